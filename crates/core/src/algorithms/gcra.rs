@@ -1,0 +1,140 @@
+//! Token bucket, in the form known as GCRA: `amount` per `period` steadily, `burst` at once.
+//!
+//! The bucket's debt is kept exactly, in units of 1/period of a use: a use adds `period` units,
+//! a nanosecond pays back `amount` of them. No division, no rounding, no drift; and since the
+//! unit does not depend on the amount, a reload that changes the amount keeps the count.
+
+use super::{Law, div_ceil_nanos, memory};
+use crate::limit::{Algorithm, Limit};
+use crate::time::{Nanos, Now};
+use crate::verdict::{Judgement, Op, Outcome, Verdict};
+
+/// What is owed, and since when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bucket {
+    pub(crate) at: Nanos,
+    /// The debt at `at`, split into words so that a state stays 8-byte aligned.
+    pub(crate) debt: [u64; 2],
+}
+
+impl Bucket {
+    fn new(at: Nanos, debt: u128) -> Self {
+        Self { at, debt: [debt as u64, (debt >> 64) as u64] }
+    }
+
+    fn debt(&self) -> u128 {
+        u128::from(self.debt[0]) | u128::from(self.debt[1]) << 64
+    }
+}
+
+/// The algorithm.
+pub(crate) struct Gcra;
+
+fn units(limit: &Limit, uses: u64) -> u128 {
+    u128::from(uses) * u128::from(limit.period)
+}
+
+fn burst(limit: &Limit) -> u64 {
+    match limit.algorithm {
+        Algorithm::Gcra { burst } => burst,
+        _ => limit.amount,
+    }
+}
+
+/// The debt that is left at `now`.
+fn owed(limit: &Limit, bucket: Option<&Bucket>, now: Now) -> u128 {
+    bucket.map_or(0, |bucket| {
+        let elapsed = now.mono.saturating_sub(bucket.at);
+        bucket.debt().saturating_sub(u128::from(elapsed) * u128::from(limit.amount))
+    })
+}
+
+/// Whole uses that fit beside the debt.
+fn room(limit: &Limit, owed: u128) -> u64 {
+    let free = units(limit, burst(limit)).saturating_sub(owed);
+    match u64::try_from(free) {
+        Ok(free) => free / limit.period,
+        Err(_) => u64::try_from(free / u128::from(limit.period)).unwrap_or(u64::MAX),
+    }
+}
+
+fn rate(limit: &Limit, owed: u128) -> f64 {
+    owed as f64 / limit.period as f64
+}
+
+impl Law for Gcra {
+    memory!(Bucket, Gcra);
+
+    fn judge(limit: &Limit, bucket: Option<&Bucket>, op: Op, now: Now) -> Judgement {
+        let owed = owed(limit, bucket, now);
+        let granted = match op {
+            Op::Peek(cost) | Op::Take(cost) => {
+                if owed + units(limit, cost) > units(limit, burst(limit)) {
+                    return Judgement::refuse(rate(limit, owed));
+                }
+                cost
+            }
+            Op::TakeUpTo(most) => match most.min(room(limit, owed)) {
+                0 if most > 0 => return Judgement::refuse(rate(limit, owed)),
+                granted => granted,
+            },
+            Op::Record { .. } => 1,
+            Op::Release { .. } | Op::Refund(_) => 0,
+        };
+        let after = if matches!(op, Op::Peek(_)) { owed } else { owed + units(limit, granted) };
+        Judgement::pass(granted, rate(limit, after))
+    }
+
+    fn apply(
+        limit: &Limit,
+        bucket: Option<Bucket>,
+        op: Op,
+        judgement: &Judgement,
+        outcome: Outcome,
+        now: Now,
+    ) -> Option<Bucket> {
+        if outcome == Outcome::Refused {
+            return bucket;
+        }
+        let owed = owed(limit, bucket.as_ref(), now);
+        // A decision made on an older reading of the clock must not turn the bucket's time back.
+        let at = bucket.map_or(now.mono, |bucket| bucket.at.max(now.mono));
+        let debt = match op {
+            Op::Refund(uses) => owed.saturating_sub(units(limit, uses)),
+            // Records are never refused: without a ceiling they could bury a key for ever.
+            Op::Record { .. } => (owed + units(limit, 1)).min(units(limit, burst(limit)) * 2),
+            _ => owed + units(limit, judgement.granted),
+        };
+        (debt > 0).then(|| Bucket::new(at, debt))
+    }
+
+    fn explain(
+        limit: &Limit,
+        bucket: Option<&Bucket>,
+        op: Op,
+        judgement: &Judgement,
+        now: Now,
+    ) -> Verdict {
+        let owed = owed(limit, bucket, now);
+        let wanted = units(limit, op.cost().max(1));
+        let capacity = units(limit, burst(limit));
+        let delay = if judgement.allowed {
+            0
+        } else if wanted > capacity {
+            Nanos::MAX
+        } else {
+            div_ceil_nanos((owed + wanted).saturating_sub(capacity), limit.amount)
+        };
+        Verdict {
+            allowed: judgement.allowed,
+            remaining: room(limit, owed),
+            rate: judgement.rate,
+            delay,
+            reset: div_ceil_nanos(owed, limit.amount),
+        }
+    }
+
+    fn forgotten(limit: &Limit, bucket: &Bucket, now: Now) -> bool {
+        owed(limit, Some(bucket), now) == 0
+    }
+}

@@ -1,0 +1,162 @@
+//! Every algorithm of the contract, one file each, behind one dispatch.
+//!
+//! An algorithm is four pure functions over its own memory. The dispatch here hands it that
+//! memory, or `None` when nothing is remembered or when what is remembered is past its horizon:
+//! so forgetting a key can never change an answer.
+//!
+//! To add one: a file with an `impl Law`, a variant in [`State`] and in
+//! [`limit::Algorithm`](crate::limit::Algorithm), and one arm in `with_law!`.
+
+pub mod average;
+pub mod fixed_window;
+pub mod gcra;
+pub mod in_flight;
+pub mod jarl;
+pub mod sliding_log;
+pub mod sliding_window;
+pub mod smockron;
+
+use std::mem;
+
+use crate::limit::{Algorithm, Limit};
+use crate::state::State;
+use crate::time::Now;
+use crate::verdict::{Judgement, Op, Outcome, Verdict};
+
+/// The definition of one algorithm.
+///
+/// `now.mono` may lie before the time of what is remembered (two threads read the clock in one
+/// order and decide in the other): then no time has passed. Arithmetic saturates, never fails.
+pub(crate) trait Law {
+    /// What it remembers of a key.
+    type Memory;
+
+    /// The memory inside `state`, if it is of this algorithm.
+    fn read(state: &State) -> Option<&Self::Memory>;
+    /// Takes the memory out of `state`, if it is of this algorithm.
+    fn unwrap(state: State) -> Option<Self::Memory>;
+    /// Puts the memory into a state.
+    fn wrap(memory: Self::Memory) -> State;
+
+    /// What it thinks of `op`, given what it remembers. Cheap: no more than a decision needs.
+    fn judge(limit: &Limit, memory: Option<&Self::Memory>, op: Op, now: Now) -> Judgement;
+
+    /// Writes the outcome of the whole request; returns the memory to keep, if any.
+    /// Never called for [`Op::Peek`].
+    fn apply(
+        limit: &Limit,
+        memory: Option<Self::Memory>,
+        op: Op,
+        judgement: &Judgement,
+        outcome: Outcome,
+        now: Now,
+    ) -> Option<Self::Memory>;
+
+    /// The whole verdict, from the memory as it is after the outcome was applied.
+    fn explain(
+        limit: &Limit,
+        memory: Option<&Self::Memory>,
+        op: Op,
+        judgement: &Judgement,
+        now: Now,
+    ) -> Verdict;
+
+    /// Whether the memory is so old that it says no more than none at all.
+    fn forgotten(limit: &Limit, memory: &Self::Memory, now: Now) -> bool;
+}
+
+/// Implements the three conversions between [`State`] and a law's memory.
+macro_rules! memory {
+    ($memory:ty, $variant:ident) => {
+        type Memory = $memory;
+
+        fn read(state: &crate::state::State) -> Option<&Self::Memory> {
+            match state {
+                crate::state::State::$variant(memory) => Some(memory),
+                _ => None,
+            }
+        }
+
+        fn unwrap(state: crate::state::State) -> Option<Self::Memory> {
+            match state {
+                crate::state::State::$variant(memory) => Some(memory),
+                _ => None,
+            }
+        }
+
+        fn wrap(memory: Self::Memory) -> crate::state::State {
+            crate::state::State::$variant(memory)
+        }
+    };
+}
+use memory;
+
+/// Evaluates the body with `$law` naming the algorithm of the limit.
+macro_rules! with_law {
+    ($limit:expr, $law:ident => $body:expr) => {
+        match $limit.algorithm {
+            Algorithm::Gcra { .. } => with_law!(@ gcra::Gcra, $law, $body),
+            Algorithm::FixedWindow => with_law!(@ fixed_window::FixedWindow, $law, $body),
+            Algorithm::SlidingWindow => with_law!(@ sliding_window::SlidingWindow, $law, $body),
+            Algorithm::SlidingLog => with_law!(@ sliding_log::SlidingLog, $law, $body),
+            Algorithm::Average { .. } => with_law!(@ average::Average, $law, $body),
+            Algorithm::Jarl { .. } => with_law!(@ jarl::Jarl, $law, $body),
+            Algorithm::Smockron { .. } => with_law!(@ smockron::Smockron, $law, $body),
+            Algorithm::InFlight { .. } => with_law!(@ in_flight::InFlight, $law, $body),
+        }
+    };
+    (@ $type:ty, $law:ident, $body:expr) => {{
+        type $law = $type;
+        $body
+    }};
+}
+
+fn live<'a, L: Law>(limit: &Limit, state: &'a State, now: Now) -> Option<&'a L::Memory> {
+    L::read(state).filter(|memory| !L::forgotten(limit, memory, now))
+}
+
+/// What `limit` thinks of `op` on a key in `state`. Nothing is written.
+#[must_use]
+pub fn judge(limit: &Limit, state: &State, op: Op, now: Now) -> Judgement {
+    with_law!(limit, L => L::judge(limit, live::<L>(limit, state, now), op, now))
+}
+
+/// Writes what became of the whole request into `state`. A peek writes nothing.
+pub fn apply(
+    limit: &Limit,
+    state: &mut State,
+    op: Op,
+    judgement: &Judgement,
+    outcome: Outcome,
+    now: Now,
+) {
+    if matches!(op, Op::Peek(_)) {
+        return;
+    }
+    with_law!(limit, L => {
+        let memory = L::unwrap(mem::take(state)).filter(|m| !L::forgotten(limit, m, now));
+        *state = L::apply(limit, memory, op, judgement, outcome, now).map_or(State::None, L::wrap);
+    });
+}
+
+/// All that can be said of `limit` and the key, once the outcome has been applied to `state`.
+#[must_use]
+pub fn explain(limit: &Limit, state: &State, op: Op, judgement: &Judgement, now: Now) -> Verdict {
+    with_law!(limit, L => L::explain(limit, live::<L>(limit, state, now), op, judgement, now))
+}
+
+/// Whether `state` may be dropped without changing any later answer.
+#[must_use]
+pub fn forgotten(limit: &Limit, state: &State, now: Now) -> bool {
+    with_law!(limit, L => live::<L>(limit, state, now).is_none())
+}
+
+/// `ceil(dividend / divisor)`, saturating at the end of time.
+fn div_ceil_nanos(dividend: u128, divisor: u64) -> u64 {
+    let quotient = if let Ok(small) = u64::try_from(dividend) {
+        u128::from(small.div_ceil(divisor))
+    } else {
+        dividend.div_ceil(u128::from(divisor))
+    };
+    u64::try_from(quotient).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,223 @@
+//! Which limits apply to a key: rules in order, the first match decides.
+//!
+//! Exact matches are found by one hash look-up, whatever their number; patterns with a `*` are
+//! tried in order, each behind a comparison of its literal prefix.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::limit::Limit;
+
+/// What a failing remote store means for a rule's keys.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnStoreError {
+    /// Let the request pass.
+    #[default]
+    Allow,
+    /// Refuse it.
+    Deny,
+    /// Decide on this node's own count.
+    Local,
+}
+
+/// What a table full of live keys means for a new key of a rule.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnFull {
+    /// All new keys share one count; one that later gets a slot starts from it.
+    #[default]
+    Share,
+    /// Refuse it.
+    Deny,
+    /// Let it pass, uncounted.
+    Allow,
+}
+
+/// One rule: what it matches and what that means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Identity across reloads; shown in verdicts and metrics.
+    pub name: Arc<str>,
+    /// Which keys it is for.
+    pub pattern: Pattern,
+    /// All must hold. Empty: never limited, never remembered.
+    pub limits: Vec<Limit>,
+    /// Whether every key that matches shares one count.
+    pub shared: bool,
+    /// Whether refusals are only counted and reported.
+    pub shadow: bool,
+    /// What a failing store means.
+    pub on_store_error: OnStoreError,
+    /// What a full table means.
+    pub on_full: OnFull,
+}
+
+/// A match: literal bytes with `*` for any run of bytes; `\*` is a star, `\\` a backslash.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pattern {
+    /// The literal runs between the stars; one run alone is an exact match.
+    parts: Vec<Box<[u8]>>,
+}
+
+impl Pattern {
+    /// Compiles a pattern as it is written in configuration files.
+    #[must_use]
+    pub fn new(text: &str) -> Self {
+        let mut parts = vec![Vec::new()];
+        let mut bytes = text.bytes().peekable();
+        while let Some(byte) = bytes.next() {
+            let escaped = byte == b'\\' && matches!(bytes.peek(), Some(b'*' | b'\\'));
+            let literal = if escaped { bytes.next().unwrap_or(byte) } else { byte };
+            if byte == b'*' {
+                parts.push(Vec::new());
+            } else if let Some(run) = parts.last_mut() {
+                run.push(literal);
+            }
+        }
+        Self { parts: parts.into_iter().map(Vec::into_boxed_slice).collect() }
+    }
+
+    /// A pattern that matches exactly `key`, stars and all.
+    #[must_use]
+    pub fn exact(key: &[u8]) -> Self {
+        Self { parts: vec![key.into()] }
+    }
+
+    /// The one key that it matches, if it has no star.
+    #[must_use]
+    pub fn literal(&self) -> Option<&[u8]> {
+        if let [only] = self.parts.as_slice() { Some(only) } else { None }
+    }
+
+    /// Whether the whole of `key` matches.
+    #[must_use]
+    pub fn matches(&self, key: &[u8]) -> bool {
+        let [first, middle @ .., last] = self.parts.as_slice() else {
+            return self.literal() == Some(key);
+        };
+        let Some(mut rest) = key.strip_prefix(&**first) else { return false };
+        for part in middle {
+            // The leftmost fit leaves the most for what follows, so it never has to be undone.
+            let Some(at) = find(rest, part) else { return false };
+            rest = &rest[at + part.len()..];
+        }
+        rest.ends_with(last)
+    }
+}
+
+fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
+    if needle.is_empty() {
+        return Some(0);
+    }
+    haystack.windows(needle.len()).position(|window| window == needle)
+}
+
+/// The rules of one configuration, compiled for look-up.
+#[derive(Clone, Debug, Default)]
+pub struct RuleSet {
+    rules: Vec<Rule>,
+    exact: HashMap<Box<[u8]>, usize, foldhash::fast::RandomState>,
+    /// Positions of the rules with a star, in order.
+    patterns: Vec<usize>,
+    default: Option<usize>,
+}
+
+impl RuleSet {
+    /// Compiles `rules` in order; `default` is for keys that none of them matches.
+    #[must_use]
+    pub fn new(mut rules: Vec<Rule>, default: Option<Rule>) -> Self {
+        let mut exact = HashMap::default();
+        let mut patterns = Vec::new();
+        for (position, rule) in rules.iter().enumerate() {
+            match rule.pattern.literal() {
+                Some(key) => {
+                    exact.entry(key.into()).or_insert(position);
+                }
+                None => patterns.push(position),
+            }
+        }
+        let fallback = default.map(|rule| {
+            rules.push(rule);
+            rules.len() - 1
+        });
+        Self { rules, exact, patterns, default: fallback }
+    }
+
+    /// The position of the rule that decides `key`, or `None` where it is not limited.
+    #[must_use]
+    pub fn find(&self, key: &[u8]) -> Option<usize> {
+        let exact = if self.exact.is_empty() { None } else { self.exact.get(key).copied() };
+        for &position in &self.patterns {
+            if exact.is_some_and(|exact| exact < position) {
+                break;
+            }
+            if self.rules[position].pattern.matches(key) {
+                return Some(position);
+            }
+        }
+        exact.or(self.default)
+    }
+
+    /// The rules in order; the default, if any, is the last.
+    #[must_use]
+    pub fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(pattern: &str) -> Rule {
+        Rule {
+            name: pattern.into(),
+            pattern: Pattern::new(pattern),
+            limits: Vec::new(),
+            shared: false,
+            shadow: false,
+            on_store_error: OnStoreError::Allow,
+            on_full: OnFull::Share,
+        }
+    }
+
+    fn check(patterns: &[&str], key: &str, expected: Option<&str>) {
+        let set = RuleSet::new(patterns.iter().map(|p| rule(p)).collect(), None);
+        let found = set.find(key.as_bytes()).map(|at| &*set.rules()[at].name);
+        assert_eq!(found, expected, "{patterns:?} on {key:?}");
+    }
+
+    #[test]
+    fn first_match_wins_whatever_its_kind() {
+        check(&["ws *", "ws global"], "ws global", Some("ws *"));
+        check(&["ws global", "ws *"], "ws global", Some("ws global"));
+        check(&["ws global", "ws global"], "ws global", Some("ws global"));
+        check(&["a", "b"], "c", None);
+    }
+
+    #[test]
+    fn stars_match_any_run() {
+        check(&["ws ip=*"], "ws ip=1.2.3.4 and more", Some("ws ip=*"));
+        check(&["ws ip=*"], "ws ip=", Some("ws ip=*"));
+        check(&["*"], "", Some("*"));
+        check(&["a*b*c"], "abc", Some("a*b*c"));
+        check(&["a*b*c"], "a--b--b--c", Some("a*b*c"));
+        check(&["a*b*c"], "acb", None);
+        check(&["ab*ba"], "aba", None);
+        check(&["*a"], "ab", None);
+    }
+
+    #[test]
+    fn escapes_are_literal() {
+        check(&[r"a\*"], "a*", Some(r"a\*"));
+        check(&[r"a\*"], "ab", None);
+        check(&[r"a\\*"], r"a\b", Some(r"a\\*"));
+        check(&[r"a\b"], r"a\b", Some(r"a\b"));
+    }
+
+    #[test]
+    fn the_default_takes_what_is_left() {
+        let set = RuleSet::new(vec![rule("a")], Some(rule("rest")));
+        assert_eq!(set.find(b"a"), Some(0));
+        assert_eq!(set.find(b"b"), Some(1));
+    }
+}
