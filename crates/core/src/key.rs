@@ -1,1 +1,4 @@
-//! k
+//! Keys.
+
+/// The most bytes of a key.
+pub const KEY_BYTES_MAX: usize = 1024;

@@ -89,6 +89,12 @@ impl Limit {
         }
     }
 
+    /// Whether a use under this limit has an end that must be told.
+    #[must_use]
+    pub fn ends(&self) -> bool {
+        matches!(self.algorithm, Algorithm::InFlight { .. })
+    }
+
     /// Whether counts made under `self` still mean the same under `other`.
     #[must_use]
     pub fn keeps_counts_of(&self, other: &Limit) -> bool {

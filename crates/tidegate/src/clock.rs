@@ -1,0 +1,75 @@
+//! The only room that reads a clock.
+//!
+//! A [`Clock`] is handed to everything that needs the time, so that tests and simulations can
+//! hold it still, move it, and step its wall side.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use rustix::time::{ClockId, clock_gettime};
+use tidegate_core::time::SECOND;
+use tidegate_core::{Nanos, Now};
+
+/// Where the time comes from. Cheap to clone; clones of a manual clock share its hands.
+#[derive(Clone, Debug)]
+pub struct Clock(Source);
+
+#[derive(Clone, Debug)]
+enum Source {
+    System,
+    Manual(Arc<Hands>),
+}
+
+#[derive(Debug)]
+struct Hands {
+    mono: AtomicU64,
+    unix: AtomicU64,
+}
+
+impl Clock {
+    /// The machine's clocks: time since boot, suspended time included, and UTC.
+    #[must_use]
+    pub fn system() -> Self {
+        Self(Source::System)
+    }
+
+    /// A clock that stands still at `start` until it is moved.
+    #[must_use]
+    pub fn manual(start: Now) -> Self {
+        let hands = Hands { mono: start.mono.into(), unix: start.unix.into() };
+        Self(Source::Manual(Arc::new(hands)))
+    }
+
+    /// The moment on both clocks.
+    #[must_use]
+    pub fn now(&self) -> Now {
+        match &self.0 {
+            Source::System => Now { mono: read(ClockId::Boottime), unix: read(ClockId::Realtime) },
+            Source::Manual(hands) => {
+                Now { mono: hands.mono.load(Relaxed), unix: hands.unix.load(Relaxed) }
+            }
+        }
+    }
+
+    /// Moves both hands of a manual clock on; the machine's clock does not listen.
+    pub fn advance(&self, span: Nanos) {
+        if let Source::Manual(hands) = &self.0 {
+            hands.mono.fetch_add(span, Relaxed);
+            hands.unix.fetch_add(span, Relaxed);
+        }
+    }
+
+    /// Steps the wall side of a manual clock; the machine's clock does not listen.
+    pub fn set_unix(&self, unix: Nanos) {
+        if let Source::Manual(hands) = &self.0 {
+            hands.unix.store(unix, Relaxed);
+        }
+    }
+}
+
+fn read(id: ClockId) -> Nanos {
+    let time = clock_gettime(id);
+    // A wall clock set before 1970 reads as the epoch.
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    seconds.saturating_mul(SECOND).saturating_add(u64::try_from(time.tv_nsec).unwrap_or(0))
+}

@@ -1,0 +1,159 @@
+//! The rules of the running configuration with what the limiter needs to know of each.
+//!
+//! A rule has a number that slots are found by. A reload keeps the number while the rule's name,
+//! algorithms and periods are the same, so its counts live on; otherwise the number is new and
+//! what was counted under the old one is dead.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tidegate_core::algorithms;
+use tidegate_core::limit::Algorithm;
+use tidegate_core::rules::{Rule, RuleSet};
+use tidegate_core::{Now, Op};
+
+use super::Unfit;
+use crate::metrics::Counts;
+use crate::stores::memory::{Address, Body, Bucket, Memory, RULE_MAX};
+
+pub(super) struct Catalog {
+    set: Arc<RuleSet>,
+    entries: Vec<Entry>,
+    positions: HashMap<u32, usize, foldhash::fast::RandomState>,
+    pub(super) counts: Arc<Counts>,
+}
+
+/// What is worth knowing of a rule before its limits are looked at.
+struct Entry {
+    number: u32,
+    /// States lie outside of the slot.
+    long: bool,
+    in_flight: bool,
+    /// The largest cost that all its limits can ever allow.
+    capacity: u64,
+}
+
+impl Catalog {
+    pub(super) fn new(
+        set: RuleSet,
+        before: Option<&Catalog>,
+        next_number: &mut u32,
+        counts: Arc<Counts>,
+    ) -> Self {
+        let mut old = HashMap::new();
+        for (position, rule) in before.iter().flat_map(|b| b.set.rules().iter().enumerate()) {
+            old.insert(rule.name.clone(), position);
+        }
+        let entries: Vec<_> = set
+            .rules()
+            .iter()
+            .map(|rule| {
+                let kept = before.zip(old.get(&rule.name)).and_then(|(before, &position)| {
+                    let same = keeps_counts(rule, &before.set.rules()[position]);
+                    same.then(|| before.entries[position].number)
+                });
+                let number = kept.unwrap_or_else(|| {
+                    *next_number = next_number.wrapping_add(1) & RULE_MAX;
+                    *next_number
+                });
+                Entry::new(rule, number)
+            })
+            .collect();
+        let positions = entries.iter().enumerate().map(|(at, e)| (e.number, at)).collect();
+        Self { set: Arc::new(set), entries, positions, counts }
+    }
+
+    pub(super) fn set(&self) -> &Arc<RuleSet> {
+        &self.set
+    }
+
+    pub(super) fn rule(&self, position: usize) -> &Rule {
+        &self.set.rules()[position]
+    }
+
+    /// The rule that a slot's number stands for, if the configuration still has it.
+    pub(super) fn rule_of(&self, number: u32) -> Option<&Rule> {
+        self.positions.get(&number).map(|&position| self.rule(position))
+    }
+
+    /// The rule of this name, with its number.
+    pub(super) fn named(&self, name: &str) -> Option<(u32, &Rule)> {
+        let position = self.set.rules().iter().position(|rule| &*rule.name == name)?;
+        Some((self.entries[position].number, self.rule(position)))
+    }
+
+    /// The rule and the slot of a key; `None` where nothing limits it.
+    #[inline]
+    pub(super) fn address<'k>(
+        &self,
+        memory: &Memory,
+        key: &'k [u8],
+        op: Op,
+        can_end: bool,
+    ) -> Result<(Option<usize>, Option<Address<'k>>), Unfit> {
+        if key.len() > tidegate_core::key::KEY_BYTES_MAX {
+            return Err(Unfit::KeyTooLong);
+        }
+        let Some(position) = self.set.find(key) else { return Ok((None, None)) };
+        let rule = self.rule(position);
+        let entry = &self.entries[position];
+        if entry.in_flight && !can_end && !matches!(op, Op::Peek(_)) {
+            return Err(Unfit::NeedsEnd);
+        }
+        if op.cost() > entry.capacity && !matches!(op, Op::TakeUpTo(_)) {
+            return Err(Unfit::CostAboveLimit { limit: entry.capacity });
+        }
+        if rule.limits.is_empty() {
+            return Ok((Some(position), None));
+        }
+        let name = if rule.shared { b"" } else { key };
+        let address = Address {
+            rule: entry.number,
+            name,
+            hash: memory.hash(entry.number, name),
+            limits: rule.limits.len(),
+            long: entry.long,
+            creates: matches!(op, Op::Take(_) | Op::TakeUpTo(_) | Op::Record { .. }),
+            on_full: rule.on_full,
+        };
+        Ok((Some(position), Some(address)))
+    }
+
+    /// Whether a slot may go: its limits remember nothing, and either nobody has a right to its
+    /// statistics any more or there is no room for them.
+    pub(super) fn dead(&self, body: &Body, pressed: bool, bucket: Bucket, now: Now) -> bool {
+        let Some(rule) = self.rule_of(body.tally.rule()) else { return true };
+        (pressed || body.tally.stale(bucket))
+            && rule
+                .limits
+                .iter()
+                .zip(body.held.states())
+                .all(|(limit, state)| algorithms::forgotten(limit, state, now))
+    }
+}
+
+impl Entry {
+    fn new(rule: &Rule, number: u32) -> Self {
+        let long = |algorithm: &Algorithm| {
+            matches!(
+                algorithm,
+                Algorithm::SlidingLog | Algorithm::Jarl { .. } | Algorithm::Smockron { .. }
+            )
+        };
+        Self {
+            number,
+            long: rule.limits.len() > 1 || rule.limits.iter().any(|l| long(&l.algorithm)),
+            in_flight: rule
+                .limits
+                .iter()
+                .any(|l| matches!(l.algorithm, Algorithm::InFlight { .. })),
+            capacity: rule.limits.iter().map(|l| l.capacity()).min().unwrap_or(u64::MAX),
+        }
+    }
+}
+
+fn keeps_counts(new: &Rule, old: &Rule) -> bool {
+    new.shared == old.shared
+        && new.limits.len() == old.limits.len()
+        && new.limits.iter().zip(&old.limits).all(|(new, old)| new.keeps_counts_of(old))
+}

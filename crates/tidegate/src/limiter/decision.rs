@@ -1,0 +1,138 @@
+//! One decision: every limit judges, the outcome is common, then it is applied to each.
+//!
+//! Works on bodies that the store has handed out; knows neither locks nor doors.
+
+use tidegate_core::algorithms;
+use tidegate_core::rules::Rule;
+use tidegate_core::{Judgement, Limit, Now, Op, Outcome, Verdict};
+
+use super::Line;
+use crate::metrics::Counted;
+use crate::stores::memory::{Body, Bucket, Place};
+
+/// The most limits that a rule may have.
+pub const LIMITS_MAX: usize = 8;
+
+/// What the limits of one rule think of an operation on one key.
+pub(super) struct Opinion {
+    judgements: [Judgement; LIMITS_MAX],
+    /// The limit to show: the one that refuses, else the one nearest its amount.
+    shown: usize,
+    place: Place,
+    /// Whether the rule is against it.
+    pub(super) over: bool,
+    shadow: bool,
+}
+
+impl Opinion {
+    pub(super) fn form(rule: &Rule, body: &Body, place: Place, op: Op, now: Now) -> Self {
+        let mut opinion = Self {
+            judgements: [Judgement::pass(op.cost(), 0.0); LIMITS_MAX],
+            shown: 0,
+            place,
+            over: place == Place::Denied && matches!(op, Op::Take(_) | Op::TakeUpTo(_)),
+            shadow: rule.shadow,
+        };
+        if matches!(place, Place::Denied | Place::Uncounted) {
+            return opinion;
+        }
+        let mut nearest = -1.0;
+        for (at, (limit, state)) in rule.limits.iter().zip(body.held.states()).enumerate() {
+            let judgement = algorithms::judge(limit, state, op, now);
+            opinion.judgements[at] = judgement;
+            if judgement.allowed {
+                let share = judgement.rate / limit.amount as f64;
+                if !opinion.over && share > nearest {
+                    nearest = share;
+                    opinion.shown = at;
+                }
+            } else if !opinion.over {
+                opinion.over = true;
+                opinion.shown = at;
+            }
+        }
+        opinion
+    }
+
+    /// Whether it stands in the way of the request.
+    pub(super) fn refuses(&self) -> bool {
+        self.over && !self.shadow
+    }
+
+    /// Writes what became of the whole request, and counts it for the key.
+    pub(super) fn apply(
+        &self,
+        rule: &Rule,
+        body: &mut Body,
+        op: Op,
+        granted: bool,
+        bucket: Bucket,
+        now: Now,
+    ) {
+        if matches!(op, Op::Peek(_)) || matches!(self.place, Place::Denied | Place::Uncounted) {
+            return;
+        }
+        // A shadow rule lives as though it were in force: what it would have refused, it has not
+        // taken.
+        let outcome = if granted && !self.over { Outcome::Granted } else { Outcome::Refused };
+        let limits = rule.limits.iter().zip(body.held.states_mut());
+        for ((limit, state), judgement) in limits.zip(&self.judgements) {
+            algorithms::apply(limit, state, op, judgement, outcome, now);
+        }
+        if !matches!(op, Op::Release { .. } | Op::Refund(_)) {
+            body.tally.count(self.over, self.judgements[self.shown].rate, bucket);
+        }
+    }
+
+    pub(super) fn line(&self, rule: &Rule) -> Line {
+        let limit = &rule.limits[self.shown];
+        Line {
+            over: self.refuses(),
+            rate: self.judgements[self.shown].rate,
+            limit: limit.amount,
+            period: limit.period,
+        }
+    }
+
+    /// The whole verdict of each limit, once the outcome is applied.
+    pub(super) fn verdicts<'a>(
+        &'a self,
+        rule: &'a Rule,
+        body: &'a Body,
+        op: Op,
+        now: Now,
+    ) -> impl Iterator<Item = (&'a Limit, Verdict)> {
+        let states = body.held.states();
+        rule.limits.iter().zip(&self.judgements).enumerate().map(move |(at, (limit, judgement))| {
+            let verdict = match states.get(at) {
+                Some(state) if matches!(self.place, Place::Own | Place::Shared) => {
+                    algorithms::explain(limit, state, op, judgement, now)
+                }
+                _ => {
+                    let delay = if self.over { limit.period } else { 0 };
+                    Verdict { allowed: !self.over, remaining: 0, rate: 0.0, delay, reset: delay }
+                }
+            };
+            (limit, verdict)
+        })
+    }
+
+    /// The name of what happened, for the metrics.
+    pub(super) fn counted(&self) -> Counted {
+        match (self.over, self.shadow) {
+            (false, _) => Counted::Allow,
+            (true, true) => Counted::Shadow,
+            (true, false) if self.judgements[self.shown].booked > 0 => Counted::Delay,
+            (true, false) => Counted::Refuse,
+        }
+    }
+
+    pub(super) fn full(&self) -> Option<&'static str> {
+        match self.place {
+            Place::Own => None,
+            Place::Shared => Some("share"),
+            Place::Denied => Some("deny"),
+            Place::Uncounted => Some("allow"),
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! A door loop's place at the limiter.
+//!
+//! Each loop has its own, so that what it counts is not shared between cores. All three ways to
+//! ask are here: a line, a batch of lines, and several keys at once.
+
+use std::sync::Arc;
+
+use tidegate_core::rules::Rule;
+use tidegate_core::{Now, Op};
+
+use super::catalog::Catalog;
+use super::decision::Opinion;
+use super::{Answer, KEYS_MAX, LimitAnswer, Limiter, Line, Unfit};
+use crate::metrics::{Counted, Door};
+use crate::stores::memory::{Address, Body, Bucket, Seat};
+
+/// How many keys of a batch are looked up ahead together.
+const LOOK_AHEAD: usize = 32;
+/// One decision or batch in this many is timed. A power of two.
+const TIME_ONE_IN: u64 = 1024;
+
+/// Where a door asks the limiter.
+pub struct Desk {
+    limiter: Arc<Limiter>,
+    door: Door,
+    lane: usize,
+}
+
+/// The slot of a key, once its rule is known.
+type Found<'k> = Result<(Option<usize>, Option<Address<'k>>), Unfit>;
+
+impl Drop for Desk {
+    fn drop(&mut self) {
+        self.limiter.metrics.leave(self.lane);
+    }
+}
+
+impl Desk {
+    pub(super) fn new(limiter: Arc<Limiter>, door: Door) -> Self {
+        let lane = limiter.metrics.lane(door);
+        Self { limiter, door, lane }
+    }
+
+    /// The time, to be read once for each batch.
+    #[must_use]
+    pub fn now(&self) -> Now {
+        self.limiter.clock.now()
+    }
+
+    /// The limiter behind the desk.
+    #[must_use]
+    pub fn limiter(&self) -> &Arc<Limiter> {
+        &self.limiter
+    }
+
+    /// Decides on one key, in the few words that a text line has.
+    pub fn line(&self, key: &[u8], op: Op, now: Now) -> Result<Line, Unfit> {
+        let catalog = self.limiter.catalog.load();
+        let found = catalog.address(self.limiter.memory(), key, op, false);
+        let line = self.settle(&catalog, found, op, Bucket::of(now), now);
+        self.time(1, now);
+        line
+    }
+
+    /// Decides on each key in turn, as [`Self::line`] would, looking up many at once.
+    pub fn lines(&self, keys: &[&[u8]], op: Op, now: Now, out: &mut Vec<Result<Line, Unfit>>) {
+        out.clear();
+        let catalog = self.limiter.catalog.load();
+        let memory = self.limiter.memory();
+        let bucket = Bucket::of(now);
+        for keys in keys.chunks(LOOK_AHEAD) {
+            let mut ahead: [Found<'_>; LOOK_AHEAD] = [Ok((None, None)); LOOK_AHEAD];
+            for (found, key) in ahead.iter_mut().zip(keys) {
+                *found = catalog.address(memory, key, op, false);
+                if let Ok((_, Some(address))) = found {
+                    memory.prefetch_cell(address);
+                }
+            }
+            for found in &ahead[..keys.len()] {
+                if let Ok((_, Some(address))) = found {
+                    memory.prefetch_slot(address);
+                }
+            }
+            for found in &ahead[..keys.len()] {
+                out.push(self.settle(&catalog, *found, op, bucket, now));
+            }
+        }
+        self.time(keys.len(), now);
+    }
+
+    #[inline]
+    fn settle(
+        &self,
+        catalog: &Catalog,
+        found: Found<'_>,
+        op: Op,
+        bucket: Bucket,
+        now: Now,
+    ) -> Result<Line, Unfit> {
+        let (position, address) = found?;
+        let peek = matches!(op, Op::Peek(_));
+        let Some((position, address)) = position.zip(address) else {
+            if !peek {
+                catalog.counts.add(self.lane, position, Counted::Allow);
+            }
+            return Ok(Line::UNLIMITED);
+        };
+        let rule = catalog.rule(position);
+        let opinion = self.limiter.memory().one(
+            &address,
+            bucket,
+            |body, pressed| catalog.dead(body, pressed, bucket, now),
+            |body, place| {
+                let opinion = Opinion::form(rule, body, place, op, now);
+                opinion.apply(rule, body, op, !opinion.refuses(), bucket, now);
+                opinion
+            },
+        );
+        if !peek {
+            catalog.counts.add(self.lane, Some(position), opinion.counted());
+            self.count_full(&opinion);
+        }
+        Ok(opinion.line(rule))
+    }
+
+    /// Decides on all keys of a request, all or nothing, and says all there is to say.
+    pub fn decide(&self, keys: &[&[u8]], op: Op, now: Now) -> Result<Answer, Unfit> {
+        self.decide_all(keys, op, false, now)
+    }
+
+    /// As [`Self::decide`], for a door that will tell when the use ends.
+    pub fn decide_held(&self, keys: &[&[u8]], op: Op, now: Now) -> Result<Answer, Unfit> {
+        self.decide_all(keys, op, true, now)
+    }
+
+    /// Gives back uses in flight that were taken at `started`.
+    pub fn release(&self, keys: &[&[u8]], cost: u64, started: Now, now: Now) {
+        let op = Op::Release { cost, started };
+        // What was fit to be taken is fit to be given back; a key that a reload has made
+        // unlimited has nothing to give.
+        let _ = self.decide_all(keys, op, true, now);
+    }
+
+    fn decide_all(&self, keys: &[&[u8]], op: Op, can_end: bool, now: Now) -> Result<Answer, Unfit> {
+        if keys.is_empty() || keys.len() > KEYS_MAX {
+            return Err(Unfit::TooManyKeys);
+        }
+        if matches!(op, Op::Peek(0) | Op::Take(0) | Op::TakeUpTo(0)) {
+            return Err(Unfit::CostZero);
+        }
+        let catalog = self.limiter.catalog.load();
+        let mut places: Vec<(usize, usize)> = Vec::with_capacity(keys.len());
+        let mut addresses: Vec<Address<'_>> = Vec::with_capacity(keys.len());
+        for (key, bytes) in keys.iter().enumerate() {
+            match catalog.address(self.limiter.memory(), bytes, op, can_end)? {
+                (Some(position), Some(address)) => {
+                    // The same count twice in one request is taken from once.
+                    if !addresses.iter().any(|a| (a.rule, a.name) == (address.rule, address.name)) {
+                        places.push((key, position));
+                        addresses.push(address);
+                    }
+                }
+                (position, _) => self.count(&catalog, op, position, Counted::Allow),
+            }
+        }
+        let bucket = Bucket::of(now);
+        let dead = |body: &Body, pressed: bool| catalog.dead(body, pressed, bucket, now);
+        let answer = self.limiter.memory().many(&addresses, bucket, dead, |seats| {
+            self.decide_seats(&catalog, &places, seats, op, bucket, now)
+        });
+        self.time(1, now);
+        Ok(answer)
+    }
+
+    fn decide_seats(
+        &self,
+        catalog: &Catalog,
+        places: &[(usize, usize)],
+        seats: &mut [Seat],
+        op: Op,
+        bucket: Bucket,
+        now: Now,
+    ) -> Answer {
+        let rule = |at: usize| -> &Rule { catalog.rule(places[at].1) };
+        let opinions: Vec<Opinion> = seats
+            .iter()
+            .enumerate()
+            .map(|(at, seat)| Opinion::form(rule(at), &seat.body, seat.place, op, now))
+            .collect();
+        let refusing = opinions.iter().position(Opinion::refuses);
+        let mut answer = Answer {
+            allowed: refusing.is_none(),
+            delay: 0,
+            refused_by: refusing.map(|at| rule(at).name.clone()),
+            held: false,
+            limits: Vec::new(),
+        };
+        for (at, (opinion, seat)) in opinions.iter().zip(seats).enumerate() {
+            opinion.apply(rule(at), &mut seat.body, op, answer.allowed, bucket, now);
+            for (limit, verdict) in opinion.verdicts(rule(at), &seat.body, op, now) {
+                if !rule(at).shadow {
+                    answer.delay = answer.delay.max(verdict.delay);
+                }
+                answer.held |= answer.allowed && limit.ends() && matches!(op, Op::Take(_));
+                answer.limits.push(LimitAnswer {
+                    key: places[at].0,
+                    rule: rule(at).name.clone(),
+                    limit: *limit,
+                    verdict,
+                });
+            }
+            if answer.allowed || opinion.over {
+                self.count(catalog, op, Some(places[at].1), opinion.counted());
+                self.count_full(opinion);
+            }
+        }
+        answer
+    }
+
+    fn count(&self, catalog: &Catalog, op: Op, rule: Option<usize>, counted: Counted) {
+        if matches!(op, Op::Take(_) | Op::TakeUpTo(_) | Op::Record { .. }) {
+            catalog.counts.add(self.lane, rule, counted);
+        }
+    }
+
+    fn count_full(&self, opinion: &Opinion) {
+        if let Some(action) = opinion.full() {
+            self.limiter.metrics.table_full(action);
+        }
+    }
+
+    /// Now and then, notes how long `decisions` that began at `start` took.
+    #[inline]
+    fn time(&self, decisions: usize, start: Now) {
+        // The low bits of a nanosecond clock are as good as dice, and cost nothing.
+        if start.mono & (TIME_ONE_IN - 1) == 0 && decisions > 0 {
+            let spent = self.now().mono.saturating_sub(start.mono);
+            let seconds = spent as f64 / decisions as f64 / 1e9;
+            self.limiter.metrics.decision_seconds(self.door, seconds);
+        }
+    }
+}

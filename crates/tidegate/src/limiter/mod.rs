@@ -1,0 +1,274 @@
+//! The limiter: which rule, which slot, one atomic step, one verdict, counted once.
+//!
+//! Doors come to it with keys and leave with verdicts. It chooses no bytes of any protocol, reads
+//! no socket, and takes no lock that a reload holds: the rules are swapped behind an atomic.
+
+mod catalog;
+mod decision;
+mod desk;
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use tidegate_core::rules::RuleSet;
+use tidegate_core::{Limit, Nanos, Now, Op, Verdict};
+
+use self::catalog::Catalog;
+pub use self::decision::LIMITS_MAX;
+pub use self::desk::Desk;
+use crate::clock::Clock;
+use crate::metrics::{Door, Metrics};
+use crate::stores::Store;
+use crate::stores::memory::{self, Bucket, Memory};
+pub use crate::stores::memory::{KeyStats, Size};
+
+/// The most keys that one request may carry.
+pub const KEYS_MAX: usize = 32;
+
+/// Why a request cannot be decided at all: bad input, never a refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unfit {
+    /// The key is longer than keys may be.
+    #[error("the key is longer than {} bytes", tidegate_core::key::KEY_BYTES_MAX)]
+    KeyTooLong,
+    /// There are more keys than a request may carry, or none.
+    #[error("a request carries 1 to {KEYS_MAX} keys")]
+    TooManyKeys,
+    /// Nothing is asked for.
+    #[error("the cost must be at least 1")]
+    CostZero,
+    /// More is asked for than can ever be had.
+    #[error("the cost can never be had: at most {limit} fit at once")]
+    CostAboveLimit {
+        /// The most that can be had at once.
+        limit: u64,
+    },
+    /// The key's limit is on uses in flight, and this door cannot say when a use ends.
+    #[error("this key limits uses in flight: ask where the end of a use can be told")]
+    NeedsEnd,
+}
+
+impl Unfit {
+    /// The reason in metrics.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Unfit::KeyTooLong => "key_too_long",
+            Unfit::TooManyKeys => "too_many_keys",
+            Unfit::CostZero => "cost_zero",
+            Unfit::CostAboveLimit { .. } => "cost_above_limit",
+            Unfit::NeedsEnd => "in_flight_key",
+        }
+    }
+}
+
+/// A verdict on one key in the few words that a text line has.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Line {
+    /// Whether the key is over its limit.
+    pub over: bool,
+    /// Its use in requests per period.
+    pub rate: f64,
+    /// The amount of the limit shown.
+    pub limit: u64,
+    /// The period of the limit shown.
+    pub period: Nanos,
+}
+
+impl Line {
+    /// What is said of a key that nothing limits.
+    pub const UNLIMITED: Line =
+        Line { over: false, rate: 0.0, limit: 1, period: tidegate_core::time::SECOND };
+}
+
+/// A verdict on all keys of a request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer {
+    /// Whether the request may go.
+    pub allowed: bool,
+    /// How long until it could, as far as can be told now; [`Nanos::MAX`] if never.
+    pub delay: Nanos,
+    /// The rule that refused.
+    pub refused_by: Option<Arc<str>>,
+    /// Whether uses in flight were taken that must be released.
+    pub held: bool,
+    /// What each limit of each key says.
+    pub limits: Vec<LimitAnswer>,
+}
+
+/// What one limit of one key says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LimitAnswer {
+    /// Which of the request's keys.
+    pub key: usize,
+    /// The rule's name.
+    pub rule: Arc<str>,
+    /// The limit.
+    pub limit: Limit,
+    /// Its verdict.
+    pub verdict: Verdict,
+}
+
+/// Which keys come first in [`Limiter::top`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TopBy {
+    /// Those asked for most.
+    Used,
+    /// Those refused most.
+    Refused,
+}
+
+/// One of the busiest keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopKey {
+    /// The key; the rule's name where all its keys share one count.
+    pub key: Vec<u8>,
+    /// The rule's name.
+    pub rule: Arc<str>,
+    /// Its statistics.
+    pub stats: KeyStats,
+}
+
+/// One limiter behind all doors.
+pub struct Limiter {
+    clock: Clock,
+    metrics: Arc<Metrics>,
+    catalog: ArcSwap<Catalog>,
+    /// Held while rules are installed; the last number given to a rule.
+    numbers: Mutex<u32>,
+    store: Store,
+}
+
+impl Limiter {
+    /// A limiter that remembers nothing yet.
+    #[must_use]
+    pub fn new(
+        clock: Clock,
+        metrics: Arc<Metrics>,
+        rules: RuleSet,
+        memory: memory::Settings,
+    ) -> Arc<Self> {
+        let mut number = 0;
+        let counts = metrics.counts(names(&rules));
+        let catalog = Catalog::new(rules, None, &mut number, counts);
+        Arc::new(Self {
+            clock,
+            metrics,
+            catalog: ArcSwap::from_pointee(catalog),
+            numbers: Mutex::new(number),
+            store: Store::Memory(Memory::new(memory)),
+        })
+    }
+
+    /// Puts new rules in force at once. Counts survive where a rule's name, algorithms and
+    /// periods are the same.
+    pub fn install(&self, rules: RuleSet) {
+        let mut number = self.numbers.lock();
+        let before = self.catalog.load_full();
+        let counts = self.metrics.counts(names(&rules));
+        self.catalog.store(Arc::new(Catalog::new(rules, Some(&before), &mut number, counts)));
+    }
+
+    /// Changes the bounds of the table; `false` if it takes a restart to make it larger.
+    pub fn resize(&self, memory: memory::Settings) -> bool {
+        self.memory().resize(memory)
+    }
+
+    /// The rules in force.
+    #[must_use]
+    pub fn rules(&self) -> Arc<RuleSet> {
+        self.catalog.load().set().clone()
+    }
+
+    /// A place for one loop of a door to ask from.
+    #[must_use]
+    pub fn desk(self: &Arc<Self>, door: Door) -> Desk {
+        Desk::new(self.clone(), door)
+    }
+
+    /// The clock that decisions are made by.
+    #[must_use]
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// Where decisions are counted.
+    #[must_use]
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.metrics
+    }
+
+    /// Forgets one key. `false` if it was not remembered.
+    pub fn reset(&self, key: &[u8]) -> bool {
+        match self.catalog.load().address(self.memory(), key, Op::Peek(0), true) {
+            Ok((_, Some(address))) => self.memory().remove(&address),
+            _ => false,
+        }
+    }
+
+    /// The statistics of one key; zeros if it is not remembered.
+    #[must_use]
+    pub fn stats(&self, key: &[u8], now: Now) -> KeyStats {
+        let catalog = self.catalog.load();
+        let bucket = Bucket::of(now);
+        match catalog.address(self.memory(), key, Op::Peek(0), true) {
+            Ok((_, Some(address))) => self.memory().one(
+                &address,
+                bucket,
+                |body, pressed| catalog.dead(body, pressed, bucket, now),
+                |body, _| body.tally.stats(bucket),
+            ),
+            _ => KeyStats::default(),
+        }
+    }
+
+    /// How full the table is.
+    #[must_use]
+    pub fn size(&self) -> Size {
+        self.memory().size()
+    }
+
+    /// The keys with the most uses or refusals, most first. Walks the table, a shard at a time.
+    #[must_use]
+    pub fn top(&self, by: TopBy, count: usize) -> Vec<TopKey> {
+        let catalog = self.catalog.load_full();
+        let bucket = Bucket::of(self.clock.now());
+        let figure = |stats: &KeyStats| match by {
+            TopBy::Used => stats.requests,
+            TopBy::Refused => stats.over,
+        };
+        let mut top: Vec<TopKey> = Vec::new();
+        self.memory().scan(|name, body| {
+            let stats = body.tally.stats(bucket);
+            let least =
+                if top.len() < count { 0 } else { top.last().map_or(0, |k| figure(&k.stats)) };
+            if figure(&stats) <= least {
+                return;
+            }
+            let Some(rule) = catalog.rule_of(body.tally.rule()) else { return };
+            let key = if rule.shared { rule.name.as_bytes() } else { name };
+            let at = top.partition_point(|k| figure(&k.stats) >= figure(&stats));
+            top.insert(at, TopKey { key: key.to_vec(), rule: rule.name.clone(), stats });
+            top.truncate(count);
+        });
+        top
+    }
+
+    /// Looks at `budget` more slots and forgets those that no longer say anything.
+    pub fn sweep(&self, budget: usize) -> usize {
+        let catalog = self.catalog.load();
+        let now = self.clock.now();
+        let bucket = Bucket::of(now);
+        self.memory().sweep(budget, |body, pressed| catalog.dead(body, pressed, bucket, now))
+    }
+
+    fn memory(&self) -> &Memory {
+        let Store::Memory(memory) = &self.store;
+        memory
+    }
+}
+
+fn names(rules: &RuleSet) -> Vec<Arc<str>> {
+    rules.rules().iter().map(|rule| rule.name.clone()).collect()
+}

@@ -1,0 +1,319 @@
+//! What is counted, and how it is shown to Prometheus.
+//!
+//! Decisions are counted in lanes, one for each door loop, so that counting never makes two cores
+//! meet; a scrape sums them. Everything else is rare enough for an ordinary registry.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{
+    DescriptorEncoder, EncodeLabelSet, EncodeMetric, LabelValueEncoder, text,
+};
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::Registry;
+
+use crate::stores::memory::Size;
+
+/// The most door loops that count apart at one time; more share the last lane.
+const LANES_MAX: usize = 256;
+/// What keys are counted under that no rule matches.
+const NO_RULE: &str = "none";
+
+/// The protocols that listeners can speak, by the names of their configuration tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[expect(missing_docs, reason = "each is named after its protocol")]
+pub enum Door {
+    Text,
+    Throttr,
+    Jarl,
+    Smockron,
+    Proxy,
+    Http,
+    Grpc,
+    Resp,
+}
+
+impl Door {
+    /// The name in configuration files, `listening` lines and labels.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Door::Text => "text",
+            Door::Throttr => "throttr",
+            Door::Jarl => "jarl",
+            Door::Smockron => "smockron",
+            Door::Proxy => "proxy",
+            Door::Http => "http",
+            Door::Grpc => "grpc",
+            Door::Resp => "resp",
+        }
+    }
+}
+
+impl prometheus_client::encoding::EncodeLabelValue for Door {
+    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> fmt::Result {
+        self.name().encode(encoder)
+    }
+}
+
+/// What became of a decision, as it is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Counted {
+    Allow,
+    Delay,
+    Refuse,
+    Shadow,
+}
+
+const COUNTED: [(Counted, &str); 4] = [
+    (Counted::Allow, "allow"),
+    (Counted::Delay, "delay"),
+    (Counted::Refuse, "refuse"),
+    (Counted::Shadow, "shadow"),
+];
+
+/// One rule's counts in one lane.
+type Cell = [AtomicU64; COUNTED.len()];
+
+/// The counts of all rules of one configuration, in lanes.
+pub(crate) struct Counts {
+    rules: Vec<Arc<str>>,
+    lanes: [OnceLock<Box<[Cell]>>; LANES_MAX],
+}
+
+impl Counts {
+    fn new(rules: Vec<Arc<str>>) -> Self {
+        Self { rules, lanes: [const { OnceLock::new() }; LANES_MAX] }
+    }
+
+    /// Counts a decision of the rule at this position; `None` where no rule matched.
+    #[inline]
+    pub(crate) fn add(&self, lane: usize, rule: Option<usize>, counted: Counted) {
+        let cells = self.lanes[lane]
+            .get_or_init(|| (0..=self.rules.len()).map(|_| Cell::default()).collect());
+        cells[rule.unwrap_or(self.rules.len())][counted as usize].fetch_add(1, Relaxed);
+    }
+
+    fn each(&self, doors: &[Door], mut see: impl FnMut(Door, &Arc<str>, usize, u64)) {
+        let none: Arc<str> = NO_RULE.into();
+        for (lane, door) in self.lanes.iter().zip(doors) {
+            let Some(cells) = lane.get() else { continue };
+            for (name, cell) in self.rules.iter().chain([&none]).zip(cells) {
+                for (kind, count) in cell.iter().enumerate() {
+                    let count = count.load(Relaxed);
+                    if count > 0 {
+                        see(*door, name, kind, count);
+                    }
+                }
+            }
+        }
+    }
+}
+
+type Totals = BTreeMap<(Door, Arc<str>), [u64; COUNTED.len()]>;
+
+fn add_to(totals: &mut Totals, counts: &Counts, doors: &[Door]) {
+    counts.each(doors, |door, rule, kind, count| {
+        totals.entry((door, rule.clone())).or_default()[kind] += count;
+    });
+}
+
+#[derive(Default)]
+struct Books {
+    /// Which door each lane counts for.
+    doors: Vec<Door>,
+    /// Lanes whose loop has ended.
+    free: Vec<usize>,
+    /// Counts of configurations that are in use, or were and may still be written to.
+    open: Vec<Arc<Counts>>,
+    /// Counts of configurations that nobody writes to any more.
+    closed: Totals,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct BadInput {
+    door: Door,
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DoorLabel {
+    door: Door,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ResultLabel {
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ActionLabel {
+    action: &'static str,
+}
+
+/// Everything that is counted in this process.
+pub struct Metrics {
+    books: Arc<Mutex<Books>>,
+    bad_input: Family<BadInput, Counter>,
+    decision_seconds: Family<DoorLabel, Histogram>,
+    reloads: Family<ResultLabel, Counter>,
+    full: Family<ActionLabel, Counter>,
+    size: Arc<Mutex<Size>>,
+    registry: Registry,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Metrics {
+    /// Nothing counted yet.
+    #[must_use]
+    pub fn new() -> Self {
+        let books = Arc::new(Mutex::new(Books::default()));
+        let size = Arc::new(Mutex::new(Size::default()));
+        let bad_input = Family::<BadInput, Counter>::default();
+        let reloads = Family::<ResultLabel, Counter>::default();
+        let full = Family::<ActionLabel, Counter>::default();
+        let decision_seconds = Family::<DoorLabel, Histogram>::new_with_constructor(|| {
+            Histogram::new(exponential_buckets(1e-8, 4.0, 12))
+        });
+        let mut registry = Registry::with_prefix("tidegate");
+        registry.register("bad_input", "Input that was not answered, by reason", bad_input.clone());
+        registry.register(
+            "decision_seconds",
+            "Time for one decision, sampled",
+            decision_seconds.clone(),
+        );
+        registry.register("config_reloads", "Configurations read", reloads.clone());
+        registry.register("table_full", "New keys that found no slot free", full.clone());
+        registry.register(
+            "build",
+            "What is running",
+            Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]),
+        );
+        registry.register_collector(Box::new(Scrape { books: books.clone(), size: size.clone() }));
+        Self { books, bad_input, decision_seconds, reloads, full, size, registry }
+    }
+
+    /// Counts input that a door did not answer, or answered with an error.
+    pub fn bad_input(&self, door: Door, reason: &'static str) {
+        self.bad_input.get_or_create(&BadInput { door, reason }).inc();
+    }
+
+    /// Counts a configuration that was read, and whether it was good.
+    pub fn config_reload(&self, ok: bool) {
+        let result = if ok { "ok" } else { "error" };
+        self.reloads.get_or_create(&ResultLabel { result }).inc();
+    }
+
+    /// Everything in Prometheus' text form, with the table as full as `size` says.
+    #[must_use]
+    pub fn encode(&self, size: Size) -> String {
+        *self.size.lock() = size;
+        let mut page = String::new();
+        // Writing to a string does not fail.
+        let _ = text::encode(&mut page, &self.registry);
+        page
+    }
+
+    pub(crate) fn table_full(&self, action: &'static str) {
+        self.full.get_or_create(&ActionLabel { action }).inc();
+    }
+
+    pub(crate) fn decision_seconds(&self, door: Door, seconds: f64) {
+        self.decision_seconds.get_or_create(&DoorLabel { door }).observe(seconds);
+    }
+
+    /// A place to count for one loop of a door.
+    pub(crate) fn lane(&self, door: Door) -> usize {
+        let mut books = self.books.lock();
+        if let Some(at) = books.free.iter().position(|&lane| books.doors[lane] == door) {
+            return books.free.swap_remove(at);
+        }
+        if books.doors.len() < LANES_MAX {
+            books.doors.push(door);
+        }
+        books.doors.len() - 1
+    }
+
+    /// Gives a lane back when its loop ends.
+    pub(crate) fn leave(&self, lane: usize) {
+        self.books.lock().free.push(lane);
+    }
+
+    /// Opens the counts of a new configuration.
+    pub(crate) fn counts(&self, rules: Vec<Arc<str>>) -> Arc<Counts> {
+        let counts = Arc::new(Counts::new(rules));
+        self.books.lock().open.push(counts.clone());
+        counts
+    }
+}
+
+/// Sums the lanes when a page is asked for.
+struct Scrape {
+    books: Arc<Mutex<Books>>,
+    size: Arc<Mutex<Size>>,
+}
+
+impl fmt::Debug for Scrape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Scrape")
+    }
+}
+
+impl Scrape {
+    fn totals(&self) -> Totals {
+        let Books { doors, open, closed, .. } = &mut *self.books.lock();
+        open.retain(|counts| {
+            // Only this list holds it: its configuration is gone and nobody can add any more.
+            let retired = Arc::strong_count(counts) == 1;
+            if retired {
+                add_to(closed, counts, doors);
+            }
+            !retired
+        });
+        let mut totals = closed.clone();
+        open.iter().for_each(|counts| add_to(&mut totals, counts, doors));
+        totals
+    }
+}
+
+impl Collector for Scrape {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let kind = ConstCounter::new(0u64).metric_type();
+        let mut decisions = encoder.encode_descriptor(
+            "decisions",
+            "Decisions by door, rule and verdict",
+            None,
+            kind,
+        )?;
+        for ((door, rule), counts) in self.totals() {
+            for ((_, verdict), count) in COUNTED.iter().zip(counts).filter(|(_, n)| *n > 0) {
+                let labels = [("door", door.name()), ("rule", &*rule), ("verdict", verdict)];
+                let family = decisions.encode_family(&labels)?;
+                ConstCounter::new(count).encode(family)?;
+            }
+        }
+        let size = *self.size.lock();
+        for (name, help, value) in [
+            ("keys", "Remembered keys", size.keys),
+            ("memory_bytes", "Bytes that remembered keys take", size.bytes),
+        ] {
+            let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
+            let descriptor = encoder.encode_descriptor(name, help, None, gauge.metric_type())?;
+            gauge.encode(descriptor)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,447 @@
+//! The memory store: every remembered key of this process, bounded, in place.
+//!
+//! A live key is never forgiven to make room. A little is swept at each insertion and by a
+//! background tick; when the table is full of live keys, a rule's `on_full` decides, and under
+//! `share` the new keys of a shard count together in an overflow that every later slot of that
+//! rule starts from. Which slot is dead is the limiter's word, not decided here.
+
+mod slot;
+mod tally;
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher};
+use std::mem;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use foldhash::SharedSeed;
+use foldhash::quality::SeedableRandomState;
+use parking_lot::Mutex;
+use tidegate_core::rules::OnFull;
+
+pub(crate) use self::slot::{Body, Held};
+use self::slot::{Name, Slot};
+pub use self::tally::KeyStats;
+pub(crate) use self::tally::{Bucket, RULE_MAX, Tally};
+use crate::table::{Locked, Table};
+
+/// Slots looked at for each new key, so that dead ones are found faster than new ones come.
+const SWEEP_PER_INSERT: usize = 2;
+/// Slots looked at for a new key that finds the table full.
+const SWEEP_WHEN_FULL: usize = 256;
+/// Slots looked at under one lock by the background sweep.
+const SWEEP_STRIDE: usize = 256;
+
+/// The bounds of the memory store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The most keys remembered at once.
+    pub max_keys: usize,
+    /// The most bytes that slots, index, long names and long states may take.
+    pub max_bytes: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { max_keys: 10_000_000, max_bytes: 4 << 30 }
+    }
+}
+
+/// Which slot is meant, and what making it would mean.
+#[derive(Clone, Copy)]
+pub(crate) struct Address<'a> {
+    pub(crate) rule: u32,
+    pub(crate) name: &'a [u8],
+    pub(crate) hash: u64,
+    /// How many limits the rule has.
+    pub(crate) limits: usize,
+    /// Whether states of the rule lie outside of the slot and may grow.
+    pub(crate) long: bool,
+    /// Whether a missing slot is made; otherwise a look at it is answered from a copy.
+    pub(crate) creates: bool,
+    pub(crate) on_full: OnFull,
+}
+
+/// Where the body that a step is handed comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// The key's own slot.
+    Own,
+    /// The count that new keys share while the table is full.
+    Shared,
+    /// There is none, and the rule refuses such keys.
+    Denied,
+    /// There is none, and the rule lets such keys pass.
+    Uncounted,
+}
+
+/// One body of a step over several slots.
+pub(crate) struct Seat {
+    pub(crate) body: Body,
+    pub(crate) place: Place,
+}
+
+/// How full the table is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Size {
+    /// Occupied slots.
+    pub used: usize,
+    /// Allocated places of the index.
+    pub total: usize,
+    /// Remembered keys.
+    pub keys: usize,
+    /// Bytes that all of it takes.
+    pub bytes: usize,
+}
+
+/// The store.
+pub(crate) struct Memory {
+    table: Table<Slot>,
+    hasher: SeedableRandomState,
+    max_keys: AtomicUsize,
+    max_bytes: AtomicUsize,
+    /// The most keys that the table was made for.
+    reserved_keys: usize,
+    /// Bytes outside of the slots.
+    heap: AtomicUsize,
+    /// The counts that keys without a slot share, for each shard, by rule.
+    overflow: Box<[Mutex<HashMap<u32, Body>>]>,
+    /// How many of those there are: almost always none, and then nobody looks.
+    overflows: AtomicUsize,
+    swept: AtomicUsize,
+}
+
+impl Memory {
+    /// An empty store with these bounds.
+    pub(crate) fn new(settings: Settings) -> Self {
+        let table = Table::new(settings.max_keys);
+        let overflow = (0..table.shards()).map(|_| Mutex::default()).collect();
+        // Keys are chosen by strangers: without a secret seed they could all be made to collide.
+        let seed = getrandom::u64().unwrap_or(0x7469_6465_6761_7465);
+        let shared = getrandom::u64().unwrap_or(0x6c69_6d69_7465_7221);
+        // The shared part is made once for each store, and a process has one: nothing leaks.
+        let shared: &'static SharedSeed = Box::leak(Box::new(SharedSeed::from_u64(shared)));
+        Self {
+            table,
+            hasher: SeedableRandomState::with_seed(seed, shared),
+            max_keys: settings.max_keys.into(),
+            max_bytes: settings.max_bytes.into(),
+            reserved_keys: settings.max_keys,
+            heap: AtomicUsize::new(0),
+            overflow,
+            overflows: AtomicUsize::new(0),
+            swept: AtomicUsize::new(0),
+        }
+    }
+
+    /// Changes the bounds; `false` if that needs a larger table than was reserved.
+    pub(crate) fn resize(&self, settings: Settings) -> bool {
+        if settings.max_keys > self.reserved_keys {
+            return false;
+        }
+        self.max_keys.store(settings.max_keys, Relaxed);
+        self.max_bytes.store(settings.max_bytes, Relaxed);
+        true
+    }
+
+    /// The hash of a (rule, key): what an address carries.
+    #[inline]
+    pub(crate) fn hash(&self, rule: u32, name: &[u8]) -> u64 {
+        let mut hasher = self.hasher.build_hasher();
+        hasher.write_u32(rule);
+        hasher.write(name);
+        hasher.finish()
+    }
+
+    /// First half of the look-ahead of a batch.
+    #[inline]
+    pub(crate) fn prefetch_cell(&self, at: &Address<'_>) {
+        self.table.prefetch_cell(at.hash);
+    }
+
+    /// Second half of the look-ahead of a batch.
+    #[inline]
+    pub(crate) fn prefetch_slot(&self, at: &Address<'_>) {
+        self.table.prefetch_slot(at.hash);
+    }
+
+    fn slot_hash(&self, slot: &Slot) -> u64 {
+        self.hash(slot.body.tally.rule(), slot.name.as_bytes())
+    }
+
+    /// One atomic step over one slot. `dead` tells which bodies may go, and whether the table is
+    /// pressed for room when it asks.
+    #[inline]
+    pub(crate) fn one<R>(
+        &self,
+        at: &Address<'_>,
+        bucket: Bucket,
+        dead: impl Fn(&Body, bool) -> bool,
+        step: impl FnOnce(&mut Body, Place) -> R,
+    ) -> R {
+        let number = self.table.shard_of(at.hash);
+        let mut shard = self.table.lock(number);
+        let found = find(&shard, at).or_else(|| self.admit(&mut shard, number, at, bucket, &dead));
+        match found {
+            Some(position) if !at.long => step(&mut shard.entry(position).body, Place::Own),
+            Some(position) => {
+                let body = &mut shard.entry(position).body;
+                let before = body.held.heap_bytes();
+                if self.cannot_grow(at) {
+                    return step(&mut Body::default(), without_room(at));
+                }
+                let result = step(body, Place::Own);
+                self.account(before, body.held.heap_bytes());
+                result
+            }
+            None if !at.creates => step(&mut self.fresh(number, at, bucket, &dead), Place::Own),
+            None if at.on_full == OnFull::Share => {
+                let mut overflow = self.overflow[number].lock();
+                let body = overflow.entry(at.rule).or_insert_with(|| {
+                    self.overflows.fetch_add(1, Relaxed);
+                    new_body(at, bucket)
+                });
+                step(body, Place::Shared)
+            }
+            None => step(&mut Body::default(), without_room(at)),
+        }
+    }
+
+    /// One atomic step over several slots, no two of them the same. The bodies are lifted out
+    /// while all their shards are locked, and put back after the step.
+    pub(crate) fn many<R>(
+        &self,
+        addresses: &[Address<'_>],
+        bucket: Bucket,
+        dead: impl Fn(&Body, bool) -> bool,
+        step: impl FnOnce(&mut [Seat]) -> R,
+    ) -> R {
+        let mut numbers: Vec<usize> =
+            addresses.iter().map(|at| self.table.shard_of(at.hash)).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        // Locks are taken in one order by everybody, so that no two requests wait for each other.
+        let mut shards: Vec<_> = numbers.iter().map(|&n| (n, self.table.lock(n))).collect();
+        let shard_at = |hash| {
+            let number = self.table.shard_of(hash);
+            numbers.binary_search(&number).unwrap_or(0)
+        };
+        for at in addresses {
+            let (number, shard) = &mut shards[shard_at(at.hash)];
+            if find(shard, at).is_none() {
+                self.admit(shard, *number, at, bucket, &dead);
+            }
+        }
+        // Making room for one may have moved another, so positions are good only from here on.
+        let mut seats = Vec::with_capacity(addresses.len());
+        let mut heap_before = 0;
+        for at in addresses {
+            let (number, shard) = &mut shards[shard_at(at.hash)];
+            let seat = match find(shard, at) {
+                Some(_) if self.cannot_grow(at) => {
+                    Seat { body: Body::default(), place: without_room(at) }
+                }
+                Some(position) => {
+                    let body = &mut shard.entry(position).body;
+                    // The tally stays behind as well: it carries the rule that the slot is found by.
+                    let held = mem::take(&mut body.held);
+                    Seat { body: Body { held, tally: body.tally }, place: Place::Own }
+                }
+                None => self.seat_without_slot(*number, at, bucket, &dead),
+            };
+            heap_before += seat.body.held.heap_bytes();
+            seats.push(seat);
+        }
+        let result = step(&mut seats);
+        let mut heap_after = 0;
+        for (at, seat) in addresses.iter().zip(seats) {
+            heap_after += seat.body.held.heap_bytes();
+            let (number, shard) = &mut shards[shard_at(at.hash)];
+            match seat.place {
+                Place::Own => {
+                    if let Some(position) = find(shard, at) {
+                        shard.entry(position).body = seat.body;
+                    }
+                }
+                Place::Shared => {
+                    self.overflow[*number].lock().insert(at.rule, seat.body);
+                }
+                Place::Denied | Place::Uncounted => {}
+            }
+        }
+        self.account(heap_before, heap_after);
+        result
+    }
+
+    /// A seat for an address of [`Self::many`] that has no slot.
+    fn seat_without_slot(
+        &self,
+        number: usize,
+        at: &Address<'_>,
+        bucket: Bucket,
+        dead: &impl Fn(&Body, bool) -> bool,
+    ) -> Seat {
+        if !at.creates {
+            return Seat { body: self.fresh(number, at, bucket, dead), place: Place::Own };
+        }
+        if at.on_full != OnFull::Share {
+            return Seat { body: Body::default(), place: without_room(at) };
+        }
+        let mut overflow = self.overflow[number].lock();
+        match overflow.get_mut(&at.rule) {
+            // Lifted out by an earlier key of this request: the two cannot count together, so
+            // the later one goes without rather than uncounted.
+            Some(body) if body.held.states().is_empty() => {
+                Seat { body: Body::default(), place: Place::Denied }
+            }
+            Some(body) => {
+                let lifted = Body { held: Held::Many(Box::default()), tally: body.tally };
+                Seat { body: mem::replace(body, lifted), place: Place::Shared }
+            }
+            None => {
+                self.overflows.fetch_add(1, Relaxed);
+                let tally = Tally::new(at.rule, bucket);
+                overflow.insert(at.rule, Body { held: Held::Many(Box::default()), tally });
+                Seat { body: new_body(at, bucket), place: Place::Shared }
+            }
+        }
+    }
+
+    /// Makes a slot if there is room, sweeping a little first.
+    fn admit(
+        &self,
+        shard: &mut Locked<'_, Slot>,
+        number: usize,
+        at: &Address<'_>,
+        bucket: Bucket,
+        dead: &impl Fn(&Body, bool) -> bool,
+    ) -> Option<usize> {
+        if !at.creates {
+            return None;
+        }
+        self.sweep_shard(shard, SWEEP_PER_INSERT, self.pressed(), dead);
+        if !self.has_room() || !shard.has_room() {
+            self.sweep_shard(shard, SWEEP_WHEN_FULL, true, dead);
+            if !self.has_room() || !shard.has_room() {
+                return None;
+            }
+        }
+        let slot = Slot { name: Name::new(at.name), body: self.fresh(number, at, bucket, dead) };
+        let heap = slot.name.heap_bytes() + slot.body.held.heap_bytes();
+        self.account(0, heap);
+        Some(shard.insert(at.hash, slot, |slot| self.slot_hash(slot)))
+    }
+
+    /// What a key without a slot starts from: nothing, or what its rule's overflow has counted.
+    fn fresh(
+        &self,
+        number: usize,
+        at: &Address<'_>,
+        bucket: Bucket,
+        dead: &impl Fn(&Body, bool) -> bool,
+    ) -> Body {
+        let mut body = new_body(at, bucket);
+        if self.overflows.load(Relaxed) > 0 {
+            let mut overflow = self.overflow[number].lock();
+            if overflow.get(&at.rule).is_some_and(|shared| dead(shared, true)) {
+                overflow.remove(&at.rule);
+                self.overflows.fetch_sub(1, Relaxed);
+            } else if let Some(shared) = overflow.get(&at.rule) {
+                body.held = shared.held.copied();
+            }
+        }
+        body
+    }
+
+    fn sweep_shard(
+        &self,
+        shard: &mut Locked<'_, Slot>,
+        budget: usize,
+        pressed: bool,
+        dead: &impl Fn(&Body, bool) -> bool,
+    ) -> usize {
+        shard.sweep(
+            budget,
+            |slot| self.slot_hash(slot),
+            |slot| dead(&slot.body, pressed),
+            |slot| self.account(slot.name.heap_bytes() + slot.body.held.heap_bytes(), 0),
+        )
+    }
+
+    /// Looks at `budget` more slots, a stride under each lock. Returns how many were forgotten.
+    pub(crate) fn sweep(&self, budget: usize, dead: impl Fn(&Body, bool) -> bool) -> usize {
+        let mut removed = 0;
+        for _ in 0..budget.div_ceil(SWEEP_STRIDE) {
+            let number = self.swept.fetch_add(1, Relaxed) % self.table.shards();
+            let mut shard = self.table.lock(number);
+            removed += self.sweep_shard(&mut shard, SWEEP_STRIDE, self.pressed(), &dead);
+        }
+        removed
+    }
+
+    /// Shows every body to `see`, one shard locked at a time.
+    pub(crate) fn scan(&self, mut see: impl FnMut(&[u8], &Body)) {
+        for number in 0..self.table.shards() {
+            for slot in self.table.lock(number).entries() {
+                see(slot.name.as_bytes(), &slot.body);
+            }
+        }
+    }
+
+    /// Forgets one key. `false` if it was not known.
+    pub(crate) fn remove(&self, at: &Address<'_>) -> bool {
+        let mut shard = self.table.lock(self.table.shard_of(at.hash));
+        let Some(position) = find(&shard, at) else { return false };
+        let slot = shard.remove(position, |slot| self.slot_hash(slot));
+        self.account(slot.name.heap_bytes() + slot.body.held.heap_bytes(), 0);
+        true
+    }
+
+    /// How full it is.
+    pub(crate) fn size(&self) -> Size {
+        let keys = self.table.len();
+        Size { used: keys, total: self.table.cells(), keys, bytes: self.bytes() }
+    }
+
+    fn bytes(&self) -> usize {
+        self.table.len() * SLOT_BYTES + self.heap.load(Relaxed)
+    }
+
+    fn has_room(&self) -> bool {
+        self.table.len() < self.max_keys.load(Relaxed)
+            && self.bytes() + SLOT_BYTES <= self.max_bytes.load(Relaxed)
+    }
+
+    /// Whether a use of this address would make a log longer although there are no bytes left.
+    fn cannot_grow(&self, at: &Address<'_>) -> bool {
+        at.long && at.creates && self.bytes() >= self.max_bytes.load(Relaxed)
+    }
+
+    /// From seven eighths on, statistics alone no longer keep a key.
+    fn pressed(&self) -> bool {
+        self.table.len() >= self.max_keys.load(Relaxed) / 8 * 7
+            || self.bytes() >= self.max_bytes.load(Relaxed) / 8 * 7
+    }
+
+    fn account(&self, before: usize, after: usize) {
+        if after > before {
+            self.heap.fetch_add(after - before, Relaxed);
+        } else if before > after {
+            self.heap.fetch_sub(before - after, Relaxed);
+        }
+    }
+}
+
+/// A slot and its share of an index that is a little over half full.
+const SLOT_BYTES: usize = size_of::<Slot>() + 8;
+
+fn find(shard: &Locked<'_, Slot>, at: &Address<'_>) -> Option<usize> {
+    shard.find(at.hash, |slot| slot.body.tally.rule() == at.rule && slot.name.as_bytes() == at.name)
+}
+
+fn new_body(at: &Address<'_>, bucket: Bucket) -> Body {
+    Body { held: Held::new(at.limits), tally: Tally::new(at.rule, bucket) }
+}
+
+fn without_room(at: &Address<'_>) -> Place {
+    if at.on_full == OnFull::Allow { Place::Uncounted } else { Place::Denied }
+}

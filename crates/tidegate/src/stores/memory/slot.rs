@@ -1,0 +1,122 @@
+//! One slot of the memory store: a key's name, its states and its statistics in 80 bytes.
+//!
+//! The sizes are what bytes per key come from, so they are asserted here.
+
+use tidegate_core::State;
+
+use super::tally::Tally;
+
+/// One remembered key under one rule.
+pub(super) struct Slot {
+    pub(super) name: Name,
+    pub(super) body: Body,
+}
+
+const _: () = assert!(size_of::<Slot>() == 80);
+
+/// What a decision reads and writes of a slot.
+#[derive(Default)]
+pub(crate) struct Body {
+    /// What the rule's limits remember.
+    pub(crate) held: Held,
+    /// Which rule it is for, and what is counted for people to see.
+    pub(crate) tally: Tally,
+}
+
+/// The states of a rule's limits, in their order.
+pub(crate) enum Held {
+    /// A rule of one limit keeps its state in the slot.
+    One(State),
+    /// A rule of several keeps them outside of it.
+    Many(Box<[State]>),
+}
+
+const _: () = assert!(size_of::<Held>() == size_of::<State>());
+
+impl Default for Held {
+    fn default() -> Self {
+        Held::One(State::None)
+    }
+}
+
+impl Held {
+    /// Nothing remembered, for a rule of `limits` limits.
+    pub(crate) fn new(limits: usize) -> Self {
+        match limits {
+            0 | 1 => Held::default(),
+            _ => Held::Many((0..limits).map(|_| State::None).collect()),
+        }
+    }
+
+    /// The states, in the order of the rule's limits.
+    #[inline]
+    pub(crate) fn states(&self) -> &[State] {
+        match self {
+            Held::One(state) => std::slice::from_ref(state),
+            Held::Many(states) => states,
+        }
+    }
+
+    /// The states, to be written.
+    #[inline]
+    pub(crate) fn states_mut(&mut self) -> &mut [State] {
+        match self {
+            Held::One(state) => std::slice::from_mut(state),
+            Held::Many(states) => states,
+        }
+    }
+
+    /// A copy for a slot that starts from this count.
+    pub(crate) fn copied(&self) -> Self {
+        match self {
+            Held::One(state) => Held::One(state.clone()),
+            Held::Many(states) => Held::Many(states.clone()),
+        }
+    }
+
+    /// Bytes held outside of the slot.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        let states: usize = self.states().iter().map(State::heap_bytes).sum();
+        match self {
+            Held::One(_) => states,
+            Held::Many(many) => states + size_of_val(&**many),
+        }
+    }
+}
+
+/// The most bytes of a name that stay inside the slot.
+const INLINE_BYTES: usize = 22;
+
+/// A key's bytes: short ones inline, so that comparing them follows no pointer.
+pub(super) enum Name {
+    Inline { len: u8, bytes: [u8; INLINE_BYTES] },
+    Heap(Box<[u8]>),
+}
+
+const _: () = assert!(size_of::<Name>() == 24);
+
+impl Name {
+    pub(super) fn new(key: &[u8]) -> Self {
+        if key.len() > INLINE_BYTES {
+            return Name::Heap(key.into());
+        }
+        let mut bytes = [0; INLINE_BYTES];
+        bytes[..key.len()].copy_from_slice(key);
+        Name::Inline { len: key.len() as u8, bytes }
+    }
+
+    #[inline]
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        match self {
+            Name::Inline { len, bytes } => &bytes[..usize::from(*len).min(INLINE_BYTES)],
+            Name::Heap(bytes) => bytes,
+        }
+    }
+
+    pub(super) fn heap_bytes(&self) -> usize {
+        match self {
+            Name::Inline { .. } => 0,
+            Name::Heap(bytes) => bytes.len(),
+        }
+    }
+}
