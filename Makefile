@@ -1,0 +1,77 @@
+# Tidegate's commands for people. `make` alone lists them.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-fuzz build run test bench fuzz soak
+
+# A toolchain that rustup has just installed works before the shell is restarted.
+export PATH := $(PATH):$(HOME)/.cargo/bin
+
+CARGO ?= cargo
+TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
+TIDEGATE := $(TARGET_DIR)/release/tidegate
+
+# Arguments for `tidegate serve`, e.g. make run ARGS="-c examples/full.toml".
+ARGS ?=
+# Seconds that each fuzz target runs.
+FUZZ_SECONDS ?= 60
+# Cases per property in `make soak` (a short run has 256).
+SOAK_CASES ?= 20000
+
+help: ## List the commands
+	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+# Installs Debian packages by name; only ever called with what is missing.
+define apt_install
+	command -v apt-get >/dev/null || { \
+		echo "missing: $(1) (Debian names); please install them and try again" >&2; exit 1; }; \
+	as_root=; [ "$$(id -u)" = 0 ] || as_root=sudo; \
+	$$as_root apt-get update -qq; \
+	$$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $(1)
+endef
+
+setup: ## Check the toolchain and install what is missing
+	@needed=$$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml); \
+	found=$$(rustc --version 2>/dev/null | cut -d ' ' -f 2 || true); \
+	[ "$$(printf '%s\n' "$$needed" "$${found:-0}" | sort -V | head -n 1)" = "$$needed" ] || { \
+		echo "Tidegate needs Rust $$needed or newer; found: $${found:-none}." >&2; \
+		echo "Install or update it with https://rustup.rs, then try again." >&2; exit 1; }
+	@# A program that links is the test: the compiler alone, without libc's start files, is not enough.
+	@echo 'int main(void) { return 0; }' | cc -x c -o /dev/null - 2>/dev/null || { \
+		$(call apt_install,gcc libc6-dev); }
+	@$(CARGO) fmt --version >/dev/null 2>&1 && $(CARGO) clippy --version >/dev/null 2>&1 || { \
+		command -v rustup >/dev/null || { \
+			echo "cargo fmt or cargo clippy is missing; install both beside cargo" >&2; exit 1; }; \
+		rustup component add rustfmt clippy; }
+
+build: setup
+	$(CARGO) build --locked --release --bin tidegate
+
+run: build ## Build the server and run it (ARGS="-c FILE" for a configuration)
+	exec $(TIDEGATE) serve $(ARGS)
+
+test: setup ## Check format and lints, run every test
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	$(CARGO) test --locked --workspace
+
+bench: build ## Measure the limiter and the text door beside their peers
+	$(CARGO) bench --locked -p tidegate --bench '*'
+	$(TIDEGATE) bench text --peer echo
+
+setup-fuzz: setup
+	@# libFuzzer is C++.
+	@echo 'int main() { return 0; }' | c++ -x c++ -o /dev/null - 2>/dev/null || { \
+		$(call apt_install,g++); }
+	@$(CARGO) fuzz --version >/dev/null 2>&1 || $(CARGO) install --locked cargo-fuzz
+
+fuzz: setup-fuzz ## Fuzz each target for FUZZ_SECONDS (60)
+	for target in $$($(CARGO) fuzz list); do \
+		mkdir -p fuzz/corpus/$$target; \
+		$(CARGO) fuzz run --sanitizer none $$target fuzz/corpus/$$target fuzz/seeds/$$target \
+			-- -max_total_time=$(FUZZ_SECONDS); \
+	done
+
+soak: setup ## Run the long property and hostile tests whole
+	TIDEGATE_SOAK=1 PROPTEST_CASES=$(SOAK_CASES) $(CARGO) test --locked --workspace
