@@ -28,17 +28,24 @@ pub(crate) fn resolve(tree: &Tree) -> Vec<Fault> {
     faults
 }
 
-/// The lines of a page outside of its fenced blocks, code spans blanked.
+/// The lines of a page outside of its fenced blocks and code spans.
 fn prose(page: &File) -> Vec<(usize, String)> {
-    let mut fenced = false;
+    let (mut fenced, mut span) = (false, false);
     let mut out = Vec::new();
     for (number, line) in lines(&page.text) {
         if line.trim_start().starts_with("```") {
             fenced = !fenced;
         } else if !fenced {
-            // Every second piece between backticks is code.
-            let spoken: Vec<&str> = line.split('`').step_by(2).collect();
-            out.push((number, spoken.join("``")));
+            // A span may run over a line's end, but not over a paragraph's.
+            span &= !line.trim().is_empty();
+            let mut spoken = String::new();
+            for c in line.chars() {
+                span ^= c == '`';
+                if !span {
+                    spoken.push(c);
+                }
+            }
+            out.push((number, spoken));
         }
     }
     out
@@ -114,5 +121,6 @@ fn links_that_lead_nowhere_are_caught() {
     check("[b](b.md#add-a-window)", &[1]);
     check("# Here\n[up](#here)\n[down](#there)", &[3]);
     check("`[b](c.md)`\n```\n[b](c.md)\n```\n[b](https://example.org/c.md)", &[]);
+    check("a `span [b](c.md)\n[b](c.md)` [b](c.md)\n\n` [b](c.md)\n\n[b](c.md)", &[2, 6]);
     check("see [b].\n\n[b]: c.md", &[3]);
 }
