@@ -59,6 +59,7 @@ test: setup ## Check format and lints, run every test
 bench: build ## Measure the limiter and the text door beside their peers
 	$(CARGO) bench --locked -p tidegate --bench '*'
 	$(TIDEGATE) bench text --peer echo
+	$(TIDEGATE) bench text --peer echo --burst 16
 
 setup-fuzz: setup
 	@# libFuzzer is C++.
