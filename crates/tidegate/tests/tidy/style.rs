@@ -51,7 +51,7 @@ pub(crate) fn narrow(file: &File) -> Vec<Fault> {
 }
 
 pub(crate) fn names(file: &File) -> Vec<Fault> {
-    const VAGUE: [&str; 5] = ["utils", "util", "helpers", "misc", "common"];
+    const VAGUE: [&str; 4] = ["utils", "util", "helpers", "misc"];
     // A codec names what it encodes by the protocol's own word.
     const WIRE_WORDS: [&str; 2] = ["get_stats", "get_size"];
     if !file.is("rs") {
