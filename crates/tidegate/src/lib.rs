@@ -10,6 +10,5 @@
 pub mod clock;
 pub mod limiter;
 pub mod metrics;
-mod prefetch;
 pub mod stores;
 mod table;

@@ -13,9 +13,9 @@ use crate::stores::memory::{Body, Bucket, Place};
 /// The most limits that a rule may have.
 pub const LIMITS_MAX: usize = 8;
 
-/// What the limits of one rule think of an operation on one key.
-pub(super) struct Opinion {
-    judgements: [Judgement; LIMITS_MAX],
+/// What the limits of one rule, `N` at most, think of an operation on one key.
+pub(super) struct Opinion<const N: usize> {
+    judgements: [Judgement; N],
     /// The limit to show: the one that refuses, else the one nearest its amount.
     shown: usize,
     place: Place,
@@ -24,10 +24,10 @@ pub(super) struct Opinion {
     shadow: bool,
 }
 
-impl Opinion {
+impl<const N: usize> Opinion<N> {
     pub(super) fn form(rule: &Rule, body: &Body, place: Place, op: Op, now: Now) -> Self {
         let mut opinion = Self {
-            judgements: [Judgement::pass(op.cost(), 0.0); LIMITS_MAX],
+            judgements: [Judgement::pass(op.cost(), 0.0); N],
             shown: 0,
             place,
             over: place == Place::Denied && matches!(op, Op::Take(_) | Op::TakeUpTo(_)),
@@ -37,7 +37,7 @@ impl Opinion {
             return opinion;
         }
         let mut nearest = -1.0;
-        for (at, (limit, state)) in rule.limits.iter().zip(body.held.states()).enumerate() {
+        for (at, (limit, state)) in rule.limits.iter().zip(body.held.states()).take(N).enumerate() {
             let judgement = algorithms::judge(limit, state, op, now);
             opinion.judgements[at] = judgement;
             if judgement.allowed {

@@ -9,7 +9,7 @@ use tidegate_core::rules::Rule;
 use tidegate_core::{Now, Op};
 
 use super::catalog::Catalog;
-use super::decision::Opinion;
+use super::decision::{LIMITS_MAX, Opinion};
 use super::{Answer, KEYS_MAX, LimitAnswer, Limiter, Line, Unfit};
 use crate::metrics::{Counted, Door};
 use crate::stores::memory::{Address, Body, Bucket, Seat};
@@ -98,29 +98,44 @@ impl Desk {
         now: Now,
     ) -> Result<Line, Unfit> {
         let (position, address) = found?;
-        let peek = matches!(op, Op::Peek(_));
         let Some((position, address)) = position.zip(address) else {
-            if !peek {
-                catalog.counts.add(self.lane, position, Counted::Allow);
-            }
+            self.count(catalog, op, position, Counted::Allow);
             return Ok(Line::UNLIMITED);
         };
+        // Most rules have one limit, and then there is no reason to carry room for eight.
+        if address.limits == 1 {
+            Ok(self.settle_limits::<1>(catalog, position, &address, op, bucket, now))
+        } else {
+            Ok(self.settle_limits::<LIMITS_MAX>(catalog, position, &address, op, bucket, now))
+        }
+    }
+
+    #[inline]
+    fn settle_limits<const N: usize>(
+        &self,
+        catalog: &Catalog,
+        position: usize,
+        address: &Address<'_>,
+        op: Op,
+        bucket: Bucket,
+        now: Now,
+    ) -> Line {
         let rule = catalog.rule(position);
         let opinion = self.limiter.memory().one(
-            &address,
+            address,
             bucket,
             |body, pressed| catalog.dead(body, pressed, bucket, now),
             |body, place| {
-                let opinion = Opinion::form(rule, body, place, op, now);
+                let opinion = Opinion::<N>::form(rule, body, place, op, now);
                 opinion.apply(rule, body, op, !opinion.refuses(), bucket, now);
                 opinion
             },
         );
-        if !peek {
+        if !matches!(op, Op::Peek(_)) {
             catalog.counts.add(self.lane, Some(position), opinion.counted());
-            self.count_full(&opinion);
+            self.count_full(opinion.full());
         }
-        Ok(opinion.line(rule))
+        opinion.line(rule)
     }
 
     /// Decides on all keys of a request, all or nothing, and says all there is to say.
@@ -182,12 +197,12 @@ impl Desk {
         now: Now,
     ) -> Answer {
         let rule = |at: usize| -> &Rule { catalog.rule(places[at].1) };
-        let opinions: Vec<Opinion> = seats
+        let opinions: Vec<Opinion<LIMITS_MAX>> = seats
             .iter()
             .enumerate()
             .map(|(at, seat)| Opinion::form(rule(at), &seat.body, seat.place, op, now))
             .collect();
-        let refusing = opinions.iter().position(Opinion::refuses);
+        let refusing = opinions.iter().position(|opinion| opinion.refuses());
         let mut answer = Answer {
             allowed: refusing.is_none(),
             delay: 0,
@@ -211,7 +226,7 @@ impl Desk {
             }
             if answer.allowed || opinion.over {
                 self.count(catalog, op, Some(places[at].1), opinion.counted());
-                self.count_full(opinion);
+                self.count_full(opinion.full());
             }
         }
         answer
@@ -223,8 +238,8 @@ impl Desk {
         }
     }
 
-    fn count_full(&self, opinion: &Opinion) {
-        if let Some(action) = opinion.full() {
+    fn count_full(&self, action: Option<&'static str>) {
+        if let Some(action) = action {
             self.limiter.metrics.table_full(action);
         }
     }

@@ -22,13 +22,13 @@ pub(crate) use self::slot::{Body, Held};
 use self::slot::{Name, Slot};
 pub use self::tally::KeyStats;
 pub(crate) use self::tally::{Bucket, RULE_MAX, Tally};
-use crate::table::{Locked, Table};
+use crate::table::{Locked, Spot, Table};
 
-/// Slots looked at for each new key, so that dead ones are found faster than new ones come.
-const SWEEP_PER_INSERT: usize = 2;
-/// Slots looked at for a new key that finds the table full.
-const SWEEP_WHEN_FULL: usize = 256;
-/// Slots looked at under one lock by the background sweep.
+/// Cells looked at for each new key, so that dead ones are found faster than new ones come.
+const SWEEP_PER_INSERT: usize = 4;
+/// Cells looked at for a new key that finds the table full.
+const SWEEP_WHEN_FULL: usize = 512;
+/// Cells looked at under one lock by the background sweep.
 const SWEEP_STRIDE: usize = 256;
 
 /// The bounds of the memory store.
@@ -182,9 +182,9 @@ impl Memory {
         let mut shard = self.table.lock(number);
         let found = find(&shard, at).or_else(|| self.admit(&mut shard, number, at, bucket, &dead));
         match found {
-            Some(position) if !at.long => step(&mut shard.entry(position).body, Place::Own),
-            Some(position) => {
-                let body = &mut shard.entry(position).body;
+            Some(spot) if !at.long => step(&mut shard.entry(spot).body, Place::Own),
+            Some(spot) => {
+                let body = &mut shard.entry(spot).body;
                 let before = body.held.heap_bytes();
                 if self.cannot_grow(at) {
                     return step(&mut Body::default(), without_room(at));
@@ -231,7 +231,7 @@ impl Memory {
                 self.admit(shard, *number, at, bucket, &dead);
             }
         }
-        // Making room for one may have moved another, so positions are good only from here on.
+        // Making room for one may have moved another, so spots are good only from here on.
         let mut seats = Vec::with_capacity(addresses.len());
         let mut heap_before = 0;
         for at in addresses {
@@ -240,8 +240,8 @@ impl Memory {
                 Some(_) if self.cannot_grow(at) => {
                     Seat { body: Body::default(), place: without_room(at) }
                 }
-                Some(position) => {
-                    let body = &mut shard.entry(position).body;
+                Some(spot) => {
+                    let body = &mut shard.entry(spot).body;
                     // The tally stays behind as well: it carries the rule that the slot is found by.
                     let held = mem::take(&mut body.held);
                     Seat { body: Body { held, tally: body.tally }, place: Place::Own }
@@ -258,8 +258,8 @@ impl Memory {
             let (number, shard) = &mut shards[shard_at(at.hash)];
             match seat.place {
                 Place::Own => {
-                    if let Some(position) = find(shard, at) {
-                        shard.entry(position).body = seat.body;
+                    if let Some(spot) = find(shard, at) {
+                        shard.entry(spot).body = seat.body;
                     }
                 }
                 Place::Shared => {
@@ -314,21 +314,22 @@ impl Memory {
         at: &Address<'_>,
         bucket: Bucket,
         dead: &impl Fn(&Body, bool) -> bool,
-    ) -> Option<usize> {
+    ) -> Option<Spot> {
         if !at.creates {
             return None;
         }
         self.sweep_shard(shard, SWEEP_PER_INSERT, self.pressed(), dead);
-        if !self.has_room() || !shard.has_room() {
+        if !self.has_room() {
             self.sweep_shard(shard, SWEEP_WHEN_FULL, true, dead);
-            if !self.has_room() || !shard.has_room() {
+            if !self.has_room() {
                 return None;
             }
         }
         let slot = Slot { name: Name::new(at.name), body: self.fresh(number, at, bucket, dead) };
         let heap = slot.name.heap_bytes() + slot.body.held.heap_bytes();
+        let spot = shard.insert(at.hash, slot, |slot| self.slot_hash(slot)).ok()?;
         self.account(0, heap);
-        Some(shard.insert(at.hash, slot, |slot| self.slot_hash(slot)))
+        Some(spot)
     }
 
     /// What a key without a slot starts from: nothing, or what its rule's overflow has counted.
@@ -390,8 +391,8 @@ impl Memory {
     /// Forgets one key. `false` if it was not known.
     pub(crate) fn remove(&self, at: &Address<'_>) -> bool {
         let mut shard = self.table.lock(self.table.shard_of(at.hash));
-        let Some(position) = find(&shard, at) else { return false };
-        let slot = shard.remove(position, |slot| self.slot_hash(slot));
+        let Some(spot) = find(&shard, at) else { return false };
+        let slot = shard.remove(spot, |slot| self.slot_hash(slot));
         self.account(slot.name.heap_bytes() + slot.body.held.heap_bytes(), 0);
         true
     }
@@ -434,7 +435,7 @@ impl Memory {
 /// A slot and its share of an index that is a little over half full.
 const SLOT_BYTES: usize = size_of::<Slot>() + 8;
 
-fn find(shard: &Locked<'_, Slot>, at: &Address<'_>) -> Option<usize> {
+fn find(shard: &Locked<'_, Slot>, at: &Address<'_>) -> Option<Spot> {
     shard.find(at.hash, |slot| slot.body.tally.rule() == at.rule && slot.name.as_bytes() == at.name)
 }
 

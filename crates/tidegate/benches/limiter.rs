@@ -1,0 +1,220 @@
+//! The limiter in process beside the `governor` crate: decisions per second and bytes per key.
+//!
+//! Ours and the peer take turns in every round and the ratio of medians is printed, because a
+//! time alone means little on a shared machine. Both visit the same 16-byte keys in the same
+//! random order, from memory that is laid out in that order. Ours runs with its metrics and
+//! statistics on. Usage: `cargo bench --bench limiter [-- KEYS...]`.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::thread;
+
+use governor::clock::DefaultClock;
+use governor::state::keyed::DefaultKeyedStateStore;
+use governor::{Quota, RateLimiter};
+use rustix::time::{ClockId, clock_gettime};
+use tidegate::clock::Clock;
+use tidegate::limiter::{Desk, Limiter};
+use tidegate::metrics::{Door, Metrics};
+use tidegate::stores::memory::Settings;
+use tidegate_core::limit::{Algorithm, Limit};
+use tidegate_core::rules::{OnFull, OnStoreError, Pattern, Rule, RuleSet};
+use tidegate_core::time::SECOND;
+use tidegate_core::{Nanos, Op};
+
+const ROUNDS: usize = 7;
+/// Decisions of each contender in a round.
+const PICKS: usize = 1_000_000;
+/// What a door makes of a full receive call.
+const BATCH: usize = 64;
+
+type Governor = RateLimiter<String, DefaultKeyedStateStore<String>, DefaultClock>;
+type Key = [u8; 16];
+
+fn key(number: usize) -> Key {
+    let mut key = *b"ws ip=0000000000";
+    let mut rest = number;
+    for digit in key[6..].iter_mut().rev() {
+        *digit = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    key
+}
+
+/// A random order that is the same in every run.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, below: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % below as u64) as usize
+    }
+}
+
+fn limits(name: &str) -> Vec<Limit> {
+    let limit = |amount, period, algorithm| Limit { amount, period, algorithm };
+    let gcra = |amount, period| limit(amount, period, Algorithm::Gcra { burst: amount });
+    match name {
+        "average" => vec![limit(1000, SECOND, Algorithm::Average { strict: false })],
+        "two gcra" => vec![gcra(1000, SECOND), gcra(30_000, 60 * SECOND)],
+        _ => vec![gcra(1000, SECOND)],
+    }
+}
+
+fn limiter(algorithm: &str, max_keys: usize) -> Arc<Limiter> {
+    let rule = Rule {
+        name: "ws".into(),
+        pattern: Pattern::new("ws ip=*"),
+        limits: limits(algorithm),
+        shared: false,
+        shadow: false,
+        on_store_error: OnStoreError::Allow,
+        on_full: OnFull::Share,
+    };
+    let rules = RuleSet::new(vec![rule], None);
+    let settings = Settings { max_keys, max_bytes: 8 << 30 };
+    Limiter::new(Clock::system(), Arc::new(Metrics::new()), rules, settings)
+}
+
+fn governor() -> Governor {
+    RateLimiter::keyed(Quota::per_second(NonZeroU32::new(1000).unwrap_or(NonZeroU32::MIN)))
+}
+
+fn clock(id: ClockId) -> Nanos {
+    let time = clock_gettime(id);
+    time.tv_sec as u64 * SECOND + time.tv_nsec as u64
+}
+
+/// Nanoseconds of this thread's CPU time for each of `count` decisions.
+fn cpu_nanos(count: usize, work: impl FnOnce()) -> f64 {
+    let start = clock(ClockId::ThreadCPUTime);
+    work();
+    (clock(ClockId::ThreadCPUTime) - start) as f64 / count as f64
+}
+
+fn median(samples: &mut [f64]) -> f64 {
+    samples.sort_by(f64::total_cmp);
+    samples[samples.len() / 2]
+}
+
+fn singles(desk: &Desk, keys: &[Key]) {
+    for key in keys {
+        assert!(desk.line(key, Op::Take(1), desk.now()).is_ok());
+    }
+}
+
+fn batches(desk: &Desk, keys: &[Key]) {
+    let mut out = Vec::with_capacity(BATCH);
+    for keys in keys.chunks(BATCH) {
+        let mut batch: [&[u8]; BATCH] = [&[]; BATCH];
+        for (slot, key) in batch.iter_mut().zip(keys) {
+            *slot = key;
+        }
+        desk.lines(&batch[..keys.len()], Op::Take(1), desk.now(), &mut out);
+        assert!(out.iter().all(Result::is_ok));
+    }
+}
+
+fn peers(governor: &Governor, keys: &[String]) {
+    let mut allowed = 0;
+    for key in keys {
+        allowed += u32::from(governor.check_key(key).is_ok());
+    }
+    std::hint::black_box(allowed);
+}
+
+fn resident_bytes() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = statm.split(' ').nth(1).and_then(|n| n.parse::<usize>().ok()).unwrap_or(0);
+    pages * 4096
+}
+
+/// Bytes that the process grew by while `fill` ran, for each of `count` keys.
+fn bytes_per_key(count: usize, fill: impl FnOnce()) -> f64 {
+    let before = resident_bytes();
+    fill();
+    resident_bytes().saturating_sub(before) as f64 / count as f64
+}
+
+fn sequence(count: usize, seed: u64) -> Vec<Key> {
+    let mut dice = Dice(seed);
+    (0..PICKS).map(|_| key(dice.roll(count))).collect()
+}
+
+/// Wall nanoseconds until both of two threads are done, for each decision of all.
+fn two_threads(limiter: &Arc<Limiter>, parts: [&[Key]; 2], run: fn(&Desk, &[Key])) -> f64 {
+    let start = clock(ClockId::Monotonic);
+    thread::scope(|scope| {
+        for keys in parts {
+            let desk = limiter.desk(Door::Text);
+            scope.spawn(move || run(&desk, keys));
+        }
+    });
+    (clock(ClockId::Monotonic) - start) as f64 / (2 * PICKS) as f64
+}
+
+fn wall(work: impl FnOnce()) -> f64 {
+    let start = clock(ClockId::Monotonic);
+    work();
+    (clock(ClockId::Monotonic) - start) as f64 / PICKS as f64
+}
+
+fn run(count: usize) {
+    let mut table = Vec::new();
+    let peer = governor();
+    let governor_bytes = bytes_per_key(count, || {
+        (0..count).for_each(|n| {
+            let name = String::from_utf8_lossy(&key(n)).into_owned();
+            let _ = peer.check_key(&name);
+        });
+    });
+    println!("{count} keys: governor {governor_bytes:.0} bytes per key");
+    let ours: Vec<_> = ["gcra", "average", "two gcra"]
+        .into_iter()
+        .map(|name| {
+            let limiter = limiter(name, count.max(10_000_000));
+            let desk = limiter.desk(Door::Text);
+            let bytes = bytes_per_key(count, || {
+                (0..count).for_each(|n| {
+                    let _ = desk.line(&key(n), Op::Take(1), desk.now());
+                });
+            });
+            println!("{count} keys: {name} {bytes:.0} bytes per key");
+            (name, limiter, desk)
+        })
+        .collect();
+    let (picks, others) = (sequence(count, 0x9e37_79b9), sequence(count, 0x51_7cc1));
+    let names: Vec<String> =
+        picks.iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect();
+    for (name, limiter, desk) in &ours {
+        let mut samples: [Vec<f64>; 7] = Default::default();
+        for _ in 0..ROUNDS {
+            samples[0].push(cpu_nanos(PICKS, || peers(&peer, &names)));
+            samples[1].push(cpu_nanos(PICKS, || singles(desk, &picks)));
+            samples[2].push(cpu_nanos(PICKS, || batches(desk, &picks)));
+            samples[3].push(wall(|| singles(desk, &picks)));
+            samples[4].push(two_threads(limiter, [&picks, &others], singles));
+            samples[5].push(wall(|| batches(desk, &picks)));
+            samples[6].push(two_threads(limiter, [&picks, &others], batches));
+        }
+        let [peer, single, batch, one, two, one_batch, two_batch] =
+            samples.map(|mut s| median(&mut s));
+        table.push(format!(
+            "{count:>9} keys {name:>8}: governor {peer:4.0} ns, single {single:4.0} ns ({:.1}x), \
+             batch {batch:4.0} ns ({:.1}x), two threads {:.2}x single, {:.2}x batch",
+            peer / single,
+            peer / batch,
+            one / two,
+            one_batch / two_batch,
+        ));
+    }
+    table.iter().for_each(|line| println!("{line}"));
+}
+
+fn main() {
+    let wanted: Vec<usize> = std::env::args().filter_map(|arg| arg.parse().ok()).collect();
+    let sizes = if wanted.is_empty() { vec![1_000, 1_000_000, 10_000_000] } else { wanted };
+    sizes.into_iter().for_each(run);
+}
