@@ -88,10 +88,11 @@ impl Law for InFlight {
         if outcome == Outcome::Refused {
             return held;
         }
-        let here = current(limit, held.as_ref(), now).copied();
-        let held = match op {
-            Op::Take(_) | Op::TakeUpTo(_) => here.unwrap_or_else(|| open(limit, now)),
-            _ => here?,
+        let held = match (current(limit, held.as_ref(), now), op) {
+            (Some(here), _) => *here,
+            (None, Op::Take(_) | Op::TakeUpTo(_)) => open(limit, now),
+            // Whatever ends now started in a window that is over: nothing is left to give back.
+            (None, _) => return held,
         };
         let count = match op {
             Op::Release { started, .. } if per_window(limit) && started.mono < held.first() => {

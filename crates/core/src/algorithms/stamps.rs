@@ -126,11 +126,13 @@ impl Stamps {
         })
     }
 
-    /// Moves every moment; saturates at both ends of time.
+    /// Moves every moment; moments that meet at an end of time become one run.
     pub(crate) fn shift(&mut self, offset: i64) {
-        for run in &mut self.runs {
-            run.at = run.at.saturating_add_signed(offset);
+        let mut moved = Self::default();
+        for (at, uses) in self.iter() {
+            moved.push(at.saturating_add_signed(offset), uses);
         }
+        *self = moved;
     }
 
     pub(crate) fn len(&self) -> usize {

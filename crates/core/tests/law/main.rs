@@ -1,4 +1,13 @@
-//! Every algorithm against its seed's own figures and against a slow, obvious model.
+//! The law against its seeds' own figures and against slow, obvious models.
 
+mod buckets;
 mod common;
+mod encoding;
+mod extremes;
+mod grammar;
+mod held;
+mod logs;
+mod promises;
+mod rules;
 mod seeds;
+mod windows;
