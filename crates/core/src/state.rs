@@ -110,7 +110,7 @@ impl State {
             State::SlidingLog(m) => put(tag::SLIDING_LOG, &[], Some(&m.stamps)),
             State::Average(m) => put(tag::AVERAGE, &[m.at, m.rate.to_bits()], None),
             State::Jarl(m) => put(tag::JARL, &[m.latest, m.backoff], Some(&m.stamps)),
-            State::Smockron(m) => put(tag::SMOCKRON, &[m.next], Some(&m.stamps)),
+            State::Smockron(m) => put(tag::SMOCKRON, &[m.latest, m.next], Some(&m.stamps)),
             State::InFlight(m) => {
                 let Aligned { start, ends } = m.window();
                 put(tag::IN_FLIGHT, &[start, ends, m.first(), m.count()], None);
@@ -161,8 +161,9 @@ impl State {
                 State::Jarl(Box::new(jarl::Bookings { stamps, latest, backoff }))
             }
             tag::SMOCKRON => {
-                let ([next], rest) = leading_words(rest)?;
-                State::Smockron(Box::new(smockron::History { stamps: stamps(rest)?, next }))
+                let ([latest, next], rest) = leading_words(rest)?;
+                let stamps = stamps(rest)?;
+                State::Smockron(Box::new(smockron::History { stamps, latest, next }))
             }
             tag::IN_FLIGHT => {
                 let [start, ends, first, count] = words(rest)?;
@@ -197,6 +198,7 @@ impl State {
             }
             State::Smockron(m) => {
                 m.stamps.shift(offset);
+                m.latest = moved(m.latest);
                 // 0 is no moment but says that there is nothing to wait for.
                 m.next = if m.next == 0 { 0 } else { moved(m.next) };
             }

@@ -46,7 +46,8 @@ impl Aligned {
     /// Whether the window matters no more. Only the monotonic clock decides: the wall clock
     /// might come back.
     pub(crate) fn forgotten(&self, period: Nanos, now: Now) -> bool {
-        now.mono >= self.ends.saturating_add(period)
+        // At the very end of time the sum saturates: then the window has not ended.
+        self.ends.checked_add(period).is_some_and(|end| now.mono >= end)
     }
 
     /// How much of the window has passed, by the monotonic clock.

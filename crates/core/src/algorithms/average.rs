@@ -135,7 +135,10 @@ impl Law for Average {
         let after = |m: &Rate, span| m.at.saturating_add(span).saturating_sub(now.mono);
         let delay = until_allowed(op, judgement, |cost| match memory {
             _ if cost > limit.amount => Nanos::MAX,
-            Some(m) => after(m, time_until_under(limit, m, cost)),
+            Some(m) => match time_until_under(limit, m, cost) {
+                span if span <= now.mono.saturating_sub(m.at) => 0,
+                span => after(m, span),
+            },
             None => 0,
         });
         Verdict {

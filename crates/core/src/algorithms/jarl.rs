@@ -57,6 +57,7 @@ fn live(limit: &Limit, bookings: Option<&Bookings>, now: Nanos) -> u64 {
 /// What `cost` callers at once would be booked for, who start together when the last of them may.
 /// The cost must not be above the amount.
 fn book(limit: &Limit, bookings: Option<&Bookings>, cost: u64, now: Now) -> Booking {
+    let clock = now.mono;
     let now = key_time(bookings, now);
     let live = live(limit, bookings, now);
     let free = limit.amount - live;
@@ -66,9 +67,11 @@ fn book(limit: &Limit, bookings: Option<&Bookings>, cost: u64, now: Now) -> Book
     let pushed_out = cost - free;
     let stamps = &bookings.stamps;
     let oldest = stamps.nth_oldest(stamps.total() - live + pushed_out).unwrap_or(now);
-    let opens = oldest.saturating_add(limit.period);
     if exact(limit) {
-        return Booking { delay: opens.saturating_sub(now), at: opens, backoff: 0 };
+        // Wider than a moment, so that at the end of time there still is a wait.
+        let wait = u128::from(oldest) + u128::from(limit.period) - u128::from(clock);
+        let delay = Nanos::try_from(wait).unwrap_or(Nanos::MAX);
+        return Booking { delay, at: oldest.saturating_add(limit.period), backoff: 0 };
     }
     let before = if free > 0 { 0 } else { bookings.backoff };
     let backoff = before.saturating_add(pushed_out);

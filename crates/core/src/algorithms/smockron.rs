@@ -16,6 +16,8 @@ use crate::verdict::{Judgement, Op, Outcome, Verdict};
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct History {
     pub(crate) stamps: Stamps,
+    /// When the last record was made: the key's time never runs backwards.
+    pub(crate) latest: Nanos,
     /// When the next use is allowed: the first whole nanosecond; 0 is at any time.
     pub(crate) next: Nanos,
 }
@@ -36,21 +38,31 @@ fn burst(limit: &Limit) -> u64 {
     }
 }
 
+fn key_time(history: Option<&History>, now: Now) -> Nanos {
+    history.map_or(now.mono, |history| history.latest.max(now.mono))
+}
+
 /// Whether `at` lies after `now - burst / rate`.
-fn recent(limit: &Limit, at: Nanos, now: Now) -> bool {
-    let age = u128::from(now.mono.saturating_sub(at)) * u128::from(limit.amount);
+fn recent(limit: &Limit, at: Nanos, now: Nanos) -> bool {
+    let age = u128::from(now.saturating_sub(at)) * u128::from(limit.amount);
     age < u128::from(burst(limit)) * u128::from(limit.period)
 }
 
 fn used(limit: &Limit, history: Option<&History>, now: Now) -> u64 {
+    let now = key_time(history, now);
     history.map_or(0, |history| history.stamps.count(|at| recent(limit, at, now)))
+}
+
+/// Whether the next use must wait. The end of time stands for a moment beyond it: it never comes.
+fn waits(history: &History, now: Now) -> bool {
+    history.next == Nanos::MAX || key_time(Some(history), now) < history.next
 }
 
 /// Single uses that would be allowed at this moment. One is whenever the stored time has come,
 /// even with a full history; each that follows needs room in it.
 fn room(limit: &Limit, history: Option<&History>, now: Now) -> u64 {
     match history {
-        Some(history) if now.mono < history.next => 0,
+        Some(history) if waits(history, now) => 0,
         _ => burst(limit).saturating_sub(used(limit, history, now)).max(1),
     }
 }
@@ -79,12 +91,14 @@ fn until(limit: &Limit, history: Option<&History>, cost: u64, now: Now) -> Nanos
 
 /// Drops what no longer counts and decides when the next use is allowed.
 fn settle(limit: &Limit, mut history: Box<History>, now: Now) -> Option<Box<History>> {
+    let now = key_time(Some(&history), now);
+    history.latest = now;
     history.stamps.keep(burst(limit), |at| recent(limit, at, now));
     let newest = history.stamps.newest()?;
     history.next = if history.stamps.total() < burst(limit) {
         0
     } else {
-        newest.max(now.mono).saturating_add(span(limit, 1))
+        newest.max(now).saturating_add(span(limit, 1))
     };
     Some(history)
 }
@@ -115,7 +129,7 @@ impl Law for Smockron {
                 history.stamps.drop_newest(uses);
                 return settle(limit, history, now);
             }
-            _ => (now.mono, judgement.granted),
+            _ => (key_time(history.as_deref(), now), judgement.granted),
         };
         if uses == 0 {
             return history;
@@ -147,6 +161,6 @@ impl Law for Smockron {
     }
 
     fn forgotten(limit: &Limit, history: &Box<History>, now: Now) -> bool {
-        now.mono >= history.next && used(limit, Some(history), now) == 0
+        !waits(history, now) && used(limit, Some(history), now) == 0
     }
 }

@@ -88,7 +88,7 @@ fn errors_show_the_place_and_the_remedy() {
     check_error("none at all", "at all", "not expected", "stands alone");
     check_error("100/s please", "please", "not expected", "22 per 20s");
     check_error("100 per Minute", "Minute", "not a unit", "minute(s)");
-    check_error("100 € per s", "€ per s", "not expected", "22 per 20s");
+    check_error("100 € per s", "€", "a period is missing", "100 per minute");
 }
 
 #[test]
