@@ -105,7 +105,9 @@ fn until(limit: &Limit, memory: Option<&Windows>, view: &View, cost: u64, now: N
     let free = limit.amount - cost;
     let fits = |current: u64| current <= free;
     let this = elapsed_for(limit, view.previous, free.saturating_sub(view.current));
-    let this = this.saturating_sub(view.elapsed);
+    // On a reading of the clock from before the window, it has yet to begin.
+    let begins = view.window.ends.saturating_sub(now.mono).saturating_sub(limit.period);
+    let this = this.saturating_sub(view.elapsed).saturating_add(begins);
     let wait = match view.window.until_back(now) {
         Some(back) if fits(view.current) => this.min(back),
         Some(back) => back,
