@@ -168,6 +168,10 @@ proptest! {
                 let recent = history.iter().filter(|at| scaled(**at) > since).count() as u64;
                 let start = history[history.len() - 1].max(time);
                 next = if recent < burst { 0 } else { scaled(start) + i128::from(period) };
+                if recent == 0 {
+                    // All is forgotten, and the time with it.
+                    latest = 0;
+                }
             }
             // The first whole nanosecond at which the next use is allowed.
             let wait = (next - scaled(now.mono)).max(0) as u128;
