@@ -122,7 +122,10 @@ impl Walk {
     /// The reading of the clocks at a step.
     pub(crate) fn step(&mut self, step: &Step) -> Now {
         let gap = (self.period / 12 * step.twelfths).saturating_add_signed(step.extra);
-        self.now = self.now.after(gap);
+        // The longest periods would lead past the end of time: far out, the clocks stand still.
+        if self.now.mono.max(self.now.unix) < 1 << 62 {
+            self.now = self.now.after(gap);
+        }
         // Periods are long or short; a step is a few periods, but never before the epoch.
         let wall = self.period as i64 / 4 * step.wall;
         self.now.unix = self.now.unix.saturating_add_signed(wall).max(EPOCH / 2);

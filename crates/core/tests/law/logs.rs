@@ -171,6 +171,7 @@ proptest! {
                 if recent == 0 {
                     // All is forgotten, and the time with it.
                     latest = 0;
+                    history.clear();
                 }
             }
             // The first whole nanosecond at which the next use is allowed.
