@@ -28,6 +28,7 @@ const PAIRS: [[u8; 2]; 100] = {
 /// multiple of 2^-60, so cutting to 60 binary places loses nothing, and ten times that still fits
 /// 64 bits. A fraction below 2^-8 loses bits, but is far below the first half of a tenth.
 #[must_use]
+#[inline]
 pub fn tenths(rate: f64) -> u64 {
     const PLACES: u32 = 60;
     const ONE: u64 = 1 << PLACES;
@@ -37,9 +38,10 @@ pub fn tenths(rate: f64) -> u64 {
     }
     // `max` answers the zero for NaN.
     let rate = rate.max(0.0);
-    let whole = rate as u64;
-    let fraction = ((rate - whole as f64) * ONE as f64) as u64 * 10;
-    let tenth = whole * 10 + (fraction >> PLACES);
+    // Both are far below 2^63, and a signed conversion is one instruction.
+    let whole = rate as i64;
+    let fraction = ((rate - whole as f64) * ONE as f64) as i64 as u64 * 10;
+    let tenth = whole as u64 * 10 + (fraction >> PLACES);
     let rest = fraction & (ONE - 1);
     let up = rest > HALF || (rest == HALF && tenth % 2 == 1);
     (tenth + u64::from(up)).min(RATE_TENTHS_MAX)
@@ -49,11 +51,31 @@ pub fn tenths(rate: f64) -> u64 {
 ///
 /// # Panics
 /// If `out` is shorter than the number; [`U64_BYTES_MAX`] bytes are always enough.
+#[inline]
 pub fn put_u64(out: &mut [u8], n: u64) -> usize {
-    if n < 10 {
-        out[0] = b'0' + n as u8;
-        return 1;
+    // Most limits, periods and rates have one to four digits: those need no loop.
+    if n < 100 {
+        let [high, low] = PAIRS[n as usize];
+        if n < 10 {
+            out[0] = low;
+            return 1;
+        }
+        out[..2].copy_from_slice(&[high, low]);
+        return 2;
     }
+    if n < 10_000 {
+        let ([high, low], rest) = (PAIRS[n as usize / 100], PAIRS[n as usize % 100]);
+        if n < 1000 {
+            out[..3].copy_from_slice(&[low, rest[0], rest[1]]);
+            return 3;
+        }
+        out[..4].copy_from_slice(&[high, low, rest[0], rest[1]]);
+        return 4;
+    }
+    put_long(out, n)
+}
+
+fn put_long(out: &mut [u8], n: u64) -> usize {
     let digits = n.ilog10() as usize + 1;
     let out = &mut out[..digits];
     let mut rest = n;
@@ -73,6 +95,7 @@ pub fn put_u64(out: &mut [u8], n: u64) -> usize {
 ///
 /// # Panics
 /// If `out` is shorter than the number.
+#[inline]
 pub fn put_tenths(out: &mut [u8], tenths: u64) -> usize {
     let digits = put_u64(out, tenths / 10);
     out[digits] = b'.';
