@@ -1,0 +1,26 @@
+//! Any datagram at a client of the text protocol: it is no reply, or one with sane numbers.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tidegate_wire::text::ask::{self, Answer, LineShown};
+
+fn sane(line: &LineShown) {
+    assert!(line.rate.is_finite() && line.rate.is_sign_positive());
+    assert!(line.limit.is_finite() && line.limit.is_sign_positive());
+}
+
+fuzz_target!(|datagram: &[u8]| {
+    let Some(reply) = ask::reply(datagram) else { return };
+    assert_eq!(reply.id.is_some(), datagram[0].is_ascii_digit());
+    assert!(reply.id.is_none_or(|id| id.iter().all(u8::is_ascii_digit)));
+    match reply.answer {
+        Answer::Line(line) => sane(&line),
+        Answer::Checked(keys) => {
+            assert!(!keys.is_empty());
+            keys.iter().for_each(|checked| sane(&checked.line));
+        }
+        Answer::Stats { key, .. } => assert!(datagram.ends_with(key)),
+        Answer::Size { size, .. } => assert!(!size.contains(&b' ')),
+        Answer::Pong => assert!(datagram.ends_with(b"pong")),
+    }
+});
