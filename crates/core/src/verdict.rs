@@ -41,6 +41,15 @@ impl Op {
             Op::Release { .. } | Op::Refund(_) => 0,
         }
     }
+
+    /// The uses that must fit at once for the operation to pass.
+    #[must_use]
+    pub fn least(self) -> u64 {
+        match self {
+            Op::TakeUpTo(most) => most.min(1),
+            _ => self.cost(),
+        }
+    }
 }
 
 /// What one limit thinks of an operation, before anything is written.
@@ -88,9 +97,10 @@ pub struct Verdict {
     pub remaining: u64,
     /// The use of the key in requests per period.
     pub rate: f64,
-    /// How long until the same operation would be allowed (0 if it was); the booked delay for
-    /// algorithms that book; [`Nanos::MAX`] if it never can be.
+    /// How long until the same operation would be allowed (0 if it was), if nothing else happens
+    /// meanwhile; the booked delay for algorithms that book; after a record, how long until the
+    /// next use; [`Nanos::MAX`] if time alone will never allow it.
     pub delay: Nanos,
-    /// How long until the key is as though it had never been used.
+    /// How long until the key is as though it had never been used; [`Nanos::MAX`] if nobody knows.
     pub reset: Nanos,
 }

@@ -3,7 +3,7 @@
 //! In f64, as its document says. The n-th use at one instant reads n - 1, so `amount` uses fit at
 //! once. Strict mode also remembers refused attempts: hammering keeps you out.
 
-use super::{Law, memory};
+use super::{Law, memory, until_allowed};
 use crate::limit::{Algorithm, Limit};
 use crate::time::{Nanos, Now};
 use crate::verdict::{Judgement, Op, Outcome, Verdict};
@@ -60,6 +60,9 @@ fn time_until_under(limit: &Limit, memory: &Rate, cost: u64) -> Nanos {
     let most = limit.amount as f64;
     let reads = |elapsed| next_rate(limit, memory.rate, elapsed) + cost.saturating_sub(1) as f64;
     let (mut over, mut under) = (0, horizon(limit, memory));
+    if reads(over) < most {
+        return 0;
+    }
     if reads(under) >= most {
         // Between the last decay and being forgotten: a forgotten key's first use reads 0.
         return under.saturating_add(1);
@@ -72,7 +75,7 @@ fn time_until_under(limit: &Limit, memory: &Rate, cost: u64) -> Nanos {
 }
 
 fn horizon(limit: &Limit, memory: &Rate) -> Nanos {
-    (limit.period as f64 * (FORGET_PERIODS + memory.rate.ln_1p())) as Nanos
+    (limit.period as f64 * (FORGET_PERIODS + memory.rate.max(0.0).ln_1p())) as Nanos
 }
 
 impl Law for Average {
@@ -94,7 +97,7 @@ impl Law for Average {
             }
             Op::Record { .. } => Judgement::pass(1, first_reading(limit, memory, now)),
             Op::Release { .. } | Op::Refund(_) => {
-                Judgement::pass(0, memory.map_or(0.0, |m| m.rate))
+                Judgement::pass(0, memory.map_or(0.0, |m| m.rate.max(0.0)))
             }
         }
     }
@@ -108,8 +111,11 @@ impl Law for Average {
         now: Now,
     ) -> Option<Rate> {
         match op {
+            // A rate below 0 makes the next use read what the undone one read; a first use that
+            // is undone leaves nothing.
             Op::Refund(uses) => {
-                return memory.map(|m| Rate { rate: (m.rate - uses as f64).max(0.0), ..m });
+                let undone = memory.map(|m| Rate { rate: m.rate - uses as f64, ..m });
+                return undone.filter(|m| m.rate > -1.0);
             }
             Op::Release { .. } => return memory,
             _ if outcome == Outcome::Refused && !strict(limit) => return memory,
@@ -126,20 +132,18 @@ impl Law for Average {
         judgement: &Judgement,
         now: Now,
     ) -> Verdict {
-        let cost = op.cost().max(1);
-        let elapsed = |m: &Rate| now.mono.saturating_sub(m.at);
-        let delay = match memory {
-            _ if judgement.allowed => 0,
+        let after = |m: &Rate, span| m.at.saturating_add(span).saturating_sub(now.mono);
+        let delay = until_allowed(op, judgement, |cost| match memory {
             _ if cost > limit.amount => Nanos::MAX,
-            Some(m) => time_until_under(limit, m, cost).saturating_sub(elapsed(m)),
+            Some(m) => after(m, time_until_under(limit, m, cost)),
             None => 0,
-        };
+        });
         Verdict {
             allowed: judgement.allowed,
             remaining: room(limit, first_reading(limit, memory, now)),
             rate: judgement.rate,
             delay,
-            reset: memory.map_or(0, |m| horizon(limit, m).saturating_sub(elapsed(m))),
+            reset: memory.map_or(0, |m| after(m, horizon(limit, m).saturating_add(1))),
         }
     }
 

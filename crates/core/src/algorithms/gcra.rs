@@ -4,7 +4,7 @@
 //! a nanosecond pays back `amount` of them. No division, no rounding, no drift; and since the
 //! unit does not depend on the amount, a reload that changes the amount keeps the count.
 
-use super::{Law, div_ceil_nanos, memory};
+use super::{Law, div_ceil_nanos, memory, until_allowed};
 use crate::limit::{Algorithm, Limit};
 use crate::time::{Nanos, Now};
 use crate::verdict::{Judgement, Op, Outcome, Verdict};
@@ -58,6 +58,13 @@ fn room(limit: &Limit, owed: u128) -> u64 {
     }
 }
 
+/// What must be owed now for the bucket to be empty again no earlier than `at`. A bucket's worth
+/// at most: one record from far ahead must not bury a key.
+fn ahead(limit: &Limit, at: Nanos, now: Nanos) -> u128 {
+    let span = u128::from(at.saturating_sub(now)) * u128::from(limit.amount);
+    span.min(units(limit, burst(limit)))
+}
+
 fn rate(limit: &Limit, owed: u128) -> f64 {
     owed as f64 / limit.period as f64
 }
@@ -69,7 +76,7 @@ impl Law for Gcra {
         let owed = owed(limit, bucket, now);
         let granted = match op {
             Op::Peek(cost) | Op::Take(cost) => {
-                if owed + units(limit, cost) > units(limit, burst(limit)) {
+                if owed.saturating_add(units(limit, cost)) > units(limit, burst(limit)) {
                     return Judgement::refuse(rate(limit, owed));
                 }
                 cost
@@ -81,8 +88,8 @@ impl Law for Gcra {
             Op::Record { .. } => 1,
             Op::Release { .. } | Op::Refund(_) => 0,
         };
-        let after = if matches!(op, Op::Peek(_)) { owed } else { owed + units(limit, granted) };
-        Judgement::pass(granted, rate(limit, after))
+        let taken = if matches!(op, Op::Peek(_)) { 0 } else { units(limit, granted) };
+        Judgement::pass(granted, rate(limit, owed.saturating_add(taken)))
     }
 
     fn apply(
@@ -101,9 +108,10 @@ impl Law for Gcra {
         let at = bucket.map_or(now.mono, |bucket| bucket.at.max(now.mono));
         let debt = match op {
             Op::Refund(uses) => owed.saturating_sub(units(limit, uses)),
-            // Records are never refused: without a ceiling they could bury a key for ever.
-            Op::Record { .. } => (owed + units(limit, 1)).min(units(limit, burst(limit)) * 2),
-            _ => owed + units(limit, judgement.granted),
+            Op::Record { at: used_at } => {
+                owed.max(ahead(limit, used_at, at)).saturating_add(units(limit, 1))
+            }
+            _ => owed.saturating_add(units(limit, judgement.granted)),
         };
         (debt > 0).then(|| Bucket::new(at, debt))
     }
@@ -116,21 +124,26 @@ impl Law for Gcra {
         now: Now,
     ) -> Verdict {
         let owed = owed(limit, bucket, now);
-        let wanted = units(limit, op.cost().max(1));
-        let capacity = units(limit, burst(limit));
-        let delay = if judgement.allowed {
-            0
-        } else if wanted > capacity {
-            Nanos::MAX
-        } else {
-            div_ceil_nanos((owed + wanted).saturating_sub(capacity), limit.amount)
+        // Until the clock has caught up with the bucket, nothing is paid back.
+        let behind = bucket.map_or(0, |bucket| bucket.at.saturating_sub(now.mono));
+        let paid_after = |debt| match div_ceil_nanos(debt, limit.amount) {
+            0 => 0,
+            span => span.saturating_add(behind),
         };
+        let delay = until_allowed(op, judgement, |cost| {
+            let capacity = units(limit, burst(limit));
+            let wanted = units(limit, cost);
+            if wanted > capacity {
+                return Nanos::MAX;
+            }
+            paid_after(owed.saturating_add(wanted).saturating_sub(capacity))
+        });
         Verdict {
             allowed: judgement.allowed,
             remaining: room(limit, owed),
             rate: judgement.rate,
             delay,
-            reset: div_ceil_nanos(owed, limit.amount),
+            reset: paid_after(owed),
         }
     }
 

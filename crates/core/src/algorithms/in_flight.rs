@@ -1,38 +1,131 @@
-//! stub
-use super::{Law, memory};
-use crate::limit::Limit;
-use crate::time::Now;
+//! Uses that have not ended: at most `amount` of them at once.
+//!
+//! Plain, a use is held until it is released. Per window, it is held until then or until the
+//! window in which it started ends, whichever comes first. The windows are those of
+//! `fixed-window`. Whether a use started in the current window, the monotonic clock says.
+
+use super::aligned::{Aligned, Place};
+use super::{Law, judge_room, memory, narrow, until_allowed, wide};
+use crate::limit::{Algorithm, Limit};
+use crate::time::{Nanos, Now};
 use crate::verdict::{Judgement, Op, Outcome, Verdict};
-/// x
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Held {}
+
+/// The uses held. In bytes, because four words would make every state larger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    start: [u8; 8],
+    ends: [u8; 8],
+    first: [u8; 8],
+    count: [u8; 7],
+}
+
 impl Held {
-    /// x
-    #[must_use]
-    pub fn heap_bytes(&self) -> usize {
-        0
+    pub(crate) fn new(window: Aligned, first: Nanos, count: u64) -> Self {
+        Self {
+            start: window.start.to_le_bytes(),
+            ends: window.ends.to_le_bytes(),
+            first: first.to_le_bytes(),
+            count: narrow(count),
+        }
+    }
+
+    /// The window they started in; means nothing for a limit without one.
+    pub(crate) fn window(&self) -> Aligned {
+        Aligned { start: u64::from_le_bytes(self.start), ends: u64::from_le_bytes(self.ends) }
+    }
+
+    /// When the first of them started.
+    pub(crate) fn first(&self) -> Nanos {
+        u64::from_le_bytes(self.first)
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        wide(self.count)
     }
 }
+
+/// The algorithm.
 pub(crate) struct InFlight;
+
+fn per_window(limit: &Limit) -> bool {
+    matches!(limit.algorithm, Algorithm::InFlight { per_window: true })
+}
+
+/// What is held at `now`, if anything.
+fn current<'a>(limit: &Limit, held: Option<&'a Held>, now: Now) -> Option<&'a Held> {
+    held.filter(|held| !per_window(limit) || held.window().place(limit.period, now) == Place::Here)
+}
+
+fn open(limit: &Limit, now: Now) -> Held {
+    let window = if per_window(limit) {
+        Aligned::open(limit.period, now)
+    } else {
+        Aligned { start: 0, ends: 0 }
+    };
+    Held::new(window, now.mono, 0)
+}
+
 impl Law for InFlight {
     memory!(Held, InFlight);
-    fn judge(_: &Limit, _: Option<&Self::Memory>, op: Op, _: Now) -> Judgement {
-        Judgement::pass(op.cost(), 0.0)
+
+    fn judge(limit: &Limit, held: Option<&Held>, op: Op, now: Now) -> Judgement {
+        let used = current(limit, held, now).map_or(0, Held::count);
+        match op {
+            // A use that has already happened is not in flight, and nobody would release it.
+            Op::Record { .. } => Judgement::pass(0, used as f64),
+            _ => judge_room(op, limit.amount.saturating_sub(used), used as f64),
+        }
     }
+
     fn apply(
-        _: &Limit,
-        m: Option<Self::Memory>,
-        _: Op,
-        _: &Judgement,
-        _: Outcome,
-        _: Now,
-    ) -> Option<Self::Memory> {
-        m
+        limit: &Limit,
+        held: Option<Held>,
+        op: Op,
+        judgement: &Judgement,
+        outcome: Outcome,
+        now: Now,
+    ) -> Option<Held> {
+        if outcome == Outcome::Refused {
+            return held;
+        }
+        let here = current(limit, held.as_ref(), now).copied();
+        let held = match op {
+            Op::Take(_) | Op::TakeUpTo(_) => here.unwrap_or_else(|| open(limit, now)),
+            _ => here?,
+        };
+        let count = match op {
+            Op::Release { started, .. } if per_window(limit) && started.mono < held.first() => {
+                held.count()
+            }
+            Op::Release { cost, .. } => held.count().saturating_sub(cost),
+            Op::Refund(uses) => held.count().saturating_sub(uses),
+            _ => held.count().saturating_add(judgement.granted),
+        };
+        (count > 0).then(|| Held::new(held.window(), held.first(), count))
     }
-    fn explain(limit: &Limit, _: Option<&Self::Memory>, _: Op, j: &Judgement, _: Now) -> Verdict {
-        Verdict { allowed: j.allowed, remaining: limit.amount, rate: 0.0, delay: 0, reset: 0 }
+
+    fn explain(
+        limit: &Limit,
+        held: Option<&Held>,
+        op: Op,
+        judgement: &Judgement,
+        now: Now,
+    ) -> Verdict {
+        let here = current(limit, held, now);
+        let left = here.map_or(0, |held| {
+            // Nobody knows when a use will end; without windows, time alone gives nothing back.
+            if per_window(limit) { held.window().until_left(limit.period, now) } else { Nanos::MAX }
+        });
+        let remaining = limit.amount.saturating_sub(here.map_or(0, Held::count));
+        let delay = until_allowed(op, judgement, |cost| match cost {
+            cost if cost <= remaining => 0,
+            cost if cost > limit.amount => Nanos::MAX,
+            _ => left,
+        });
+        Verdict { allowed: judgement.allowed, remaining, rate: judgement.rate, delay, reset: left }
     }
-    fn forgotten(_: &Limit, _: &Self::Memory, _: Now) -> bool {
-        true
+
+    fn forgotten(limit: &Limit, held: &Held, now: Now) -> bool {
+        per_window(limit) && held.window().forgotten(limit.period, now)
     }
 }

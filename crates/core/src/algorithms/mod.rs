@@ -7,6 +7,7 @@
 //! To add one: a file with an `impl Law`, a variant in [`State`] and in
 //! [`limit::Algorithm`](crate::limit::Algorithm), and one arm in `with_law!`.
 
+pub(crate) mod aligned;
 pub mod average;
 pub mod fixed_window;
 pub mod gcra;
@@ -15,12 +16,13 @@ pub mod jarl;
 pub mod sliding_log;
 pub mod sliding_window;
 pub mod smockron;
+pub(crate) mod stamps;
 
 use std::mem;
 
 use crate::limit::{Algorithm, Limit};
 use crate::state::State;
-use crate::time::Now;
+use crate::time::{Nanos, Now};
 use crate::verdict::{Judgement, Op, Outcome, Verdict};
 
 /// The definition of one algorithm.
@@ -130,9 +132,12 @@ pub fn apply(
     outcome: Outcome,
     now: Now,
 ) {
-    if matches!(op, Op::Peek(_)) {
-        return;
-    }
+    let outcome = match op {
+        Op::Peek(_) => return,
+        Op::Take(_) | Op::TakeUpTo(_) => outcome,
+        // What has already happened is written down whatever else was asked for.
+        Op::Record { .. } | Op::Release { .. } | Op::Refund(_) => Outcome::Granted,
+    };
     with_law!(limit, L => {
         let memory = L::unwrap(mem::take(state)).filter(|m| !L::forgotten(limit, m, now));
         *state = L::apply(limit, memory, op, judgement, outcome, now).map_or(State::None, L::wrap);
@@ -159,4 +164,40 @@ fn div_ceil_nanos(dividend: u128, divisor: u64) -> u64 {
         dividend.div_ceil(u128::from(divisor))
     };
     u64::try_from(quotient).unwrap_or(u64::MAX)
+}
+
+/// The judgement of an algorithm for which `room` single uses fit at this moment, beside a use of
+/// the key of `used` requests per period.
+fn judge_room(op: Op, room: u64, used: f64) -> Judgement {
+    match op {
+        Op::Peek(cost) | Op::Take(cost) if cost > room => Judgement::refuse(used),
+        Op::TakeUpTo(most) if most > 0 && room == 0 => Judgement::refuse(used),
+        Op::Peek(cost) => Judgement::pass(cost, used),
+        Op::Take(cost) => Judgement::pass(cost, used + cost as f64),
+        Op::TakeUpTo(most) => Judgement::pass(most.min(room), used + most.min(room) as f64),
+        Op::Record { .. } => Judgement::pass(1, used + 1.0),
+        Op::Release { .. } | Op::Refund(_) => Judgement::pass(0, used),
+    }
+}
+
+/// The delay to report: `until(cost)` tells how long until a use of this cost would be allowed.
+/// After a record, which is never refused, that is the time of the next use.
+fn until_allowed(op: Op, judgement: &Judgement, until: impl FnOnce(u64) -> Nanos) -> Nanos {
+    match op {
+        Op::Record { .. } => until(1),
+        _ if judgement.allowed => 0,
+        _ => until(op.least()),
+    }
+}
+
+/// A count in seven bytes: far above any amount, and saturating, since records are never refused.
+fn narrow(count: u64) -> [u8; 7] {
+    let [bytes @ .., _] = count.min((1 << 56) - 1).to_le_bytes();
+    bytes
+}
+
+fn wide(bytes: [u8; 7]) -> u64 {
+    let mut word = [0; 8];
+    word[..7].copy_from_slice(&bytes);
+    u64::from_le_bytes(word)
 }

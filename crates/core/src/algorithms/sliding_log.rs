@@ -1,38 +1,103 @@
-//! stub
-use super::{Law, memory};
+//! Exact: no half-open window of `period` ever holds more than `amount` uses.
+//!
+//! Every use of the last period is remembered. A use at s no longer counts at s + period.
+
+use super::stamps::Stamps;
+use super::{Law, judge_room, memory, until_allowed};
 use crate::limit::Limit;
-use crate::time::Now;
+use crate::time::{Nanos, Now};
 use crate::verdict::{Judgement, Op, Outcome, Verdict};
-/// x
+
+/// The uses of the last period: the newest `amount` of them at most, which decide alone.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Log {}
+pub struct Log {
+    pub(crate) stamps: Stamps,
+}
+
 impl Log {
-    /// x
-    #[must_use]
-    pub fn heap_bytes(&self) -> usize {
-        0
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.stamps.heap_bytes()
     }
 }
+
+/// The algorithm.
 pub(crate) struct SlidingLog;
+
+/// The key's time: it never runs backwards.
+fn key_time(log: &Log, now: Now) -> Nanos {
+    log.stamps.newest().map_or(now.mono, |newest| newest.max(now.mono))
+}
+
+fn used(limit: &Limit, log: Option<&Log>, now: Now) -> u64 {
+    log.map_or(0, |log| {
+        let now = key_time(log, now);
+        log.stamps.count(|at| now - at.min(now) < limit.period)
+    })
+}
+
+/// How long until `cost` fits, if nothing else is used.
+fn until(limit: &Limit, log: Option<&Log>, cost: u64, now: Now) -> Nanos {
+    let used = used(limit, log, now);
+    if cost > limit.amount {
+        return Nanos::MAX;
+    }
+    let surplus = used.saturating_add(cost).saturating_sub(limit.amount);
+    let Some(log) = log.filter(|_| surplus > 0) else { return 0 };
+    let leaves = log.stamps.nth_oldest(log.stamps.total() - used + surplus).unwrap_or(0);
+    leaves.saturating_add(limit.period).saturating_sub(now.mono)
+}
+
 impl Law for SlidingLog {
     memory!(Box<Log>, SlidingLog);
-    fn judge(_: &Limit, _: Option<&Self::Memory>, op: Op, _: Now) -> Judgement {
-        Judgement::pass(op.cost(), 0.0)
+
+    fn judge(limit: &Limit, log: Option<&Box<Log>>, op: Op, now: Now) -> Judgement {
+        let log = log.map(Box::as_ref);
+        let used = used(limit, log, now);
+        judge_room(op, limit.amount.saturating_sub(used), used as f64)
     }
+
     fn apply(
-        _: &Limit,
-        m: Option<Self::Memory>,
-        _: Op,
-        _: &Judgement,
-        _: Outcome,
-        _: Now,
-    ) -> Option<Self::Memory> {
-        m
+        limit: &Limit,
+        log: Option<Box<Log>>,
+        op: Op,
+        judgement: &Judgement,
+        outcome: Outcome,
+        now: Now,
+    ) -> Option<Box<Log>> {
+        if outcome == Outcome::Refused || matches!(op, Op::Release { .. }) {
+            return log;
+        }
+        let mut log = log.unwrap_or_default();
+        // A record that lies ahead counts from now: its own stamp would drag the key's time ahead.
+        let now = key_time(&log, now);
+        match op {
+            Op::Refund(uses) => log.stamps.drop_newest(uses),
+            _ => log.stamps.push(now, judgement.granted),
+        }
+        log.stamps.keep(limit.amount, |at| now - at.min(now) < limit.period);
+        (!log.stamps.is_empty()).then_some(log)
     }
-    fn explain(limit: &Limit, _: Option<&Self::Memory>, _: Op, j: &Judgement, _: Now) -> Verdict {
-        Verdict { allowed: j.allowed, remaining: limit.amount, rate: 0.0, delay: 0, reset: 0 }
+
+    fn explain(
+        limit: &Limit,
+        log: Option<&Box<Log>>,
+        op: Op,
+        judgement: &Judgement,
+        now: Now,
+    ) -> Verdict {
+        let log = log.map(Box::as_ref);
+        let newest = log.and_then(|log| log.stamps.newest());
+        let reset = newest.map_or(0, |newest| newest.saturating_add(limit.period));
+        Verdict {
+            allowed: judgement.allowed,
+            remaining: limit.amount.saturating_sub(used(limit, log, now)),
+            rate: judgement.rate,
+            delay: until_allowed(op, judgement, |cost| until(limit, log, cost, now)),
+            reset: reset.saturating_sub(now.mono),
+        }
     }
-    fn forgotten(_: &Limit, _: &Self::Memory, _: Now) -> bool {
-        true
+
+    fn forgotten(limit: &Limit, log: &Box<Log>, now: Now) -> bool {
+        used(limit, Some(log), now) == 0
     }
 }

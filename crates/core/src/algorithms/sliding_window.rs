@@ -1,38 +1,178 @@
-//! stub
-use super::{Law, memory};
+//! Two counters over aligned windows: `previous * (1 - f) + current + cost <= amount`, where f is
+//! the share of the current window that has passed.
+//!
+//! Everything is multiplied by the period, so that the comparison is exact. Which window it is,
+//! the wall clock says; f runs on the monotonic clock, so that a step inside a window changes
+//! nothing.
+
+use super::aligned::{Aligned, Place};
+use super::{Law, judge_room, memory, narrow, until_allowed, wide};
 use crate::limit::Limit;
-use crate::time::Now;
+use crate::time::{Nanos, Now};
 use crate::verdict::{Judgement, Op, Outcome, Verdict};
-/// x
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Windows {}
+
+/// The uses of a window and of the one before it. In bytes, because four words would make every
+/// state of every algorithm larger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Windows {
+    start: [u8; 8],
+    ends: [u8; 8],
+    previous: [u8; 7],
+    current: [u8; 7],
+}
+
 impl Windows {
-    /// x
-    #[must_use]
-    pub fn heap_bytes(&self) -> usize {
-        0
+    pub(crate) fn new(window: Aligned, previous: u64, current: u64) -> Self {
+        Self {
+            start: window.start.to_le_bytes(),
+            ends: window.ends.to_le_bytes(),
+            previous: narrow(previous),
+            current: narrow(current),
+        }
+    }
+
+    pub(crate) fn window(&self) -> Aligned {
+        Aligned { start: u64::from_le_bytes(self.start), ends: u64::from_le_bytes(self.ends) }
+    }
+
+    pub(crate) fn previous(&self) -> u64 {
+        wide(self.previous)
+    }
+
+    pub(crate) fn current(&self) -> u64 {
+        wide(self.current)
     }
 }
+
+/// The algorithm.
 pub(crate) struct SlidingWindow;
+
+/// The two counters as they stand at one moment.
+struct View {
+    window: Aligned,
+    previous: u64,
+    current: u64,
+    elapsed: Nanos,
+}
+
+impl View {
+    fn new(limit: &Limit, memory: Option<&Windows>, now: Now) -> Self {
+        let opened = Aligned::open(limit.period, now);
+        let (window, previous, current) = match memory {
+            Some(memory) => match memory.window().place(limit.period, now) {
+                Place::Here => (memory.window(), memory.previous(), memory.current()),
+                Place::Next => (opened, memory.current(), 0),
+                Place::Elsewhere => (opened, 0, 0),
+            },
+            None => (opened, 0, 0),
+        };
+        let elapsed = window.elapsed(limit.period, now);
+        Self { window, previous, current, elapsed }
+    }
+
+    /// The weighted uses, times the period.
+    fn used(&self, limit: &Limit) -> u128 {
+        u128::from(self.previous) * u128::from(limit.period - self.elapsed)
+            + u128::from(self.current) * u128::from(limit.period)
+    }
+
+    fn room(&self, limit: &Limit) -> u64 {
+        let period = u128::from(limit.period);
+        let free = (u128::from(limit.amount) * period).saturating_sub(self.used(limit)) / period;
+        u64::try_from(free).unwrap_or(u64::MAX)
+    }
+
+    fn rate(&self, limit: &Limit) -> f64 {
+        self.used(limit) as f64 / limit.period as f64
+    }
+}
+
+/// How far a window must have passed for `previous` uses to weigh no more than `free`.
+fn elapsed_for(limit: &Limit, previous: u64, free: u64) -> Nanos {
+    if previous <= free {
+        return 0;
+    }
+    let left = u128::from(free) * u128::from(limit.period) / u128::from(previous);
+    limit.period - u64::try_from(left).unwrap_or(limit.period).min(limit.period)
+}
+
+/// How long until `cost` fits, if nothing else is used.
+fn until(limit: &Limit, memory: Option<&Windows>, view: &View, cost: u64, now: Now) -> Nanos {
+    if cost > limit.amount {
+        return Nanos::MAX;
+    }
+    let Some(memory) = memory.filter(|_| cost > view.room(limit)) else { return 0 };
+    let free = limit.amount - cost;
+    let fits = |current: u64| current <= free;
+    let this = elapsed_for(limit, view.previous, free.saturating_sub(view.current));
+    let this = this.saturating_sub(view.elapsed);
+    let wait = match view.window.until_back(now) {
+        Some(back) if fits(view.current) => this.min(back),
+        Some(back) => back,
+        None => {
+            let next = view.window.until_next(limit.period, now);
+            if fits(view.current) {
+                this.min(next)
+            } else {
+                next.saturating_add(elapsed_for(limit, view.current, free))
+            }
+        }
+    };
+    wait.min(memory.window().until_forgotten(limit.period, now))
+}
+
 impl Law for SlidingWindow {
     memory!(Windows, SlidingWindow);
-    fn judge(_: &Limit, _: Option<&Self::Memory>, op: Op, _: Now) -> Judgement {
-        Judgement::pass(op.cost(), 0.0)
+
+    fn judge(limit: &Limit, memory: Option<&Windows>, op: Op, now: Now) -> Judgement {
+        let view = View::new(limit, memory, now);
+        judge_room(op, view.room(limit), view.rate(limit))
     }
+
     fn apply(
-        _: &Limit,
-        m: Option<Self::Memory>,
-        _: Op,
-        _: &Judgement,
-        _: Outcome,
-        _: Now,
-    ) -> Option<Self::Memory> {
-        m
+        limit: &Limit,
+        memory: Option<Windows>,
+        op: Op,
+        judgement: &Judgement,
+        outcome: Outcome,
+        now: Now,
+    ) -> Option<Windows> {
+        if outcome == Outcome::Refused || matches!(op, Op::Release { .. }) {
+            return memory;
+        }
+        let view = View::new(limit, memory.as_ref(), now);
+        let current = match op {
+            // Which of the two windows a use was in is not known: only the newer gives back.
+            Op::Refund(uses) => view.current.saturating_sub(uses),
+            _ => view.current.saturating_add(judgement.granted),
+        };
+        (view.previous > 0 || current > 0)
+            .then(|| Windows::new(view.window, view.previous, current))
     }
-    fn explain(limit: &Limit, _: Option<&Self::Memory>, _: Op, j: &Judgement, _: Now) -> Verdict {
-        Verdict { allowed: j.allowed, remaining: limit.amount, rate: 0.0, delay: 0, reset: 0 }
+
+    fn explain(
+        limit: &Limit,
+        memory: Option<&Windows>,
+        op: Op,
+        judgement: &Judgement,
+        now: Now,
+    ) -> Verdict {
+        let view = View::new(limit, memory, now);
+        let reset = match memory {
+            Some(_) if view.previous == 0 && view.current == 0 => 0,
+            Some(memory) => memory.window().until_forgotten(limit.period, now),
+            None => 0,
+        };
+        Verdict {
+            allowed: judgement.allowed,
+            remaining: view.room(limit),
+            rate: judgement.rate,
+            delay: until_allowed(op, judgement, |cost| until(limit, memory, &view, cost, now)),
+            reset,
+        }
     }
-    fn forgotten(_: &Limit, _: &Self::Memory, _: Now) -> bool {
-        true
+
+    fn forgotten(limit: &Limit, memory: &Windows, now: Now) -> bool {
+        memory.window().forgotten(limit.period, now)
     }
 }

@@ -1,0 +1,4 @@
+//! Every algorithm against its seed's own figures and against a slow, obvious model.
+
+mod common;
+mod seeds;
