@@ -1,6 +1,15 @@
-//! The limit grammar and what a limit is.
+//! What a limit is, and how a written one becomes one.
 //!
-//! `22 per 20s` · `100/min` · `5/s burst 20` · `100 in flight` · `100 in flight per minute` · `none`
+//! The grammar itself is in `limit/grammar.rs`. Here are its results: a [`Spec`] is what was
+//! written, and a [`Limit`] is that together with the rule's algorithm, checked.
+
+mod grammar;
+
+use std::fmt;
+use std::ops::Range;
+use std::str::FromStr;
+
+pub use grammar::{GrammarError, parse_duration};
 
 use crate::time::{DAY, HOUR, MICROSECOND, MILLISECOND, MINUTE, Nanos, SECOND};
 
@@ -99,5 +108,230 @@ impl Limit {
     #[must_use]
     pub fn keeps_counts_of(&self, other: &Limit) -> bool {
         self.period == other.period && self.algorithm.name() == other.algorithm.name()
+    }
+}
+
+/// An algorithm by its name in configuration files, for limits of uses per period. Uses in
+/// flight are chosen by the wording of the limit instead.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AlgorithmName {
+    /// `gcra`
+    #[default]
+    Gcra,
+    /// `fixed-window`
+    FixedWindow,
+    /// `sliding-window`
+    SlidingWindow,
+    /// `sliding-log`
+    SlidingLog,
+    /// `average`
+    Average,
+    /// `jarl`
+    Jarl,
+    /// `smockron`
+    Smockron,
+}
+
+impl AlgorithmName {
+    /// Every algorithm that can be named.
+    pub const ALL: [Self; 7] = [
+        Self::Gcra,
+        Self::FixedWindow,
+        Self::SlidingWindow,
+        Self::SlidingLog,
+        Self::Average,
+        Self::Jarl,
+        Self::Smockron,
+    ];
+
+    /// The name in configuration files.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Gcra => "gcra",
+            Self::FixedWindow => "fixed-window",
+            Self::SlidingWindow => "sliding-window",
+            Self::SlidingLog => "sliding-log",
+            Self::Average => "average",
+            Self::Jarl => "jarl",
+            Self::Smockron => "smockron",
+        }
+    }
+
+    /// Reads a name.
+    ///
+    /// # Errors
+    /// Where no algorithm has that name.
+    pub fn parse(text: &str) -> Result<Self, GrammarError> {
+        Self::ALL.into_iter().find(|name| name.name() == text).ok_or_else(|| {
+            let remedy = if matches!(text, "in-flight" | "in flight") {
+                "leave it out and write the limit as `100 in flight`".to_owned()
+            } else {
+                format!("algorithms are {}", Self::ALL.map(Self::name).join(", "))
+            };
+            GrammarError::new(0..text.len(), "this is not the name of an algorithm".into(), remedy)
+        })
+    }
+}
+
+impl FromStr for AlgorithmName {
+    type Err = GrammarError;
+
+    fn from_str(text: &str) -> Result<Self, GrammarError> {
+        Self::parse(text)
+    }
+}
+
+impl fmt::Display for AlgorithmName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A limit as it was written, before an algorithm is chosen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Spec {
+    kind: Kind,
+    amount: u64,
+    period: Option<Nanos>,
+    burst: Option<(u64, Range<usize>)>,
+    /// Where the amount stands in the text: bounds on it are checked later.
+    amount_span: Range<usize>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Kind {
+    #[default]
+    None,
+    Rate,
+    InFlight,
+}
+
+impl Spec {
+    /// Reads a limit.
+    ///
+    /// # Errors
+    /// Where the text is not of the grammar's form, with the place and the remedy.
+    pub fn parse(text: &str) -> Result<Self, GrammarError> {
+        grammar::parse_spec(text)
+    }
+
+    /// The limit under an algorithm (`gcra` if none was chosen) and its settings, or `None` if
+    /// there is to be no limit. For uses in flight the choice means nothing: a rule's other
+    /// limits may be what it is for.
+    ///
+    /// # Errors
+    /// Where the algorithm does not have what was asked for, or cannot hold so many uses.
+    pub fn with(
+        &self,
+        choice: Option<AlgorithmName>,
+        strict: Option<bool>,
+        exact: Option<bool>,
+    ) -> Result<Option<Limit>, GrammarError> {
+        let algorithm = match self.kind {
+            Kind::None => return Ok(None),
+            Kind::InFlight => Algorithm::InFlight { per_window: self.period.is_some() },
+            Kind::Rate => self.algorithm(choice.unwrap_or_default(), strict, exact)?,
+        };
+        let limit = Limit { amount: self.amount, period: self.period.unwrap_or(0), algorithm };
+        self.check_stamps(&limit)?;
+        Ok(Some(limit))
+    }
+
+    fn algorithm(
+        &self,
+        name: AlgorithmName,
+        strict: Option<bool>,
+        exact: Option<bool>,
+    ) -> Result<Algorithm, GrammarError> {
+        let foreign = |setting: &str, home: &str| {
+            let message = format!("`{setting} = true` has no meaning for `{name}`");
+            let remedy = format!("leave out `{setting}`, or choose `algorithm = \"{home}\"`");
+            GrammarError::new(self.amount_span.clone(), message, remedy)
+        };
+        if strict == Some(true) && name != AlgorithmName::Average {
+            return Err(foreign("strict", "average"));
+        }
+        if exact == Some(true) && name != AlgorithmName::Jarl {
+            return Err(foreign("exact", "jarl"));
+        }
+        let burst = self.burst.as_ref().map_or(self.amount, |(burst, _)| *burst);
+        let algorithm = match name {
+            AlgorithmName::Gcra => Algorithm::Gcra { burst },
+            AlgorithmName::FixedWindow => Algorithm::FixedWindow,
+            AlgorithmName::SlidingWindow => Algorithm::SlidingWindow,
+            AlgorithmName::SlidingLog => Algorithm::SlidingLog,
+            AlgorithmName::Average => Algorithm::Average { strict: strict.unwrap_or(false) },
+            AlgorithmName::Jarl => Algorithm::Jarl { exact: exact.unwrap_or(false) },
+            AlgorithmName::Smockron => Algorithm::Smockron { burst },
+        };
+        match &self.burst {
+            Some((_, span)) if !matches!(name, AlgorithmName::Gcra | AlgorithmName::Smockron) => {
+                let message = format!("`burst` has no meaning for `{name}`");
+                let remedy = "leave it out, or choose `gcra` or `smockron`";
+                Err(GrammarError::new(span.clone(), message, remedy))
+            }
+            _ => Ok(algorithm),
+        }
+    }
+
+    /// Algorithms that remember single uses hold only so many.
+    fn check_stamps(&self, limit: &Limit) -> Result<(), GrammarError> {
+        let most = match limit.algorithm {
+            Algorithm::SlidingLog | Algorithm::Smockron { .. } => LOG_STAMPS_MAX,
+            Algorithm::Jarl { .. } => JARL_STAMPS_MAX,
+            _ => return Ok(()),
+        };
+        if limit.capacity() <= most {
+            return Ok(());
+        }
+        let name = limit.algorithm.name();
+        let span = self.burst.as_ref().map_or(&self.amount_span, |(_, span)| span);
+        let message = format!("`{name}` would have to remember {} uses", limit.capacity());
+        let remedy = format!("`{name}` holds at most {most}; `gcra` has no such bound");
+        Err(GrammarError::new(span.clone(), message, remedy))
+    }
+}
+
+/// The limit as the grammar reads it.
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.amount)?;
+        if matches!(self.algorithm, Algorithm::InFlight { .. }) {
+            f.write_str(" in flight")?;
+        }
+        match self.period {
+            0 => {}
+            SECOND => f.write_str(" per second")?,
+            MINUTE => f.write_str(" per minute")?,
+            HOUR => f.write_str(" per hour")?,
+            DAY => f.write_str(" per day")?,
+            period => write!(f, " per {}", Duration(period))?,
+        }
+        if self.capacity() != self.amount {
+            write!(f, " burst {}", self.capacity())?;
+        }
+        Ok(())
+    }
+}
+
+/// Shows nanoseconds as [`parse_duration`] reads them, in the largest unit that is exact: `90s`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Duration(pub Nanos);
+
+impl fmt::Display for Duration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [
+            (DAY, "d"),
+            (HOUR, "h"),
+            (MINUTE, "min"),
+            (SECOND, "s"),
+            (MILLISECOND, "ms"),
+            (MICROSECOND, "us"),
+            (1, "ns"),
+        ];
+        let exact = units.iter().find(|(nanos, _)| self.0 > 0 && self.0.is_multiple_of(*nanos));
+        let (nanos, name) = exact.unwrap_or(&(SECOND, "s"));
+        write!(f, "{}{name}", self.0 / nanos)
     }
 }
