@@ -1,0 +1,46 @@
+//! The UDP text protocol: one datagram asks, one datagram answers.
+//!
+//! - [`parse`]: the server's side of a request
+//! - [`reply`]: the server's answers, written into the caller's buffer
+//! - [`check`]: `check_limit`, the request that asks about several keys in JSON
+//! - [`ask`]: the client's side: writing requests, reading replies
+//! - [`number`]: the decimal forms that replies use
+//!
+//! Nothing but `check_limit` allocates. A request borrows from its datagram.
+
+pub mod ask;
+pub mod check;
+pub mod number;
+mod parse;
+pub mod reply;
+
+pub use check::Check;
+pub use parse::{Command, Ignored, Request, parse};
+pub use reply::{Line, NoRoom, Size, Stats};
+
+/// The longest datagram that is read. Longer ones are ignored, not cut and answered.
+pub const DATAGRAM_BYTES_MAX: usize = 1000;
+
+/// The longest key that may be asked about.
+pub const KEY_BYTES_MAX: usize = 1024;
+
+/// The longest `ok …` line without its id.
+pub const LINE_BYTES_MAX: usize = "ok Y 9999999.9 18446744073709551615.0 18446744074".len();
+
+/// The longest `n_req=… key=` without its id and key.
+pub(crate) const STATS_BYTES_MAX: usize =
+    "n_req= n_over= last_max_rate= key=".len() + 3 * number::U64_BYTES_MAX;
+
+/// The longest reply to any request of up to [`DATAGRAM_BYTES_MAX`] bytes except `check_limit`.
+///
+/// `get_stats` has the longest: it echoes the id, the space and the key, which are all of its
+/// datagram but the command's name, and adds the most words and numbers of its own.
+pub const REPLY_BYTES_MAX: usize = DATAGRAM_BYTES_MAX - "get_stats ".len() + STATS_BYTES_MAX;
+
+/// The longest reply to `check_limit`.
+///
+/// Its id, its last line, and three keys, each twice. The bytes of a composed key that JSON would
+/// write longer than they are were percent-encoded, except `"` and `\`, which take two bytes.
+pub const CHECK_REPLY_BYTES_MAX: usize = DATAGRAM_BYTES_MAX
+    + LINE_BYTES_MAX
+    + check::KEYS * (2 * (2 * KEY_BYTES_MAX) + LINE_BYTES_MAX + 64);
