@@ -203,3 +203,204 @@ fn decimal(text: &[u8]) -> Option<f64> {
     }
     std::str::from_utf8(text).ok()?.parse().ok().filter(|number: &f64| number.is_finite())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Check, Line, REPLY_BYTES_MAX, Request, Size, Stats, parse, reply as write};
+    use super::*;
+    use proptest::prelude::*;
+
+    #[track_caller]
+    fn check(datagram: &str, id: Option<&str>, answer: Answer<'_>) {
+        let expected = Some(Reply { id: id.map(str::as_bytes), answer });
+        assert_eq!(reply(datagram.as_bytes()), expected, "{datagram}");
+    }
+
+    const LINE: LineShown = LineShown { over: true, rate: 28.1, limit: 22.0, period_s: 20 };
+
+    #[test]
+    fn replies() {
+        check("1332 ok Y 28.1 22.0 20", Some("1332"), Answer::Line(LINE));
+        check("ok N 28.1 22.0 20", None, Answer::Line(LineShown { over: false, ..LINE }));
+        check("ok Y 28 22 20", None, Answer::Line(LineShown { rate: 28.0, ..LINE }));
+        check("pong", None, Answer::Pong);
+        check("007 pong", Some("007"), Answer::Pong);
+        check("size=1/2 keys=3", None, Answer::Size { size: b"1/2", keys: 3 });
+        check("size=4MB keys=3", None, Answer::Size { size: b"4MB", keys: 3 });
+        let stats = Stats { requests: 2, over: 1, last_max_rate: 3 };
+        check(
+            "9 n_req=2 n_over=1 last_max_rate=3 key=a key=b",
+            Some("9"),
+            Answer::Stats { stats, key: b"a key=b" },
+        );
+        check(
+            r#"ok Y 28.1 22.0 20, ["k\""], [{"key":"k\"","over_limit":"ok Y 28.1 22.0 20"}]"#,
+            None,
+            Answer::Checked(vec![Checked { key: "k\"".into(), line: LINE }]),
+        );
+    }
+
+    #[test]
+    fn no_replies() {
+        for datagram in ["", " ", "7", "7 ", "pong ", "pong\n", "ping", "7  pong", "-7 pong", "ok "]
+        {
+            assert_eq!(reply(datagram.as_bytes()), None, "{datagram}");
+        }
+        for rest in ["y 1.0 1.0 1", "YN 1.0 1.0 1", "Y", "Y 1.0 1.0", "Y 1.0 1.0 1 ", "Y  1 1 1"] {
+            assert_eq!(reply(format!("ok {rest}").as_bytes()), None, "{rest}");
+        }
+        for word in ["-1.0", "+1", "1e3", "nan", "inf", "1,0", ".5", "5.", "1.0.0", ""] {
+            assert_eq!(reply(format!("ok N {word} 1.0 1").as_bytes()), None, "{word}");
+            assert_eq!(reply(format!("ok N 1.0 {word} 1").as_bytes()), None, "{word}");
+            assert_eq!(reply(format!("ok N 1.0 1.0 {word}").as_bytes()), None, "{word}");
+        }
+        let huge = "9".repeat(400);
+        assert_eq!(reply(format!("ok N {huge} 1.0 1").as_bytes()), None);
+        for datagram in ["size=1/2", "size=1/2 keys=", "size=1/2 keys=x", "size=1 2 keys=1"] {
+            assert_eq!(reply(datagram.as_bytes()), None, "{datagram}");
+        }
+        for datagram in ["n_req=1 over=1 last_max_rate=1 key=k", "n_req=1 n_over=1 last_max_rate="]
+        {
+            assert_eq!(reply(datagram.as_bytes()), None, "{datagram}");
+        }
+        let entry = r#"{"key":"k","over_limit":"ok N 1.0 1.0 1"}"#;
+        for rest in [
+            "[]".to_string(),
+            "[], []".into(),
+            format!(r#"["k"],[{entry}]"#),
+            format!(r#"["other"], [{entry}]"#),
+            format!(r#"["k","k"], [{entry}]"#),
+            format!(r#"["k"], [{entry}]x"#),
+            format!(r#"["k"], [{}]"#, entry.replace("N", "Y")),
+            r#"["k"], [{"key":"k","over_limit":7}]"#.into(),
+        ] {
+            assert_eq!(reply(format!("ok N 1.0 1.0 1, {rest}").as_bytes()), None, "{rest}");
+        }
+    }
+
+    #[test]
+    fn requests_that_no_server_understands() {
+        let mut out = [0; DATAGRAM_BYTES_MAX];
+        let mut check = |id, len: usize, expected| {
+            let key = vec![b'k'; len];
+            assert_eq!(request(&mut out, id, Command::OverLimit(&key)), expected);
+        };
+        check(None, 989, Ok(1000));
+        check(None, 990, Err(Unwritable::TooLong));
+        check(Some(7), 987, Ok(1000));
+        check(Some(7), 988, Err(Unwritable::TooLong));
+        check(Some(u64::MAX), 5000, Err(Unwritable::TooLong));
+        for key in ["a\nb", "a\n", "\n"] {
+            let command = Command::GetStats(key.as_bytes());
+            assert_eq!(request(&mut out, None, command), Err(Unwritable::Newline));
+        }
+    }
+
+    fn written(write: impl FnOnce(&mut [u8]) -> Result<usize, super::super::NoRoom>) -> Vec<u8> {
+        let mut out = vec![0; REPLY_BYTES_MAX + 100];
+        let len = write(&mut out).unwrap();
+        out.truncate(len);
+        out
+    }
+
+    proptest! {
+        /// What a client writes, a server reads.
+        #[test]
+        fn requests_go_round(
+            which in 0..5,
+            id: Option<u64>,
+            key in prop::collection::vec(any::<u8>(), 0..60),
+        ) {
+            let command = match which {
+                0 => Command::OverLimit(&key),
+                1 => Command::GetStats(&key),
+                2 => Command::CheckLimit(&key),
+                3 => Command::GetSize,
+                _ => Command::Ping,
+            };
+            let mut out = [0; DATAGRAM_BYTES_MAX];
+            let with_argument = which < 3;
+            match request(&mut out, id, command) {
+                Ok(len) => {
+                    let digits = id.map(|id| id.to_string());
+                    let id = digits.as_ref().map(String::as_bytes);
+                    prop_assert_eq!(parse(&out[..len]), Ok(Request { id, command }));
+                }
+                Err(Unwritable::Newline) => prop_assert!(with_argument && key.contains(&b'\n')),
+                Err(Unwritable::TooLong) => prop_assert!(false, "60 bytes are not too long"),
+            }
+        }
+
+        /// What a server writes, a client reads.
+        #[test]
+        fn lines_go_round(
+            over: bool, tenths in 0u32..100_000_000, limit in 1u64..=1 << 53, period_s in 1u64..=1 << 30, id: u64
+        ) {
+            let rate = f64::from(tenths) / 10.0;
+            let line = Line { over, rate, limit, period_ns: period_s * 1_000_000_000 };
+            let id = id.to_string();
+            let datagram = written(|out| write::over_limit(out, Some(id.as_bytes()), &line));
+            let answer = Answer::Line(LineShown { over, rate, limit: limit as f64, period_s });
+            prop_assert_eq!(reply(&datagram), Some(Reply { id: Some(id.as_bytes()), answer }));
+        }
+
+        #[test]
+        fn statistics_and_sizes_go_round(
+            a: u64, b: u64, c: u64, key in prop::collection::vec(any::<u8>(), 0..60)
+        ) {
+            let stats = Stats { requests: a, over: b, last_max_rate: c };
+            let datagram = written(|out| write::get_stats(out, None, &stats, &key));
+            let answer = Answer::Stats { stats, key: &key };
+            prop_assert_eq!(reply(&datagram), Some(Reply { id: None, answer }));
+            let datagram =
+                written(|out| write::get_size(out, None, &Size { used: a, total: b, keys: c }));
+            let size = format!("{a}/{b}");
+            let answer = Answer::Size { size: size.as_bytes(), keys: c };
+            prop_assert_eq!(reply(&datagram), Some(Reply { id: None, answer }));
+        }
+
+        #[test]
+        fn checks_go_round(
+            origin in ".{0,20}", ua in ".{0,20}", ip in ".{0,20}", over: bool, count in 1usize..=3
+        ) {
+            let json = serde_json::json!({"origin": origin, "ua": ua, "ip": ip}).to_string();
+            let check = Check::parse(json.as_bytes()).unwrap();
+            let mut lines = vec![Line { over: false, rate: 1.5, limit: 9, period_ns: 1 }; count];
+            lines[count - 1].over = over;
+            let mut datagram = vec![];
+            check.reply(&mut datagram, Some(b"7"), &lines);
+            let read = reply(&datagram).unwrap();
+            prop_assert_eq!(read.id, Some(&b"7"[..]));
+            let Answer::Checked(checked) = read.answer else { panic!("another answer") };
+            prop_assert_eq!(checked.len(), count);
+            for (position, one) in checked.iter().enumerate() {
+                prop_assert_eq!(&one.key, &check.keys()[position]);
+                prop_assert_eq!(one.line.over, over && position == count - 1);
+            }
+        }
+
+        /// A hostile server can send anything.
+        #[test]
+        fn any_bytes_are_a_reply_or_not(datagram in prop::collection::vec(any::<u8>(), 0..60)) {
+            prop_assert_eq!(reply(&datagram), None);
+        }
+
+        #[test]
+        fn nearly_replies_never_panic(
+            pieces in prop::collection::vec(
+                prop::sample::select(&[
+                    "ok ", "Y ", "N ", "1.0", " ", "1", ", [", "\"k\"", "]", "{\"key\":", "}",
+                    "\"over_limit\":", "n_req=", " n_over=", " last_max_rate=", " key=", "size=",
+                    " keys=", "pong", "\u{e9}", "99999999999999999999",
+                ] as &[&str]),
+                0..12,
+            )
+        ) {
+            let datagram = pieces.concat();
+            if let Some(read) = reply(datagram.as_bytes()) {
+                let first_is_digit = datagram.as_bytes()[0].is_ascii_digit();
+                prop_assert_eq!(read.id.is_some(), first_is_digit);
+            }
+        }
+    }
+}

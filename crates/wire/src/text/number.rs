@@ -32,13 +32,11 @@ pub fn tenths(rate: f64) -> u64 {
     const PLACES: u32 = 60;
     const ONE: u64 = 1 << PLACES;
     const HALF: u64 = ONE / 2;
-    // Written so that NaN takes this branch too.
-    if !(rate > 0.0) {
-        return 0;
-    }
     if rate >= 1e7 {
         return RATE_TENTHS_MAX;
     }
+    // `max` answers the zero for NaN.
+    let rate = rate.max(0.0);
     let whole = rate as u64;
     let fraction = ((rate - whole as f64) * ONE as f64) as u64 * 10;
     let tenth = whole * 10 + (fraction >> PLACES);
@@ -173,7 +171,7 @@ mod tests {
             let n = n >> shift;
             let mut out = [0; U64_BYTES_MAX];
             let len = put_u64(&mut out, n);
-            prop_assert_eq!(&out[..len], n.to_string().as_bytes());
+            prop_assert_eq!(out[..len].to_vec(), n.to_string().into_bytes());
         }
     }
 
