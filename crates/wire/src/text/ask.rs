@@ -2,7 +2,7 @@
 //!
 //! What a reply tells is kept as it was shown: a rate is rounded, a period is in whole seconds.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::DATAGRAM_BYTES_MAX;
 use super::number::{U64_BYTES_MAX, put_u64};
@@ -59,6 +59,28 @@ pub fn request(
         at += part.len();
     }
     Ok(at)
+}
+
+/// What a `check_limit` asks about. A field that is `None` is left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Fields<'a> {
+    /// Where the use comes from: `ws`, `search`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub origin: Option<&'a str>,
+    /// The user agent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ua: Option<&'a str>,
+    /// The client's address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ip: Option<&'a str>,
+}
+
+impl Fields<'_> {
+    /// The JSON of [`Command::CheckLimit`]. It holds no newline: strings have theirs escaped.
+    #[must_use]
+    pub fn json(&self) -> String {
+        serde_json::to_string(self).expect("an object of strings is always JSON")
+    }
 }
 
 /// A reply, with the id of the request that it answers.
@@ -296,6 +318,13 @@ mod tests {
         }
     }
 
+    #[test]
+    fn fields_that_are_left_out() {
+        assert_eq!(Fields::default().json(), "{}");
+        let fields = Fields { origin: Some("w\n\"s"), ip: Some(""), ..Fields::default() };
+        assert_eq!(fields.json(), r#"{"origin":"w\n\"s","ip":""}"#);
+    }
+
     fn written(write: impl FnOnce(&mut [u8]) -> Result<usize, super::super::NoRoom>) -> Vec<u8> {
         let mut out = vec![0; REPLY_BYTES_MAX + 100];
         let len = write(&mut out).unwrap();
@@ -361,9 +390,12 @@ mod tests {
 
         #[test]
         fn checks_go_round(
-            origin in ".{0,20}", ua in ".{0,20}", ip in ".{0,20}", over: bool, count in 1usize..=3
+            origin in "(?s:.){0,20}", ua in "(?s:.){0,20}", ip in ".{0,20}", over: bool, count in 1usize..=3
         ) {
-            let json = serde_json::json!({"origin": origin, "ua": ua, "ip": ip}).to_string();
+            let fields = Fields { origin: Some(&origin), ua: Some(&ua), ip: Some(&ip) };
+            let json = fields.json();
+            let mut out = [0; DATAGRAM_BYTES_MAX];
+            prop_assert!(request(&mut out, None, Command::CheckLimit(json.as_bytes())).is_ok());
             let check = Check::parse(json.as_bytes()).unwrap();
             let mut lines = vec![Line { over: false, rate: 1.5, limit: 9, period_ns: 1 }; count];
             lines[count - 1].over = over;

@@ -119,9 +119,7 @@ mod tests {
             let (id, rest) = datagram.split_at(id_end);
             let (id, rest) = match (id, rest) {
                 ([], rest) => (None, rest),
-                (id, [b' ', rest @ ..]) if id.iter().all(|b| (b'0'..=b'9').contains(b)) => {
-                    (Some(id), rest)
-                }
+                (id, [b' ', rest @ ..]) if id.iter().all(u8::is_ascii_digit) => (Some(id), rest),
                 _ => continue,
             };
             if rest == b"ping" {

@@ -261,7 +261,7 @@ mod tests {
             let rate = f64::from_bits(bits);
             let shown = if rate > 0.0 { rate.min(9_999_999.9) } else { 0.0 };
             let mark = if over { "Y" } else { "N" };
-            let period_s = (u128::from(period_ns) + 999_999_999) / 1_000_000_000;
+            let period_s = period_ns / SECOND + u64::from(period_ns % SECOND > 0);
             let expected = format!("ok {mark} {shown:.1} {limit}.0 {period_s}");
             let id = id.map(|id| id.to_string());
             let expected = match &id {
