@@ -7,8 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use rustix::time::{ClockId, clock_gettime};
-use tidegate_core::time::SECOND;
+use tidegate_core::time::{DAY, SECOND};
 use tidegate_core::{Nanos, Now};
+
+/// What the monotonic clock reads at boot. Older moments, of a snapshot from before a reboot, can
+/// then still be told apart: as far back as the longest period goes, and a little further.
+const AT_BOOT: Nanos = 400 * DAY;
 
 /// Where the time comes from. Cheap to clone; clones of a manual clock share its hands.
 #[derive(Clone, Debug)]
@@ -44,7 +48,9 @@ impl Clock {
     #[must_use]
     pub fn now(&self) -> Now {
         match &self.0 {
-            Source::System => Now { mono: read(ClockId::Boottime), unix: read(ClockId::Realtime) },
+            Source::System => {
+                Now { mono: AT_BOOT + read(ClockId::Boottime), unix: read(ClockId::Realtime) }
+            }
             Source::Manual(hands) => {
                 Now { mono: hands.mono.load(Relaxed), unix: hands.unix.load(Relaxed) }
             }

@@ -76,10 +76,9 @@ impl Catalog {
         self.positions.get(&number).map(|&position| self.rule(position))
     }
 
-    /// The rule of this name, with its number.
-    pub(super) fn named(&self, name: &str) -> Option<(u32, &Rule)> {
-        let position = self.set.rules().iter().position(|rule| &*rule.name == name)?;
-        Some((self.entries[position].number, self.rule(position)))
+    /// Every rule with its number.
+    pub(super) fn numbered(&self) -> impl Iterator<Item = (u32, &Rule)> {
+        self.entries.iter().map(|entry| entry.number).zip(self.set.rules())
     }
 
     /// The rule and the slot of a key; `None` where nothing limits it.

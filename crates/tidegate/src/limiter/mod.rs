@@ -6,6 +6,7 @@
 mod catalog;
 mod decision;
 mod desk;
+mod keep;
 
 use std::sync::Arc;
 
@@ -17,6 +18,7 @@ use tidegate_core::{Limit, Nanos, Now, Op, Verdict};
 use self::catalog::Catalog;
 pub use self::decision::LIMITS_MAX;
 pub use self::desk::Desk;
+pub(crate) use self::keep::Kept;
 use crate::clock::Clock;
 use crate::metrics::{Door, Metrics};
 use crate::stores::Store;
@@ -247,7 +249,7 @@ impl Limiter {
                 return;
             }
             let Some(rule) = catalog.rule_of(body.tally.rule()) else { return };
-            let key = if rule.shared { rule.name.as_bytes() } else { name };
+            let key = name.filter(|_| !rule.shared).unwrap_or(rule.name.as_bytes());
             let at = top.partition_point(|k| figure(&k.stats) >= figure(&stats));
             top.insert(at, TopKey { key: key.to_vec(), rule: rule.name.clone(), stats });
             top.truncate(count);

@@ -379,11 +379,42 @@ impl Memory {
         removed
     }
 
-    /// Shows every body to `see`, one shard locked at a time.
-    pub(crate) fn scan(&self, mut see: impl FnMut(&[u8], &Body)) {
+    /// Shows every body to `see`, one shard locked at a time. Shared counts have no name.
+    pub(crate) fn scan(&self, mut see: impl FnMut(Option<&[u8]>, &Body)) {
         for number in 0..self.table.shards() {
-            for slot in self.table.lock(number).entries() {
-                see(slot.name.as_bytes(), &slot.body);
+            let shard = self.table.lock(number);
+            shard.entries().for_each(|slot| see(Some(slot.name.as_bytes()), &slot.body));
+            self.overflow[number].lock().values().for_each(|body| see(None, body));
+        }
+    }
+
+    /// Puts back a slot of an earlier process; `false` if there is no room or it is there.
+    pub(crate) fn restore(&self, at: &Address<'_>, body: Body) -> bool {
+        let mut shard = self.table.lock(self.table.shard_of(at.hash));
+        if find(&shard, at).is_some() || !self.has_room() {
+            return false;
+        }
+        let slot = Slot { name: Name::new(at.name), body };
+        let heap = slot.name.heap_bytes() + slot.body.held.heap_bytes();
+        let restored = shard.insert(at.hash, slot, |slot| self.slot_hash(slot)).is_ok();
+        if restored {
+            self.account(0, heap);
+        }
+        restored
+    }
+
+    /// Puts back a shared count of an earlier process. Which keys it was for depended on that
+    /// process' hash, so every shard gets it; `stricter` keeps the one that allows less.
+    pub(crate) fn restore_shared(&self, body: &Body, stricter: impl Fn(&mut Held, &Held)) {
+        for overflow in &self.overflow {
+            let mut overflow = overflow.lock();
+            match overflow.get_mut(&body.tally.rule()) {
+                Some(there) => stricter(&mut there.held, &body.held),
+                None => {
+                    let copy = Body { held: body.held.copied(), tally: body.tally };
+                    overflow.insert(body.tally.rule(), copy);
+                    self.overflows.fetch_add(1, Relaxed);
+                }
             }
         }
     }

@@ -1,0 +1,220 @@
+//! Snapshots on a manual clock: what a restart keeps, ages, drops and refuses.
+
+use std::sync::Arc;
+
+use tempfile::TempDir;
+use tidegate_core::limit::{Algorithm, Limit};
+use tidegate_core::rules::{OnFull, OnStoreError, Pattern, Rule, RuleSet};
+use tidegate_core::time::{DAY, HOUR, MINUTE, SECOND};
+use tidegate_core::{Nanos, Now, Op};
+
+use super::format::{Reader, Writer};
+use super::*;
+use crate::clock::Clock;
+use crate::limiter::{Answer, Desk};
+use crate::metrics::{Door, Metrics};
+use crate::stores::memory::Settings;
+
+const START: Now = Now { mono: 500 * DAY, unix: 20_000 * DAY };
+
+fn rule(name: &str, limits: Vec<Limit>) -> Rule {
+    Rule {
+        name: name.into(),
+        pattern: Pattern::new(&format!("{name} *")),
+        limits,
+        shared: false,
+        shadow: false,
+        on_store_error: OnStoreError::Allow,
+        on_full: OnFull::Share,
+    }
+}
+
+fn limit(amount: u64, period: Nanos, algorithm: Algorithm) -> Limit {
+    Limit { amount, period, algorithm }
+}
+
+/// One rule for each algorithm, and one with two limits.
+fn rules() -> Vec<Rule> {
+    let gcra = limit(5, HOUR, Algorithm::Gcra { burst: 5 });
+    vec![
+        rule("gcra", vec![gcra]),
+        rule("fixed", vec![limit(5, DAY, Algorithm::FixedWindow)]),
+        rule("sliding", vec![limit(5, DAY, Algorithm::SlidingWindow)]),
+        rule("log", vec![limit(5, HOUR, Algorithm::SlidingLog)]),
+        rule("average", vec![limit(5, HOUR, Algorithm::Average { strict: true })]),
+        rule("jarl", vec![limit(5, HOUR, Algorithm::Jarl { exact: true })]),
+        rule("smockron", vec![limit(5, HOUR, Algorithm::Smockron { burst: 5 })]),
+        rule("two", vec![gcra, limit(7, DAY, Algorithm::SlidingLog)]),
+        rule("flight", vec![limit(5, 0, Algorithm::InFlight { per_window: false })]),
+    ]
+}
+
+fn desk(now: Now, rules: Vec<Rule>) -> Desk {
+    let settings = Settings { max_keys: 10_000, max_bytes: 1 << 24 };
+    let rules = RuleSet::new(rules, None);
+    let limiter = Limiter::new(Clock::manual(now), Arc::new(Metrics::new()), rules, settings);
+    limiter.desk(Door::Text)
+}
+
+/// Takes `n` uses under every rule, for the key numbered `n`.
+fn use_all(desk: &Desk) {
+    for rule in desk.limiter().rules().rules() {
+        for n in 0..7 {
+            let key = format!("{} key {n}", rule.name);
+            (0..n).for_each(|_| {
+                let _ = desk.decide_held(&[key.as_bytes()], Op::Take(1), desk.now());
+            });
+        }
+    }
+}
+
+fn peek(desk: &Desk, key: &str) -> Answer {
+    desk.decide_held(&[key.as_bytes()], Op::Peek(1), desk.now()).expect("a key that fits")
+}
+
+fn written(desk: &Desk) -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("snapshot");
+    Snapshot::write(desk.limiter(), &path).expect("written");
+    (folder, path)
+}
+
+/// Gives the file another boot's name.
+fn as_of_another_boot(path: &Path) {
+    let file = fs::read(path).expect("a file");
+    let mut reader = Reader::begin(&*file).expect("sound");
+    let header = Header { boot: b"another".to_vec(), ..reader.header.clone() };
+    let mut writer = Writer::begin(Vec::new(), &header).expect("in memory");
+    while let Some(kept) = reader.entry().expect("sound") {
+        writer.entry(kept.rule, kept.name.as_deref(), kept.tally, &kept.states).expect("in memory");
+    }
+    fs::write(path, writer.end().expect("in memory").0).expect("written");
+}
+
+#[test]
+fn a_restart_within_one_boot_changes_no_verdict() {
+    let before = desk(START, rules());
+    use_all(&before);
+    before.limiter().clock().advance(MINUTE);
+    let (_folder, path) = written(&before);
+    before.limiter().clock().advance(10 * MINUTE);
+    // The wall clock is somewhere else altogether; only the window of the day may follow it.
+    let now = before.now();
+    let after = desk(Now { mono: now.mono, unix: now.unix + 2 * HOUR }, rules());
+    let restored = Snapshot::restore(after.limiter(), &path).expect("sound");
+    assert_eq!(restored.dropped, 0);
+    for rule in rules().iter().filter(|rule| !rule.name.starts_with("sliding")) {
+        for n in 0..7 {
+            let key = format!("{} key {n}", rule.name);
+            let (then, now) = (peek(&before, &key), peek(&after, &key));
+            if &*rule.name == "flight" {
+                assert_eq!(now.limits[0].verdict.remaining, 5, "uses in flight are not restored");
+            } else if &*rule.name == "fixed" {
+                assert_eq!(now.allowed, then.allowed, "{key}");
+                assert_eq!(now.limits[0].verdict.remaining, then.limits[0].verdict.remaining);
+            } else {
+                assert_eq!(now, then, "{key}");
+                let stats = after.limiter().stats(key.as_bytes(), before.now());
+                assert_eq!(stats, before.limiter().stats(key.as_bytes(), before.now()));
+            }
+        }
+    }
+}
+
+#[test]
+fn after_a_reboot_states_age_by_the_wall_clock() {
+    let before = desk(START, rules());
+    use_all(&before);
+    let (_folder, path) = written(&before);
+    as_of_another_boot(&path);
+    for away in [0, SECOND, 20 * MINUTE, 2 * HOUR] {
+        let booted = Now { mono: 401 * DAY, unix: START.unix + away };
+        let after = desk(booted, rules());
+        Snapshot::restore(after.limiter(), &path).expect("sound");
+        let expected = desk(START, rules());
+        use_all(&expected);
+        expected.limiter().clock().advance(away);
+        for name in ["gcra", "log", "average", "jarl", "smockron", "two"] {
+            for n in 0..7 {
+                let key = format!("{name} key {n}");
+                assert_eq!(peek(&after, &key), peek(&expected, &key), "{key} after {away}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_wall_clock_set_back_forgives_nothing() {
+    let before = desk(START, rules());
+    use_all(&before);
+    let (_folder, path) = written(&before);
+    as_of_another_boot(&path);
+    let after = desk(Now { mono: 401 * DAY, unix: START.unix - 5 * HOUR }, rules());
+    Snapshot::restore(after.limiter(), &path).expect("sound");
+    for name in ["gcra", "log", "average", "jarl", "smockron", "two"] {
+        let key = format!("{name} key 6");
+        assert_eq!(peek(&after, &key), peek(&before, &key), "{key}");
+    }
+}
+
+#[test]
+fn counts_of_rules_that_changed_are_dropped() {
+    let before = desk(START, rules());
+    use_all(&before);
+    let (_folder, path) = written(&before);
+    let mut changed = rules();
+    changed[0].limits[0].period = MINUTE;
+    changed[3].limits[0].amount = 6;
+    changed.remove(4);
+    let after = desk(START, changed);
+    let restored = Snapshot::restore(after.limiter(), &path).expect("sound");
+    assert_eq!(restored.dropped, 12, "six keys of each of two rules");
+    assert_eq!(peek(&after, "gcra key 5").limits[0].verdict.remaining, 5);
+    // Another amount keeps the count.
+    assert_eq!(peek(&after, "log key 5").limits[0].verdict.remaining, 1);
+}
+
+#[test]
+fn damage_anywhere_is_found_and_nothing_is_restored() {
+    let before = desk(START, rules());
+    use_all(&before);
+    let (_folder, path) = written(&before);
+    let sound = fs::read(&path).expect("a file");
+    let refused = |bytes: &[u8]| {
+        fs::write(&path, bytes).expect("written");
+        let after = desk(START, rules());
+        let problem = Snapshot::restore(after.limiter(), &path).expect_err("damaged");
+        assert_eq!(after.limiter().size().keys, 0, "{problem}");
+        problem.to_string()
+    };
+    for at in (0..sound.len()).step_by(7) {
+        let mut damaged = sound.clone();
+        damaged[at] ^= 0x55;
+        refused(&damaged);
+    }
+    for len in (0..sound.len()).step_by(11) {
+        refused(&sound[..len]);
+    }
+    assert!(refused(b"{\"json\": true}").contains("not a snapshot"));
+    assert!(refused(&[&sound[..], b"x"].concat()).contains("behind the end"));
+}
+
+#[test]
+fn the_previous_snapshot_is_kept() {
+    let desk = desk(START, rules());
+    let (folder, path) = written(&desk);
+    let first = fs::read(&path).expect("a file");
+    use_all(&desk);
+    Snapshot::write(desk.limiter(), &path).expect("written");
+    assert_eq!(fs::read(beside(&path, "previous")).expect("kept"), first);
+    assert_ne!(fs::read(&path).expect("a file"), first);
+    let names = fs::read_dir(folder.path()).expect("a folder").count();
+    assert_eq!(names, 2, "nothing else is left behind");
+}
+
+#[test]
+fn no_file_is_no_error() {
+    let desk = desk(START, rules());
+    let missing = Path::new("does-not-exist.snapshot");
+    assert_eq!(Snapshot::restore(desk.limiter(), missing).expect("fine"), Restored::default());
+}

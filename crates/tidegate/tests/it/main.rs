@@ -1,0 +1,9 @@
+//! Drives the real program: every test spawns the binary on free ports and talks to it.
+
+mod cli;
+mod http;
+mod program;
+mod reload;
+mod serve;
+mod text;
+mod vectors;
