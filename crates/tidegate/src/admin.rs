@@ -1,0 +1,57 @@
+//! What the running process tells about itself: whether it is ready, and why a reload failed.
+//!
+//! Written by the server and by reloads, read by doors. It decides nothing.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use arc_swap::{ArcSwap, ArcSwapOption};
+
+/// The state of the process as `/readyz` and the admin side see it. Shared by all doors.
+#[derive(Debug, Default)]
+pub struct Admin {
+    ready: AtomicBool,
+    reload_error: ArcSwapOption<String>,
+    host_names: ArcSwap<Vec<String>>,
+}
+
+impl Admin {
+    /// Not ready, nothing failed, no names.
+    #[must_use]
+    pub fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// Whether every door is open and the process is not stopping.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.ready.load(Ordering::Acquire)
+    }
+
+    /// Says that every door is open, or that the process begins to stop.
+    pub fn set_ready(&self, ready: bool) {
+        self.ready.store(ready, Ordering::Release);
+    }
+
+    /// Why the last reload changed nothing, until one succeeds.
+    #[must_use]
+    pub fn reload_error(&self) -> Option<Arc<String>> {
+        self.reload_error.load_full()
+    }
+
+    /// Keeps why a reload failed; `None` after one that succeeded.
+    pub fn set_reload_error(&self, error: Option<String>) {
+        self.reload_error.store(error.map(Arc::new));
+    }
+
+    /// Names, beside the listener's own and loopback, that a `Host` header may carry.
+    #[must_use]
+    pub fn host_names(&self) -> Arc<Vec<String>> {
+        self.host_names.load_full()
+    }
+
+    /// Replaces the names that a `Host` header may carry.
+    pub fn set_host_names(&self, names: Vec<String>) {
+        self.host_names.store(Arc::new(names));
+    }
+}

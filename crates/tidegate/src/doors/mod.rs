@@ -1,0 +1,170 @@
+//! The doors: one folder for each protocol, and what they all have in common.
+//!
+//! A door has a `Config` (serde, beside its code), binds it to sockets, and serves a [`Gate`]
+//! until its [`Shutdown`] is set. Doors know neither each other nor the store.
+//!
+//! To add one: a folder here, a codec in `tidegate-wire`, a variant in [`DoorConfig`] and in
+//! [`Bound`], and a field in [`config::File`](crate::config::File).
+
+pub mod http;
+pub mod text;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread;
+
+use arc_swap::ArcSwap;
+
+pub use crate::admin::Admin;
+use crate::clock::Clock;
+use crate::config::listen::{Allow, Listen};
+use crate::limiter::Limiter;
+use crate::metrics::{Door, Metrics};
+pub use crate::shutdown::Shutdown;
+use crate::uses::Uses;
+
+/// All that a door may touch.
+#[derive(Clone)]
+pub struct Gate {
+    /// Where decisions are made.
+    pub limiter: Arc<Limiter>,
+    /// The time.
+    pub clock: Clock,
+    /// Where bad input is counted.
+    pub metrics: Arc<Metrics>,
+    /// Uses in flight that somebody will give back.
+    pub uses: Arc<Uses>,
+    /// What the process tells about itself.
+    pub admin: Arc<Admin>,
+    /// Who may come in. A reload swaps it without closing the door: load it per batch or accept.
+    pub allow: Arc<ArcSwap<Allow>>,
+    /// Raised when this door must stop accepting and drain.
+    pub shutdown: Shutdown,
+}
+
+/// The configuration of one door, whichever it is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum DoorConfig {
+    /// Seed 000's datagrams.
+    Text(text::Config),
+    /// The JSON API, `/metrics`, `/healthz` and `/readyz`.
+    Http(http::Config),
+}
+
+impl DoorConfig {
+    /// Which door it is.
+    #[must_use]
+    pub fn door(&self) -> Door {
+        match self {
+            DoorConfig::Text(_) => Door::Text,
+            DoorConfig::Http(_) => Door::Http,
+        }
+    }
+
+    /// The addresses it listens at.
+    #[must_use]
+    pub fn listen(&self) -> &Listen {
+        match self {
+            DoorConfig::Text(config) => &config.listen,
+            DoorConfig::Http(config) => &config.listen,
+        }
+    }
+
+    /// Who may come in.
+    #[must_use]
+    pub fn allow(&self) -> &Allow {
+        match self {
+            DoorConfig::Text(config) => &config.allow,
+            DoorConfig::Http(config) => &config.allow,
+        }
+    }
+
+    /// Whether a door of `other` can become one of `self` without giving up its sockets.
+    ///
+    /// Allow lists and host names are swapped while the door is open; a setting that is not must
+    /// be compared here.
+    #[must_use]
+    pub fn same_sockets(&self, other: &DoorConfig) -> bool {
+        self.door() == other.door() && self.listen() == other.listen()
+    }
+
+    /// Takes the door's addresses. Nothing is answered yet.
+    pub fn bind(&self) -> io::Result<Bound> {
+        Ok(match self {
+            DoorConfig::Text(config) => Bound::Text(text::bind(config)?),
+            DoorConfig::Http(config) => Bound::Http(http::bind(config)?),
+        })
+    }
+}
+
+/// A door whose addresses are taken and that answers nobody yet.
+pub enum Bound {
+    /// Seed 000's datagrams.
+    Text(text::Bound),
+    /// The JSON API.
+    Http(http::Bound),
+}
+
+impl Bound {
+    /// The addresses, in file order, with real ports.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        match self {
+            Bound::Text(bound) => bound.addresses(),
+            Bound::Http(bound) => bound.addresses(),
+        }
+    }
+
+    /// Begins to answer. Must be called on the process' runtime.
+    #[must_use]
+    pub fn serve(self, gate: Gate) -> Serving {
+        match self {
+            Bound::Text(bound) => bound.serve(gate),
+            Bound::Http(bound) => bound.serve(gate),
+        }
+    }
+}
+
+/// The threads and tasks of a door that is open. Dropping it leaves them running.
+#[derive(Default)]
+pub struct Serving {
+    threads: Vec<thread::JoinHandle<()>>,
+    tasks: Vec<tokio::task::JoinHandle<()>>,
+}
+
+impl Serving {
+    /// A door of loops on threads of their own.
+    #[must_use]
+    pub fn threads(threads: Vec<thread::JoinHandle<()>>) -> Self {
+        Self { threads, tasks: Vec::new() }
+    }
+
+    /// A door of tasks on the process' runtime.
+    #[must_use]
+    pub fn tasks(tasks: Vec<tokio::task::JoinHandle<()>>) -> Self {
+        Self { threads: Vec::new(), tasks }
+    }
+
+    /// Waits until the door has drained; its [`Shutdown`] must have been set.
+    pub async fn join(self) {
+        for task in self.tasks {
+            if let Err(error) = task.await {
+                tracing::error!(%error, "a door's task ended badly");
+            }
+        }
+        if self.threads.is_empty() {
+            return;
+        }
+        let threads = self.threads;
+        let joined = tokio::task::spawn_blocking(move || {
+            threads
+                .into_iter()
+                .map(thread::JoinHandle::join)
+                .fold(true, |well, end| well & end.is_ok())
+        });
+        if !joined.await.unwrap_or(false) {
+            tracing::error!("a door's thread ended badly");
+        }
+    }
+}

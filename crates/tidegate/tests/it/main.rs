@@ -1,0 +1,6 @@
+//! Drives the real program: every test spawns the binary on free ports and talks to it.
+
+mod cli;
+mod program;
+mod reload;
+mod serve;

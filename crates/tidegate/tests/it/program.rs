@@ -1,0 +1,193 @@
+//! The program under test: spawned on free ports, read through its `listening` lines, and killed
+//! by its process id when the test lets go of it.
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+/// How long a test waits for something that must happen before it gives up. Never a measure.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Both doors on free ports, and one rule for each of them to meet.
+pub const DOORS: &str = r#"
+[text]
+listen = "127.0.0.1:0"
+[http]
+listen = "127.0.0.1:0"
+"#;
+
+/// The path of the binary under test.
+pub fn binary() -> &'static str {
+    env!("CARGO_BIN_EXE_tidegate")
+}
+
+/// Runs the program to its end and returns all that it said.
+pub fn tidegate<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Output {
+    command(arguments).output().expect("the program can be started")
+}
+
+/// The program with these arguments, ready to be started, without a terminal or an inherited log
+/// level.
+pub fn command<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Command {
+    let mut command = Command::new(binary());
+    command.args(arguments).env_remove("RUST_LOG").env("NO_COLOR", "1").stdin(Stdio::null());
+    command
+}
+
+/// A running `tidegate serve`.
+pub struct Program {
+    child: Child,
+    folder: TempDir,
+    stderr: Receiver<String>,
+    listening: Vec<(String, SocketAddr)>,
+}
+
+impl Program {
+    /// Starts the server with `config` as its file and waits until it is ready.
+    pub fn serve(config: &str) -> Self {
+        let mut program = Self::start(config);
+        program.wait_until_ready();
+        program
+    }
+
+    /// Starts the server without waiting for anything.
+    pub fn start(config: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("tidegate.toml");
+        std::fs::write(&path, config).expect("the file can be written");
+        let mut serve = command([OsStr::new("serve"), OsStr::new("-c"), path.as_os_str()]);
+        serve.current_dir(folder.path());
+        Self::spawn(serve, folder)
+    }
+
+    /// Starts the server again in the same folder, with the same file.
+    pub fn restart(mut self) -> Self {
+        self.signal(Signal::TERM);
+        assert!(self.exit_status().success(), "a clean end");
+        let folder = std::mem::replace(&mut self.folder, tempfile::tempdir().expect("a folder"));
+        let path = folder.path().join("tidegate.toml");
+        let mut serve = command([OsStr::new("serve"), OsStr::new("-c"), path.as_os_str()]);
+        serve.current_dir(folder.path());
+        let mut program = Self::spawn(serve, folder);
+        program.wait_until_ready();
+        program
+    }
+
+    /// Starts `command`, which must be one that serves; `folder` lives as long as the program.
+    pub fn spawn(mut command: Command, folder: TempDir) -> Self {
+        let mut child = command
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program can be started");
+        let pipe = child.stderr.take().expect("standard error is a pipe");
+        let (lines, stderr) = channel();
+        thread::spawn(move || {
+            for line in BufReader::new(pipe).lines().map_while(Result::ok) {
+                if lines.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        Self { child, folder, stderr, listening: Vec::new() }
+    }
+
+    /// Reads lines until `ready`, keeping the addresses that were told.
+    pub fn wait_until_ready(&mut self) {
+        self.wait_for_line(|line| line == "ready");
+    }
+
+    /// Reads lines of standard error until one passes, and returns it.
+    pub fn wait_for_line(&mut self, passes: impl Fn(&str) -> bool) -> String {
+        let mut said = Vec::new();
+        loop {
+            match self.stderr.recv_timeout(PATIENCE) {
+                Ok(line) => {
+                    self.note_address(&line);
+                    if passes(&line) {
+                        return line;
+                    }
+                    said.push(line);
+                }
+                Err(RecvTimeoutError::Timeout) => panic!("no such line in time: {said:#?}"),
+                Err(RecvTimeoutError::Disconnected) => panic!("the program ended: {said:#?}"),
+            }
+        }
+    }
+
+    fn note_address(&mut self, line: &str) {
+        let Some(rest) = line.strip_prefix("listening door=") else { return };
+        let (door, address) = rest.split_once(" addr=").expect("a door and an address");
+        self.listening.push((door.to_owned(), address.parse().expect("an address")));
+    }
+
+    /// All `listening` lines so far: door and address.
+    pub fn listening(&self) -> &[(String, SocketAddr)] {
+        &self.listening
+    }
+
+    /// The address told last for `door`.
+    pub fn address(&self, door: &str) -> SocketAddr {
+        let told = self.listening.iter().rev().find(|(name, _)| name == door);
+        told.unwrap_or_else(|| panic!("no {door} door in {:?}", self.listening)).1
+    }
+
+    /// The `--server` URL of the HTTP door.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address("http"))
+    }
+
+    /// The server's configuration file.
+    pub fn config_path(&self) -> PathBuf {
+        self.folder().join("tidegate.toml")
+    }
+
+    /// The server's working folder.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The server's process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Replaces the configuration file as editors do: written aside, then renamed over.
+    pub fn write_config(&self, config: &str) {
+        let aside = self.folder().join("tidegate.toml.new");
+        std::fs::write(&aside, config).expect("the file can be written");
+        std::fs::rename(aside, self.config_path()).expect("the file can be renamed");
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: Signal) {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, signal).expect("the process takes signals");
+    }
+
+    /// Waits for the end of the process.
+    pub fn exit_status(&mut self) -> ExitStatus {
+        self.child.wait().expect("the process ends")
+    }
+
+    /// The lines of standard error that were not read yet; waits for the end of the process.
+    pub fn rest_of_stderr(&mut self) -> Vec<String> {
+        let _ = self.child.wait();
+        self.stderr.iter().collect()
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
