@@ -1,0 +1,133 @@
+//! The tables of the file, as serde and the JSON schema see them.
+//!
+//! Every door's table and the server's own live beside the code that obeys them; here are only
+//! the file as a whole and the small tables that belong to no room of their own.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize, de};
+
+use super::rule::{DefaultTable, RuleTable};
+use super::units::{Size, Span};
+use crate::doors::{DoorConfig, http, text};
+use crate::server;
+use crate::stores::memory;
+
+/// Tidegate's configuration: one TOML file.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct File {
+    /// What keys are limited to. Tried in order; the first match decides.
+    #[serde(rename = "rule", skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<RuleTable>,
+    /// For keys that no rule matches.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default: Option<DefaultTable>,
+    /// The UDP text protocol. Absent: closed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text: Option<text::Config>,
+    /// The JSON API, /metrics, /healthz and /readyz. Absent: closed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub http: Option<http::Config>,
+    /// Where counts are kept.
+    pub store: StoreTable,
+    /// How much may be remembered.
+    pub memory: MemoryTable,
+    /// Where counts survive a restart. Absent: nothing is written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<SnapshotTable>,
+    /// The process as a whole.
+    pub server: server::Settings,
+}
+
+impl File {
+    /// The doors that have a table, in the order in which they are opened and told.
+    #[must_use]
+    pub fn doors(&self) -> Vec<DoorConfig> {
+        let text = self.text.clone().map(DoorConfig::Text);
+        let http = self.http.clone().map(DoorConfig::Http);
+        text.into_iter().chain(http).collect()
+    }
+}
+
+/// Where counts are kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct StoreTable {
+    /// The kind of store.
+    pub kind: StoreKind,
+}
+
+/// The kinds of store that this version has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum StoreKind {
+    /// This process' own memory.
+    #[default]
+    Memory,
+}
+
+/// How much may be remembered.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct MemoryTable {
+    /// The most keys that are remembered.
+    #[serde(deserialize_with = "at_least_one")]
+    #[schemars(range(min = 1))]
+    pub max_keys: u64,
+    /// The most memory that they may take, all included.
+    pub max_bytes: Size,
+}
+
+impl Default for MemoryTable {
+    fn default() -> Self {
+        Self { max_keys: 10_000_000, max_bytes: Size(4 << 30) }
+    }
+}
+
+impl MemoryTable {
+    /// The same as the store takes it.
+    #[must_use]
+    pub fn settings(&self) -> memory::Settings {
+        let most = |number| usize::try_from(number).unwrap_or(usize::MAX);
+        memory::Settings { max_keys: most(self.max_keys), max_bytes: most(self.max_bytes.0) }
+    }
+}
+
+/// Where counts survive a restart.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct SnapshotTable {
+    /// The file, from the working folder of the process.
+    pub path: PathBuf,
+    /// How often it is written; a crash loses at most this much. At least one second.
+    #[serde(deserialize_with = "at_least_a_second")]
+    pub every: Span,
+}
+
+impl Default for SnapshotTable {
+    fn default() -> Self {
+        let every = Span(Duration::from_secs(60));
+        Self { path: PathBuf::from("tidegate.snapshot"), every }
+    }
+}
+
+fn at_least_one<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    match i64::deserialize(deserializer)? {
+        number @ 1.. => Ok(number.unsigned_abs()),
+        number => {
+            let remedy = "write a whole number, 1 or more";
+            Err(de::Error::custom(format!("{number} is too few\n{remedy}")))
+        }
+    }
+}
+
+fn at_least_a_second<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Span, D::Error> {
+    let span = Span::deserialize(deserializer)?;
+    if span.0 >= Duration::from_secs(1) {
+        return Ok(span);
+    }
+    Err(de::Error::custom("too often\nwrite a span of at least \"1s\""))
+}

@@ -1,0 +1,154 @@
+//! The configuration: one TOML file, read and checked whole, and turned into what runs.
+//!
+//! Nothing here opens a door or changes what runs; that is for `reload.rs` and `server.rs`.
+//!
+//! - [`file`]: the tables; each door's own table lives beside its code
+//! - [`rule`], [`limits`]: rules, and the limits of each
+//! - [`read`], [`names`]: text to tables, and which names are known
+//! - [`problem`]: what is wrong, where, and what would be right
+//! - [`listen`], [`units`]: addresses, networks, sizes and spans of time
+
+pub mod file;
+pub mod limits;
+pub mod listen;
+mod names;
+pub mod problem;
+mod read;
+pub mod rule;
+pub mod units;
+
+use std::path::{Path, PathBuf};
+
+use tidegate_core::rules::RuleSet;
+use toml::Spanned;
+
+pub use file::File;
+use problem::{Problem, Problems};
+use rule::DefaultTable;
+
+/// The file that is read where none is named, if it is there.
+pub const DEFAULT_PATH: &str = "tidegate.toml";
+/// What runs without a file: every door on loopback, with the seeds' own rules.
+pub const BUILT_IN: &str = include_str!("built_in.toml");
+/// How the built-in configuration is called in messages.
+pub const BUILT_IN_NAME: &str = "<built-in default>";
+/// The commented example, which a test loads.
+pub const EXAMPLE: &str = include_str!("../../../../examples/full.toml");
+/// The largest file that is read.
+pub const FILE_BYTES_MAX: u64 = 16 << 20;
+
+/// Where the configuration comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A file.
+    File(PathBuf),
+    /// The built-in default.
+    BuiltIn,
+}
+
+impl Source {
+    /// The named file, else `./tidegate.toml` if there is one, else the built-in default.
+    #[must_use]
+    pub fn find(named: Option<&Path>) -> Self {
+        match named {
+            Some(path) => Source::File(path.to_owned()),
+            None if Path::new(DEFAULT_PATH).exists() => Source::File(DEFAULT_PATH.into()),
+            None => Source::BuiltIn,
+        }
+    }
+
+    /// How it is called in messages.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self {
+            Source::File(path) => path.display().to_string(),
+            Source::BuiltIn => BUILT_IN_NAME.to_owned(),
+        }
+    }
+
+    /// The text as it is now.
+    pub fn text(&self) -> Result<String, Problems> {
+        let path = match self {
+            Source::BuiltIn => return Ok(BUILT_IN.to_owned()),
+            Source::File(path) => path,
+        };
+        let unreadable = |error| Problems::unreadable(&self.name(), &error);
+        let bytes = std::fs::metadata(path).map_err(unreadable)?.len();
+        if bytes > FILE_BYTES_MAX {
+            let error = format!("{bytes} bytes are more than the {FILE_BYTES_MAX} that are read");
+            return Err(unreadable(std::io::Error::other(error)));
+        }
+        std::fs::read_to_string(path).map_err(unreadable)
+    }
+
+    /// Reads and checks it whole.
+    pub fn load(&self) -> Result<Config, Problems> {
+        Config::parse(&self.name(), &self.text()?)
+    }
+}
+
+/// A configuration in which everything was found right.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The tables.
+    pub file: File,
+    /// The rules, compiled.
+    pub rules: RuleSet,
+}
+
+impl Config {
+    /// Checks `text`; `name` is what the file is called in messages.
+    pub fn parse(name: &str, text: &str) -> Result<Self, Problems> {
+        let mut problems = Vec::new();
+        let file = read::file(text, &mut problems);
+        let rules = rule::compile(text, &file.rules, file.default.as_ref(), &mut problems);
+        if problems.is_empty() {
+            check_whole(&file, &mut problems);
+        }
+        if problems.is_empty() {
+            Ok(Self { file, rules })
+        } else {
+            Err(Problems::new(name, text, problems))
+        }
+    }
+
+    /// What runs, as a file: every setting that has a default is written out.
+    pub fn show(&self) -> Result<String, toml::ser::Error> {
+        let mut file = self.file.clone();
+        for (table, rule) in file.rules.iter_mut().zip(self.rules.rules()) {
+            let fill = |text: &str| Spanned::new(0..0, text.to_owned());
+            table.name.get_or_insert_with(|| fill(&rule.name));
+            limits::fill_in(
+                &rule.limits,
+                &mut table.algorithm,
+                &mut table.strict,
+                &mut table.exact,
+            );
+        }
+        let default = file.default.get_or_insert_with(DefaultTable::none);
+        if let Some(rule) = self.rules.rules().get(file.rules.len()) {
+            let DefaultTable { algorithm, strict, exact, .. } = default;
+            limits::fill_in(&rule.limits, algorithm, strict, exact);
+        }
+        toml::to_string_pretty(&file)
+    }
+}
+
+/// Checks what no table can know alone.
+fn check_whole(file: &File, problems: &mut Vec<Problem>) {
+    let doors = file.doors();
+    if doors.is_empty() {
+        // Also what a file looks like that is just being written.
+        let remedy = "add the table of one: [text] or [http]";
+        problems.push(Problem::new(0..0, "no door is open", remedy));
+    }
+}
+
+/// The JSON schema of the file.
+#[must_use]
+pub fn schema() -> schemars::Schema {
+    schemars::schema_for!(File)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,88 @@
+//! Which names the file may use, and which known one was probably meant.
+//!
+//! The names come from the JSON schema, so there is one list of them: the structs themselves.
+
+use std::ops::Range;
+use std::sync::LazyLock;
+
+use schemars::generate::SchemaSettings;
+use serde_json::Value;
+use toml::de::{DeTable, DeValue};
+
+use super::file::File;
+use super::problem::Problem;
+
+/// Doors that Tidegate will have and this version has not.
+const DOORS_TO_COME: [&str; 6] = ["throttr", "jarl", "smockron", "proxy", "grpc", "resp"];
+
+/// The schema with every definition in its place, so that a walk needs no references.
+static INLINE_SCHEMA: LazyLock<Value> = LazyLock::new(|| {
+    let settings =
+        SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
+    settings.into_generator().into_root_schema_for::<File>().to_value()
+});
+
+/// Takes every unknown name out of `table` and tells of each.
+pub(super) fn take_unknown(table: &mut DeTable, problems: &mut Vec<Problem>) {
+    walk(table, &INLINE_SCHEMA, "the file", problems);
+}
+
+fn walk(table: &mut DeTable, schema: &Value, place: &str, problems: &mut Vec<Problem>) {
+    let Some(properties) = properties(schema) else { return };
+    let mut unknown = Vec::new();
+    for (name, value) in table.iter_mut() {
+        let text = name.get_ref().as_ref();
+        let Some(schema) = properties.get(text) else {
+            problems.push(unknown_name(name.span(), text, place, properties));
+            unknown.push(name.clone());
+            continue;
+        };
+        match value.get_mut() {
+            DeValue::Table(inner) => walk(inner, schema, &format!("[{text}]"), problems),
+            DeValue::Array(elements) => {
+                let schema = schema.get("items").unwrap_or(&Value::Null);
+                for element in elements.iter_mut() {
+                    if let DeValue::Table(inner) = element.get_mut() {
+                        walk(inner, schema, &format!("[[{text}]]"), problems);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    for name in unknown {
+        table.remove(&name);
+    }
+}
+
+/// The names that a table of this schema may have; `None` if it may have any.
+fn properties(schema: &Value) -> Option<&serde_json::Map<String, Value>> {
+    // An optional table is written as "this or null".
+    let choices = schema.get("anyOf").and_then(Value::as_array).into_iter().flatten();
+    std::iter::once(schema).chain(choices).find_map(|choice| choice.get("properties")?.as_object())
+}
+
+fn unknown_name(
+    span: Range<usize>,
+    name: &str,
+    place: &str,
+    known: &serde_json::Map<String, Value>,
+) -> Problem {
+    if place == "the file" && DOORS_TO_COME.contains(&name) {
+        let message = format!("this version of Tidegate does not have the door \"{name}\"");
+        return Problem::new(span, message, "remove the table; the doors are [text] and [http]");
+    }
+    let message = format!("unknown name \"{name}\" in {place}");
+    Problem::new(span, message, meant(name, known.keys().map(String::as_str)))
+}
+
+/// A remedy that suggests the nearest of the known words, or lists them if none is near.
+pub(super) fn meant<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> String {
+    let known: Vec<&str> = known.collect();
+    let likeness = |name: &str| strsim::jaro_winkler(&word.to_lowercase(), name);
+    let nearest = known.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
+    match nearest {
+        Some(name) if likeness(name) >= 0.75 => format!("did you mean \"{name}\"?"),
+        _ => format!("known here: {}", known.join(", ")),
+    }
+}

@@ -1,0 +1,144 @@
+//! Text of a file to its tables, telling all that is wrong and not only the first.
+//!
+//! One table is read at a time. Whatever a table does not accept is told, taken out, and the
+//! rest is read again: a file with three slips in it needs one look, not three.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use serde::de::DeserializeOwned;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue, ValueDeserializer};
+
+use super::file::File;
+use super::names;
+use super::problem::Problem;
+
+/// Reads the tables of `text`. What could not be read is in `problems`, and its default in its
+/// place.
+pub(super) fn file(text: &str, problems: &mut Vec<Problem>) -> File {
+    let (document, syntax) = DeTable::parse_recoverable(text);
+    if !syntax.is_empty() {
+        // What recovery made of the rest would be told as errors that nobody made.
+        problems.extend(syntax.iter().map(|error| from_toml(error, 0..text.len())));
+        return File::default();
+    }
+    let mut tables = document.into_inner();
+    names::take_unknown(&mut tables, problems);
+    let mut tables = Tables { tables: by_name(tables), problems };
+    File {
+        rules: tables.list("rule"),
+        default: tables.one("default"),
+        text: tables.one("text"),
+        http: tables.one("http"),
+        store: tables.one("store").unwrap_or_default(),
+        memory: tables.one("memory").unwrap_or_default(),
+        snapshot: tables.one("snapshot"),
+        server: tables.one("server").unwrap_or_default(),
+    }
+}
+
+fn by_name(tables: DeTable) -> BTreeMap<String, Spanned<DeValue>> {
+    tables.into_iter().map(|(name, value)| (name.into_inner().into_owned(), value)).collect()
+}
+
+struct Tables<'t, 'p> {
+    tables: BTreeMap<String, Spanned<DeValue<'t>>>,
+    problems: &'p mut Vec<Problem>,
+}
+
+impl Tables<'_, '_> {
+    /// The table `[name]`, if the file has one.
+    fn one<T: DeserializeOwned>(&mut self, name: &str) -> Option<T> {
+        let value = self.tables.remove(name)?;
+        if !matches!(value.get_ref(), DeValue::Table(_)) {
+            let remedy = format!("write it once, as [{name}]");
+            self.wrong(value.span(), format!("\"{name}\" must be one table"), remedy);
+            return None;
+        }
+        read(value, self.problems)
+    }
+
+    /// The tables `[[name]]`, in file order.
+    fn list<T: DeserializeOwned>(&mut self, name: &str) -> Vec<T> {
+        let Some(value) = self.tables.remove(name) else { return Vec::new() };
+        let span = value.span();
+        match value.into_inner() {
+            DeValue::Array(list) => {
+                list.into_iter().filter_map(|value| read(value, self.problems)).collect()
+            }
+            _ => {
+                let message = format!("\"{name}\" must be a list of tables");
+                self.wrong(span, message, format!("write [[{name}]] with two brackets"));
+                Vec::new()
+            }
+        }
+    }
+
+    fn wrong(&mut self, span: Range<usize>, message: String, remedy: String) {
+        self.problems.push(Problem::new(span, message, remedy));
+    }
+}
+
+/// Reads one table; each setting that does not fit is told and left out.
+fn read<T: DeserializeOwned>(
+    mut value: Spanned<DeValue>,
+    problems: &mut Vec<Problem>,
+) -> Option<T> {
+    let mut left_out = Vec::new();
+    loop {
+        let error = match T::deserialize(ValueDeserializer::from(value.clone())) {
+            Ok(table) => return Some(table),
+            Err(error) => error,
+        };
+        if missing_field(&error).is_some_and(|name| left_out.contains(&name)) {
+            return None;
+        }
+        let problem = from_toml(&error, value.span());
+        let at = problem.span.clone();
+        problems.push(problem);
+        let DeValue::Table(table) = value.get_mut() else { return None };
+        let holds = |v: &Spanned<DeValue>| v.span().start <= at.start && at.end <= v.span().end;
+        let culprit = table.iter().find(|(_, v)| holds(v)).map(|(name, _)| name.clone())?;
+        table.remove(&culprit);
+        left_out.push(culprit.into_inner().into_owned());
+    }
+}
+
+fn missing_field(error: &toml::de::Error) -> Option<String> {
+    let name = error.message().strip_prefix("missing field `")?.strip_suffix('`')?;
+    Some(name.to_owned())
+}
+
+/// A problem out of what toml or a setting's own type says: the first line is what is wrong, a
+/// second one the remedy.
+fn from_toml(error: &toml::de::Error, otherwise: Range<usize>) -> Problem {
+    let span = error.span().unwrap_or(otherwise);
+    let message = error.message();
+    if let Some(name) = missing_field(error) {
+        let remedy = match name.as_str() {
+            "match" => "say which keys it is for: match = \"ws ip=*\"",
+            "limit" => "add a limit: limit = \"22 per 20s\", or limit = \"none\"",
+            _ => "see the commented example: tidegate config example",
+        };
+        return Problem::new(span, format!("`{name}` is missing here"), remedy);
+    }
+    if let Some((wrong, remedy)) = message.split_once('\n') {
+        return Problem::new(span, wrong, remedy);
+    }
+    if let Some(rest) = message.strip_prefix("unknown variant ") {
+        return unknown_word(span, rest);
+    }
+    if let Some((wrong, expected)) = message.split_once(", expected ") {
+        return Problem::new(span, wrong, format!("expected {expected}"));
+    }
+    Problem::new(span, message, "see the commented example: tidegate config example")
+}
+
+/// Serde's ``unknown variant `a`, expected one of `b`, `c` `` in our own words.
+fn unknown_word(span: Range<usize>, rest: &str) -> Problem {
+    let mut words = rest.split('`').skip(1).step_by(2);
+    let word = words.next().unwrap_or_default();
+    let message = format!("\"{word}\" is not known here");
+    Problem::new(span, message, names::meant(word, words))
+}

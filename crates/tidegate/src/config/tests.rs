@@ -1,0 +1,3 @@
+//! Configuration errors as data: a text, and what must be said about it.
+
+use super::*;
