@@ -1,0 +1,150 @@
+//! A changed configuration: noticed, read again, and handed to the server.
+//!
+//! The folder is watched and not the file: editors rename a new file over the old one, and
+//! mounted ConfigMaps swap a link. What counts is the text: an event that did not change it is
+//! no reload. Putting a configuration into effect is the server's work.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use notify_debouncer_full::notify::event::{AccessKind, AccessMode};
+use notify_debouncer_full::notify::{EventKind, RecommendedWatcher, RecursiveMode};
+use notify_debouncer_full::{
+    DebounceEventResult, DebouncedEvent, Debouncer, NoCache, new_debouncer_opt, notify,
+};
+use tokio::sync::mpsc::{self, Receiver};
+
+use crate::config::problem::Problems;
+use crate::config::{Config, Source};
+
+/// Writers are given this long to finish before the file is read.
+const DEBOUNCE: Duration = Duration::from_millis(100);
+
+/// Knows where the configuration comes from and what it said last.
+pub struct Reloader {
+    named: Option<PathBuf>,
+    source: Source,
+    last: Option<String>,
+}
+
+impl Reloader {
+    /// For the named file, else `./tidegate.toml`, else the built-in default.
+    #[must_use]
+    pub fn new(named: Option<PathBuf>) -> Self {
+        let source = Source::find(named.as_deref());
+        Self { named, source, last: None }
+    }
+
+    /// Where the configuration comes from.
+    #[must_use]
+    pub fn source(&self) -> &Source {
+        &self.source
+    }
+
+    /// The configuration to start with.
+    pub fn first(&mut self) -> Result<Config, Problems> {
+        self.load()
+    }
+
+    /// Reads the configuration again, changed or not.
+    pub fn load(&mut self) -> Result<Config, Problems> {
+        if self.source == Source::BuiltIn {
+            // A file may have come since. The other way round, a file that went away is a
+            // mistake: it must not open the default doors.
+            self.source = Source::find(self.named.as_deref());
+        }
+        let text = self.source.text()?;
+        let config = Config::parse(&self.source.name(), &text);
+        self.last = Some(text);
+        config
+    }
+
+    /// Reads the configuration again if its text is another than the last, right or wrong.
+    pub fn load_if_changed(&mut self) -> Option<Result<Config, Problems>> {
+        let text = match self.source.text() {
+            Ok(text) => Some(text),
+            Err(problems) if self.last.take().is_some() => return Some(Err(problems)),
+            Err(_) => None,
+        };
+        if text.is_none() || text == self.last {
+            return None;
+        }
+        self.last = text;
+        let text = self.last.as_deref().unwrap_or_default();
+        Some(Config::parse(&self.source.name(), text))
+    }
+}
+
+/// Tells when something changed in the folders where the configuration lies.
+pub struct Watch {
+    debouncer: Option<Debouncer<RecommendedWatcher, NoCache>>,
+    folders: BTreeSet<PathBuf>,
+    changes: Receiver<()>,
+}
+
+impl Watch {
+    /// Begins to watch. Where the system has no watches left, SIGHUP still works.
+    #[must_use]
+    pub fn start(source: &Source) -> Self {
+        // One waiting note is enough: the file is read as it is by then.
+        let (notes, changes) = mpsc::channel(1);
+        let on_events = move |events: DebounceEventResult| {
+            if events.is_ok_and(|events| events.iter().any(matters)) {
+                let _ = notes.try_send(());
+            }
+        };
+        let config = notify::Config::default();
+        let debouncer = new_debouncer_opt(DEBOUNCE, None, on_events, NoCache, config)
+            .inspect_err(|error| tracing::warn!(%error, "file changes are not noticed"))
+            .ok();
+        let mut watch = Self { debouncer, folders: BTreeSet::new(), changes };
+        watch.follow(source);
+        watch
+    }
+
+    /// Watches the folders of the file and of what it is a link to, and no others.
+    pub fn follow(&mut self, source: &Source) {
+        let Some(debouncer) = &mut self.debouncer else { return };
+        let wanted = match source {
+            Source::File(path) => folders(path),
+            Source::BuiltIn => BTreeSet::new(),
+        };
+        for folder in self.folders.difference(&wanted) {
+            // A folder that is gone took its watch with it.
+            let _ = debouncer.unwatch(folder);
+        }
+        for folder in wanted.difference(&self.folders) {
+            if let Err(error) = debouncer.watch(folder, RecursiveMode::NonRecursive) {
+                tracing::warn!(folder = %folder.display(), %error, "file changes are not noticed");
+            }
+        }
+        self.folders = wanted;
+    }
+
+    /// Returns when something changed; never, if nothing can be watched.
+    pub async fn changed(&mut self) {
+        if self.changes.recv().await.is_none() {
+            std::future::pending().await
+        }
+    }
+}
+
+/// Reading the file makes events too; they must not lead to reading it again.
+fn matters(event: &DebouncedEvent) -> bool {
+    match event.event.kind {
+        EventKind::Access(kind) => kind == AccessKind::Close(AccessMode::Write),
+        _ => true,
+    }
+}
+
+fn folders(path: &Path) -> BTreeSet<PathBuf> {
+    let folder_of = |path: &Path| match path.parent() {
+        Some(folder) if folder != Path::new("") => folder.to_owned(),
+        _ => PathBuf::from("."),
+    };
+    let target = path.canonicalize().ok();
+    let found = [Some(folder_of(path)), target.map(|target| folder_of(&target))];
+    // The same folder by two names is watched once.
+    found.into_iter().flatten().map(|folder| folder.canonicalize().unwrap_or(folder)).collect()
+}

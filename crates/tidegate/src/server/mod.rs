@@ -1,0 +1,243 @@
+//! Spawns, binds, stops: the process around the limiter.
+//!
+//! Start-up is the first reload. From then on the process waits for what the outside wants of
+//! it: a new configuration, or the end. Decisions are made elsewhere, on the doors' own loops.
+
+mod open_doors;
+mod upkeep;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tidegate_core::rules::RuleSet;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+pub use self::open_doors::BindError;
+use self::open_doors::{OpenDoors, say};
+use self::upkeep::Upkeep;
+use crate::admin::Admin;
+use crate::clock::Clock;
+use crate::config::problem::Problems;
+use crate::config::units::Span;
+use crate::config::{Config, Source};
+use crate::doors::{Gate, Shutdown};
+use crate::limiter::Limiter;
+use crate::logs::{LogFormat, Logs};
+use crate::metrics::{Door, Metrics};
+use crate::reload::{Reloader, Watch};
+use crate::uses::Uses;
+
+/// `[server]`: the process as a whole.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// How long open requests may take to end when the process is told to stop.
+    pub shutdown_grace: Span,
+    /// The form of log lines on standard error.
+    pub log_format: LogFormat,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let shutdown_grace = Span(Duration::from_secs(10));
+        Self { shutdown_grace, log_format: LogFormat::default() }
+    }
+}
+
+/// Why the server did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The configuration is wrong.
+    #[error(transparent)]
+    Config(#[from] Problems),
+    /// An address cannot be had.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// The system gives no runtime or no signals.
+    #[error("cannot start: {0}")]
+    System(#[from] std::io::Error),
+}
+
+/// Serves every door of the named file, or of the default, until told to stop.
+pub fn serve(named: Option<PathBuf>, logs: Logs) -> Result<(), ServeError> {
+    let mut reloader = Reloader::new(named);
+    let config = reloader.first()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let served = runtime.block_on(async {
+        let mut signals = Signals::new()?;
+        let mut server = Server::new(&config, logs);
+        server.start(config).await?;
+        server.run(&mut reloader, &mut signals).await;
+        server.stop(&mut signals.stop).await;
+        Ok(())
+    });
+    // What did not drain within the grace is not waited for.
+    runtime.shutdown_background();
+    served
+}
+
+/// What the outside can say to the process.
+struct Signals {
+    stop: Stop,
+    hang_up: Signal,
+}
+
+struct Stop {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        let stop = Stop {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        };
+        Ok(Self { stop, hang_up: signal(SignalKind::hangup())? })
+    }
+}
+
+impl Stop {
+    async fn told(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+struct Server {
+    limiter: Arc<Limiter>,
+    metrics: Arc<Metrics>,
+    admin: Arc<Admin>,
+    uses: Arc<Uses>,
+    doors: OpenDoors,
+    upkeep: Upkeep,
+    settings: Settings,
+    logs: Logs,
+    /// Stops what runs beside the doors.
+    shutdown: Shutdown,
+}
+
+impl Server {
+    fn new(config: &Config, logs: Logs) -> Self {
+        let clock = Clock::system();
+        let metrics = Arc::new(Metrics::new());
+        let memory = config.file.memory.settings();
+        // The rules come with the first reload, like everything else.
+        let limiter = Limiter::new(clock.clone(), metrics.clone(), RuleSet::default(), memory);
+        let uses = Arc::new(Uses::new(limiter.desk(Door::Http)));
+        let admin = Admin::new();
+        let shutdown = Shutdown::new();
+        let gate = Gate {
+            limiter: limiter.clone(),
+            clock,
+            metrics: metrics.clone(),
+            uses: uses.clone(),
+            admin: admin.clone(),
+            allow: Arc::default(),
+            shutdown: shutdown.clone(),
+        };
+        let doors = OpenDoors::new(gate);
+        let upkeep = Upkeep::new(limiter.clone());
+        let settings = Settings::default();
+        Self { limiter, metrics, admin, uses, doors, upkeep, settings, logs, shutdown }
+    }
+
+    async fn start(&mut self, config: Config) -> Result<(), BindError> {
+        self.apply(config).await?;
+        self.metrics.config_reload(true);
+        let (uses, shutdown) = (self.uses.clone(), self.shutdown.clone());
+        tokio::spawn(async move { uses.keep_lapsing(shutdown).await });
+        self.admin.set_ready(true);
+        say("ready");
+        Ok(())
+    }
+
+    /// Puts a configuration into effect, whole or not at all.
+    async fn apply(&mut self, config: Config) -> Result<(), BindError> {
+        let Config { file, rules } = config;
+        let first = !self.admin.is_ready();
+        let names = file.http.as_ref().map(|http| http.host_names()).unwrap_or_default();
+        let grace = self.settings.shutdown_grace.0;
+        let (limiter, admin, logs, upkeep) =
+            (&self.limiter, &self.admin, &self.logs, &mut self.upkeep);
+        let commit = || {
+            logs.set_format(file.server.log_format);
+            if !limiter.resize(file.memory.settings()) {
+                tracing::warn!("the new [memory] needs a restart; the old bounds stay until then");
+            }
+            limiter.install(rules);
+            admin.set_host_names(names);
+            upkeep.set_snapshot(file.snapshot.clone());
+            if first {
+                // Before any door answers, so that no verdict is given without the past.
+                upkeep.restore();
+            }
+        };
+        self.doors.change(file.doors(), grace, commit).await?;
+        self.settings = file.server;
+        Ok(())
+    }
+
+    /// Lives until told to stop.
+    async fn run(&mut self, reloader: &mut Reloader, signals: &mut Signals) {
+        let mut watch = Watch::start(reloader.source());
+        loop {
+            tokio::select! {
+                () = signals.stop.told() => return,
+                _ = signals.hang_up.recv() => {
+                    let loaded = reloader.load();
+                    self.reload(loaded, reloader.source()).await;
+                    watch.follow(reloader.source());
+                }
+                () = watch.changed() => {
+                    if let Some(loaded) = reloader.load_if_changed() {
+                        self.reload(loaded, reloader.source()).await;
+                    }
+                    watch.follow(reloader.source());
+                }
+                () = self.upkeep.turn() => {}
+            }
+        }
+    }
+
+    /// A bad configuration changes nothing, and everybody who looks can see it.
+    async fn reload(&mut self, loaded: Result<Config, Problems>, source: &Source) {
+        let applied = match loaded {
+            Ok(config) => self.apply(config).await.map_err(|error| error.to_string()),
+            Err(problems) => Err(problems.plain()),
+        };
+        self.metrics.config_reload(applied.is_ok());
+        match &applied {
+            Ok(()) => tracing::info!(file = source.name(), "configuration reloaded"),
+            Err(error) => {
+                tracing::error!(
+                    file = source.name(),
+                    "configuration not reloaded, nothing has changed: {error}"
+                );
+            }
+        }
+        self.admin.set_reload_error(applied.err());
+    }
+
+    /// Stops accepting, drains, and writes down what must be remembered. A second signal cuts
+    /// the draining short.
+    async fn stop(self, stop: &mut Stop) {
+        tracing::info!("stopping");
+        self.admin.set_ready(false);
+        tokio::select! {
+            in_time = self.doors.stop(self.settings.shutdown_grace.0) => {
+                if !in_time {
+                    tracing::warn!("some requests did not end within shutdown_grace");
+                }
+            }
+            () = stop.told() => tracing::warn!("told to stop twice: not waiting any longer"),
+        }
+        self.shutdown.set();
+        self.upkeep.finish().await;
+    }
+}

@@ -1,0 +1,216 @@
+//! The doors that are open, and how a new configuration opens, closes and keeps them.
+//!
+//! Either every wanted door is open afterwards, or nothing has changed: addresses are taken
+//! before anything is given up. Only a door that moves onto an address of its own former self has
+//! to close first; if its new addresses cannot be had, it opens again where it was.
+
+use std::io::{self, Write as _};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::config::listen::Allow;
+use crate::doors::{Bound, DoorConfig, Gate, Serving, Shutdown};
+
+/// A door could not have its addresses.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot open the {door} door at {addresses}: {error}")]
+pub struct BindError {
+    /// The door's name.
+    pub door: &'static str,
+    /// The addresses it wanted.
+    pub addresses: String,
+    /// What the system said.
+    pub error: io::Error,
+}
+
+struct OpenDoor {
+    config: DoorConfig,
+    addresses: Vec<SocketAddr>,
+    allow: Arc<ArcSwap<Allow>>,
+    shutdown: Shutdown,
+    serving: Serving,
+}
+
+/// The doors that are open, in the order of the contract.
+pub(super) struct OpenDoors {
+    open: Vec<OpenDoor>,
+    /// Doors that were closed and still have requests to end.
+    draining: JoinSet<()>,
+    /// What every door gets, but for its own allow list and sign to stop.
+    gate: Gate,
+}
+
+impl OpenDoors {
+    pub(super) fn new(gate: Gate) -> Self {
+        Self { open: Vec::new(), draining: JoinSet::new(), gate }
+    }
+
+    /// Opens, closes and keeps doors so that exactly `wanted` are open, and calls `commit` at the
+    /// moment from which nothing can fail any more. On an error nothing has changed.
+    pub(super) async fn change(
+        &mut self,
+        wanted: Vec<DoorConfig>,
+        grace: Duration,
+        commit: impl FnOnce(),
+    ) -> Result<(), BindError> {
+        let mut leaving: Vec<OpenDoor> = Vec::new();
+        let mut staying: Vec<OpenDoor> = Vec::new();
+        for door in self.open.drain(..) {
+            let stays = wanted.iter().any(|config| config.same_sockets(&door.config));
+            if stays { staying.push(door) } else { leaving.push(door) }
+        }
+        let arriving: Vec<&DoorConfig> = wanted
+            .iter()
+            .filter(|config| !staying.iter().any(|door| config.same_sockets(&door.config)))
+            .collect();
+        let mut bound = bind_all(&arriving);
+        if let Err(error) = &bound
+            && error.error.kind() == io::ErrorKind::AddrInUse
+            && leaving.iter().any(|door| arriving.iter().any(|config| door.blocks(config)))
+        {
+            // What leaves makes room first; if that does not help, it is put back below.
+            close(&mut leaving, grace).await;
+            bound = bind_all(&arriving);
+        }
+        let bound = match bound {
+            Ok(bound) => bound,
+            Err(error) => {
+                self.open = staying;
+                self.reopen(leaving);
+                return Err(error);
+            }
+        };
+        commit();
+        self.settle(wanted, staying, bound);
+        for door in leaving {
+            door.shutdown.set();
+            self.draining.spawn(door.serving.join());
+        }
+        Ok(())
+    }
+
+    /// Serves what was bound and takes over new allow lists, in the order of `wanted`.
+    fn settle(&mut self, wanted: Vec<DoorConfig>, mut staying: Vec<OpenDoor>, bound: Vec<Bound>) {
+        let mut bound = bound.into_iter();
+        for config in wanted {
+            let kept = staying.iter().position(|door| config.same_sockets(&door.config));
+            if let Some(kept) = kept {
+                let mut door = staying.remove(kept);
+                if door.config.allow() != config.allow() {
+                    warn_if_open_to_all(&config);
+                    door.allow.store(Arc::new(config.allow().clone()));
+                }
+                door.config = config;
+                self.open.push(door);
+            } else if let Some(bound) = bound.next() {
+                warn_if_open_to_all(&config);
+                self.open(config, bound);
+            }
+        }
+    }
+
+    fn open(&mut self, config: DoorConfig, bound: Bound) {
+        let addresses = bound.addresses();
+        let allow = Arc::new(ArcSwap::from_pointee(config.allow().clone()));
+        let shutdown = Shutdown::new();
+        let gate = Gate { allow: allow.clone(), shutdown: shutdown.clone(), ..self.gate.clone() };
+        let serving = bound.serve(gate);
+        for address in &addresses {
+            say(&format!("listening door={} addr={address}", config.door().name()));
+        }
+        self.open.push(OpenDoor { config, addresses, allow, shutdown, serving });
+    }
+
+    /// Puts back doors that had to make room for what then could not be had.
+    fn reopen(&mut self, doors: Vec<OpenDoor>) {
+        for door in doors {
+            if !door.shutdown.is_set() {
+                self.open.push(door);
+                continue;
+            }
+            match door.config.bind() {
+                Ok(bound) => self.open(door.config, bound),
+                Err(error) => {
+                    let door = door.config.door().name();
+                    tracing::error!(door, %error, "a door could not be opened again");
+                }
+            }
+        }
+    }
+
+    /// Tells every door to stop and waits until they have drained; `false` if time ran out.
+    pub(super) async fn stop(mut self, grace: Duration) -> bool {
+        for door in &self.open {
+            door.shutdown.set();
+        }
+        for door in self.open {
+            self.draining.spawn(door.serving.join());
+        }
+        let drained = async { while self.draining.join_next().await.is_some() {} };
+        timeout(grace, drained).await.is_ok()
+    }
+}
+
+impl OpenDoor {
+    /// Whether it sits on an address that `config` wants.
+    fn blocks(&self, config: &DoorConfig) -> bool {
+        let overlaps = |taken: &SocketAddr| {
+            config.listen().addresses().iter().any(|wanted| overlap(*wanted, *taken))
+        };
+        self.addresses.iter().any(overlaps)
+    }
+}
+
+fn bind_all(arriving: &[&DoorConfig]) -> Result<Vec<Bound>, BindError> {
+    let bind_one =
+        |config: &&DoorConfig| config.bind().map_err(|error| BindError::new(config, error));
+    arriving.iter().map(bind_one).collect()
+}
+
+impl BindError {
+    fn new(config: &DoorConfig, error: io::Error) -> Self {
+        let addresses = config.listen().addresses().iter().map(ToString::to_string);
+        let addresses = addresses.collect::<Vec<_>>().join(", ");
+        Self { door: config.door().name(), addresses, error }
+    }
+}
+
+/// Whether two sockets of one protocol could not listen at both addresses.
+fn overlap(wanted: SocketAddr, taken: SocketAddr) -> bool {
+    let everywhere = wanted.ip().is_unspecified() || taken.ip().is_unspecified();
+    wanted.port() == taken.port() && (everywhere || wanted.ip() == taken.ip())
+}
+
+/// Closes doors and waits until their sockets are free, but not for ever.
+async fn close(doors: &mut [OpenDoor], grace: Duration) {
+    for door in doors.iter() {
+        door.shutdown.set();
+    }
+    for door in doors {
+        let serving = std::mem::take(&mut door.serving);
+        if timeout(grace, serving.join()).await.is_err() {
+            tracing::warn!(door = door.config.door().name(), "a door takes long to close");
+        }
+    }
+}
+
+fn warn_if_open_to_all(config: &DoorConfig) {
+    if config.listen().beyond_loopback() && config.allow().is_open() {
+        let door = config.door().name();
+        tracing::warn!(
+            door,
+            "this door listens beyond loopback and lets everybody in: \
+             whoever reaches it can use up and inspect limits; set `allow` in [{door}]"
+        );
+    }
+}
+
+/// A plain line on standard error, whatever the log level; a closed one is nobody's loss.
+pub(super) fn say(line: &str) {
+    let _ = writeln!(io::stderr().lock(), "{line}");
+}
