@@ -2,13 +2,30 @@
 //!
 //! A request walks one corridor: socket, codec, limiter, store, algorithm, and back.
 //!
+//! - [`doors`]: one folder for each protocol; a door turns requests into keys
 //! - [`limiter`]: rules, slots, verdicts; what every door asks
 //! - [`stores`]: where keys are remembered
+//! - [`uses`]: uses in flight that somebody will give back
 //! - [`metrics`]: what is counted
 //! - [`clock`]: the only room that reads a clock
+//! - [`config`]: the file, read and checked whole
+//! - [`reload`]: a changed file, found and put into effect
+//! - [`server`]: spawns, binds, stops
+//! - [`admin`], [`shutdown`]: what the process tells of itself, and its sign to stop
+//! - [`cli`], [`logs`]: the command line, and what it writes to standard error
 
+pub mod admin;
+pub mod cli;
 pub mod clock;
+pub mod config;
+pub mod doors;
 pub mod limiter;
+pub mod logs;
 pub mod metrics;
+pub mod reload;
+pub mod server;
+pub mod shutdown;
+pub mod snapshot;
 pub mod stores;
 mod table;
+pub mod uses;

@@ -1,2 +1,25 @@
-//! x
-fn main() {}
+//! The program: reads the command line, runs the command, and says with its code how it went.
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use tidegate::cli::{self, Cli};
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version are asked for in the same way as mistakes are told. A closed pipe
+            // is nobody's loss.
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    match cli::run(cli) {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            failure.show();
+            ExitCode::from(failure.code())
+        }
+    }
+}

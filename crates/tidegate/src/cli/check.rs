@@ -1,0 +1,96 @@
+//! `tidegate check KEY…`: ask for a use and print the verdict.
+
+use super::client::{Check, Client, LimitVerdict, ServerArgs, Verdict};
+use super::output::{print, print_line};
+use super::{Code, Failure, OK, REFUSED};
+
+/// The arguments of `tidegate check`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// The keys; all of them must be allowed, or nothing is taken.
+    #[arg(required = true, value_name = "KEY")]
+    keys: Vec<String>,
+    /// How many uses are asked for.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    cost: u64,
+    /// Only look: take nothing.
+    #[arg(long)]
+    peek: bool,
+    /// Print the server's JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+pub(super) fn run(args: &Args) -> Result<Code, Failure> {
+    let client = Client::new(&args.server)?;
+    let check = Check { keys: &args.keys, cost: args.cost, peek: args.peek, hold_ms: None };
+    let verdict = client.check(&check)?;
+    show(&verdict, args.json)?;
+    Ok(code(&verdict))
+}
+
+pub(super) fn code(verdict: &Verdict) -> Code {
+    if verdict.allowed { OK } else { REFUSED }
+}
+
+/// Prints a verdict for people, or the server's own JSON.
+pub(super) fn show(verdict: &Verdict, json: bool) -> Result<(), Failure> {
+    if json { print_line(verdict.raw.trim_end()) } else { print(readable(verdict).as_bytes()) }
+}
+
+fn readable(verdict: &Verdict) -> String {
+    let mut text = match &verdict.refused_by {
+        _ if verdict.allowed => "allowed".to_owned(),
+        Some(rule) => format!("refused by {rule}"),
+        None => "refused".to_owned(),
+    };
+    match verdict.delay_ms {
+        Some(0) => {}
+        Some(delay) if verdict.allowed => text.push_str(&format!(", after {}", seconds(delay))),
+        Some(delay) => text.push_str(&format!(", try again in {}", seconds(delay))),
+        None => text.push_str(", nobody can tell for how long"),
+    }
+    text.push('\n');
+    if verdict.limits.is_empty() {
+        text.push_str("  no limit\n");
+    }
+    for LimitVerdict { key, rule, limit, remaining, rate, retry_after_ms } in &verdict.limits {
+        let retry = match retry_after_ms {
+            Some(0) => String::new(),
+            Some(wait) => format!(", again in {}", seconds(*wait)),
+            None => ", full".to_owned(),
+        };
+        text.push_str(&format!(
+            "  {key}: {limit} ({rule}): rate {rate:.1}, {remaining} left{retry}\n"
+        ));
+    }
+    text
+}
+
+fn seconds(millis: u64) -> String {
+    format!("{}.{:03} s", millis / 1000, millis % 1000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict(json: &str) -> Verdict {
+        serde_json::from_str(json).unwrap()
+    }
+
+    #[test]
+    fn verdicts_are_readable() {
+        let limit = r#"{"key":"ws global","rule":"ws","limit":"2 per 10s","amount":2,
+            "period_ms":10000,"remaining":1,"rate":1.0,"retry_after_ms":0,"reset_ms":5}"#;
+        let allowed =
+            format!(r#"{{"allowed":true,"delay_ms":0,"refused_by":null,"limits":[{limit}]}}"#);
+        let text = "allowed\n  ws global: 2 per 10s (ws): rate 1.0, 1 left\n";
+        assert_eq!(readable(&verdict(&allowed)), text);
+        let refused = r#"{"allowed":false,"delay_ms":1500,"refused_by":"ws","limits":[]}"#;
+        let text = "refused by ws, try again in 1.500 s\n  no limit\n";
+        assert_eq!(readable(&verdict(refused)), text);
+    }
+}

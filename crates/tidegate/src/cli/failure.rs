@@ -1,0 +1,58 @@
+//! Why a command could not do what it was asked, and the code that says so.
+
+use std::io::{self, IsTerminal as _, Write as _};
+
+use super::{Code, FAILED, USAGE};
+use crate::config::problem::Problems;
+use crate::server::ServeError;
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// What was asked makes no sense, or can never be had.
+    #[error("{0}")]
+    Usage(String),
+    /// The configuration is wrong.
+    #[error(transparent)]
+    Config(#[from] Problems),
+    /// Nobody answers.
+    #[error("{0}")]
+    Unreachable(String),
+    /// The world did not play along.
+    #[error("{0:#}")]
+    Other(#[from] anyhow::Error),
+}
+
+impl Failure {
+    /// The code to exit with.
+    #[must_use]
+    pub fn code(&self) -> Code {
+        match self {
+            Failure::Usage(_) | Failure::Config(_) => USAGE,
+            Failure::Unreachable(_) | Failure::Other(_) => FAILED,
+        }
+    }
+
+    /// Tells it on standard error.
+    pub fn show(&self) {
+        let mut stderr = io::stderr().lock();
+        // If standard error is closed, nobody wants to know.
+        let _ = match self {
+            Failure::Config(problems) => {
+                let colour = stderr.is_terminal()
+                    && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+                write!(stderr, "{}", problems.drawn(colour))
+            }
+            other => writeln!(stderr, "tidegate: {other}"),
+        };
+    }
+}
+
+impl From<ServeError> for Failure {
+    fn from(error: ServeError) -> Self {
+        match error {
+            ServeError::Config(problems) => Failure::Config(problems),
+            other => Failure::Other(other.into()),
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! `tidegate peek`, `tidegate reset` and `tidegate healthcheck`.
+
+use super::check::show;
+use super::client::{Client, ServerArgs};
+use super::output::print_line;
+use super::{Code, FAILED, Failure, OK};
+
+/// The arguments of `tidegate peek`.
+#[derive(Debug, clap::Args)]
+pub(super) struct PeekArgs {
+    /// The key.
+    key: String,
+    /// Print the server's JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+/// The arguments of `tidegate reset`.
+#[derive(Debug, clap::Args)]
+pub(super) struct ResetArgs {
+    /// The key.
+    key: String,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+pub(super) fn peek(args: &PeekArgs) -> Result<Code, Failure> {
+    let verdict = Client::new(&args.server)?.peek(&args.key)?;
+    show(&verdict, args.json)?;
+    Ok(OK)
+}
+
+pub(super) fn reset(args: &ResetArgs) -> Result<Code, Failure> {
+    Client::new(&args.server)?.reset(&args.key)?;
+    Ok(OK)
+}
+
+pub(super) fn healthcheck(args: &ServerArgs) -> Result<Code, Failure> {
+    let (ready, details) = Client::new(args)?.readiness()?;
+    print_line(details.trim_end())?;
+    Ok(if ready { OK } else { FAILED })
+}

@@ -1,0 +1,93 @@
+//! The command line: one definition that feeds parser, help, man page and completions.
+//!
+//! A command prints to standard output and returns the code to exit with. Only `main.rs` exits.
+
+mod check;
+mod child;
+mod client;
+mod completions;
+mod config;
+mod failure;
+mod keys;
+mod man;
+mod output;
+mod request;
+mod serve;
+mod waiting;
+
+use clap::{CommandFactory as _, Parser, Subcommand};
+
+pub use self::failure::Failure;
+
+/// A code to exit with.
+pub type Code = u8;
+
+/// Everything went as asked, or the use was allowed.
+const OK: Code = 0;
+/// The server cannot be reached, or an address cannot be had.
+const FAILED: Code = 1;
+/// The command line or the configuration is wrong.
+const USAGE: Code = 2;
+/// The use was refused.
+const REFUSED: Code = 3;
+
+/// One rate limiter behind many doors.
+#[derive(Debug, Parser)]
+#[command(name = "tidegate", version, about, max_term_width = 100)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the server: every door of the configuration.
+    Serve(serve::Args),
+    /// Ask a running server for a use of one or several keys; exit 0 if allowed, 3 if refused.
+    Check(check::Args),
+    /// Take a use of a key, sleeping until it may be had.
+    Wait(waiting::WaitArgs),
+    /// Take a use of a key, sleeping until it may be had, then run a command and return its code.
+    Exec(waiting::ExecArgs),
+    /// Look at one key without using it.
+    Peek(keys::PeekArgs),
+    /// Forget one key.
+    Reset(keys::ResetArgs),
+    /// Send one raw line to the text door and print the reply.
+    Request(request::Args),
+    /// Check, show and explain configurations.
+    Config(config::Args),
+    /// Exit 0 if the server is ready (for containers).
+    Healthcheck(client::ServerArgs),
+    /// Print completions for a shell.
+    Completions(completions::Args),
+    /// Print the manual page, or that of one command.
+    Man(man::Args),
+}
+
+/// Runs the command and returns the code to exit with.
+pub fn run(cli: Cli) -> Result<Code, Failure> {
+    match cli.command {
+        Command::Serve(args) => serve::run(args),
+        Command::Check(args) => check::run(&args),
+        Command::Wait(args) => waiting::wait(&args),
+        Command::Exec(args) => waiting::exec(&args),
+        Command::Peek(args) => keys::peek(&args),
+        Command::Reset(args) => keys::reset(&args),
+        Command::Request(args) => request::run(&args),
+        Command::Config(args) => config::run(&args),
+        Command::Healthcheck(args) => keys::healthcheck(&args),
+        Command::Completions(args) => completions::run(&args, Cli::command()),
+        Command::Man(args) => man::run(&args, Cli::command()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definition_of_the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+}

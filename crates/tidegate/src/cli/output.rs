@@ -1,0 +1,29 @@
+//! Standard output that may be closed: `tidegate … | head -1` is no error.
+
+use std::io::{self, ErrorKind, Write as _};
+
+use anyhow::Context as _;
+
+use super::Failure;
+
+/// Prints `bytes` as they are.
+pub(super) fn print(bytes: &[u8]) -> Result<(), Failure> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(error).context("cannot write to standard output").map_err(Failure::from)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Prints one line.
+pub(super) fn print_line(line: &str) -> Result<(), Failure> {
+    print(format!("{line}\n").as_bytes())
+}
+
+/// A warning on standard error.
+pub(super) fn warn(line: &str) {
+    // If standard error is closed, nobody wants to know.
+    let _ = writeln!(io::stderr().lock(), "tidegate: {line}");
+}

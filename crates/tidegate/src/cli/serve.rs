@@ -1,0 +1,20 @@
+//! `tidegate serve`: every door of the configuration.
+
+use std::path::PathBuf;
+
+use super::{Code, Failure, OK};
+use crate::logs::Logs;
+use crate::server;
+
+/// The arguments of `tidegate serve`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// The configuration file; without it ./tidegate.toml, else the built-in default.
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+pub(super) fn run(args: Args) -> Result<Code, Failure> {
+    server::serve(args.config, Logs::start())?;
+    Ok(OK)
+}

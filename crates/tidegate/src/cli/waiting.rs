@@ -1,0 +1,185 @@
+//! `tidegate wait` and `tidegate exec`: take a use of a key, sleeping until it may be had.
+//!
+//! The server is asked again and again: a peek, which never counts as an attempt, and a take
+//! once the peek is allowed. Sleeps follow the verdict's own delay, with some jitter so that many
+//! waiters do not come back as one.
+
+use std::thread;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use tidegate_core::Nanos;
+
+use super::child;
+use super::client::{Check, Client, ServerArgs, Verdict};
+use super::output::warn;
+use super::{Code, Failure, OK, REFUSED};
+use crate::clock::Clock;
+use crate::config::units::Span;
+
+/// The shortest sleep between two looks.
+const SLEEP_MIN: Duration = Duration::from_millis(5);
+/// The longest one: limits are raised and keys are reset while somebody sleeps.
+const SLEEP_MAX: Duration = Duration::from_secs(5);
+/// The sleep where nobody can tell how long it takes, as for uses in flight.
+const SLEEP_UNKNOWN: Duration = Duration::from_millis(100);
+
+/// What an unreachable server means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum OnError {
+    /// Go on as though the use had been taken.
+    Allow,
+    /// Give up.
+    Fail,
+}
+
+#[derive(Debug, clap::Args)]
+struct Waiting {
+    /// How many uses are asked for.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    cost: u64,
+    /// Give up after this long, with code 3; without it, wait for ever.
+    #[arg(long, value_name = "SPAN")]
+    max_wait: Option<Span>,
+    /// What to do if the server cannot be reached.
+    #[arg(long, value_name = "WHAT", default_value = "fail")]
+    on_error: OnError,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+/// The arguments of `tidegate wait`.
+#[derive(Debug, clap::Args)]
+pub(super) struct WaitArgs {
+    /// The key.
+    key: String,
+    #[command(flatten)]
+    waiting: Waiting,
+}
+
+/// The arguments of `tidegate exec`.
+#[derive(Debug, clap::Args)]
+pub(super) struct ExecArgs {
+    /// The key.
+    key: String,
+    /// The command to run once the use is taken.
+    #[arg(required = true, last = true, value_name = "CMD")]
+    command: Vec<std::ffi::OsString>,
+    /// For keys that count uses in flight: the use lapses after this long, should it not be given
+    /// back when the command ends.
+    #[arg(long, value_name = "SPAN", default_value = "1h")]
+    hold: Span,
+    #[command(flatten)]
+    waiting: Waiting,
+}
+
+pub(super) fn wait(args: &WaitArgs) -> Result<Code, Failure> {
+    let client = Client::new(&args.waiting.server)?;
+    Ok(match args.waiting.take(&client, &args.key, None)? {
+        Taken::Yes(_) => OK,
+        Taken::NotInTime => REFUSED,
+    })
+}
+
+pub(super) fn exec(args: &ExecArgs) -> Result<Code, Failure> {
+    let client = Client::new(&args.waiting.server)?;
+    let hold_ms = u64::try_from(args.hold.0.as_millis()).unwrap_or(u64::MAX);
+    let use_id = match args.waiting.take(&client, &args.key, Some(hold_ms))? {
+        Taken::Yes(use_id) => use_id,
+        Taken::NotInTime => return Ok(REFUSED),
+    };
+    let ended = child::run(&args.command);
+    if let Some(use_id) = use_id
+        && let Err(error) = client.end(&use_id)
+    {
+        // The command has run; its code matters more than a use that lapses by itself.
+        warn(&format!("the use was not given back; it lapses after {}: {error}", args.hold));
+    }
+    ended
+}
+
+/// How the waiting ended.
+enum Taken {
+    /// Taken, with what must be given back, if anything.
+    Yes(Option<String>),
+    /// The time was up.
+    NotInTime,
+}
+
+impl Waiting {
+    fn take(&self, client: &Client, key: &str, hold_ms: Option<u64>) -> Result<Taken, Failure> {
+        match self.try_take(client, key, hold_ms) {
+            Err(Failure::Unreachable(error)) if self.on_error == OnError::Allow => {
+                warn(&format!("{error}; going on without it"));
+                Ok(Taken::Yes(None))
+            }
+            taken => taken,
+        }
+    }
+
+    fn try_take(&self, client: &Client, key: &str, hold_ms: Option<u64>) -> Result<Taken, Failure> {
+        let patience = Patience::new(self.max_wait);
+        let keys = [key.to_owned()];
+        let take = Check { keys: &keys, cost: self.cost, peek: false, hold_ms };
+        let peek = Check { peek: true, hold_ms: None, ..take.clone() };
+        loop {
+            let mut verdict = client.check(&peek)?;
+            if verdict.allowed {
+                // A key that books callers lets them all in, each after a delay of its own.
+                if delay(&verdict) > patience.left() {
+                    return Ok(Taken::NotInTime);
+                }
+                verdict = client.check(&take)?;
+            }
+            if verdict.allowed {
+                thread::sleep(delay(&verdict));
+                return Ok(Taken::Yes(verdict.use_id));
+            }
+            let left = patience.left();
+            if left.is_zero() {
+                return Ok(Taken::NotInTime);
+            }
+            thread::sleep(pause(&verdict).min(left));
+        }
+    }
+}
+
+fn delay(verdict: &Verdict) -> Duration {
+    Duration::from_millis(verdict.delay_ms.unwrap_or(0))
+}
+
+/// How long to sleep before the next look.
+fn pause(verdict: &Verdict) -> Duration {
+    let told = verdict.delay_ms.map_or(SLEEP_UNKNOWN, Duration::from_millis);
+    let sleep = told.clamp(SLEEP_MIN, SLEEP_MAX);
+    sleep + sleep.mul_f64(jitter() / 8.0)
+}
+
+/// A random number from 0 to 1; without randomness there is no jitter and no harm.
+fn jitter() -> f64 {
+    let random = getrandom::u32().unwrap_or(0);
+    f64::from(random) / f64::from(u32::MAX)
+}
+
+/// The time until `--max-wait` is over.
+struct Patience {
+    clock: Clock,
+    ends_at: Option<Nanos>,
+}
+
+impl Patience {
+    fn new(max_wait: Option<Span>) -> Self {
+        let clock = Clock::system();
+        let ends_at = max_wait.map(|span| {
+            let nanos = u64::try_from(span.0.as_nanos()).unwrap_or(u64::MAX);
+            clock.now().mono.saturating_add(nanos)
+        });
+        Self { clock, ends_at }
+    }
+
+    /// What is left of it.
+    fn left(&self) -> Duration {
+        let Some(ends_at) = self.ends_at else { return Duration::MAX };
+        Duration::from_nanos(ends_at.saturating_sub(self.clock.now().mono))
+    }
+}
