@@ -1,0 +1,104 @@
+//! Reading a JSON body: content type, size, time and shape are checked before anything is done.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
+use axum::http::{HeaderMap, Request, StatusCode};
+use http_body_util::BodyExt;
+use serde::de::DeserializeOwned;
+
+use super::problem::Problem;
+
+/// The largest body that is read.
+pub(super) const BODY_BYTES_MAX: usize = 64 << 10;
+/// How much of a larger body is read and passed over before it is refused.
+const BODY_BYTES_PASSED: usize = 1 << 20;
+/// How long a client may take to send its body.
+pub(super) const BODY_READ_MAX: Duration = Duration::from_secs(10);
+
+/// Reads the whole body as one JSON object.
+pub(super) async fn read_json<T: DeserializeOwned>(request: Request<Body>) -> Result<T, Problem> {
+    check_type(request.headers())?;
+    check_length(request.headers())?;
+    let mut kept = Vec::new();
+    let read = read_whole(request.into_body(), &mut kept);
+    match tokio::time::timeout(BODY_READ_MAX, read).await {
+        _ if kept.len() > BODY_BYTES_MAX => Err(too_large()),
+        Err(_) => {
+            let detail = "the body did not arrive in time";
+            Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "body_slow", detail))
+        }
+        Ok(Err(_)) => Err(Problem::bad_request("body", "the body broke off")),
+        Ok(Ok(())) => parse(&kept),
+    }
+}
+
+/// Keeps the body up to one byte over its bound, and passes over some of what follows: closing
+/// on a client that still sends would take the answer away from it.
+async fn read_whole(mut body: Body, kept: &mut Vec<u8>) -> Result<(), axum::Error> {
+    let mut seen = 0;
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame?.into_data() else { continue };
+        let room = (BODY_BYTES_MAX + 1).saturating_sub(kept.len());
+        kept.extend_from_slice(&data[..data.len().min(room)]);
+        seen += data.len();
+        if seen > BODY_BYTES_PASSED {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn check_type(headers: &HeaderMap) -> Result<(), Problem> {
+    let unsupported =
+        |detail| Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "content_type", detail));
+    let text = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let essence = text.split(';').next().unwrap_or_default().trim();
+    if !essence.eq_ignore_ascii_case("application/json") {
+        return unsupported("the body must be sent as Content-Type: application/json");
+    }
+    match headers.get(CONTENT_ENCODING) {
+        Some(coding) if coding != "identity" => unsupported("the body must not be compressed"),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a declared length before the first byte is read, where the client still waits to be
+/// told to go on or means to send more than would be passed over.
+fn check_length(headers: &HeaderMap) -> Result<(), Problem> {
+    let declared = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+    let most = if headers.contains_key(EXPECT) { BODY_BYTES_MAX } else { BODY_BYTES_PASSED };
+    match declared.map(str::parse::<usize>) {
+        Some(Ok(length)) if length > most => Err(too_large()),
+        _ => Ok(()),
+    }
+}
+
+fn too_large() -> Problem {
+    let detail = format!("a body has at most {BODY_BYTES_MAX} bytes");
+    Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", detail)
+}
+
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+    // Without this an array would be read as the fields in order.
+    if bytes.trim_ascii_start().first() != Some(&b'{') {
+        return Err(Problem::bad_request("json", "the body must be one JSON object"));
+    }
+    let mut json = serde_json::Deserializer::from_slice(bytes);
+    let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+        let path = error.path().to_string();
+        let error = error.into_inner();
+        if !error.is_data() {
+            Problem::bad_request("json", format!("the body is not JSON: {error}"))
+        } else if path == "." {
+            Problem::bad_request("field", error.to_string())
+        } else {
+            Problem::bad_request("field", format!("{path}: {error}"))
+        }
+    })?;
+    json.end().map_err(|error| {
+        Problem::bad_request("json", format!("the body goes on after its object: {error}"))
+    })?;
+    Ok(value)
+}

@@ -1,0 +1,162 @@
+//! From an accepted socket to the router and back: every bound on a connection lives here.
+//!
+//! HTTP/1 only, on hyper directly: a client that is slow with its head is cut, and so is one that
+//! does not read its answer.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use axum::Router;
+use axum::body::Body;
+use axum::http::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tower::ServiceExt;
+
+use super::host::Local;
+use super::router::{Context, router};
+use crate::config::listen::Allow;
+use crate::doors::Shutdown;
+use crate::metrics::{Door, Metrics};
+
+/// The most connections of the door, over all its addresses. Past it, clients wait to be accepted.
+pub(super) const CONNECTIONS_MAX: u32 = 4_096;
+/// How long a client may take for a request's head, and how long it may sit idle between two.
+pub(super) const HEAD_READ_MAX: Duration = Duration::from_secs(30);
+/// How long an answer may stay unacknowledged, or the client's window shut.
+const WRITE_STALL_MAX: Duration = Duration::from_secs(30);
+/// The most bytes of a request's head: room for a key of 1024 bytes, each percent-encoded.
+const HEAD_BYTES_MAX: usize = 16 << 10;
+/// How long to wait before accepting again when that failed, say for want of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// What the accept loops of one door share.
+pub(super) struct Lobby {
+    router: Router,
+    metrics: Arc<Metrics>,
+    shutdown: Shutdown,
+    allow: Arc<ArcSwap<Allow>>,
+    places: Arc<Semaphore>,
+}
+
+impl Lobby {
+    pub(super) fn new(context: Arc<Context>) -> Arc<Self> {
+        Arc::new(Self {
+            metrics: context.gate.metrics.clone(),
+            shutdown: context.gate.shutdown.clone(),
+            allow: context.gate.allow.clone(),
+            router: router(context),
+            places: Arc::new(Semaphore::new(CONNECTIONS_MAX as usize)),
+        })
+    }
+
+    /// Accepts until shutdown. Nothing that a client or the system does ends this loop.
+    pub(super) async fn accept(self: Arc<Self>, listener: TcpListener) {
+        let mut failing = false;
+        loop {
+            let place = tokio::select! {
+                place = self.places.clone().acquire_owned() => place,
+                () = self.shutdown.wait() => return,
+            };
+            // The semaphore is never closed.
+            let Ok(place) = place else { return };
+            let (stream, peer) = tokio::select! {
+                accepted = listener.accept() => match accepted {
+                    Ok(accepted) => accepted,
+                    Err(error) if left_early(&error) => continue,
+                    Err(error) => {
+                        if !failing {
+                            tracing::warn!(door = "http", %error, "cannot accept");
+                        }
+                        failing = true;
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                        continue;
+                    }
+                },
+                () = self.shutdown.wait() => return,
+            };
+            failing = false;
+            if !self.allow.load().permits(peer.ip()) {
+                self.metrics.bad_input(Door::Http, "not_allowed");
+                continue;
+            }
+            let Ok(local) = prepare(&stream) else { continue };
+            let lobby = self.clone();
+            tokio::spawn(async move {
+                lobby.converse(stream, Local(local.ip())).await;
+                drop(place);
+            });
+        }
+    }
+
+    /// Answers one connection until it closes, is cut, or has been drained.
+    pub(super) async fn converse<T>(&self, stream: T, local: Local)
+    where
+        T: AsyncRead + AsyncWrite + Unpin,
+    {
+        let service = service_fn(|request: Request<Incoming>| {
+            let mut request = request.map(Body::new);
+            request.extensions_mut().insert(local);
+            self.router.clone().oneshot(request)
+        });
+        let mut http = http1::Builder::new();
+        http.timer(TokioTimer::new())
+            .header_read_timeout(HEAD_READ_MAX)
+            .max_buf_size(HEAD_BYTES_MAX);
+        let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
+        let ended = tokio::select! {
+            ended = connection.as_mut() => ended,
+            () = self.shutdown.wait() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        if let Err(error) = ended
+            && let Some(reason) = reason(&error)
+        {
+            self.metrics.bad_input(Door::Http, reason);
+        }
+    }
+
+    /// Waits until shutdown, and then until every connection has ended.
+    pub(super) async fn drained(&self) {
+        // Places are handed out in order: asked for sooner, this would keep clients out.
+        self.shutdown.wait().await;
+        // All places at once means that nobody is left. The semaphore is never closed.
+        let _ = self.places.acquire_many(CONNECTIONS_MAX).await;
+    }
+}
+
+/// The client was gone before it was accepted: no reason to pause.
+fn left_early(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionReset};
+    matches!(error.kind(), ConnectionAborted | ConnectionReset)
+}
+
+fn prepare(stream: &TcpStream) -> io::Result<SocketAddr> {
+    stream.set_nodelay(true)?;
+    // The kernel closes a connection whose peer neither acknowledges nor reads what it is sent.
+    SockRef::from(stream).set_tcp_user_timeout(Some(WRITE_STALL_MAX))?;
+    stream.local_addr()
+}
+
+/// Under which reason a connection's end counts as bad input; leaving early is nobody's fault.
+fn reason(error: &hyper::Error) -> Option<&'static str> {
+    if error.is_timeout() {
+        Some("head_slow")
+    } else if error.is_parse() {
+        Some("http")
+    } else {
+        None
+    }
+}

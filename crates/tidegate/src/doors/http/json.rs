@@ -1,0 +1,251 @@
+//! The JSON that the HTTP door answers with, field by field as the contract has it.
+//!
+//! Times are whole milliseconds, rounded up, so that a client that waits as long as it was told
+//! is never early. No number is ever NaN or infinite.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use tidegate_core::Nanos;
+use tidegate_core::time::{MILLISECOND, SECOND};
+
+use crate::limiter::{Answer, KeyStats, LimitAnswer, TopKey};
+use crate::uses::UseId;
+
+/// A whole answer to `POST /v1/check` and `GET /v1/keys/{key}`.
+#[derive(Serialize)]
+pub(super) struct AnswerJson<'a> {
+    allowed: bool,
+    delay_ms: Option<u64>,
+    refused_by: Option<&'a str>,
+    limits: Vec<LimitJson<'a>>,
+    /// There only if the request asked to hold; null if nothing has to be given back.
+    #[serde(rename = "use", skip_serializing_if = "Option::is_none")]
+    use_id: Option<Option<String>>,
+    /// There only for `GET /v1/keys/{key}`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stats: Option<StatsJson>,
+}
+
+#[derive(Serialize)]
+struct LimitJson<'a> {
+    key: Cow<'a, str>,
+    rule: &'a str,
+    limit: String,
+    amount: u64,
+    period_ms: Option<u64>,
+    remaining: u64,
+    rate: f64,
+    retry_after_ms: Option<u64>,
+    reset_ms: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct StatsJson {
+    requests: u64,
+    over: u64,
+    last_max_rate: u64,
+}
+
+impl From<KeyStats> for StatsJson {
+    fn from(stats: KeyStats) -> Self {
+        let KeyStats { requests, over, last_max_rate } = stats;
+        Self { requests, over, last_max_rate }
+    }
+}
+
+/// An answer to `GET /v1/top`.
+#[derive(Serialize)]
+pub(super) struct TopJson<'a> {
+    by: &'static str,
+    keys: Vec<TopKeyJson<'a>>,
+}
+
+#[derive(Serialize)]
+struct TopKeyJson<'a> {
+    key: Cow<'a, str>,
+    rule: &'a str,
+    #[serde(flatten)]
+    stats: StatsJson,
+}
+
+impl<'a> AnswerJson<'a> {
+    pub(super) fn new<K: AsRef<[u8]>>(keys: &'a [K], answer: &'a Answer) -> Self {
+        Self {
+            allowed: answer.allowed,
+            delay_ms: millis(answer.delay),
+            refused_by: answer.refused_by.as_deref(),
+            limits: answer.limits.iter().map(|limit| LimitJson::new(keys, limit)).collect(),
+            use_id: None,
+            stats: None,
+        }
+    }
+
+    pub(super) fn with_use(mut self, id: Option<UseId>) -> Self {
+        self.use_id = Some(id.map(|id| id.to_string()));
+        self
+    }
+
+    pub(super) fn with_stats(mut self, stats: KeyStats) -> Self {
+        self.stats = Some(stats.into());
+        self
+    }
+}
+
+impl<'a> LimitJson<'a> {
+    fn new<K: AsRef<[u8]>>(keys: &'a [K], answer: &'a LimitAnswer) -> Self {
+        let LimitAnswer { key, rule, limit, verdict } = answer;
+        Self {
+            key: keys.get(*key).map_or(Cow::Borrowed(""), |key| shown(key.as_ref())),
+            rule,
+            limit: limit.to_string(),
+            amount: limit.amount,
+            period_ms: if limit.period == 0 { None } else { millis(limit.period) },
+            remaining: verdict.remaining,
+            rate: finite(verdict.rate),
+            retry_after_ms: if verdict.allowed { Some(0) } else { millis(verdict.delay) },
+            reset_ms: millis(verdict.reset),
+        }
+    }
+}
+
+impl<'a> TopJson<'a> {
+    pub(super) fn new(by: &'static str, keys: &'a [TopKey]) -> Self {
+        let row = |top: &'a TopKey| TopKeyJson {
+            key: shown(&top.key),
+            rule: &top.rule,
+            stats: top.stats.into(),
+        };
+        Self { by, keys: keys.iter().map(row).collect() }
+    }
+}
+
+/// A response with a JSON body.
+pub(super) fn respond(status: StatusCode, body: &impl Serialize) -> Response {
+    // Only maps with keys that are not strings can fail to encode, and there are none here.
+    let body = serde_json::to_vec(body).unwrap_or_default();
+    let mut response = (status, body).into_response();
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+/// The Retry-After of a refusal: whole seconds, rounded up. Where one limit cannot tell (a use in
+/// flight ends when it ends), what the others say; where none can, it asks to try in a second.
+pub(super) fn retry_after_s(answer: &Answer) -> u64 {
+    let known = |delay: &Nanos| *delay != Nanos::MAX;
+    let delay = Some(answer.delay).filter(known).or_else(|| {
+        let refused = answer.limits.iter().filter(|limit| !limit.verdict.allowed);
+        refused.map(|limit| limit.verdict.delay).filter(known).max()
+    });
+    delay.unwrap_or(0).div_ceil(SECOND).max(1)
+}
+
+/// Whole milliseconds, rounded up; `None` for the end of time.
+fn millis(span: Nanos) -> Option<u64> {
+    (span != Nanos::MAX).then(|| span.div_ceil(MILLISECOND))
+}
+
+fn finite(rate: f64) -> f64 {
+    if rate.is_nan() { 0.0 } else { rate.clamp(f64::MIN, f64::MAX) }
+}
+
+/// A key as it is shown: itself, or percent-encoded as for a path where it is not UTF-8.
+pub(super) fn shown(key: &[u8]) -> Cow<'_, str> {
+    match std::str::from_utf8(key) {
+        Ok(text) => Cow::Borrowed(text),
+        Err(_) => Cow::Owned(percent_encoded(key)),
+    }
+}
+
+fn percent_encoded(key: &[u8]) -> String {
+    let mut text = String::with_capacity(key.len() * 3);
+    for &byte in key {
+        if byte.is_ascii_alphanumeric() || b"-._~=:/".contains(&byte) {
+            text.push(char::from(byte));
+        } else {
+            // Writing to a string does not fail.
+            let _ = write!(text, "%{byte:02X}");
+        }
+    }
+    text
+}
+
+/// The bytes that a percent-encoded path segment stands for; `None` if a `%` lacks its digits.
+pub(super) fn percent_decoded(text: &str) -> Option<Vec<u8>> {
+    let mut bytes = text.bytes();
+    let mut decoded = Vec::with_capacity(text.len());
+    while let Some(byte) = bytes.next() {
+        if byte == b'%' {
+            let high = hex(bytes.next()?)?;
+            let low = hex(bytes.next()?)?;
+            decoded.push(high << 4 | low);
+        } else {
+            decoded.push(byte);
+        }
+    }
+    Some(decoded)
+}
+
+fn hex(digit: u8) -> Option<u8> {
+    char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_core::{Algorithm, Limit, Verdict};
+
+    use super::*;
+
+    #[test]
+    fn every_key_survives_the_path_encoding() {
+        let all: Vec<u8> = (0..=255).collect();
+        assert_eq!(percent_decoded(&percent_encoded(&all)), Some(all));
+        assert_eq!(percent_decoded("a+b%2f%2F"), Some(b"a+b//".to_vec()));
+        for broken in ["%", "%2", "%zz", "%+1", "a%"] {
+            assert_eq!(percent_decoded(broken), None, "{broken}");
+        }
+    }
+
+    #[test]
+    fn keys_are_shown_as_they_are_unless_json_cannot() {
+        assert_eq!(shown("ws ip=é %".as_bytes()), "ws ip=é %");
+        assert_eq!(shown(b"ws ip=\xff %"), "ws%20ip=%FF%20%25");
+    }
+
+    #[test]
+    fn spans_are_rounded_up_and_numbers_are_finite() {
+        assert_eq!(millis(0), Some(0));
+        assert_eq!(millis(1), Some(1));
+        assert_eq!(millis(MILLISECOND + 1), Some(2));
+        assert_eq!(millis(Nanos::MAX), None);
+        assert!(finite(f64::NAN) == 0.0 && finite(f64::INFINITY).is_finite());
+    }
+
+    #[test]
+    fn clients_are_asked_back_in_whole_seconds() {
+        let limit = |delay| LimitAnswer {
+            key: 0,
+            rule: "r".into(),
+            limit: Limit { amount: 1, period: SECOND, algorithm: Algorithm::FixedWindow },
+            verdict: Verdict { allowed: false, remaining: 0, rate: 1.0, delay, reset: delay },
+        };
+        let check = |delays: &[Nanos], expected| {
+            let limits: Vec<_> = delays.iter().copied().map(limit).collect();
+            let delay = delays.iter().copied().max().unwrap_or(0);
+            let answer = Answer { allowed: false, delay, refused_by: None, held: false, limits };
+            assert_eq!(retry_after_s(&answer), expected, "{delays:?}");
+        };
+        check(&[], 1);
+        check(&[1], 1);
+        check(&[SECOND], 1);
+        check(&[SECOND + 1, 1], 2);
+        check(&[Nanos::MAX], 1);
+        check(&[Nanos::MAX, 5 * SECOND], 5);
+    }
+}

@@ -1,0 +1,103 @@
+//! `GET` and `DELETE /v1/keys/{key}`, and `GET /v1/top`: look at keys, or forget one.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::{StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use tidegate_core::Op;
+
+use super::json::{AnswerJson, TopJson, percent_decoded, respond};
+use super::problem::Problem;
+use super::router::Context;
+use crate::limiter::{TopBy, Unfit};
+
+/// How many keys `/v1/top` lists unless told otherwise.
+const TOP_COUNT_DEFAULT: usize = 20;
+/// The most keys that `/v1/top` lists.
+const TOP_COUNT_MAX: usize = 1_000;
+
+/// The key in the path: any bytes at all, percent-encoded.
+fn key_in(uri: &Uri) -> Result<Vec<u8>, Problem> {
+    if uri.query().is_some() {
+        // Somebody forgot to encode a `?`: cut off, it would name another key.
+        let detail = "no query is taken here; a ? in a key is written %3F";
+        return Err(Problem::bad_request("query", detail));
+    }
+    let encoded = uri.path().strip_prefix("/v1/keys/").unwrap_or_default();
+    let key = percent_decoded(encoded).ok_or_else(|| {
+        Problem::bad_request("key_encoding", "a % in the path needs two hexadecimal digits")
+    })?;
+    if key.len() > tidegate_core::key::KEY_BYTES_MAX {
+        return Err(Unfit::KeyTooLong.into());
+    }
+    Ok(key)
+}
+
+/// Peeks at one key. Never refused: the verdict is in the body.
+pub(super) async fn show(
+    State(context): State<Arc<Context>>,
+    uri: Uri,
+) -> Result<Response, Problem> {
+    let keys = [key_in(&uri)?];
+    let now = context.desk.now();
+    context.gate.uses.lapse(now);
+    let answer = context.desk.decide_held(&[&keys[0]], Op::Peek(1), now)?;
+    let stats = context.gate.limiter.stats(&keys[0], now);
+    Ok(respond(StatusCode::OK, &AnswerJson::new(&keys, &answer).with_stats(stats)))
+}
+
+/// Forgets one key. A key that was never used is as good as forgotten.
+pub(super) async fn reset(
+    State(context): State<Arc<Context>>,
+    uri: Uri,
+) -> Result<Response, Problem> {
+    context.gate.limiter.reset(&key_in(&uri)?);
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// Lists the busiest or the most refused keys.
+pub(super) async fn top(
+    State(context): State<Arc<Context>>,
+    uri: Uri,
+) -> Result<Response, Problem> {
+    let (name, by, count) = top_query(uri.query().unwrap_or_default())?;
+    // A scan reads the whole table: off the loops that answer, and a few at a time.
+    let Ok(_place) = context.scans.acquire().await else {
+        return Err(scan_failed());
+    };
+    let limiter = context.gate.limiter.clone();
+    let scan = tokio::task::spawn_blocking(move || limiter.top(by, count));
+    let keys = scan.await.map_err(|_| scan_failed())?;
+    Ok(respond(StatusCode::OK, &TopJson::new(name, &keys)))
+}
+
+fn scan_failed() -> Problem {
+    let detail = "the keys could not be listed";
+    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "scan", detail)
+}
+
+fn top_query(query: &str) -> Result<(&'static str, TopBy, usize), Problem> {
+    let (mut name, mut by, mut count) = ("used", TopBy::Used, TOP_COUNT_DEFAULT);
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        match pair.split_once('=') {
+            Some(("by", "used")) => (name, by) = ("used", TopBy::Used),
+            Some(("by", "refused")) => (name, by) = ("refused", TopBy::Refused),
+            Some(("by", _)) => {
+                return Err(Problem::bad_request("query", "by: used or refused"));
+            }
+            Some(("count", text)) => {
+                let number =
+                    text.parse().ok().filter(|number| (1..=TOP_COUNT_MAX).contains(number));
+                count = number.ok_or_else(|| {
+                    Problem::bad_request("query", format!("count: 1 to {TOP_COUNT_MAX}"))
+                })?;
+            }
+            _ => {
+                let detail = format!("{pair}: only by and count are known here");
+                return Err(Problem::bad_request("query", detail));
+            }
+        }
+    }
+    Ok((name, by, count))
+}

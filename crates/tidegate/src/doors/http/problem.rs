@@ -1,0 +1,98 @@
+//! What the HTTP door says when it cannot do as asked: `application/problem+json` (RFC 9457).
+//!
+//! A problem that is the client's fault carries the reason under which it is counted; the router
+//! counts it once, when the response leaves.
+
+use std::borrow::Cow;
+
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
+use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+
+use crate::limiter::Unfit;
+use crate::uses::HoldError;
+
+/// The label under which bad input is counted; rides on the response to the router.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Counted(pub(super) &'static str);
+
+/// An answer that is not what the client asked for.
+#[derive(Debug)]
+pub(super) struct Problem {
+    status: StatusCode,
+    reason: &'static str,
+    detail: Cow<'static, str>,
+    header: Option<(HeaderName, &'static str)>,
+}
+
+impl Problem {
+    pub(super) fn new(
+        status: StatusCode,
+        reason: &'static str,
+        detail: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        Self { status, reason, detail: detail.into(), header: None }
+    }
+
+    pub(super) fn bad_request(reason: &'static str, detail: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, reason, detail)
+    }
+
+    pub(super) fn with(mut self, name: HeaderName, value: &'static str) -> Self {
+        self.header = Some((name, value));
+        self
+    }
+}
+
+impl From<Unfit> for Problem {
+    fn from(unfit: Unfit) -> Self {
+        if unfit == Unfit::NeedsEnd {
+            let detail = "this key limits uses in flight: send \"hold_ms\", and end the use with \
+                          DELETE /v1/uses/{id}";
+            return Self::bad_request(unfit.reason(), detail);
+        }
+        Self::bad_request(unfit.reason(), unfit.to_string())
+    }
+}
+
+impl From<HoldError> for Problem {
+    fn from(error: HoldError) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "uses_full", error.to_string())
+            .with(RETRY_AFTER, "1")
+    }
+}
+
+#[derive(Serialize)]
+struct ProblemJson<'a> {
+    r#type: &'static str,
+    title: &'static str,
+    status: u16,
+    detail: &'a str,
+    reason: &'static str,
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let body = serde_json::to_vec(&ProblemJson {
+            r#type: "about:blank",
+            title: self.status.canonical_reason().unwrap_or("Error"),
+            status: self.status.as_u16(),
+            detail: &self.detail,
+            reason: self.reason,
+        })
+        // A struct of numbers and strings always encodes.
+        .unwrap_or_default();
+        let mut response = (self.status, body).into_response();
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        if let Some((name, value)) = self.header {
+            headers.insert(name, HeaderValue::from_static(value));
+        }
+        if self.status.is_client_error() {
+            response.extensions_mut().insert(Counted(self.reason));
+        }
+        response
+    }
+}

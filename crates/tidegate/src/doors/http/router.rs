@@ -1,0 +1,81 @@
+//! Which path leads where, and what every request passes on its way in and out.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::header::X_CONTENT_TYPE_OPTIONS;
+use axum::http::{HeaderValue, Request, StatusCode};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{delete, get, post};
+use tokio::sync::Semaphore;
+
+use super::host::{self, Local};
+use super::problem::{Counted, Problem};
+use super::{check, health, keys};
+use crate::doors::Gate;
+use crate::limiter::Desk;
+use crate::metrics::Door;
+
+/// How many scans of the whole table run at once.
+const SCANS_MAX: usize = 2;
+
+/// What every handler sees.
+pub(super) struct Context {
+    pub(super) gate: Gate,
+    pub(super) desk: Desk,
+    pub(super) scans: Semaphore,
+}
+
+impl Context {
+    pub(super) fn new(gate: Gate) -> Arc<Self> {
+        let desk = gate.limiter.desk(Door::Http);
+        Arc::new(Self { gate, desk, scans: Semaphore::new(SCANS_MAX) })
+    }
+}
+
+/// All paths of this floor.
+pub(super) fn router(context: Arc<Context>) -> Router {
+    let key = get(keys::show).delete(keys::reset);
+    Router::new()
+        .route("/healthz", get(health::healthz))
+        .route("/readyz", get(health::readyz))
+        .route("/metrics", get(health::metrics))
+        .route("/v1/check", post(check::check))
+        // The empty key is a key; a slash in a key need not be encoded.
+        .route("/v1/keys/", key.clone())
+        .route("/v1/keys/{*key}", key)
+        .route("/v1/uses/{id}", delete(check::end))
+        .route("/v1/top", get(keys::top))
+        .fallback(unknown_path)
+        .method_not_allowed_fallback(unknown_method)
+        .layer(from_fn_with_state(context.clone(), pass))
+        .with_state(context)
+}
+
+/// Checks the Host on the way in; counts what was bad on the way out.
+async fn pass(State(context): State<Arc<Context>>, request: Request<Body>, next: Next) -> Response {
+    let local = request.extensions().get::<Local>().copied();
+    let names = context.gate.admin.host_names();
+    let checked = host::check(request.headers(), request.uri(), local, &names);
+    let mut response = match checked {
+        Ok(()) => next.run(request).await,
+        Err(problem) => problem.into_response(),
+    };
+    if let Some(Counted(reason)) = response.extensions_mut().remove::<Counted>() {
+        context.gate.metrics.bad_input(Door::Http, reason);
+    }
+    response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
+async fn unknown_path() -> Problem {
+    Problem::new(StatusCode::NOT_FOUND, "path", "there is nothing at this path")
+}
+
+async fn unknown_method() -> Problem {
+    let detail = "this path does not take that method; see the Allow header";
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method", detail)
+}

@@ -1,0 +1,128 @@
+//! The HTTP door without sockets: the router as a service, on a clock that stands still.
+
+mod api;
+mod bounds;
+mod connection;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::http::header::{CONTENT_TYPE, HOST};
+use axum::http::{HeaderMap, Request, StatusCode};
+use serde_json::Value;
+use tidegate_core::rules::{OnFull, OnStoreError, Pattern, Rule, RuleSet};
+use tidegate_core::time::{MINUTE, SECOND};
+use tidegate_core::{Algorithm, Limit, Now};
+use tower::ServiceExt;
+
+use super::router::{Context, router};
+use crate::clock::Clock;
+use crate::doors::{Admin, Gate, Shutdown};
+use crate::limiter::Limiter;
+use crate::metrics::{Door, Metrics};
+use crate::stores::memory;
+use crate::uses::Uses;
+
+/// `ws ip=*` has 3 per 10 s, `jobs` 2 in flight, `both *` 5 per 10 s and 1 in flight; others none.
+fn rules() -> RuleSet {
+    let gcra = |amount| {
+        let algorithm = Algorithm::Gcra { burst: amount };
+        Limit { amount, period: 10 * SECOND, algorithm }
+    };
+    let algorithm = Algorithm::InFlight { per_window: false };
+    let in_flight = |amount| Limit { amount, period: 0, algorithm };
+    let rule = |name: &str, pattern: &str, limits| Rule {
+        name: name.into(),
+        pattern: Pattern::new(pattern),
+        limits,
+        shared: false,
+        shadow: false,
+        on_store_error: OnStoreError::Allow,
+        on_full: OnFull::Share,
+    };
+    let rules = vec![
+        rule("ws-ip", "ws ip=*", vec![gcra(3)]),
+        rule("jobs", "jobs", vec![in_flight(2)]),
+        rule("both", "both *", vec![gcra(5), in_flight(1)]),
+    ];
+    RuleSet::new(rules, None)
+}
+
+/// A door and what stands behind it.
+struct House {
+    clock: Clock,
+    gate: Gate,
+    router: Router,
+}
+
+/// What came back.
+struct Reply {
+    status: StatusCode,
+    headers: HeaderMap,
+    json: Value,
+    text: String,
+}
+
+impl Reply {
+    fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.to_str().unwrap())
+    }
+}
+
+impl House {
+    fn new() -> Self {
+        let clock = Clock::manual(Now { mono: MINUTE, unix: 1_000 * MINUTE });
+        let metrics = Arc::new(Metrics::default());
+        let settings = memory::Settings { max_keys: 10_000, max_bytes: 16 << 20 };
+        let limiter = Limiter::new(clock.clone(), metrics.clone(), rules(), settings);
+        let admin = Admin::new();
+        admin.set_ready(true);
+        let gate = Gate {
+            uses: Arc::new(Uses::new(limiter.desk(Door::Http))),
+            limiter,
+            clock: clock.clone(),
+            metrics,
+            admin,
+            allow: Arc::default(),
+            shutdown: Shutdown::new(),
+        };
+        let router = router(Context::new(gate.clone()));
+        Self { clock, gate, router }
+    }
+
+    async fn send(&self, request: Request<Body>) -> Reply {
+        let response = self.router.clone().oneshot(request).await.unwrap();
+        let (parts, body) = response.into_parts();
+        let bytes = to_bytes(body, 1 << 20).await.unwrap();
+        let text = String::from_utf8(bytes.to_vec()).unwrap();
+        let json = serde_json::from_str(&text).unwrap_or(Value::Null);
+        Reply { status: parts.status, headers: parts.headers, json, text }
+    }
+
+    async fn ask(&self, method: &str, path: &str) -> Reply {
+        self.send(request(method, path).body(Body::empty()).unwrap()).await
+    }
+
+    async fn check(&self, body: impl ToString) -> Reply {
+        let request = request("POST", "/v1/check").header(CONTENT_TYPE, "application/json");
+        self.send(request.body(Body::from(body.to_string())).unwrap()).await
+    }
+
+    /// How often bad input was counted under `reason`.
+    fn bad_input(&self, reason: &str) -> u64 {
+        let text = self.gate.metrics.encode(self.gate.limiter.size());
+        let label = format!("reason=\"{reason}\"");
+        let is_ours = |line: &&str| {
+            line.starts_with("tidegate_bad_input_total{")
+                && line.contains("door=\"http\"")
+                && line.contains(&label)
+        };
+        let count = |line: &str| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap();
+        text.lines().find(is_ours).map_or(0, count)
+    }
+}
+
+fn request(method: &str, path: &str) -> axum::http::request::Builder {
+    Request::builder().method(method).uri(path).header(HOST, "localhost:8080")
+}
