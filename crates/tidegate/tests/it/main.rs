@@ -1,6 +1,7 @@
 //! Drives the real program: every test spawns the binary on free ports and talks to it.
 
 mod cli;
+mod http;
 mod program;
 mod reload;
 mod serve;
