@@ -1,0 +1,288 @@
+//! The load: clients spread over threads, sending in a closed or an open loop.
+//!
+//! Closed: each client keeps a window of requests outstanding, so a slow server is asked less.
+//! Open: requests leave on a schedule whatever comes back, and latency counts from when a request
+//! was to leave, so that a stall shows in full.
+
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tidegate_core::Nanos;
+use tidegate_core::time::{MILLISECOND, SECOND};
+
+use super::client::{self, Client, Desk};
+use super::keys::{Choice, Keys};
+use crate::clock::Clock;
+use crate::doors::text::mmsg::{BATCH, Inbox, Outbox};
+
+/// How often progress is told.
+const PROGRESS_EVERY: Duration = Duration::from_millis(250);
+
+/// How often a thread looks for replies that will not come.
+const GIVE_UP_EVERY: Nanos = 100 * MILLISECOND;
+
+/// The longest sleep while nothing happens.
+const POLL_MAX: Nanos = 20 * MILLISECOND;
+
+/// Requests that one client of an open loop can have outstanding. Beyond it they count as lost.
+const OPEN_WINDOW: usize = 4096;
+
+/// When requests leave.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Pace {
+    /// When earlier ones were answered.
+    Closed { window: usize },
+    /// On schedule.
+    Open { per_second: u64 },
+}
+
+/// When to stop: whichever comes first.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Until {
+    pub(super) span: Nanos,
+    pub(super) count: u64,
+}
+
+/// A load to put on a server.
+#[derive(Clone, Debug)]
+pub(super) struct Load {
+    pub(super) server: SocketAddr,
+    pub(super) clients: usize,
+    pub(super) threads: usize,
+    pub(super) burst: usize,
+    pub(super) pace: Pace,
+    pub(super) keys: u64,
+    pub(super) choice: Choice,
+    pub(super) until: Until,
+}
+
+/// What came of it.
+pub(super) struct Tally {
+    pub(super) sent: u64,
+    pub(super) answered: u64,
+    pub(super) lost: u64,
+    /// From the first request to the last.
+    pub(super) elapsed: Nanos,
+    /// In nanoseconds.
+    pub(super) latency: Histogram<u64>,
+}
+
+impl Load {
+    /// Runs to the end; tells `progress` now and then how many were answered, and since when.
+    pub(super) fn run(&self, progress: impl Fn(u64, Nanos)) -> io::Result<Tally> {
+        let clock = Clock::system();
+        let start = clock.now().mono;
+        let answered = AtomicU64::new(0);
+        let results = thread::scope(|scope| {
+            let threads: Vec<_> = (0..self.threads)
+                .map(|number| {
+                    let (answered, clock) = (&answered, clock.clone());
+                    scope.spawn(move || self.station(number, clock, answered))
+                })
+                .collect();
+            while threads.iter().any(|thread| !thread.is_finished()) {
+                thread::sleep(PROGRESS_EVERY.min(Duration::from_nanos(self.until.span)));
+                progress(answered.load(Relaxed), clock.now().mono - start);
+            }
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap_or_else(|_| Err(io::Error::other("a panic"))))
+                .collect::<io::Result<Vec<_>>>()
+        })?;
+        let mut total = Tally { sent: 0, answered: 0, lost: 0, elapsed: 1, latency: histogram() };
+        for (desk, elapsed) in results {
+            total.sent += desk.sent;
+            total.answered += desk.answered;
+            total.lost += desk.lost;
+            total.elapsed = total.elapsed.max(elapsed);
+            // Both have the same bounds, so this cannot fail.
+            let _ = total.latency.add(&desk.latency);
+        }
+        Ok(total)
+    }
+
+    /// Makes the server remember every key, so that none is new when it is measured.
+    pub(super) fn touch_every_key(&self) -> io::Result<()> {
+        let touch = Load {
+            clients: 8,
+            threads: 1,
+            burst: BATCH / 2,
+            pace: Pace::Closed { window: BATCH },
+            choice: Choice::InTurn,
+            until: Until { span: Nanos::MAX / 2, count: self.keys },
+            ..self.clone()
+        };
+        touch.run(|_, _| ()).map(|_| ())
+    }
+
+    /// The work of one thread.
+    fn station(
+        &self,
+        number: usize,
+        clock: Clock,
+        answered: &AtomicU64,
+    ) -> io::Result<(Desk, Nanos)> {
+        let share = |whole: usize| (whole + self.threads - 1 - number) / self.threads;
+        let sockets = (0..share(self.clients))
+            .map(|_| client::open(self.server))
+            .collect::<io::Result<Vec<_>>>()?;
+        let window = match self.pace {
+            Pace::Closed { window } => window,
+            Pace::Open { .. } => OPEN_WINDOW,
+        };
+        let desk = Desk {
+            inbox: Inbox::new(false),
+            outbox: Outbox::new(),
+            keys: Keys::new(self.keys, self.choice, number as u64),
+            server: self.server.into(),
+            latency: histogram(),
+            sent: 0,
+            answered: 0,
+            lost: 0,
+        };
+        let mut station = Station {
+            load: self,
+            clients: sockets.iter().map(|_| Client::new(window)).collect(),
+            sockets: &sockets,
+            ready: sockets.iter().map(|s| PollFd::new(s, PollFlags::IN)).collect(),
+            desk,
+            clock,
+            quota: self.until.count.div_ceil(self.threads as u64),
+            next: 0,
+        };
+        let elapsed = station.run(answered)?;
+        Ok((station.desk, elapsed))
+    }
+}
+
+fn histogram() -> Histogram<u64> {
+    const MINUTE: u64 = 60 * SECOND;
+    Histogram::new_with_bounds(1, MINUTE, 3).expect("the bounds are sound")
+}
+
+/// One thread with its share of the clients.
+struct Station<'a> {
+    load: &'a Load,
+    sockets: &'a [UdpSocket],
+    clients: Vec<Client>,
+    ready: Vec<PollFd<'a>>,
+    desk: Desk,
+    clock: Clock,
+    quota: u64,
+    /// The client whose turn it is in an open loop.
+    next: usize,
+}
+
+impl<'a> Station<'a> {
+    fn run(&mut self, answered: &AtomicU64) -> io::Result<Nanos> {
+        let start = self.clock.now().mono;
+        let end = start.saturating_add(self.load.until.span);
+        let mut look = start + GIVE_UP_EVERY;
+        let mut told = 0;
+        for at in 0..self.clients.len() {
+            self.refill(at);
+        }
+        loop {
+            let now = self.clock.now().mono;
+            if now >= end || self.desk.sent >= self.quota {
+                break;
+            }
+            let due = self.send_due(start, now);
+            self.wait(due.min(end).saturating_sub(now).min(POLL_MAX))?;
+            for at in 0..self.clients.len() {
+                if self.ready[at].revents().contains(PollFlags::IN) {
+                    self.take(at);
+                    self.refill(at);
+                }
+            }
+            if now >= look {
+                look = now + GIVE_UP_EVERY;
+                self.give_up(now);
+            }
+            answered.fetch_add(self.desk.answered - told, Relaxed);
+            told = self.desk.answered;
+        }
+        let elapsed = self.clock.now().mono - start;
+        self.drain()?;
+        Ok(elapsed)
+    }
+
+    fn socket(&self, at: usize) -> BorrowedFd<'a> {
+        self.sockets[at].as_fd()
+    }
+
+    fn take(&mut self, at: usize) {
+        let socket = self.socket(at);
+        while self.clients[at].receive(&mut self.desk, socket, &self.clock) {}
+    }
+
+    /// Closed loop: fills the window of client `at`, in whole bursts.
+    fn refill(&mut self, at: usize) {
+        let Pace::Closed { .. } = self.load.pace else { return };
+        let socket = self.socket(at);
+        while self.clients[at].room() >= self.load.burst && self.desk.sent < self.quota {
+            let room = self.clients[at].room().min(BATCH);
+            let count = if self.load.burst > 1 { self.load.burst } else { room };
+            let now = self.clock.now().mono;
+            self.clients[at].send(&mut self.desk, socket, count, now);
+        }
+    }
+
+    /// Open loop: sends what is due; returns when the next is.
+    fn send_due(&mut self, start: Nanos, now: Nanos) -> Nanos {
+        let Pace::Open { per_second } = self.load.pace else { return Nanos::MAX };
+        let threads = self.load.threads as u128;
+        let burst = self.load.burst as u64;
+        loop {
+            let nanos = u128::from(self.desk.sent) * u128::from(SECOND) * threads;
+            let due = start + (nanos / u128::from(per_second)) as u64;
+            if due > now || self.desk.sent >= self.quota {
+                return due;
+            }
+            let at = self.next;
+            self.next = (at + 1) % self.clients.len();
+            let socket = self.socket(at);
+            let room = self.clients[at].room() as u64;
+            self.clients[at].send(&mut self.desk, socket, burst as usize, due);
+            let unsent = burst.saturating_sub(room);
+            self.desk.sent += unsent;
+            self.desk.lost += unsent;
+        }
+    }
+
+    fn wait(&mut self, span: Nanos) -> io::Result<()> {
+        let timeout = Timespec {
+            tv_sec: (span / SECOND) as i64,
+            tv_nsec: (span % SECOND) as _,
+        };
+        match poll(&mut self.ready, Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn give_up(&mut self, now: Nanos) {
+        for client in &mut self.clients {
+            client.give_up(&mut self.desk, now);
+        }
+    }
+
+    /// Waits for the last replies.
+    fn drain(&mut self) -> io::Result<()> {
+        while !self.clients.iter().all(Client::is_idle) {
+            self.wait(POLL_MAX)?;
+            for at in 0..self.clients.len() {
+                self.take(at);
+            }
+            let now = self.clock.now().mono;
+            self.give_up(now);
+        }
+        Ok(())
+    }
+}

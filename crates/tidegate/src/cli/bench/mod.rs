@@ -1,0 +1,202 @@
+//! `tidegate bench`: the load generator, and the comparison with a plain echo server.
+//!
+//! - [`load`]: sends requests and measures the answers
+//! - [`client`]: one client socket and what it has outstanding
+//! - [`keys`]: which keys are asked for, and how unevenly
+//! - [`subject`]: the server under load, started here or already running, and its CPU time
+//! - [`compare`]: ours and the peer, in turns
+//! - [`report`]: what is printed
+//! - [`echo`]: the peer
+//!
+//! Benchmarks are not tests: nothing here passes or fails.
+
+mod client;
+mod compare;
+mod echo;
+mod keys;
+mod load;
+mod report;
+mod subject;
+
+use std::io::{self, IsTerminal, Write};
+use std::net::SocketAddr;
+
+use anyhow::{Result, bail};
+use clap::{Args, Subcommand, ValueEnum};
+use tidegate_core::time::SECOND;
+
+use self::keys::Choice;
+use self::load::{Load, Pace, Until};
+use self::subject::Subject;
+use crate::doors::text::mmsg::BATCH;
+
+/// Puts a door under load and reports throughput, latency and the server's CPU time.
+#[derive(Args, Clone, Debug)]
+pub struct Bench {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand, Clone, Debug)]
+enum What {
+    /// The text door (UDP).
+    Text(Box<Text>),
+    /// The peer of the comparison: sends every datagram back as it came.
+    #[command(hide = true)]
+    Echo(Echo),
+}
+
+/// The arguments of `tidegate bench echo`.
+#[derive(Args, Clone, Debug)]
+struct Echo {
+    /// Where to listen.
+    #[arg(long, default_value = "127.0.0.1:0")]
+    listen: SocketAddr,
+}
+
+/// A server to measure beside ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Peer {
+    /// A plain recvmmsg/sendmmsg echo server.
+    Echo,
+}
+
+/// The arguments of `tidegate bench text`.
+#[derive(Args, Clone, Debug)]
+struct Text {
+    /// A running server's text door; without it a server is started for the run.
+    #[arg(long, value_name = "ADDR")]
+    server: Option<SocketAddr>,
+    /// The process id of that server, to tell its CPU time.
+    #[arg(long, value_name = "PID", requires = "server")]
+    server_pid: Option<u32>,
+    /// Client sockets.
+    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    clients: u32,
+    /// Threads that the clients are spread over.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    threads: u32,
+    /// Closed loop: requests that each client has outstanding (default: 1, or the burst).
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096), conflicts_with = "rate")]
+    window: Option<u32>,
+    /// Requests that a client sends at once.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=BATCH as i64))]
+    burst: u32,
+    /// Open loop: requests per second from all clients together, answered or not.
+    #[arg(long, value_name = "PER_SECOND", value_parser = clap::value_parser!(u64).range(1..))]
+    rate: Option<u64>,
+    /// Different keys in play.
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
+    keys: u64,
+    /// Zipf exponent of how unevenly keys are used; 0 is evenly.
+    #[arg(long, default_value_t = 0.0)]
+    skew: f64,
+    /// How long to send (each round, in a comparison).
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    seconds: u64,
+    /// Stop after this many requests, if that comes first.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// Compare with a peer: the same load on both, in turns.
+    #[arg(long, value_enum, conflicts_with_all = ["server", "rate"])]
+    peer: Option<Peer>,
+    /// Rounds of a comparison.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Text {
+    fn load(&self, server: SocketAddr) -> Result<Load> {
+        if !(0.0..=10.0).contains(&self.skew) {
+            bail!("--skew must lie between 0 and 10");
+        }
+        let window = self.window.unwrap_or(self.burst);
+        if window < self.burst {
+            bail!("--window {window} is too small for --burst {}", self.burst);
+        }
+        Ok(Load {
+            server,
+            clients: self.clients as usize,
+            threads: self.threads.min(self.clients) as usize,
+            burst: self.burst as usize,
+            pace: match self.rate {
+                Some(per_second) => Pace::Open { per_second },
+                None => Pace::Closed { window: window as usize },
+            },
+            keys: self.keys,
+            choice: Choice::Skewed(self.skew),
+            until: Until {
+                span: self.seconds * SECOND,
+                count: self.count.unwrap_or(u64::MAX),
+            },
+        })
+    }
+}
+
+/// Runs `tidegate bench …`.
+///
+/// # Errors
+/// When the server cannot be started or reached, or when the numbers make no sense together.
+pub fn run(bench: &Bench) -> Result<()> {
+    match &bench.what {
+        What::Echo(echo) => Ok(echo::serve(echo.listen)?),
+        What::Text(text) => match text.peer {
+            Some(Peer::Echo) => compare::run(text),
+            None => one(text),
+        },
+    }
+}
+
+/// One server under load, once.
+fn one(text: &Text) -> Result<()> {
+    let subject = match text.server {
+        Some(address) => Subject::running(address, text.server_pid),
+        None => Subject::ours()?,
+    };
+    let load = text.load(subject.address())?;
+    if text.server.is_none() {
+        load.touch_every_key()?;
+    }
+    let run = measure("text", &subject, &load)?;
+    if text.json {
+        println!("{:#}", report::json(&run));
+    } else {
+        print!("{}", report::human(&run, &load));
+    }
+    Ok(())
+}
+
+/// What one run showed.
+struct Run {
+    tally: load::Tally,
+    /// Nanoseconds that the server was on a CPU, where its process is known.
+    cpu: Option<u64>,
+}
+
+impl Run {
+    /// The server's CPU nanoseconds for each request that it answered.
+    fn cpu_per_request(&self) -> Option<f64> {
+        let answered = self.tally.answered;
+        self.cpu.filter(|_| answered > 0).map(|cpu| cpu as f64 / answered as f64)
+    }
+}
+
+fn measure(name: &str, subject: &Subject, load: &Load) -> Result<Run> {
+    let before = subject.cpu();
+    let terminal = io::stderr().is_terminal();
+    let tally = load.run(|answered, elapsed| {
+        if terminal {
+            let rate = answered as f64 / (elapsed.max(1) as f64 / SECOND as f64);
+            eprint!("\r{name}: {answered} answered, {rate:.0} per second ");
+            let _ = io::stderr().flush();
+        }
+    })?;
+    if terminal {
+        eprint!("\r\x1b[K");
+    }
+    let cpu = before.zip(subject.cpu()).map(|(before, after)| after.saturating_sub(before));
+    Ok(Run { tally, cpu })
+}

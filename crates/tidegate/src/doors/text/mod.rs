@@ -1,0 +1,105 @@
+//! The text door: seed 000's protocol, one datagram asks and one answers.
+//!
+//! - [`corridor`]: parse, decide, encode, without a socket
+//! - [`turn`]: one loop: receive a batch, answer it, send the replies
+//! - [`grouping`]: which replies leave in one send
+//! - [`socket`]: binding, one socket for each loop
+//! - [`mmsg`]: batched system calls
+//!
+//! For every address there is one loop for each core, each on a thread of its own with a socket
+//! of its own; the kernel spreads clients over them. The bytes of the protocol are the business
+//! of `tidegate_wire::text`.
+
+mod corridor;
+mod grouping;
+pub(crate) mod mmsg;
+pub(crate) mod socket;
+mod turn;
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZero;
+use std::thread;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub use self::corridor::{Replies, answer_batch};
+use self::turn::Loop;
+use super::{Gate, Serving};
+use crate::config::listen::{Allow, Listen};
+use crate::metrics::Door;
+
+/// The port of the built-in default.
+const PORT: u16 = 2000;
+
+/// The `[text]` table.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Where it listens.
+    pub listen: Listen,
+    /// Who may ask. Others are not answered.
+    #[serde(skip_serializing_if = "Allow::is_open")]
+    pub allow: Allow,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, PORT));
+        Self { listen: address.into(), allow: Allow::default() }
+    }
+}
+
+/// A door whose addresses are taken and that answers nobody yet.
+pub struct Bound {
+    /// For each address, its sockets: one for each loop.
+    wires: Vec<Vec<socket::Wire>>,
+}
+
+/// Takes every address of `config`, or none.
+///
+/// # Errors
+/// The address that cannot be had, and why.
+pub fn bind(config: &Config) -> io::Result<Bound> {
+    let wires = config
+        .listen
+        .addresses()
+        .iter()
+        .map(|&address| socket::bind(address, loops()))
+        .collect::<io::Result<_>>()?;
+    Ok(Bound { wires })
+}
+
+/// Loops for each address: one for each core.
+pub(crate) fn loops() -> usize {
+    thread::available_parallelism().map_or(1, NonZero::get)
+}
+
+impl Bound {
+    /// The addresses in file order, with the ports that were taken.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        let first = |wires: &Vec<socket::Wire>| wires.first()?.socket.local_addr().ok();
+        self.wires.iter().filter_map(first).collect()
+    }
+
+    /// Begins to answer, on threads of its own.
+    ///
+    /// # Panics
+    /// If the system refuses a thread.
+    #[must_use]
+    pub fn serve(self, gate: Gate) -> Serving {
+        let start = |(number, wire): (usize, socket::Wire)| {
+            let gate = gate.clone();
+            thread::Builder::new()
+                .name(format!("text-{number}"))
+                .spawn(move || {
+                    let desk = gate.limiter.desk(Door::Text);
+                    Loop::new(wire, desk, gate.allow).run(&gate.shutdown);
+                })
+                .expect("the system has threads left at start-up")
+        };
+        Serving::threads(self.wires.into_iter().flatten().enumerate().map(start).collect())
+    }
+}

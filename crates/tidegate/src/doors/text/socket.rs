@@ -1,0 +1,103 @@
+//! Opening this door's sockets: one for each loop, all of one address sharing its port.
+//!
+//! Nothing here receives or sends.
+
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::mmsg;
+
+/// How long a loop sleeps in the kernel before it looks whether the door is closing.
+pub(crate) const NOTICE_SHUTDOWN: Duration = Duration::from_millis(200);
+
+/// How long one send may wait for room. Datagrams may be lost; loops may not hang.
+const SEND_MAX: Duration = Duration::from_millis(100);
+
+/// Bytes of datagrams that wait in the kernel for each loop, as far as the system allows.
+const BACKLOG_BYTES: usize = 4 << 20;
+
+/// A bound socket and what the kernel can do for it.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    /// The socket, blocking, with timeouts.
+    pub(crate) socket: UdpSocket,
+    /// Whether datagrams say which of our addresses they came to.
+    pub(crate) locals: bool,
+    /// Whether one send can become several datagrams.
+    pub(crate) segments: bool,
+}
+
+/// Binds `count` sockets to `address`, or none. Port 0 takes a free port, the same for all.
+///
+/// The first binds alone, so that an address which another process has is refused even if that
+/// process shares it; only then does it agree to share with its siblings.
+pub(crate) fn bind(address: SocketAddr, count: usize) -> io::Result<Vec<Wire>> {
+    let first = open(address)?;
+    first.bind(&address.into())?;
+    first.set_reuse_port(true)?;
+    let bound = first.local_addr()?;
+    let mut wires = vec![dress(first, address)?];
+    for _ in 1..count {
+        let sibling = open(address)?;
+        sibling.set_reuse_port(true)?;
+        sibling.bind(&bound)?;
+        wires.push(dress(sibling, address)?);
+    }
+    Ok(wires)
+}
+
+fn open(address: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+    if address.is_ipv6() {
+        // So that both wildcards can be listed side by side.
+        socket.set_only_v6(true)?;
+    }
+    // The system may grant less; that is no reason to stay closed.
+    let _ = socket.set_recv_buffer_size(BACKLOG_BYTES);
+    Ok(socket)
+}
+
+fn dress(socket: Socket, address: SocketAddr) -> io::Result<Wire> {
+    socket.set_read_timeout(Some(NOTICE_SHUTDOWN))?;
+    socket.set_write_timeout(Some(SEND_MAX))?;
+    let locals = address.ip().is_unspecified();
+    if locals {
+        mmsg::report_locals(socket.as_fd(), address.is_ipv6())?;
+    }
+    let segments = mmsg::can_segment(socket.as_fd());
+    Ok(Wire { socket: socket.into(), locals, segments })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn loopback() -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], 0))
+    }
+
+    #[test]
+    fn siblings_share_one_port_and_nobody_else_does() {
+        let ours = bind(loopback(), 3).expect("three siblings bind");
+        let address = ours[0].socket.local_addr().expect("bound");
+        for wire in &ours {
+            assert_eq!(wire.socket.local_addr().expect("bound"), address);
+        }
+        let second = bind(address, 1).expect_err("another door must not share the port");
+        assert_eq!(second.kind(), io::ErrorKind::AddrInUse);
+        drop(ours);
+        bind(address, 2).expect("the port is free again at once");
+    }
+
+    #[test]
+    fn both_wildcards_stand_side_by_side() {
+        let v6 = bind("[::]:0".parse().expect("an address"), 2).expect("IPv6 wildcard");
+        let port = v6[0].socket.local_addr().expect("bound").port();
+        let v4 = SocketAddr::from(([0, 0, 0, 0], port));
+        bind(v4, 2).expect("IPv4 wildcard on the same port");
+    }
+}

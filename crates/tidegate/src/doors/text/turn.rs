@@ -1,0 +1,182 @@
+//! One loop of the door: receive a batch, answer it, send the replies.
+//!
+//! A loop owns its socket, its buffers and its place at the limiter, and shares nothing with the
+//! other loops. Whatever a datagram holds and whatever the kernel says, the loop goes on.
+
+use std::io::{self, IoSlice};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+
+use super::corridor::{Replies, answer_batch};
+use super::grouping::{Grouping, Parcel};
+use super::mmsg::{Address, BATCH, Inbox, Local, Message, Outbox};
+use super::socket::Wire;
+use crate::config::listen::Allow;
+use crate::limiter::Desk;
+use crate::metrics::Door;
+use crate::shutdown::Shutdown;
+
+/// Batches that are still answered after the door began to close, if they are already there.
+const DRAIN_TURNS_MAX: usize = 1024;
+
+/// The pause after an error of the socket itself, so that a lasting one does not burn a core.
+const ERROR_PAUSE: Duration = Duration::from_millis(10);
+
+/// One loop.
+pub(crate) struct Loop {
+    wire: Wire,
+    desk: Desk,
+    allow: Arc<ArcSwap<Allow>>,
+    inbox: Inbox,
+    replies: Replies,
+    post: Post,
+}
+
+impl Loop {
+    /// Allocates all that the loop will need.
+    pub(crate) fn new(wire: Wire, desk: Desk, allow: Arc<ArcSwap<Allow>>) -> Self {
+        let inbox = Inbox::new(wire.locals);
+        let post = Post { grouping: Grouping::new(), outbox: Outbox::new() };
+        Self { wire, desk, allow, inbox, replies: Replies::new(), post }
+    }
+
+    /// Serves until `shutdown`, then answers what has already arrived.
+    pub(crate) fn run(mut self, shutdown: &Shutdown) {
+        while !shutdown.is_set() {
+            self.turn_or_pause(true);
+        }
+        for _ in 0..DRAIN_TURNS_MAX {
+            if self.turn_or_pause(false) == 0 {
+                break;
+            }
+        }
+    }
+
+    fn turn_or_pause(&mut self, wait: bool) -> usize {
+        match self.turn(wait) {
+            Ok(count) => count,
+            Err(error) if is_quiet(&error) => 0,
+            Err(error) => {
+                tracing::debug!(%error, "text: receiving failed");
+                thread::sleep(ERROR_PAUSE);
+                0
+            }
+        }
+    }
+
+    /// One batch from socket to socket; returns how many datagrams it had.
+    fn turn(&mut self, wait: bool) -> io::Result<usize> {
+        let count = self.inbox.receive(self.wire.socket.as_fd(), wait)?;
+        let now = self.desk.now();
+        let allow = self.allow.load();
+        let mut packets: [&[u8]; BATCH] = [&[]; BATCH];
+        let mut places = [0; BATCH];
+        let mut admitted = 0;
+        for place in 0..count {
+            match screen(&self.inbox, place, &allow) {
+                Ok(bytes) => {
+                    packets[admitted] = bytes;
+                    places[admitted] = place;
+                    admitted += 1;
+                }
+                Err(reason) => self.desk.limiter().metrics().bad_input(Door::Text, reason),
+            }
+        }
+        answer_batch(&self.desk, now, &packets[..admitted], &mut self.replies);
+        self.post.send(&self.wire, &self.inbox, &places, &self.replies);
+        Ok(count)
+    }
+}
+
+/// A timeout or a signal: nothing arrived, nothing is wrong.
+fn is_quiet(error: &io::Error) -> bool {
+    use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
+    matches!(error.kind(), WouldBlock | TimedOut | Interrupted)
+}
+
+/// The bytes of a datagram that may be looked at, or why this one may not.
+fn screen<'a>(inbox: &'a Inbox, place: usize, allow: &Allow) -> Result<&'a [u8], &'static str> {
+    let sender = inbox.sender(place);
+    if sender.port() == 0 {
+        return Err("no_source_port");
+    }
+    if !allow.is_open() && !sender.ip().is_some_and(|ip| allow.permits(ip)) {
+        return Err("not_allowed");
+    }
+    // Longer than its buffer is longer than any request; the codec says so of the rest.
+    inbox.bytes(place).ok_or(tidegate_wire::text::Ignored::TooLong.reason())
+}
+
+/// The way out.
+struct Post {
+    grouping: Grouping,
+    outbox: Outbox,
+}
+
+impl Post {
+    /// Sends every reply to where its request came from; `places` says where in the inbox.
+    fn send(&mut self, wire: &Wire, inbox: &Inbox, places: &[usize; BATCH], replies: &Replies) {
+        let nobody = Address::default();
+        let nowhere = Parcel { to: &nobody, from: Local::Bound, length: 0 };
+        let mut parcels = [nowhere; BATCH];
+        let mut bytes: [&[u8]; BATCH] = [&[]; BATCH];
+        let count = replies.iter().len();
+        for (at, (packet, reply)) in replies.iter().enumerate() {
+            let place = places[packet];
+            let (to, from) = (inbox.sender(place), inbox.local(place));
+            parcels[at] = Parcel { to, from, length: reply.len() };
+            bytes[at] = reply;
+        }
+        let parcels = &parcels[..count];
+        self.grouping.group(parcels, wire.segments);
+
+        let mut parts = [IoSlice::new(&[]); BATCH];
+        let in_order = self.grouping.groups().flatten();
+        for (part, &at) in parts.iter_mut().zip(in_order) {
+            *part = IoSlice::new(bytes[usize::from(at)]);
+        }
+        let mut messages = [Message::new(&nobody, &[]); BATCH];
+        let mut sends = 0;
+        let mut rest = &parts[..count];
+        for group in self.grouping.groups() {
+            let parcel = &parcels[usize::from(group[0])];
+            let (own, others) = rest.split_at(group.len());
+            rest = others;
+            let segment = (group.len() > 1).then_some(parcel.length as u16);
+            messages[sends] =
+                Message { from: parcel.from, segment, ..Message::new(parcel.to, own) };
+            sends += 1;
+        }
+        self.deliver(wire, &messages[..sends]);
+    }
+
+    /// Sends; a joined send that the kernel or the device refuses goes out one by one.
+    fn deliver(&mut self, wire: &Wire, messages: &[Message<'_>]) {
+        let socket = wire.socket.as_fd();
+        let mut refused = [0; BATCH];
+        let mut refusals = 0;
+        self.outbox.send(socket, messages, |at, error| {
+            if messages[at].segment.is_some() {
+                refused[refusals] = at;
+                refusals += 1;
+            } else {
+                tracing::debug!(%error, "text: a reply was lost");
+            }
+        });
+        for &at in &refused[..refusals] {
+            let joined = messages[at];
+            let mut alone = [Message::new(joined.to, &[]); BATCH];
+            for (message, part) in alone.iter_mut().zip(joined.parts) {
+                message.from = joined.from;
+                message.parts = std::slice::from_ref(part);
+            }
+            self.outbox.send(socket, &alone[..joined.parts.len()], |_, error| {
+                tracing::debug!(%error, "text: a reply was lost");
+            });
+        }
+    }
+}
