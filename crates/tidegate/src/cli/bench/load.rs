@@ -96,13 +96,13 @@ impl Load {
                 .collect::<io::Result<Vec<_>>>()
         })?;
         let mut total = Tally { sent: 0, answered: 0, lost: 0, elapsed: 1, latency: histogram() };
-        for (desk, elapsed) in results {
-            total.sent += desk.sent;
-            total.answered += desk.answered;
-            total.lost += desk.lost;
-            total.elapsed = total.elapsed.max(elapsed);
+        for part in results {
+            total.sent += part.sent;
+            total.answered += part.answered;
+            total.lost += part.lost;
+            total.elapsed = total.elapsed.max(part.elapsed);
             // Both have the same bounds, so this cannot fail.
-            let _ = total.latency.add(&desk.latency);
+            let _ = total.latency.add(&part.latency);
         }
         Ok(total)
     }
@@ -127,7 +127,7 @@ impl Load {
         number: usize,
         clock: Clock,
         answered: &AtomicU64,
-    ) -> io::Result<(Desk, Nanos)> {
+    ) -> io::Result<Tally> {
         let share = |whole: usize| (whole + self.threads - 1 - number) / self.threads;
         let sockets = (0..share(self.clients))
             .map(|_| client::open(self.server))
@@ -157,7 +157,8 @@ impl Load {
             next: 0,
         };
         let elapsed = station.run(answered)?;
-        Ok((station.desk, elapsed))
+        let Desk { sent, answered, lost, latency, .. } = station.desk;
+        Ok(Tally { sent, answered, lost, elapsed, latency })
     }
 }
 

@@ -119,7 +119,7 @@ impl<'p> Run<'p> {
                 Ok(line) => replies.add(self.packets[at], |out| {
                     reply::over_limit(out, self.ids[at], &to_wire(line))
                 }),
-                Err(unfit) => ignore(desk, unfit_reason(unfit)),
+                Err(unfit) => ignore(desk, unfit.reason()),
             }
         }
         replies.lines = lines;
@@ -180,7 +180,7 @@ fn answer(desk: &Desk, now: Now, packet: usize, request: &Request<'_>, replies: 
         },
         Command::OverLimit(key) => match desk.line(key, ONE_USE, now) {
             Ok(line) => replies.add(packet, |out| reply::over_limit(out, id, &to_wire(&line))),
-            Err(unfit) => ignore(desk, unfit_reason(&unfit)),
+            Err(unfit) => ignore(desk, unfit.reason()),
         },
     }
 }
@@ -190,7 +190,7 @@ fn check(desk: &Desk, now: Now, id: Option<&[u8]>, json: &[u8]) -> Result<Vec<u8
     let check = Check::parse(json).map_err(Ignored::reason)?;
     let mut lines = Vec::with_capacity(check.keys().len());
     for key in check.keys() {
-        let line = desk.line(key.as_bytes(), ONE_USE, now).map_err(|u| unfit_reason(&u))?;
+        let line = desk.line(key.as_bytes(), ONE_USE, now).map_err(|unfit| unfit.reason())?;
         lines.push(to_wire(&line));
         if line.over {
             break;
@@ -207,13 +207,4 @@ fn to_wire(line: &Line) -> text::Line {
 
 fn ignore(desk: &Desk, reason: &'static str) {
     desk.limiter().metrics().bad_input(Door::Text, reason);
-}
-
-fn unfit_reason(unfit: &Unfit) -> &'static str {
-    match unfit {
-        Unfit::KeyTooLong => "key_too_long",
-        Unfit::NeedsEnd => "needs_end",
-        // This door asks for one key and one use at a time: neither can happen.
-        Unfit::TooManyKeys | Unfit::CostZero | Unfit::CostAboveLimit { .. } => "unfit",
-    }
 }

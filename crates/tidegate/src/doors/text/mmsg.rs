@@ -6,7 +6,7 @@
 
 use std::io::{self, IoSlice};
 use std::mem;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 
@@ -85,17 +85,6 @@ impl From<SocketAddr> for Address {
         };
         bytes[..2].copy_from_slice(&(family as u16).to_ne_bytes());
         Self { bytes, length: length as u32 }
-    }
-}
-
-impl Address {
-    /// The address as the standard library writes it, if it is one of the internet.
-    pub(crate) fn to_std(self) -> Option<SocketAddr> {
-        let scope = u32::from_ne_bytes(self.array(24));
-        Some(match self.ip()? {
-            IpAddr::V4(ip) => SocketAddrV4::new(ip, self.port()).into(),
-            IpAddr::V6(ip) => SocketAddrV6::new(ip, self.port(), 0, scope).into(),
-        })
     }
 }
 
