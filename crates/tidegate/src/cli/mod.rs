@@ -2,6 +2,7 @@
 //!
 //! A command prints to standard output and returns the code to exit with. Only `main.rs` exits.
 
+mod bench;
 mod check;
 mod child;
 mod client;
@@ -57,6 +58,8 @@ enum Command {
     Request(request::Args),
     /// Check, show and explain configurations.
     Config(config::Args),
+    /// Put a door under load and report throughput, latency and the server's CPU time.
+    Bench(bench::Args),
     /// Exit 0 if the server is ready (for containers).
     Healthcheck(client::ServerArgs),
     /// Print completions for a shell.
@@ -76,6 +79,7 @@ pub fn run(cli: Cli) -> Result<Code, Failure> {
         Command::Reset(args) => keys::reset(&args),
         Command::Request(args) => request::run(&args),
         Command::Config(args) => config::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Healthcheck(args) => keys::healthcheck(&args),
         Command::Completions(args) => completions::run(&args, Cli::command()),
         Command::Man(args) => man::run(&args, Cli::command()),

@@ -5,3 +5,5 @@ mod http;
 mod program;
 mod reload;
 mod serve;
+mod text;
+mod vectors;

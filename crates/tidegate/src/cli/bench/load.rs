@@ -122,12 +122,7 @@ impl Load {
     }
 
     /// The work of one thread.
-    fn station(
-        &self,
-        number: usize,
-        clock: Clock,
-        answered: &AtomicU64,
-    ) -> io::Result<Tally> {
+    fn station(&self, number: usize, clock: Clock, answered: &AtomicU64) -> io::Result<Tally> {
         let share = |whole: usize| (whole + self.threads - 1 - number) / self.threads;
         let sockets = (0..share(self.clients))
             .map(|_| client::open(self.server))
@@ -258,10 +253,7 @@ impl<'a> Station<'a> {
     }
 
     fn wait(&mut self, span: Nanos) -> io::Result<()> {
-        let timeout = Timespec {
-            tv_sec: (span / SECOND) as i64,
-            tv_nsec: (span % SECOND) as _,
-        };
+        let timeout = Timespec { tv_sec: (span / SECOND) as i64, tv_nsec: (span % SECOND) as _ };
         match poll(&mut self.ready, Some(&timeout)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),

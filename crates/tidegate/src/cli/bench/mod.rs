@@ -21,23 +21,25 @@ mod subject;
 use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
 
-use anyhow::{Result, bail};
-use clap::{Args, Subcommand, ValueEnum};
+use anyhow::Context as _;
+use clap::{Subcommand, ValueEnum};
 use tidegate_core::time::SECOND;
 
 use self::keys::Choice;
 use self::load::{Load, Pace, Until};
 use self::subject::Subject;
+use super::output::print;
+use super::{Code, Failure, OK};
 use crate::doors::text::mmsg::BATCH;
 
-/// Puts a door under load and reports throughput, latency and the server's CPU time.
-#[derive(Args, Clone, Debug)]
-pub struct Bench {
+/// The arguments of `tidegate bench`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
     #[command(subcommand)]
     what: What,
 }
 
-#[derive(Subcommand, Clone, Debug)]
+#[derive(Debug, Subcommand)]
 enum What {
     /// The text door (UDP).
     Text(Box<Text>),
@@ -47,7 +49,7 @@ enum What {
 }
 
 /// The arguments of `tidegate bench echo`.
-#[derive(Args, Clone, Debug)]
+#[derive(Debug, clap::Args)]
 struct Echo {
     /// Where to listen.
     #[arg(long, default_value = "127.0.0.1:0")]
@@ -62,7 +64,7 @@ enum Peer {
 }
 
 /// The arguments of `tidegate bench text`.
-#[derive(Args, Clone, Debug)]
+#[derive(Debug, clap::Args)]
 struct Text {
     /// A running server's text door; without it a server is started for the run.
     #[arg(long, value_name = "ADDR")]
@@ -109,13 +111,15 @@ struct Text {
 }
 
 impl Text {
-    fn load(&self, server: SocketAddr) -> Result<Load> {
+    fn load(&self, server: SocketAddr) -> Result<Load, Failure> {
         if !(0.0..=10.0).contains(&self.skew) {
-            bail!("--skew must lie between 0 and 10");
+            return Err(Failure::Usage("--skew must lie between 0 and 10".to_owned()));
         }
         let window = self.window.unwrap_or(self.burst);
         if window < self.burst {
-            bail!("--window {window} is too small for --burst {}", self.burst);
+            let burst = self.burst;
+            let small = format!("--window {window} is too small for --burst {burst}");
+            return Err(Failure::Usage(small));
         }
         Ok(Load {
             server,
@@ -128,44 +132,36 @@ impl Text {
             },
             keys: self.keys,
             choice: Choice::Skewed(self.skew),
-            until: Until {
-                span: self.seconds * SECOND,
-                count: self.count.unwrap_or(u64::MAX),
-            },
+            until: Until { span: self.seconds * SECOND, count: self.count.unwrap_or(u64::MAX) },
         })
     }
 }
 
-/// Runs `tidegate bench …`.
-///
-/// # Errors
-/// When the server cannot be started or reached, or when the numbers make no sense together.
-pub fn run(bench: &Bench) -> Result<()> {
-    match &bench.what {
-        What::Echo(echo) => Ok(echo::serve(echo.listen)?),
+pub(super) fn run(args: &Args) -> Result<Code, Failure> {
+    match &args.what {
+        What::Echo(echo) => echo::serve(echo.listen).context("cannot listen")?,
         What::Text(text) => match text.peer {
-            Some(Peer::Echo) => compare::run(text),
-            None => one(text),
+            Some(Peer::Echo) => compare::run(text)?,
+            None => one(text)?,
         },
     }
+    Ok(OK)
 }
 
 /// One server under load, once.
-fn one(text: &Text) -> Result<()> {
+fn one(text: &Text) -> Result<(), Failure> {
     let subject = match text.server {
         Some(address) => Subject::running(address, text.server_pid),
         None => Subject::ours()?,
     };
     let load = text.load(subject.address())?;
     if text.server.is_none() {
-        load.touch_every_key()?;
+        load.touch_every_key().context("cannot send")?;
     }
     let run = measure("text", &subject, &load)?;
-    if text.json {
-        println!("{:#}", report::json(&run));
-    } else {
-        print!("{}", report::human(&run, &load));
-    }
+    let page =
+        if text.json { format!("{:#}\n", report::json(&run)) } else { report::human(&run, &load) };
+    print(page.as_bytes())?;
     Ok(())
 }
 
@@ -184,7 +180,7 @@ impl Run {
     }
 }
 
-fn measure(name: &str, subject: &Subject, load: &Load) -> Result<Run> {
+fn measure(name: &str, subject: &Subject, load: &Load) -> anyhow::Result<Run> {
     let before = subject.cpu();
     let terminal = io::stderr().is_terminal();
     let tally = load.run(|answered, elapsed| {
@@ -193,10 +189,11 @@ fn measure(name: &str, subject: &Subject, load: &Load) -> Result<Run> {
             eprint!("\r{name}: {answered} answered, {rate:.0} per second ");
             let _ = io::stderr().flush();
         }
-    })?;
+    });
     if terminal {
         eprint!("\r\x1b[K");
     }
+    let tally = tally.context("cannot send")?;
     let cpu = before.zip(subject.cpu()).map(|(before, after)| after.saturating_sub(before));
     Ok(Run { tally, cpu })
 }

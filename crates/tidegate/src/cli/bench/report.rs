@@ -48,11 +48,8 @@ pub(super) fn human(run: &Run, load: &Load) -> String {
         Pace::Open { per_second } => format!("open loop, {per_second} per second"),
     };
     // Writing to a String cannot fail.
-    let _ = writeln!(
-        out,
-        "{} clients, {pace}, burst {}, {} keys",
-        load.clients, load.burst, load.keys
-    );
+    let _ =
+        writeln!(out, "{} clients, {pace}, burst {}, {} keys", load.clients, load.burst, load.keys);
     let _ = writeln!(
         out,
         "{} sent, {} answered, {} lost, {:.0} answered per second",

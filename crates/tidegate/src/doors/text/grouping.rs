@@ -88,7 +88,12 @@ impl Grouping {
     }
 
     /// The group that `parcel` can join, or the free slot for one of its own.
-    fn find(&self, parcels: &[Parcel<'_>], parcel: &Parcel<'_>, join: bool) -> Result<usize, usize> {
+    fn find(
+        &self,
+        parcels: &[Parcel<'_>],
+        parcel: &Parcel<'_>,
+        join: bool,
+    ) -> Result<usize, usize> {
         let bits = parcel.to.mix() ^ ((parcel.length as u64) << 48);
         let mut slot = (bits.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as usize % SLOTS;
         let join = join && parcel.length > 0 && parcel.length <= SEGMENT_MAX;

@@ -2,7 +2,10 @@
 //!
 //! Everything here is a thin, safe wrapper around `recvmmsg`, `sendmmsg` and `setsockopt`. Buffers
 //! are allocated once. Nothing here knows a byte of the protocol or decides whom to answer.
-#![allow(unsafe_code, reason = "std has no batched datagrams; one call for 64 of them is what pays")]
+#![allow(
+    unsafe_code,
+    reason = "std has no batched datagrams; one call for 64 of them is what pays"
+)]
 
 use std::io::{self, IoSlice};
 use std::mem;
