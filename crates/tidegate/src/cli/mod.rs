@@ -34,7 +34,7 @@ const REFUSED: Code = 3;
 
 /// One rate limiter behind many doors.
 #[derive(Debug, Parser)]
-#[command(name = "tidegate", version, about, max_term_width = 100)]
+#[command(name = "tidegate", version, max_term_width = 100)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,

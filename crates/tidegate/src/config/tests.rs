@@ -1,3 +1,259 @@
 //! Configuration errors as data: a text, and what must be said about it.
 
+use std::path::Path;
+
+use tidegate_core::limit::AlgorithmName;
+
 use super::*;
+
+/// Doors that every text below may have added, so that it is whole.
+const DOOR: &str = "\n[http]\n";
+
+/// Each of `expected` must be one problem's whole plain line, in order.
+fn check(text: &str, expected: &[&str]) {
+    let text = format!("{text}{DOOR}");
+    let problems = Config::parse("t", &text).map(|_| ()).expect_err(&text);
+    assert_eq!(problems.plain().lines().collect::<Vec<_>>(), expected, "{text}");
+}
+
+/// `table` at the end of a rule that is right without it.
+fn check_rule(table: &str, expected: &[&str]) {
+    check(&format!("[[rule]]\nmatch = 'a'\n{table}"), expected);
+}
+
+fn parse(text: &str) -> Config {
+    Config::parse("t", &format!("{text}{DOOR}")).unwrap_or_else(|problems| panic!("{problems}"))
+}
+
+#[test]
+fn unknown_names_are_told_with_the_nearest_known_one() {
+    check(
+        "[sever]\n[memory]\nmax_key = 1",
+        &[
+            "t:1:2: unknown name \"sever\" in the file; did you mean \"server\"?",
+            "t:3:1: unknown name \"max_key\" in [memory]; did you mean \"max_keys\"?",
+        ],
+    );
+    check_rule(
+        "limt = '1/s'\nlimit = '1/s'",
+        &["t:3:1: unknown name \"limt\" in [[rule]]; did you mean \"limit\"?"],
+    );
+    check("[store]\nxyzzy = 1", &["t:2:1: unknown name \"xyzzy\" in [store]; known here: kind"]);
+}
+
+#[test]
+fn doors_of_later_versions_are_told_apart_from_slips() {
+    for door in ["throttr", "jarl", "smockron", "proxy", "grpc", "resp"] {
+        let remedy = "remove the table; the doors are [text] and [http]";
+        let line =
+            format!("t:1:2: this version of Tidegate does not have the door \"{door}\"; {remedy}");
+        check(&format!("[{door}]\nlisten = '127.0.0.1:1'"), &[&line]);
+    }
+}
+
+#[test]
+fn a_limit_is_marked_where_it_is_wrong() {
+    let place = |limit: &str| {
+        let text = format!("[[rule]]\nmatch = 'a'\nlimit = {limit}{DOOR}");
+        let problems = Config::parse("t", &text).map(|_| ()).expect_err(limit);
+        let [problem] = problems.list() else { panic!("{problems}") };
+        text[problem.span.clone()].to_owned()
+    };
+    assert_eq!(place("\"22 per 20x\""), "x");
+    assert_eq!(place("'22 per 20x'"), "x");
+    assert_eq!(place("['1/s', '22 per 20x']"), "x");
+    // With an escape in it, a text is not in the file as it is: all of it is marked.
+    assert_eq!(place(r#""22 per 20\u0078""#), r#""22 per 20\u0078""#);
+    assert_eq!(place("5"), "5");
+    assert_eq!(place("[]"), "[]");
+}
+
+#[test]
+fn settings_belong_to_their_algorithms() {
+    check_rule(
+        "limit = '1/s'\nstrict = true",
+        &["t:4:10: `strict` belongs to the algorithm `average`; \
+           remove it, or write algorithm = \"average\""],
+    );
+    check_rule(
+        "limit = '1/s'\nexact = false\nalgorithm = 'average'",
+        &["t:4:9: `exact` belongs to the algorithm `jarl`; \
+           remove it, or write algorithm = \"jarl\""],
+    );
+    check_rule(
+        "limit = '5/s burst 7'\nalgorithm = 'fixed-window'",
+        &["t:3:14: `burst` has no meaning for `fixed-window`; \
+           leave it out, or choose `gcra` or `smockron`"],
+    );
+    check_rule(
+        "limit = '5 in flight'\nalgorithm = 'gcra'",
+        &["t:4:13: no limit of this rule is counted by `gcra`; remove the setting; \
+           in flight is chosen by the wording, and \"none\" counts nothing"],
+    );
+    check_rule(
+        "limit = '5/s'\nalgorithm = 'gcrra'",
+        &["t:4:13: \"gcrra\" is not the name of an algorithm; did you mean \"gcra\"?"],
+    );
+}
+
+#[test]
+fn rules_are_checked_one_against_the_other() {
+    let rule = |name: &str| format!("[[rule]]\n{name}match = 'a'\nlimit = '1/s'\n");
+    check(
+        &(rule("") + &rule("name = 'a'\n")),
+        &["t:5:8: another rule, in line 2, already has the name \"a\"; \
+           give each rule a name of its own"],
+    );
+    check(
+        &rule("name = 'default'\n"),
+        &["t:2:8: \"default\" is the name of the [default] rule; give the rule another name"],
+    );
+    check(
+        "[[rule]]\nlimit = '1/s'",
+        &["t:1:1: `match` is missing here; say which keys it is for: match = \"ws ip=*\""],
+    );
+    check_rule(
+        "",
+        &["t:1:1: `limit` is missing here; \
+           add a limit: limit = \"22 per 20s\", or limit = \"none\""],
+    );
+    check_rule(
+        "limit = ['1/s', 'none']",
+        &["t:3:17: \"none\" stands beside other limits; \
+           remove it from the list, or write limit = \"none\" alone"],
+    );
+    let many = ["'1/s'"; crate::limiter::LIMITS_MAX + 1].join(",");
+    check_rule(
+        &format!("limit = [{many}]"),
+        &["t:3:9: 9 limits are more than a rule may have; keep at most 8, or make several rules"],
+    );
+}
+
+#[test]
+fn addresses_are_addresses() {
+    check(
+        "[text]\nlisten = 'localhost:2000'",
+        &["t:2:10: \"localhost:2000\" is not an address to listen at; \
+           write \"127.0.0.1:2000\" or \"[::1]:2000\"; names are not looked up"],
+    );
+    check(
+        "[text]\nlisten = []",
+        &["t:2:10: no address to listen at; remove the table to keep the door closed"],
+    );
+    check(
+        "[text]\nallow = []",
+        &["t:2:9: an empty allow list would keep everybody out; \
+           name a network, or remove the setting to let everybody in"],
+    );
+}
+
+#[test]
+fn everything_wrong_is_told_at_once_and_only_once() {
+    check(
+        "[server]\nlog_format = 'jsn'\nshutdown_grace = 5\n[snapshot]\nevery = '10'\n\
+         [memory]\nmax_keys = 0\nmax_bytes = '4'",
+        &[
+            "t:2:14: \"jsn\" is not known here; did you mean \"json\"?",
+            "t:3:18: invalid type: integer `5`; expected a string",
+            "t:5:9: a unit of time is missing; \
+             write a whole number and a unit, for example `30s`, `10 min` or `250ms`",
+            "t:7:12: 0 is too few; write a whole number, 1 or more",
+            "t:8:13: \"4\" is not a size; write a whole number and a unit: \"512MiB\", \"4GiB\"",
+        ],
+    );
+}
+
+#[test]
+fn a_file_that_is_no_toml_or_has_no_door_is_told() {
+    let wrong = |text: &str| Config::parse("t", text).map(|_| ()).expect_err(text).plain();
+    assert!(wrong("[text\n").starts_with("t:1:6: "), "{}", wrong("[text\n"));
+    assert!(wrong("").contains("no door is open"));
+    assert!(wrong("[[rule]]\nmatch='a'\nlimit='1/s'\n").contains("no door is open"));
+    assert!(wrong("rule = 5").contains("write [[rule]] with two brackets"));
+    assert!(wrong("text = 5").contains("write it once, as [text]"));
+}
+
+#[test]
+fn no_text_makes_the_reader_panic() {
+    // Every prefix of the example, and the example with each line left out.
+    for (at, _) in EXAMPLE.char_indices() {
+        let _ = Config::parse("t", &EXAMPLE[..at]).map_err(|problems| problems.drawn(false));
+    }
+    let lines: Vec<&str> = EXAMPLE.lines().collect();
+    for skip in 0..lines.len() {
+        let text: Vec<&str> =
+            lines.iter().enumerate().filter(|(at, _)| *at != skip).map(|(_, line)| *line).collect();
+        let _ = Config::parse("t", &text.join("\n")).map_err(|problems| problems.drawn(false));
+    }
+}
+
+#[test]
+fn rules_become_what_the_law_takes() {
+    let config = parse(
+        "[[rule]]\nmatch = 'a'\nlimit = ['5/s burst 20', '3 in flight']\nshadow = true\n\
+         [default]\nlimit = '9 per day'\nalgorithm = 'jarl'\nexact = true",
+    );
+    let [rule, default] = config.rules.rules() else { panic!("two rules") };
+    assert_eq!(&*rule.name, "a");
+    assert!(rule.shadow && !rule.shared);
+    let shown: Vec<String> = rule.limits.iter().map(ToString::to_string).collect();
+    assert_eq!(shown, ["5 per second burst 20", "3 in flight"]);
+    assert_eq!(&*default.name, "default");
+    assert_eq!(default.limits[0].algorithm.name(), AlgorithmName::Jarl.name());
+    let without = parse("[default]\nlimit = 'none'");
+    assert!(without.rules.rules().is_empty(), "nothing is looked up for keys without a limit");
+}
+
+#[test]
+fn the_built_in_default_has_the_seeds_rules_and_every_door() {
+    let config = Source::BuiltIn.load().unwrap();
+    let shown = |key: &[u8]| {
+        let rule = &config.rules.rules()[config.rules.find(key).unwrap()];
+        let [limit] = rule.limits.as_slice() else { panic!("one limit") };
+        format!("{limit} {:?}", limit.algorithm)
+    };
+    assert_eq!(shown(b"ws global"), "2500 per 10s Average { strict: false }");
+    assert_eq!(shown(b"ws ip=1.2.3.4"), "22 per 20s Average { strict: true }");
+    assert_eq!(shown(b"search ip=1"), "22 per 20s Average { strict: true }");
+    assert_eq!(shown(b"frontend ip=1"), "45 per 20s Average { strict: true }");
+    assert_eq!(config.rules.find(b"other"), None);
+    let doors: Vec<&str> = config.file.doors().iter().map(|door| door.door().name()).collect();
+    assert_eq!(doors, ["text", "http"]);
+    assert!(config.file.doors().iter().all(|door| !door.listen().beyond_loopback()));
+}
+
+#[test]
+fn what_is_shown_runs_the_same() {
+    for text in [BUILT_IN, EXAMPLE] {
+        let config = Config::parse("t", text).unwrap();
+        let shown = config.show().unwrap();
+        let again = Config::parse("shown", &shown).unwrap_or_else(|wrong| panic!("{wrong}"));
+        assert_eq!(again.rules.rules(), config.rules.rules());
+        assert_eq!(again.file.doors(), config.file.doors());
+        assert_eq!(again.show().unwrap(), shown);
+    }
+}
+
+#[test]
+fn every_example_loads() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    let mut loaded = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "toml") {
+            Source::File(path).load().unwrap_or_else(|problems| panic!("{problems}"));
+            loaded += 1;
+        }
+    }
+    assert!(loaded >= 3, "{loaded} examples");
+}
+
+#[test]
+fn the_example_has_every_setting() {
+    let example: toml::Table = EXAMPLE.parse().unwrap();
+    let schema = schema().to_value();
+    let properties = schema["properties"].as_object().unwrap();
+    for name in properties.keys() {
+        assert!(example.contains_key(name), "[{name}] is missing in the example");
+    }
+}

@@ -64,13 +64,15 @@ pub enum ServeError {
 /// Serves every door of the named file, or of the default, until told to stop.
 pub fn serve(named: Option<PathBuf>, logs: Logs) -> Result<(), ServeError> {
     let mut reloader = Reloader::new(named);
+    // Before the file is read, so that no change after that is missed.
+    let mut watch = Watch::start(reloader.source());
     let config = reloader.first()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let served = runtime.block_on(async {
         let mut signals = Signals::new()?;
         let mut server = Server::new(&config, logs);
         server.start(config).await?;
-        server.run(&mut reloader, &mut signals).await;
+        server.run(&mut reloader, &mut watch, &mut signals).await;
         server.stop(&mut signals.stop).await;
         Ok(())
     });
@@ -184,8 +186,7 @@ impl Server {
     }
 
     /// Lives until told to stop.
-    async fn run(&mut self, reloader: &mut Reloader, signals: &mut Signals) {
-        let mut watch = Watch::start(reloader.source());
+    async fn run(&mut self, reloader: &mut Reloader, watch: &mut Watch, signals: &mut Signals) {
         loop {
             tokio::select! {
                 () = signals.stop.told() => return,

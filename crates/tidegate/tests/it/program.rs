@@ -14,10 +14,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 /// How long a test waits for something that must happen before it gives up. Never a measure.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Both doors on free ports, and one rule for each of them to meet.
-pub const DOORS: &str = r#"
+pub(crate) const DOORS: &str = r#"
 [text]
 listen = "127.0.0.1:0"
 [http]
@@ -25,25 +25,25 @@ listen = "127.0.0.1:0"
 "#;
 
 /// The path of the binary under test.
-pub fn binary() -> &'static str {
+pub(crate) fn binary() -> &'static str {
     env!("CARGO_BIN_EXE_tidegate")
 }
 
 /// Runs the program to its end and returns all that it said.
-pub fn tidegate<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Output {
+pub(crate) fn tidegate<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Output {
     command(arguments).output().expect("the program can be started")
 }
 
 /// The program with these arguments, ready to be started, without a terminal or an inherited log
 /// level.
-pub fn command<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Command {
+pub(crate) fn command<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Command {
     let mut command = Command::new(binary());
     command.args(arguments).env_remove("RUST_LOG").env("NO_COLOR", "1").stdin(Stdio::null());
     command
 }
 
 /// A running `tidegate serve`.
-pub struct Program {
+pub(crate) struct Program {
     child: Child,
     folder: TempDir,
     stderr: Receiver<String>,
@@ -52,14 +52,14 @@ pub struct Program {
 
 impl Program {
     /// Starts the server with `config` as its file and waits until it is ready.
-    pub fn serve(config: &str) -> Self {
+    pub(crate) fn serve(config: &str) -> Self {
         let mut program = Self::start(config);
         program.wait_until_ready();
         program
     }
 
     /// Starts the server without waiting for anything.
-    pub fn start(config: &str) -> Self {
+    pub(crate) fn start(config: &str) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("tidegate.toml");
         std::fs::write(&path, config).expect("the file can be written");
@@ -69,7 +69,7 @@ impl Program {
     }
 
     /// Starts the server again in the same folder, with the same file.
-    pub fn restart(mut self) -> Self {
+    pub(crate) fn restart(mut self) -> Self {
         self.signal(Signal::TERM);
         assert!(self.exit_status().success(), "a clean end");
         let folder = std::mem::replace(&mut self.folder, tempfile::tempdir().expect("a folder"));
@@ -82,7 +82,7 @@ impl Program {
     }
 
     /// Starts `command`, which must be one that serves; `folder` lives as long as the program.
-    pub fn spawn(mut command: Command, folder: TempDir) -> Self {
+    pub(crate) fn spawn(mut command: Command, folder: TempDir) -> Self {
         let mut child = command
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -101,12 +101,12 @@ impl Program {
     }
 
     /// Reads lines until `ready`, keeping the addresses that were told.
-    pub fn wait_until_ready(&mut self) {
+    pub(crate) fn wait_until_ready(&mut self) {
         self.wait_for_line(|line| line == "ready");
     }
 
     /// Reads lines of standard error until one passes, and returns it.
-    pub fn wait_for_line(&mut self, passes: impl Fn(&str) -> bool) -> String {
+    pub(crate) fn wait_for_line(&mut self, passes: impl Fn(&str) -> bool) -> String {
         let mut said = Vec::new();
         loop {
             match self.stderr.recv_timeout(PATIENCE) {
@@ -130,56 +130,56 @@ impl Program {
     }
 
     /// All `listening` lines so far: door and address.
-    pub fn listening(&self) -> &[(String, SocketAddr)] {
+    pub(crate) fn listening(&self) -> &[(String, SocketAddr)] {
         &self.listening
     }
 
     /// The address told last for `door`.
-    pub fn address(&self, door: &str) -> SocketAddr {
+    pub(crate) fn address(&self, door: &str) -> SocketAddr {
         let told = self.listening.iter().rev().find(|(name, _)| name == door);
         told.unwrap_or_else(|| panic!("no {door} door in {:?}", self.listening)).1
     }
 
     /// The `--server` URL of the HTTP door.
-    pub fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address("http"))
     }
 
     /// The server's configuration file.
-    pub fn config_path(&self) -> PathBuf {
+    pub(crate) fn config_path(&self) -> PathBuf {
         self.folder().join("tidegate.toml")
     }
 
     /// The server's working folder.
-    pub fn folder(&self) -> &Path {
+    pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
     }
 
     /// The server's process id.
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Replaces the configuration file as editors do: written aside, then renamed over.
-    pub fn write_config(&self, config: &str) {
+    pub(crate) fn write_config(&self, config: &str) {
         let aside = self.folder().join("tidegate.toml.new");
         std::fs::write(&aside, config).expect("the file can be written");
         std::fs::rename(aside, self.config_path()).expect("the file can be renamed");
     }
 
     /// Sends a signal.
-    pub fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, signal).expect("the process takes signals");
     }
 
     /// Waits for the end of the process.
-    pub fn exit_status(&mut self) -> ExitStatus {
+    pub(crate) fn exit_status(&mut self) -> ExitStatus {
         self.child.wait().expect("the process ends")
     }
 
     /// The lines of standard error that were not read yet; waits for the end of the process.
-    pub fn rest_of_stderr(&mut self) -> Vec<String> {
+    pub(crate) fn rest_of_stderr(&mut self) -> Vec<String> {
         let _ = self.child.wait();
         self.stderr.iter().collect()
     }
