@@ -180,3 +180,47 @@ impl Post {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::{SocketAddr, UdpSocket};
+
+    use super::super::socket;
+    use super::*;
+
+    fn deliver(segment: u16, parts: &[&[u8]]) -> Vec<Vec<u8>> {
+        let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
+        let wire = socket::bind(loopback, 1).expect("a free port").remove(0);
+        let client = UdpSocket::bind(loopback).expect("a free port");
+        client.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
+        let to = Address::from(client.local_addr().expect("bound"));
+        let slices: Vec<_> = parts.iter().map(|part| IoSlice::new(part)).collect();
+        let mut post = Post { grouping: Grouping::new(), outbox: Outbox::new() };
+        // The message behind shows that one refused does not hold up the next.
+        let last = [IoSlice::new(b"last")];
+        let joined = Message { segment: Some(segment), ..Message::new(&to, &slices) };
+        post.deliver(&wire, &[joined, Message::new(&to, &last)]);
+        let mut buffer = [0; 2000];
+        (0..=parts.len())
+            .map(|_| {
+                let length = client.recv(&mut buffer).expect("a datagram comes");
+                buffer[..length].to_vec()
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_joined_send_arrives_as_several_datagrams() {
+        let arrived = deliver(3, &[b"one", b"two", b"six"]);
+        assert_eq!(arrived, [&b"one"[..], b"two", b"six", b"last"]);
+    }
+
+    #[test]
+    fn a_joined_send_that_is_refused_goes_out_one_by_one() {
+        // One byte a segment makes more segments than any kernel takes.
+        let parts = [[b'a'; 400], [b'b'; 400], [b'c'; 400]];
+        let mut arrived = deliver(1, &[&parts[0], &parts[1], &parts[2]]);
+        arrived.sort();
+        assert_eq!(arrived, [&parts[0][..], &parts[1], &parts[2], b"last"]);
+    }
+}
