@@ -11,7 +11,8 @@ pub(super) struct Args {
     #[arg(required = true, value_name = "KEY")]
     keys: Vec<String>,
     /// How many uses are asked for.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     cost: u64,
     /// Only look: take nothing.
     #[arg(long)]

@@ -1,4 +1,4 @@
-//! `tidegate completions SHELL`.
+//! `tidegate completions SHELL`: the script that a shell needs to complete our commands.
 
 use clap_complete::Shell;
 

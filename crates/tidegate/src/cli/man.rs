@@ -1,4 +1,4 @@
-//! `tidegate man [COMMAND]`.
+//! `tidegate man [COMMAND]`: manual pages, written from the same definition as the help.
 
 use anyhow::Context as _;
 use clap_mangen::Man;

@@ -36,7 +36,8 @@ enum OnError {
 #[derive(Debug, clap::Args)]
 struct Waiting {
     /// How many uses are asked for.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     cost: u64,
     /// Give up after this long, with code 3; without it, wait for ever.
     #[arg(long, value_name = "SPAN")]

@@ -45,7 +45,10 @@ impl Keys {
     /// The next key number.
     pub(super) fn draw(&mut self) -> u64 {
         match &mut self.draw {
-            Draw::Evenly => (u128::from(self.random.next()) * u128::from(self.count) >> 64) as u64,
+            Draw::Evenly => {
+                let scaled = u128::from(self.random.next()) * u128::from(self.count);
+                (scaled >> 64) as u64
+            }
             // Neighbours in rank should not be neighbours in text.
             Draw::Zipf(zipf) => {
                 (zipf.draw(&mut self.random) - 1).wrapping_mul(0x9e37_79b1) % self.count

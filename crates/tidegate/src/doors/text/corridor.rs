@@ -3,6 +3,8 @@
 //! The door's loops, the golden vectors and the allocation test all go through
 //! [`answer_batch`]. It neither knows who asked nor how a reply travels.
 
+use std::ops::Range;
+
 use tidegate_core::{Now, Op};
 use tidegate_wire::text::{self, Check, Command, Ignored, Request, reply};
 
@@ -46,6 +48,18 @@ impl Replies {
     /// The replies: for which packet of the batch, and the bytes. In no particular order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (usize, &[u8])> {
         self.list.iter().map(|reply| (reply.packet, &self.bytes[reply.start..reply.end]))
+    }
+
+    /// Where reply `at` lies among [`Self::bytes`]: replies that lie end to end can be sent as one
+    /// piece.
+    pub(super) fn place(&self, at: usize) -> Range<usize> {
+        let Reply { start, end, .. } = self.list[at];
+        start..end
+    }
+
+    /// The bytes of all replies.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
     }
 
     fn clear(&mut self) {

@@ -274,7 +274,7 @@ impl Inbox {
         if self.control_bytes == 0 {
             return Local::Bound;
         }
-        self.controls[at].local(self.headers[at].msg_hdr.msg_controllen as usize)
+        self.controls[at].local(self.headers[at].msg_hdr.msg_controllen as _)
     }
 }
 

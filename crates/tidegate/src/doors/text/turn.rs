@@ -123,32 +123,30 @@ impl Post {
         let nobody = Address::default();
         let nowhere = Parcel { to: &nobody, from: Local::Bound, length: 0 };
         let mut parcels = [nowhere; BATCH];
-        let mut bytes: [&[u8]; BATCH] = [&[]; BATCH];
         let count = replies.iter().len();
-        for (at, (packet, reply)) in replies.iter().enumerate() {
+        for (parcel, (packet, reply)) in parcels.iter_mut().zip(replies.iter()) {
             let place = places[packet];
             let (to, from) = (inbox.sender(place), inbox.local(place));
-            parcels[at] = Parcel { to, from, length: reply.len() };
-            bytes[at] = reply;
+            *parcel = Parcel { to, from, length: reply.len() };
         }
         let parcels = &parcels[..count];
         self.grouping.group(parcels, wire.segments);
 
         let mut parts = [IoSlice::new(&[]); BATCH];
-        let in_order = self.grouping.groups().flatten();
-        for (part, &at) in parts.iter_mut().zip(in_order) {
-            *part = IoSlice::new(bytes[usize::from(at)]);
+        let mut ends = [0; BATCH];
+        let mut used = 0;
+        for (group, end) in self.grouping.groups().zip(&mut ends) {
+            used += gather(group, replies, &mut parts[used..]);
+            *end = used;
         }
         let mut messages = [Message::new(&nobody, &[]); BATCH];
+        let mut start = 0;
         let mut sends = 0;
-        let mut rest = &parts[..count];
-        for group in self.grouping.groups() {
-            let parcel = &parcels[usize::from(group[0])];
-            let (own, others) = rest.split_at(group.len());
-            rest = others;
-            let segment = (group.len() > 1).then_some(parcel.length as u16);
-            messages[sends] =
-                Message { from: parcel.from, segment, ..Message::new(parcel.to, own) };
+        for (group, &end) in self.grouping.groups().zip(&ends) {
+            let Parcel { to, from, length } = parcels[usize::from(group[0])];
+            let segment = (group.len() > 1).then_some(length as u16);
+            messages[sends] = Message { to, from, segment, parts: &parts[start..end] };
+            start = end;
             sends += 1;
         }
         self.deliver(wire, &messages[..sends]);
@@ -168,15 +166,89 @@ impl Post {
             }
         });
         for &at in &refused[..refusals] {
-            let joined = messages[at];
-            let mut alone = [Message::new(joined.to, &[]); BATCH];
-            for (message, part) in alone.iter_mut().zip(joined.parts) {
-                message.from = joined.from;
-                message.parts = std::slice::from_ref(part);
-            }
-            self.outbox.send(socket, &alone[..joined.parts.len()], |_, error| {
-                tracing::debug!(%error, "text: a reply was lost");
-            });
+            self.deliver_apart(wire, &messages[at]);
         }
+    }
+
+    /// Sends what was joined as the datagrams that it is made of.
+    fn deliver_apart(&mut self, wire: &Wire, joined: &Message<'_>) {
+        let length = usize::from(joined.segment.unwrap_or(u16::MAX)).max(1);
+        let mut parts = [IoSlice::new(&[]); BATCH];
+        let mut count = 0;
+        let datagrams = joined.parts.iter().flat_map(|part| part.chunks(length));
+        for (part, datagram) in parts.iter_mut().zip(datagrams) {
+            *part = IoSlice::new(datagram);
+            count += 1;
+        }
+        let mut messages = [Message::new(joined.to, &[]); BATCH];
+        for (message, part) in messages.iter_mut().zip(&parts) {
+            message.from = joined.from;
+            message.parts = std::slice::from_ref(part);
+        }
+        self.outbox.send(wire.socket.as_fd(), &messages[..count], |_, error| {
+            tracing::debug!(%error, "text: a reply was lost");
+        });
+    }
+}
+
+/// Lists the bytes of a group's replies in `parts`, in as few pieces as they lie in; returns how
+/// many. Replies to one client often lie end to end, and the kernel copies one piece more quickly.
+fn gather<'a>(group: &[u8], replies: &'a Replies, parts: &mut [IoSlice<'a>]) -> usize {
+    let mut used = 0;
+    let mut piece = 0..0;
+    for &at in group {
+        let place = replies.place(usize::from(at));
+        if used > 0 && place.start == piece.end {
+            piece.end = place.end;
+        } else {
+            piece = place;
+            used += 1;
+        }
+        parts[used - 1] = IoSlice::new(&replies.bytes()[piece.clone()]);
+    }
+    used
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{SocketAddr, UdpSocket};
+
+    use super::super::socket;
+    use super::*;
+
+    fn deliver(segment: u16, parts: &[&[u8]], expected: usize) -> Vec<Vec<u8>> {
+        let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
+        let wire = socket::bind(loopback, 1).expect("a free port").remove(0);
+        let client = UdpSocket::bind(loopback).expect("a free port");
+        client.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
+        let to = Address::from(client.local_addr().expect("bound"));
+        let slices: Vec<_> = parts.iter().map(|part| IoSlice::new(part)).collect();
+        let mut post = Post { grouping: Grouping::new(), outbox: Outbox::new() };
+        // The message behind shows that one refused does not hold up the next.
+        let last = [IoSlice::new(b"last")];
+        let joined = Message { segment: Some(segment), ..Message::new(&to, &slices) };
+        post.deliver(&wire, &[joined, Message::new(&to, &last)]);
+        let mut buffer = [0; 2000];
+        (0..expected)
+            .map(|_| {
+                let length = client.recv(&mut buffer).expect("a datagram comes");
+                buffer[..length].to_vec()
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_joined_send_arrives_as_several_datagrams() {
+        let arrived = deliver(3, &[b"onetwo", b"six"], 4);
+        assert_eq!(arrived, [&b"one"[..], b"two", b"six", b"last"]);
+    }
+
+    #[test]
+    fn a_joined_send_that_is_refused_goes_out_one_by_one() {
+        // A joined send must be shorter than 64 KiB; this one is not.
+        let half = vec![b'a'; 35_200];
+        let mut arrived = deliver(1100, &[&half, &half], 65);
+        arrived.retain(|datagram| *datagram != [b'a'; 1100]);
+        assert_eq!(arrived, [b"last"], "64 replies and the one behind them");
     }
 }
