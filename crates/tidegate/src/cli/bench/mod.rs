@@ -22,6 +22,7 @@ use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
 
 use anyhow::Context as _;
+use clap::builder::RangedU64ValueParser;
 use clap::{Subcommand, ValueEnum};
 use tidegate_core::time::SECOND;
 
@@ -82,13 +83,13 @@ struct Text {
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096), conflicts_with = "rate")]
     window: Option<u32>,
     /// Requests that a client sends at once.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=BATCH as i64))]
+    #[arg(long, default_value_t = 1, value_parser = at_once())]
     burst: u32,
     /// Open loop: requests per second from all clients together, answered or not.
     #[arg(long, value_name = "PER_SECOND", value_parser = clap::value_parser!(u64).range(1..))]
     rate: Option<u64>,
     /// Different keys in play.
-    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
+    #[arg(long, default_value_t = 1_000_000, value_parser = numbered())]
     keys: u64,
     /// Zipf exponent of how unevenly keys are used; 0 is evenly.
     #[arg(long, default_value_t = 0.0)]
@@ -108,6 +109,16 @@ struct Text {
     /// Print JSON.
     #[arg(long)]
     json: bool,
+}
+
+/// One system call sends this many.
+fn at_once() -> RangedU64ValueParser<u32> {
+    RangedU64ValueParser::new().range(1..=BATCH as u64)
+}
+
+/// Keys are written as IPv4 addresses.
+fn numbered() -> RangedU64ValueParser<u64> {
+    RangedU64ValueParser::new().range(1..=1 << 32)
 }
 
 impl Text {
