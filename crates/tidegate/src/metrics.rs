@@ -94,12 +94,12 @@ impl Counts {
         Self { rules, lanes: [const { OnceLock::new() }; LANES_MAX] }
     }
 
-    /// Counts a decision of the rule at this position; `None` where no rule matched.
+    /// Counts decisions of the rule at this position; `None` where no rule matched.
     #[inline]
-    pub(crate) fn add(&self, lane: usize, rule: Option<usize>, counted: Counted) {
+    pub(crate) fn add(&self, lane: usize, rule: Option<usize>, counted: Counted, decisions: u64) {
         let cells = self.lanes[lane]
             .get_or_init(|| (0..=self.rules.len()).map(|_| Cell::default()).collect());
-        cells[rule.unwrap_or(self.rules.len())][counted as usize].fetch_add(1, Relaxed);
+        cells[rule.unwrap_or(self.rules.len())][counted as usize].fetch_add(decisions, Relaxed);
     }
 
     fn each(&self, doors: &[Door], mut see: impl FnMut(Door, &Arc<str>, usize, u64)) {

@@ -81,6 +81,7 @@ fn horizon(limit: &Limit, memory: &Rate) -> Nanos {
 impl Law for Average {
     memory!(Rate, Average);
 
+    #[inline]
     fn judge(limit: &Limit, memory: Option<&Rate>, op: Op, now: Now) -> Judgement {
         let most = limit.amount as f64;
         match op {
@@ -102,6 +103,7 @@ impl Law for Average {
         }
     }
 
+    #[inline]
     fn apply(
         limit: &Limit,
         memory: Option<Rate>,
@@ -150,6 +152,7 @@ impl Law for Average {
         }
     }
 
+    #[inline]
     fn forgotten(limit: &Limit, memory: &Rate, now: Now) -> bool {
         let elapsed = now.mono.saturating_sub(memory.at);
         // The logarithm is only worth computing where it could matter.

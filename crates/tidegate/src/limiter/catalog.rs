@@ -81,20 +81,13 @@ impl Catalog {
         self.entries.iter().map(|entry| entry.number).zip(self.set.rules())
     }
 
-    /// The rule and the slot of a key; `None` where nothing limits it.
+    /// Which rule decides a key, and whether the operation is fit for it.
     #[inline]
-    pub(super) fn address<'k>(
-        &self,
-        memory: &Memory,
-        key: &'k [u8],
-        op: Op,
-        can_end: bool,
-    ) -> Result<(Option<usize>, Option<Address<'k>>), Unfit> {
+    pub(super) fn find(&self, key: &[u8], op: Op, can_end: bool) -> Result<Option<usize>, Unfit> {
         if key.len() > tidegate_core::key::KEY_BYTES_MAX {
             return Err(Unfit::KeyTooLong);
         }
-        let Some(position) = self.set.find(key) else { return Ok((None, None)) };
-        let rule = self.rule(position);
+        let Some(position) = self.set.find(key) else { return Ok(None) };
         let entry = &self.entries[position];
         if entry.in_flight && !can_end && !matches!(op, Op::Peek(_)) {
             return Err(Unfit::NeedsEnd);
@@ -102,20 +95,42 @@ impl Catalog {
         if op.cost() > entry.capacity && !matches!(op, Op::TakeUpTo(_)) {
             return Err(Unfit::CostAboveLimit { limit: entry.capacity });
         }
+        Ok(Some(position))
+    }
+
+    /// The slot of a key under the rule that `find` gave; `None` if the rule limits nothing.
+    /// `hash` is the key's own.
+    #[inline]
+    pub(super) fn address<'k>(
+        &self,
+        memory: &Memory,
+        position: usize,
+        key: &'k [u8],
+        hash: u64,
+        op: Op,
+    ) -> Option<Address<'k>> {
+        let (rule, entry) = (self.rule(position), &self.entries[position]);
         if rule.limits.is_empty() {
-            return Ok((Some(position), None));
+            return None;
         }
+        // All keys of a shared rule have one slot, without a name.
         let name = if rule.shared { b"" } else { key };
-        let address = Address {
+        Some(Address {
             rule: entry.number,
             name,
-            hash: memory.hash(entry.number, name),
+            hash: if name.is_empty() { memory.hash_of(entry.number, name) } else { hash },
             limits: rule.limits.len(),
             long: entry.long,
             creates: matches!(op, Op::Take(_) | Op::TakeUpTo(_) | Op::Record { .. }),
             on_full: rule.on_full,
-        };
-        Ok((Some(position), Some(address)))
+        })
+    }
+
+    /// The slot of a key, for looking at it.
+    pub(super) fn slot_of<'k>(&self, memory: &Memory, key: &'k [u8]) -> Option<Address<'k>> {
+        let op = Op::Peek(0);
+        let position = self.find(key, op, true).ok()??;
+        self.address(memory, position, key, memory.hash(key), op)
     }
 
     /// Whether a slot may go: its limits remember nothing, and either nobody has a right to its

@@ -26,8 +26,30 @@ pub struct Desk {
     lane: usize,
 }
 
-/// The slot of a key, once its rule is known.
-type Found<'k> = Result<(Option<usize>, Option<Address<'k>>), Unfit>;
+/// Decisions of one rule that came out the same, one after another: counted in one go.
+#[derive(Default)]
+struct Run {
+    rule: Option<usize>,
+    counted: Option<Counted>,
+    decisions: u64,
+}
+
+impl Run {
+    #[inline]
+    fn count(&mut self, desk: &Desk, catalog: &Catalog, rule: Option<usize>, counted: Counted) {
+        if self.rule != rule || self.counted != Some(counted) {
+            self.end(desk, catalog);
+            *self = Run { rule, counted: Some(counted), decisions: 0 };
+        }
+        self.decisions += 1;
+    }
+
+    fn end(&mut self, desk: &Desk, catalog: &Catalog) {
+        if let Some(counted) = self.counted.take() {
+            catalog.counts.add(desk.lane, self.rule, counted, self.decisions);
+        }
+    }
+}
 
 impl Drop for Desk {
     fn drop(&mut self) {
@@ -55,9 +77,31 @@ impl Desk {
 
     /// Decides on one key, in the few words that a text line has.
     pub fn line(&self, key: &[u8], op: Op, now: Now) -> Result<Line, Unfit> {
+        let hash = self.look_ahead(key);
+        self.line_ahead(key, hash, op, now)
+    }
+
+    /// As [`Self::line`], at the moment of the call: the clock is read while memory is on its way.
+    pub fn line_now(&self, key: &[u8], op: Op) -> Result<Line, Unfit> {
+        let hash = self.look_ahead(key);
+        self.line_ahead(key, hash, op, self.now())
+    }
+
+    #[inline]
+    fn look_ahead(&self, key: &[u8]) -> u64 {
+        let hash = self.limiter.memory().hash(key);
+        self.limiter.memory().prefetch_cell(hash);
+        hash
+    }
+
+    #[inline]
+    fn line_ahead(&self, key: &[u8], hash: u64, op: Op, now: Now) -> Result<Line, Unfit> {
         let catalog = self.limiter.catalog.load();
-        let found = catalog.address(self.limiter.memory(), key, op, false);
-        let line = self.settle(&catalog, found, op, Bucket::of(now), now);
+        let mut run = Run::default();
+        let rule = catalog.find(key, op, false);
+        self.limiter.memory().prefetch_slot(hash);
+        let line = self.settle(&catalog, rule, key, hash, op, (now, Bucket::of(now)), &mut run);
+        run.end(self, &catalog);
         self.time(1, now);
         line
     }
@@ -67,47 +111,52 @@ impl Desk {
         out.clear();
         let catalog = self.limiter.catalog.load();
         let memory = self.limiter.memory();
-        let bucket = Bucket::of(now);
+        let mut run = Run::default();
+        let moment = (now, Bucket::of(now));
         for keys in keys.chunks(LOOK_AHEAD) {
-            let mut ahead: [Found<'_>; LOOK_AHEAD] = [Ok((None, None)); LOOK_AHEAD];
-            for (found, key) in ahead.iter_mut().zip(keys) {
-                *found = catalog.address(memory, key, op, false);
-                if let Ok((_, Some(address))) = found {
-                    memory.prefetch_cell(address);
-                }
+            let mut hashes = [0; LOOK_AHEAD];
+            for (hash, key) in hashes.iter_mut().zip(keys) {
+                *hash = self.look_ahead(key);
             }
-            for found in &ahead[..keys.len()] {
-                if let Ok((_, Some(address))) = found {
-                    memory.prefetch_slot(address);
-                }
-            }
-            for found in &ahead[..keys.len()] {
-                out.push(self.settle(&catalog, *found, op, bucket, now));
+            hashes[..keys.len()].iter().for_each(|hash| memory.prefetch_slot(*hash));
+            for (key, hash) in keys.iter().zip(hashes) {
+                let rule = catalog.find(key, op, false);
+                out.push(self.settle(&catalog, rule, key, hash, op, moment, &mut run));
             }
         }
+        run.end(self, &catalog);
         self.time(keys.len(), now);
     }
 
     #[inline]
+    #[expect(clippy::too_many_arguments, reason = "the parts of one decision, kept in registers")]
     fn settle(
         &self,
         catalog: &Catalog,
-        found: Found<'_>,
+        rule: Result<Option<usize>, Unfit>,
+        key: &[u8],
+        hash: u64,
         op: Op,
-        bucket: Bucket,
-        now: Now,
+        moment: (Now, Bucket),
+        run: &mut Run,
     ) -> Result<Line, Unfit> {
-        let (position, address) = found?;
-        let Some((position, address)) = position.zip(address) else {
-            self.count(catalog, op, position, Counted::Allow);
-            return Ok(Line::UNLIMITED);
+        let rule = rule?;
+        let address =
+            rule.and_then(|rule| catalog.address(self.limiter.memory(), rule, key, hash, op));
+        let (line, counted) = match rule.zip(address) {
+            None => (Line::UNLIMITED, Counted::Allow),
+            // Most rules have one limit, and then there is no reason to carry room for eight.
+            Some((rule, address)) if address.limits == 1 => {
+                self.settle_limits::<1>(catalog, rule, &address, op, moment)
+            }
+            Some((rule, address)) => {
+                self.settle_limits::<LIMITS_MAX>(catalog, rule, &address, op, moment)
+            }
         };
-        // Most rules have one limit, and then there is no reason to carry room for eight.
-        if address.limits == 1 {
-            Ok(self.settle_limits::<1>(catalog, position, &address, op, bucket, now))
-        } else {
-            Ok(self.settle_limits::<LIMITS_MAX>(catalog, position, &address, op, bucket, now))
+        if !matches!(op, Op::Peek(_)) {
+            run.count(self, catalog, rule, counted);
         }
+        Ok(line)
     }
 
     #[inline]
@@ -117,9 +166,8 @@ impl Desk {
         position: usize,
         address: &Address<'_>,
         op: Op,
-        bucket: Bucket,
-        now: Now,
-    ) -> Line {
+        (now, bucket): (Now, Bucket),
+    ) -> (Line, Counted) {
         let rule = catalog.rule(position);
         let opinion = self.limiter.memory().one(
             address,
@@ -131,11 +179,8 @@ impl Desk {
                 opinion
             },
         );
-        if !matches!(op, Op::Peek(_)) {
-            catalog.counts.add(self.lane, Some(position), opinion.counted());
-            self.count_full(opinion.full());
-        }
-        opinion.line(rule)
+        self.count_full(opinion.full());
+        (opinion.line(rule), opinion.counted())
     }
 
     /// Decides on all keys of a request, all or nothing, and says all there is to say.
@@ -167,15 +212,18 @@ impl Desk {
         let mut places: Vec<(usize, usize)> = Vec::with_capacity(keys.len());
         let mut addresses: Vec<Address<'_>> = Vec::with_capacity(keys.len());
         for (key, bytes) in keys.iter().enumerate() {
-            match catalog.address(self.limiter.memory(), bytes, op, can_end)? {
-                (Some(position), Some(address)) => {
-                    // The same count twice in one request is taken from once.
-                    if !addresses.iter().any(|a| (a.rule, a.name) == (address.rule, address.name)) {
-                        places.push((key, position));
-                        addresses.push(address);
-                    }
-                }
-                (position, _) => self.count(&catalog, op, position, Counted::Allow),
+            let memory = self.limiter.memory();
+            let rule = catalog.find(bytes, op, can_end)?;
+            let address =
+                rule.and_then(|rule| catalog.address(memory, rule, bytes, memory.hash(bytes), op));
+            let Some((rule, address)) = rule.zip(address) else {
+                self.count(&catalog, op, rule, Counted::Allow);
+                continue;
+            };
+            // The same count twice in one request is taken from once.
+            if !addresses.iter().any(|a| (a.rule, a.name) == (address.rule, address.name)) {
+                places.push((key, rule));
+                addresses.push(address);
             }
         }
         let bucket = Bucket::of(now);
@@ -234,7 +282,7 @@ impl Desk {
 
     fn count(&self, catalog: &Catalog, op: Op, rule: Option<usize>, counted: Counted) {
         if matches!(op, Op::Take(_) | Op::TakeUpTo(_) | Op::Record { .. }) {
-            catalog.counts.add(self.lane, rule, counted);
+            catalog.counts.add(self.lane, rule, counted, 1);
         }
     }
 

@@ -52,7 +52,7 @@ impl Limiter {
         let address = Address {
             rule: number,
             name: &name,
-            hash: self.memory().hash(number, &name),
+            hash: self.memory().hash_of(number, &name),
             limits: rule.limits.len(),
             long: false,
             creates: true,

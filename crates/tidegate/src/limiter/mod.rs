@@ -13,7 +13,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tidegate_core::rules::RuleSet;
-use tidegate_core::{Limit, Nanos, Now, Op, Verdict};
+use tidegate_core::{Limit, Nanos, Now, Verdict};
 
 use self::catalog::Catalog;
 pub use self::decision::LIMITS_MAX;
@@ -203,10 +203,8 @@ impl Limiter {
 
     /// Forgets one key. `false` if it was not remembered.
     pub fn reset(&self, key: &[u8]) -> bool {
-        match self.catalog.load().address(self.memory(), key, Op::Peek(0), true) {
-            Ok((_, Some(address))) => self.memory().remove(&address),
-            _ => false,
-        }
+        let slot = self.catalog.load().slot_of(self.memory(), key);
+        slot.is_some_and(|address| self.memory().remove(&address))
     }
 
     /// The statistics of one key; zeros if it is not remembered.
@@ -214,15 +212,15 @@ impl Limiter {
     pub fn stats(&self, key: &[u8], now: Now) -> KeyStats {
         let catalog = self.catalog.load();
         let bucket = Bucket::of(now);
-        match catalog.address(self.memory(), key, Op::Peek(0), true) {
-            Ok((_, Some(address))) => self.memory().one(
-                &address,
-                bucket,
-                |body, pressed| catalog.dead(body, pressed, bucket, now),
-                |body, _| body.tally.stats(bucket),
-            ),
-            _ => KeyStats::default(),
-        }
+        let Some(address) = catalog.slot_of(self.memory(), key) else {
+            return KeyStats::default();
+        };
+        self.memory().one(
+            &address,
+            bucket,
+            |body, pressed| catalog.dead(body, pressed, bucket, now),
+            |body, _| body.tally.stats(bucket),
+        )
     }
 
     /// How full the table is.

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use foldhash::SharedSeed;
 use foldhash::quality::SeedableRandomState;
 use parking_lot::Mutex;
+use tidegate_core::key::same;
 use tidegate_core::rules::OnFull;
 
 pub(crate) use self::slot::{Body, Held};
@@ -143,29 +144,34 @@ impl Memory {
         true
     }
 
-    /// The hash of a (rule, key): what an address carries.
+    /// The hash of a slot: of its name, or of its rule where it has none because keys share it.
     #[inline]
-    pub(crate) fn hash(&self, rule: u32, name: &[u8]) -> u64 {
+    pub(crate) fn hash_of(&self, rule: u32, name: &[u8]) -> u64 {
+        if name.is_empty() { self.hash(&rule.to_le_bytes()) } else { self.hash(name) }
+    }
+
+    /// The hash of a name, to look ahead by before its rule is known.
+    #[inline]
+    pub(crate) fn hash(&self, name: &[u8]) -> u64 {
         let mut hasher = self.hasher.build_hasher();
-        hasher.write_u32(rule);
         hasher.write(name);
         hasher.finish()
     }
 
     /// First half of the look-ahead of a batch.
     #[inline]
-    pub(crate) fn prefetch_cell(&self, at: &Address<'_>) {
-        self.table.prefetch_cell(at.hash);
+    pub(crate) fn prefetch_cell(&self, hash: u64) {
+        self.table.prefetch_cell(hash);
     }
 
     /// Second half of the look-ahead of a batch.
     #[inline]
-    pub(crate) fn prefetch_slot(&self, at: &Address<'_>) {
-        self.table.prefetch_slot(at.hash);
+    pub(crate) fn prefetch_slot(&self, hash: u64) {
+        self.table.prefetch_slot(hash);
     }
 
     fn slot_hash(&self, slot: &Slot) -> u64 {
-        self.hash(slot.body.tally.rule(), slot.name.as_bytes())
+        self.hash_of(slot.body.tally.rule(), slot.name.as_bytes())
     }
 
     /// One atomic step over one slot. `dead` tells which bodies may go, and whether the table is
@@ -466,8 +472,11 @@ impl Memory {
 /// A slot and its share of an index that is a little over half full.
 const SLOT_BYTES: usize = size_of::<Slot>() + 8;
 
+#[inline]
 fn find(shard: &Locked<'_, Slot>, at: &Address<'_>) -> Option<Spot> {
-    shard.find(at.hash, |slot| slot.body.tally.rule() == at.rule && slot.name.as_bytes() == at.name)
+    shard.find(at.hash, |slot| {
+        slot.body.tally.rule() == at.rule && same(slot.name.as_bytes(), at.name)
+    })
 }
 
 fn new_body(at: &Address<'_>, bucket: Bucket) -> Body {
