@@ -31,6 +31,7 @@ use self::load::{Load, Pace, Until};
 use self::subject::Subject;
 use super::output::print;
 use super::{Code, Failure, OK};
+use crate::doors::text::loops;
 use crate::doors::text::mmsg::BATCH;
 
 /// The arguments of `tidegate bench`.
@@ -76,9 +77,10 @@ struct Text {
     /// Client sockets.
     #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=4096))]
     clients: u32,
-    /// Threads that the clients are spread over.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
-    threads: u32,
+    /// Threads that the clients are spread over (default: one for each core). With too few the
+    /// server idles, wakes for a few datagrams at a time, and waking is what is measured.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=256))]
+    threads: Option<u32>,
     /// Closed loop: requests that each client has outstanding (default: 1, or the burst).
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096), conflicts_with = "rate")]
     window: Option<u32>,
@@ -135,7 +137,7 @@ impl Text {
         Ok(Load {
             server,
             clients: self.clients as usize,
-            threads: self.threads.min(self.clients) as usize,
+            threads: self.threads.map_or(loops(), |n| n as usize).min(self.clients as usize),
             burst: self.burst as usize,
             pace: match self.rate {
                 Some(per_second) => Pace::Open { per_second },
