@@ -57,6 +57,16 @@ pub struct Rule {
 pub struct Pattern {
     /// The literal runs between the stars; one run alone is an exact match.
     parts: Vec<Box<[u8]>>,
+    /// The first word of the first run, and which of its bits count: one comparison tells most
+    /// keys apart.
+    head: [u64; 2],
+}
+
+/// Up to eight bytes as a word, and the bits that are taken.
+fn head(bytes: &[u8]) -> [u64; 2] {
+    bytes.iter().take(8).enumerate().fold([0, 0], |[word, mask], (at, byte)| {
+        [word | u64::from(*byte) << (8 * at), mask | 0xff << (8 * at)]
+    })
 }
 
 impl Pattern {
@@ -74,13 +84,14 @@ impl Pattern {
                 run.push(literal);
             }
         }
-        Self { parts: parts.into_iter().map(Vec::into_boxed_slice).collect() }
+        let head = head(&parts[0]);
+        Self { parts: parts.into_iter().map(Vec::into_boxed_slice).collect(), head }
     }
 
     /// A pattern that matches exactly `key`, stars and all.
     #[must_use]
     pub fn exact(key: &[u8]) -> Self {
-        Self { parts: vec![key.into()] }
+        Self { parts: vec![key.into()], head: head(key) }
     }
 
     /// The one key that it matches, if it has no star.
@@ -96,7 +107,14 @@ impl Pattern {
         let [first, middle @ .., last] = self.parts.as_slice() else {
             return self.literal() == Some(key);
         };
-        if key.len() < first.len() || !same(&key[..first.len()], first) {
+        let [word, mask] = self.head;
+        if let Some(start) = key.first_chunk()
+            && u64::from_le_bytes(*start) & mask != word
+        {
+            return false;
+        }
+        let short = first.len() <= 8 && key.len() >= 8;
+        if key.len() < first.len() || !short && !same(&key[..first.len()], first) {
             return false;
         }
         let mut rest = &key[first.len()..];

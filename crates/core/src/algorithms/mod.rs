@@ -118,14 +118,14 @@ fn live<'a, L: Law>(limit: &Limit, state: &'a State, now: Now) -> Option<&'a L::
 }
 
 /// What `limit` thinks of `op` on a key in `state`. Nothing is written.
-#[inline]
+#[inline(always)]
 #[must_use]
 pub fn judge(limit: &Limit, state: &State, op: Op, now: Now) -> Judgement {
     with_law!(limit, L => L::judge(limit, live::<L>(limit, state, now), op, now))
 }
 
 /// Writes what became of the whole request into `state`. A peek writes nothing.
-#[inline]
+#[inline(always)]
 pub fn apply(
     limit: &Limit,
     state: &mut State,

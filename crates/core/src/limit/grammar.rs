@@ -1,6 +1,7 @@
 //! Reads limits and durations as people write them.
 //!
-//! `22 per 20s` · `100/min` · `5/s burst 20` · `100 in flight` · `100 in flight per minute` · `none`
+//! `22 per 20s` · `100/min` · `5/s burst 20` · `100 in flight` · `100 in flight per minute`
+//! · `none`
 //!
 //! Whatever is not of this form is an error that says where, what, and what would be right.
 //! Nothing here knows which algorithm a rule has chosen: see [`Spec::with`](super::Spec::with).

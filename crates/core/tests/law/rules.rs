@@ -41,7 +41,10 @@ proptest! {
 
     /// Keys that come from the pattern itself match far more often than random ones.
     #[test]
-    fn filled_patterns_match(parts in prop::collection::vec("[ab]{0,3}", 1..5), fill in "[ab]{0,3}") {
+    fn filled_patterns_match(
+        parts in prop::collection::vec("[ab]{0,3}", 1..5),
+        fill in "[ab]{0,3}",
+    ) {
         let pattern = Pattern::new(&parts.join("*"));
         prop_assert!(pattern.matches(parts.join(&fill).as_bytes()));
     }

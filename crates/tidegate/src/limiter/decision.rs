@@ -25,6 +25,7 @@ pub(super) struct Opinion<const N: usize> {
 }
 
 impl<const N: usize> Opinion<N> {
+    #[inline(always)]
     pub(super) fn form(rule: &Rule, body: &Body, place: Place, op: Op, now: Now) -> Self {
         let mut opinion = Self {
             judgements: [Judgement::pass(op.cost(), 0.0); N],
@@ -60,6 +61,7 @@ impl<const N: usize> Opinion<N> {
     }
 
     /// Writes what became of the whole request, and counts it for the key.
+    #[inline(always)]
     pub(super) fn apply(
         &self,
         rule: &Rule,
@@ -84,6 +86,7 @@ impl<const N: usize> Opinion<N> {
         }
     }
 
+    #[inline]
     pub(super) fn line(&self, rule: &Rule) -> Line {
         let limit = &rule.limits[self.shown];
         Line {
@@ -118,6 +121,7 @@ impl<const N: usize> Opinion<N> {
     }
 
     /// The name of what happened, for the metrics.
+    #[inline]
     pub(super) fn counted(&self) -> Counted {
         match (self.over, self.shadow) {
             (false, _) => Counted::Allow,
@@ -127,6 +131,7 @@ impl<const N: usize> Opinion<N> {
         }
     }
 
+    #[inline]
     pub(super) fn full(&self) -> Option<&'static str> {
         match self.place {
             Place::Own => None,

@@ -128,7 +128,7 @@ impl Desk {
         self.time(keys.len(), now);
     }
 
-    #[inline]
+    #[inline(always)]
     #[expect(clippy::too_many_arguments, reason = "the parts of one decision, kept in registers")]
     fn settle(
         &self,
@@ -159,7 +159,7 @@ impl Desk {
         Ok(line)
     }
 
-    #[inline]
+    #[inline(always)]
     fn settle_limits<const N: usize>(
         &self,
         catalog: &Catalog,

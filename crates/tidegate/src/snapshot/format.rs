@@ -1,7 +1,7 @@
 //! The bytes of a snapshot: version 1, little-endian, one checksum over everything.
 //!
-//! `TIDEGATE` · version u32 · boot id · mono u64 · unix u64 · rules u32 · each rule · entries ·
-//! 0 u8 · number of entries u64 · CRC-32 of all before it. Texts and states carry their length.
+//! `TIDEGATE`, version u32, boot id, mono u64, unix u64, rules u32, each rule, entries, 0 u8,
+//! number of entries u64, CRC-32 of all before it. Texts and states carry their length.
 
 use std::io::{self, Read, Write};
 

@@ -363,7 +363,8 @@ mod tests {
         /// What a server writes, a client reads.
         #[test]
         fn lines_go_round(
-            over: bool, tenths in 0u32..100_000_000, limit in 1u64..=1 << 53, period_s in 1u64..=1 << 30, id: u64
+            over: bool, tenths in 0u32..100_000_000, limit in 1u64..=1 << 53,
+            period_s in 1u64..=1 << 30, id: u64
         ) {
             let rate = f64::from(tenths) / 10.0;
             let line = Line { over, rate, limit, period_ns: period_s * 1_000_000_000 };
@@ -390,7 +391,8 @@ mod tests {
 
         #[test]
         fn checks_go_round(
-            origin in "(?s:.){0,20}", ua in "(?s:.){0,20}", ip in ".{0,20}", over: bool, count in 1usize..=3
+            origin in "(?s:.){0,20}", ua in "(?s:.){0,20}", ip in ".{0,20}",
+            over: bool, count in 1usize..=3
         ) {
             let fields = Fields { origin: Some(&origin), ua: Some(&ua), ip: Some(&ip) };
             let json = fields.json();

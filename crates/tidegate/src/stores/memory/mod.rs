@@ -176,7 +176,7 @@ impl Memory {
 
     /// One atomic step over one slot. `dead` tells which bodies may go, and whether the table is
     /// pressed for room when it asks.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn one<R>(
         &self,
         at: &Address<'_>,
@@ -248,7 +248,7 @@ impl Memory {
                 }
                 Some(spot) => {
                     let body = &mut shard.entry(spot).body;
-                    // The tally stays behind as well: it carries the rule that the slot is found by.
+                    // The tally stays as well: it carries the rule that the slot is found by.
                     let held = mem::take(&mut body.held);
                     Seat { body: Body { held, tally: body.tally }, place: Place::Own }
                 }

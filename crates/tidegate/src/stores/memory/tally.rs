@@ -176,13 +176,15 @@ mod tests {
         #[test]
         fn packing_keeps_every_field_apart(
             rule in 0..=RULE_MAX, other in 0..=RULE_MAX,
-            uses in prop::collection::vec((any::<bool>(), -1e9..1e9f64, 0..5_000_000_000u64), 0..50),
+            uses in prop::collection::vec(
+                (any::<bool>(), -1e9..1e9f64, 0..5_000_000_000u64), 0..50
+            ),
         ) {
             let mut tally = Tally::new(rule, at(0));
             let (mut requests, mut refusals) = (0, 0);
             let (mut bucket, mut current, mut previous) = (0u64, 0u64, 0u64);
             for (over, rate, second) in uses {
-                let now = (second / 300 & SMALL_MASK).max(bucket);
+                let now = ((second / 300) & SMALL_MASK).max(bucket);
                 tally.count(over, rate, at(second));
                 requests += 1;
                 refusals += u64::from(over);
@@ -193,7 +195,8 @@ mod tests {
                 }
                 current = current.max((rate.max(0.0) as u64).min(SMALL_MASK));
                 let shown = tally.stats(at(bucket * 300));
-                prop_assert_eq!(shown, KeyStats { requests, over: refusals, last_max_rate: previous });
+                let expected = KeyStats { requests, over: refusals, last_max_rate: previous };
+                prop_assert_eq!(shown, expected);
                 prop_assert_eq!(tally.rule(), rule);
             }
             let restored = Tally::restored(tally.words(), other);
