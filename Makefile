@@ -36,7 +36,7 @@ setup: ## Check the toolchain and install what is missing
 	found=$$(rustc --version 2>/dev/null | cut -d ' ' -f 2 || true); \
 	[ "$$(printf '%s\n' "$$needed" "$${found:-0}" | sort -V | head -n 1)" = "$$needed" ] || { \
 		echo "Tidegate needs Rust $$needed or newer; found: $${found:-none}." >&2; \
-		echo "Install or update it with https://rustup.rs, then try again." >&2; exit 1; }
+		echo "Install or update it with rustup, then try again." >&2; exit 1; }
 	@# A program that links is the test: the compiler alone, without libc's start files, is not enough.
 	@echo 'int main(void) { return 0; }' | cc -x c -o /dev/null - 2>/dev/null || { \
 		$(call apt_install,gcc libc6-dev); }
@@ -59,7 +59,7 @@ test: setup ## Check format and lints, run every test
 bench: build ## Measure the limiter and the text door beside their peers
 	$(CARGO) bench --locked -p tidegate --bench '*'
 	$(TIDEGATE) bench text --peer echo
-	$(TIDEGATE) bench text --peer echo --burst 16
+	$(TIDEGATE) bench text --peer echo --burst 32 --clients 64
 
 setup-fuzz: setup
 	@# libFuzzer is C++.
