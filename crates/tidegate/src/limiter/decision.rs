@@ -42,7 +42,8 @@ impl<const N: usize> Opinion<N> {
             let judgement = algorithms::judge(limit, state, op, now);
             opinion.judgements[at] = judgement;
             if judgement.allowed {
-                let share = judgement.rate / limit.amount as f64;
+                // With one limit there is nothing to choose from.
+                let share = if N > 1 { judgement.rate / limit.amount as f64 } else { 0.0 };
                 if !opinion.over && share > nearest {
                     nearest = share;
                     opinion.shown = at;
