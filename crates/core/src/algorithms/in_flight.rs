@@ -3,6 +3,9 @@
 //! Plain, a use is held until it is released. Per window, it is held until then or until the
 //! window in which it started ends, whichever comes first. The windows are those of
 //! `fixed-window`. Whether a use started in the current window, the monotonic clock says.
+//!
+//! What ends is counted only if it can be one of the uses held: one that started before the first
+//! of them has been given back already, with its window or by forgetting the key.
 
 use super::aligned::{Aligned, Place};
 use super::{Law, judge_room, memory, narrow, until_allowed, wide};
@@ -95,14 +98,15 @@ impl Law for InFlight {
             (None, _) => return held,
         };
         let count = match op {
-            Op::Release { started, .. } if per_window(limit) && started.mono < held.first() => {
-                held.count()
-            }
+            Op::Release { started, .. } if started.mono < held.first() => held.count(),
             Op::Release { cost, .. } => held.count().saturating_sub(cost),
             Op::Refund(uses) => held.count().saturating_sub(uses),
             _ => held.count().saturating_add(judgement.granted),
         };
-        (count > 0).then(|| Held::new(held.window(), held.first(), count))
+        // Two threads may read the clock in one order and decide in the other. Without a window,
+        // a use that seemed not to be among those held would never be given back.
+        let first = if per_window(limit) { held.first() } else { held.first().min(now.mono) };
+        (count > 0).then(|| Held::new(held.window(), first, count))
     }
 
     fn explain(
