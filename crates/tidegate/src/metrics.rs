@@ -138,6 +138,21 @@ struct Books {
     closed: Totals,
 }
 
+impl Books {
+    /// Folds the counts of configurations that are gone into the totals.
+    fn close_retired(&mut self) {
+        let Self { doors, open, closed, .. } = self;
+        open.retain_mut(|counts| {
+            // Only this list holds it: its configuration is gone and nobody can add any more.
+            let retired = Arc::get_mut(counts).is_some();
+            if retired {
+                add_to(closed, counts, doors);
+            }
+            !retired
+        });
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct BadInput {
     door: Door,
@@ -237,6 +252,8 @@ impl Metrics {
 
     /// A place to count for one loop of a door.
     pub(crate) fn lane(&self, door: Door) -> usize {
+        // A series that appears only once something was sampled cannot be waited for.
+        let _ = self.decision_seconds.get_or_create(&DoorLabel { door });
         let mut books = self.books.lock();
         if let Some(at) = books.free.iter().position(|&lane| books.doors[lane] == door) {
             return books.free.swap_remove(at);
@@ -249,13 +266,19 @@ impl Metrics {
 
     /// Gives a lane back when its loop ends.
     pub(crate) fn leave(&self, lane: usize) {
-        self.books.lock().free.push(lane);
+        let mut books = self.books.lock();
+        // The last lane may have had several loops.
+        if !books.free.contains(&lane) {
+            books.free.push(lane);
+        }
     }
 
     /// Opens the counts of a new configuration.
     pub(crate) fn counts(&self, rules: Vec<Arc<str>>) -> Arc<Counts> {
         let counts = Arc::new(Counts::new(rules));
-        self.books.lock().open.push(counts.clone());
+        let mut books = self.books.lock();
+        books.close_retired();
+        books.open.push(counts.clone());
         counts
     }
 }
@@ -274,17 +297,10 @@ impl fmt::Debug for Scrape {
 
 impl Scrape {
     fn totals(&self) -> Totals {
-        let Books { doors, open, closed, .. } = &mut *self.books.lock();
-        open.retain(|counts| {
-            // Only this list holds it: its configuration is gone and nobody can add any more.
-            let retired = Arc::strong_count(counts) == 1;
-            if retired {
-                add_to(closed, counts, doors);
-            }
-            !retired
-        });
-        let mut totals = closed.clone();
-        open.iter().for_each(|counts| add_to(&mut totals, counts, doors));
+        let mut books = self.books.lock();
+        books.close_retired();
+        let mut totals = books.closed.clone();
+        books.open.iter().for_each(|counts| add_to(&mut totals, counts, &books.doors));
         totals
     }
 }
