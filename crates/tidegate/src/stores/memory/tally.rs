@@ -92,8 +92,11 @@ impl Tally {
         // The cast cuts to an integer, and takes what is not a number for 0.
         let rate = (rate as u64).min(SMALL_MASK);
         let (current, previous) = self.maxima();
-        // A wall clock that steps back stays in the newer bucket.
+        // A wall clock that steps back a little stays in the newer bucket. Where it was far ahead
+        // it was wrong: the key follows it back, or its maxima would stand still for as long.
+        let behind = self.bucket().0.saturating_sub(bucket.0);
         match bucket.0.saturating_sub(self.bucket().0) {
+            0 if behind > 1 => self.set_maxima(rate, 0),
             0 => {
                 if rate > current {
                     self.set_maxima(rate, previous);
@@ -184,11 +187,12 @@ mod tests {
             let (mut requests, mut refusals) = (0, 0);
             let (mut bucket, mut current, mut previous) = (0u64, 0u64, 0u64);
             for (over, rate, second) in uses {
-                let now = ((second / 300) & SMALL_MASK).max(bucket);
+                let now = (second / 300) & SMALL_MASK;
+                let now = if now + 1 == bucket { bucket } else { now };
                 tally.count(over, rate, at(second));
                 requests += 1;
                 refusals += u64::from(over);
-                if now > bucket {
+                if now != bucket {
                     previous = if now == bucket + 1 { current } else { 0 };
                     current = 0;
                     bucket = now;
