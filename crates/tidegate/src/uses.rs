@@ -289,7 +289,7 @@ mod tests {
         /// Takes a use from the limiter and holds it.
         fn take(&self, cost: u64, span: Nanos) -> Result<UseId, HoldError> {
             let now = self.clock.now();
-            assert!(self.desk.decide_held(&[KEY], Op::Take(cost), now).unwrap().held);
+            assert_eq!(self.desk.decide_held(&[KEY], Op::Take(cost), now).unwrap().held, [0]);
             self.uses.hold(vec![KEY.to_vec()], cost, now, now.mono + span)
         }
 

@@ -20,13 +20,15 @@ pub(super) struct Catalog {
     set: Arc<RuleSet>,
     entries: Vec<Entry>,
     positions: HashMap<u32, usize, foldhash::fast::RandomState>,
+    /// The highest number that had been given to a rule when this was made.
+    newest: u32,
     pub(super) counts: Arc<Counts>,
 }
 
 /// What is worth knowing of a rule before its limits are looked at.
 struct Entry {
     number: u32,
-    /// States lie outside of the slot.
+    /// States lie outside of the slot and may grow.
     long: bool,
     in_flight: bool,
     /// The largest cost that all its limits can ever allow.
@@ -60,7 +62,7 @@ impl Catalog {
             })
             .collect();
         let positions = entries.iter().enumerate().map(|(at, e)| (e.number, at)).collect();
-        Self { set: Arc::new(set), entries, positions, counts }
+        Self { set: Arc::new(set), entries, positions, newest: *next_number, counts }
     }
 
     pub(super) fn set(&self) -> &Arc<RuleSet> {
@@ -121,7 +123,9 @@ impl Catalog {
             hash: if name.is_empty() { memory.hash_of(entry.number, name) } else { hash },
             limits: rule.limits.len(),
             long: entry.long,
-            creates: matches!(op, Op::Take(_) | Op::TakeUpTo(_) | Op::Record { .. }),
+            creates: creates(op),
+            ends: entry.in_flight,
+            gives_back: entry.in_flight && matches!(op, Op::Release { .. }),
             on_full: rule.on_full,
         })
     }
@@ -136,7 +140,11 @@ impl Catalog {
     /// Whether a slot may go: its limits remember nothing, and either nobody has a right to its
     /// statistics any more or there is no room for them.
     pub(super) fn dead(&self, body: &Body, pressed: bool, bucket: Bucket, now: Now) -> bool {
-        let Some(rule) = self.rule_of(body.tally.rule()) else { return true };
+        let Some(rule) = self.rule_of(body.tally.rule()) else {
+            // A rule that this configuration no longer has. A number that it does not know yet is
+            // of a newer one that another thread already decides by: that key is alive.
+            return body.tally.rule() <= self.newest;
+        };
         (pressed || body.tally.stale(bucket))
             && rule
                 .limits
@@ -156,7 +164,7 @@ impl Entry {
         };
         Self {
             number,
-            long: rule.limits.len() > 1 || rule.limits.iter().any(|l| long(&l.algorithm)),
+            long: rule.limits.iter().any(|l| long(&l.algorithm)),
             in_flight: rule
                 .limits
                 .iter()
@@ -164,6 +172,11 @@ impl Entry {
             capacity: rule.limits.iter().map(|l| l.capacity()).min().unwrap_or(u64::MAX),
         }
     }
+}
+
+/// Whether an operation is a use: a decision to be counted, on a key to be remembered.
+pub(super) fn creates(op: Op) -> bool {
+    matches!(op, Op::Take(_) | Op::TakeUpTo(_) | Op::Record { .. })
 }
 
 fn keeps_counts(new: &Rule, old: &Rule) -> bool {

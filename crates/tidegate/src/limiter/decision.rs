@@ -34,7 +34,7 @@ impl<const N: usize> Opinion<N> {
             over: place == Place::Denied && matches!(op, Op::Take(_) | Op::TakeUpTo(_)),
             shadow: rule.shadow,
         };
-        if matches!(place, Place::Denied | Place::Uncounted) {
+        if !place.counts() {
             return opinion;
         }
         let mut nearest = -1.0;
@@ -61,6 +61,11 @@ impl<const N: usize> Opinion<N> {
         self.over && !self.shadow
     }
 
+    /// Whether a request that is granted takes something from this count.
+    pub(super) fn takes(&self) -> bool {
+        self.place.counts() && !self.over
+    }
+
     /// Writes what became of the whole request, and counts it for the key.
     #[inline(always)]
     pub(super) fn apply(
@@ -72,7 +77,7 @@ impl<const N: usize> Opinion<N> {
         bucket: Bucket,
         now: Now,
     ) {
-        if matches!(op, Op::Peek(_)) || matches!(self.place, Place::Denied | Place::Uncounted) {
+        if matches!(op, Op::Peek(_)) || !self.place.counts() {
             return;
         }
         // A shadow rule lives as though it were in force: what it would have refused, it has not
@@ -109,7 +114,7 @@ impl<const N: usize> Opinion<N> {
         let states = body.held.states();
         rule.limits.iter().zip(&self.judgements).enumerate().map(move |(at, (limit, judgement))| {
             let verdict = match states.get(at) {
-                Some(state) if matches!(self.place, Place::Own | Place::Shared) => {
+                Some(state) if self.place.counts() => {
                     algorithms::explain(limit, state, op, judgement, now)
                 }
                 _ => {
@@ -136,7 +141,7 @@ impl<const N: usize> Opinion<N> {
     pub(super) fn full(&self) -> Option<&'static str> {
         match self.place {
             Place::Own => None,
-            Place::Shared => Some("share"),
+            Place::Shared | Place::Joined => Some("share"),
             Place::Denied => Some("deny"),
             Place::Uncounted => Some("allow"),
         }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tidegate_core::rules::Rule;
 use tidegate_core::{Now, Op};
 
-use super::catalog::Catalog;
+use super::catalog::{Catalog, creates};
 use super::decision::{LIMITS_MAX, Opinion};
 use super::{Answer, KEYS_MAX, LimitAnswer, Limiter, Line, Unfit};
 use crate::metrics::{Counted, Door};
@@ -193,7 +193,8 @@ impl Desk {
         self.decide_all(keys, op, true, now)
     }
 
-    /// Gives back uses in flight that were taken at `started`.
+    /// Gives back uses in flight that were taken at `started`, by the keys that the answer said
+    /// hold some.
     pub fn release(&self, keys: &[&[u8]], cost: u64, started: Now, now: Now) {
         let op = Op::Release { cost, started };
         // What was fit to be taken is fit to be given back; a key that a reload has made
@@ -211,13 +212,14 @@ impl Desk {
         let catalog = self.limiter.catalog.load();
         let mut places: Vec<(usize, usize)> = Vec::with_capacity(keys.len());
         let mut addresses: Vec<Address<'_>> = Vec::with_capacity(keys.len());
+        let mut unlimited: Vec<Option<usize>> = Vec::new();
         for (key, bytes) in keys.iter().enumerate() {
             let memory = self.limiter.memory();
             let rule = catalog.find(bytes, op, can_end)?;
             let address =
                 rule.and_then(|rule| catalog.address(memory, rule, bytes, memory.hash(bytes), op));
             let Some((rule, address)) = rule.zip(address) else {
-                self.count(&catalog, op, rule, Counted::Allow);
+                unlimited.push(rule);
                 continue;
             };
             // The same count twice in one request is taken from once.
@@ -231,6 +233,9 @@ impl Desk {
         let answer = self.limiter.memory().many(&addresses, bucket, dead, |seats| {
             self.decide_seats(&catalog, &places, seats, op, bucket, now)
         });
+        for position in unlimited.into_iter().filter(|_| answer.allowed) {
+            self.count(&catalog, op, position, Counted::Allow);
+        }
         self.time(1, now);
         Ok(answer)
     }
@@ -255,7 +260,7 @@ impl Desk {
             allowed: refusing.is_none(),
             delay: 0,
             refused_by: refusing.map(|at| rule(at).name.clone()),
-            held: false,
+            held: Vec::new(),
             limits: Vec::new(),
         };
         for (at, (opinion, seat)) in opinions.iter().zip(seats).enumerate() {
@@ -264,7 +269,6 @@ impl Desk {
                 if !rule(at).shadow {
                     answer.delay = answer.delay.max(verdict.delay);
                 }
-                answer.held |= answer.allowed && limit.ends() && matches!(op, Op::Take(_));
                 answer.limits.push(LimitAnswer {
                     key: places[at].0,
                     rule: rule(at).name.clone(),
@@ -272,16 +276,22 @@ impl Desk {
                     verdict,
                 });
             }
+            let ends = rule(at).limits.iter().any(|limit| limit.ends());
+            if answer.allowed && ends && opinion.takes() && creates(op) {
+                answer.held.push(places[at].0);
+            }
             if answer.allowed || opinion.over {
                 self.count(catalog, op, Some(places[at].1), opinion.counted());
-                self.count_full(opinion.full());
+                if creates(op) {
+                    self.count_full(opinion.full());
+                }
             }
         }
         answer
     }
 
     fn count(&self, catalog: &Catalog, op: Op, rule: Option<usize>, counted: Counted) {
-        if matches!(op, Op::Take(_) | Op::TakeUpTo(_) | Op::Record { .. }) {
+        if creates(op) {
             catalog.counts.add(self.lane, rule, counted, 1);
         }
     }

@@ -56,6 +56,8 @@ impl Limiter {
             limits: rule.limits.len(),
             long: false,
             creates: true,
+            ends: false,
+            gives_back: false,
             on_full: rule.on_full,
         };
         self.memory().restore(&address, body)

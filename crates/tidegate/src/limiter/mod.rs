@@ -7,6 +7,8 @@ mod catalog;
 mod decision;
 mod desk;
 mod keep;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
@@ -93,8 +95,9 @@ pub struct Answer {
     pub delay: Nanos,
     /// The rule that refused.
     pub refused_by: Option<Arc<str>>,
-    /// Whether uses in flight were taken that must be released.
-    pub held: bool,
+    /// Which of the request's keys hold uses in flight that must be released; the others must
+    /// not be, since what would be given back is somebody else's.
+    pub held: Vec<usize>,
     /// What each limit of each key says.
     pub limits: Vec<LimitAnswer>,
 }
@@ -202,6 +205,10 @@ impl Limiter {
     }
 
     /// Forgets one key. `false` if it was not remembered.
+    ///
+    /// Uses in flight that the key holds are forgiven with it: when they end, they are told from
+    /// uses taken after the reset by their start, and give nothing back. Only where the table is
+    /// full and the key now shares a count may such an end give back a use of that count.
     pub fn reset(&self, key: &[u8]) -> bool {
         let slot = self.catalog.load().slot_of(self.memory(), key);
         slot.is_some_and(|address| self.memory().remove(&address))

@@ -121,15 +121,17 @@ fn take_and_hold(
     uses.room_for(&check.keys)?;
     let keys: Vec<&[u8]> = check.keys.iter().map(Vec::as_slice).collect();
     let answer = context.desk.decide_held(&keys, Op::Take(check.cost), now)?;
-    if !answer.held {
+    if answer.held.is_empty() {
         return Ok((answer, None));
     }
+    let held: Vec<Vec<u8>> = answer.held.iter().map(|&at| check.keys[at].clone()).collect();
     let lapses_at = now.mono.saturating_add(hold);
-    match uses.hold(check.keys.clone(), check.cost, now, lapses_at) {
+    match uses.hold(held, check.cost, now, lapses_at) {
         Ok(id) => Ok((answer, Some(id))),
         Err(error) => {
             // The room was taken by somebody else in between: what cannot be ended is not kept.
-            context.desk.release(&keys, check.cost, now, now);
+            let held: Vec<&[u8]> = answer.held.iter().map(|&at| keys[at]).collect();
+            context.desk.release(&held, check.cost, now, now);
             Err(error.into())
         }
     }

@@ -238,7 +238,8 @@ mod tests {
         let check = |delays: &[Nanos], expected| {
             let limits: Vec<_> = delays.iter().copied().map(limit).collect();
             let delay = delays.iter().copied().max().unwrap_or(0);
-            let answer = Answer { allowed: false, delay, refused_by: None, held: false, limits };
+            let answer =
+                Answer { allowed: false, delay, refused_by: None, held: Vec::new(), limits };
             assert_eq!(retry_after_s(&answer), expected, "{delays:?}");
         };
         check(&[], 1);

@@ -3,10 +3,13 @@
 //! A live key is never forgiven to make room. A little is swept at each insertion and by a
 //! background tick; when the table is full of live keys, a rule's `on_full` decides, and under
 //! `share` the new keys of a shard count together in an overflow that every later slot of that
-//! rule starts from. Which slot is dead is the limiter's word, not decided here.
+//! rule starts from. Uses in flight are given back to where they were taken: their keys stay with
+//! the overflow until all of its uses have ended. Which slot is dead is the limiter's word, not decided here.
 
 mod slot;
 mod tally;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
@@ -59,6 +62,10 @@ pub(crate) struct Address<'a> {
     pub(crate) long: bool,
     /// Whether a missing slot is made; otherwise a look at it is answered from a copy.
     pub(crate) creates: bool,
+    /// Whether uses of the rule are given back when they end.
+    pub(crate) ends: bool,
+    /// Whether that is what is asked for: a key without a slot then means the shared count.
+    pub(crate) gives_back: bool,
     pub(crate) on_full: OnFull,
 }
 
@@ -69,16 +76,38 @@ pub(crate) enum Place {
     Own,
     /// The count that new keys share while the table is full.
     Shared,
+    /// The same, for a second key of one request: the first counts for both.
+    Joined,
     /// There is none, and the rule refuses such keys.
     Denied,
     /// There is none, and the rule lets such keys pass.
     Uncounted,
 }
 
+impl Place {
+    /// Whether a step reads and writes a count there.
+    pub(crate) fn counts(self) -> bool {
+        matches!(self, Place::Own | Place::Shared)
+    }
+}
+
 /// One body of a step over several slots.
 pub(crate) struct Seat {
     pub(crate) body: Body,
     pub(crate) place: Place,
+    /// Bytes that the body held outside of itself before the step.
+    heap: usize,
+}
+
+impl Seat {
+    fn new(body: Body, place: Place) -> Self {
+        let heap = body.held.heap_bytes();
+        Self { body, place, heap }
+    }
+
+    fn without_body(place: Place) -> Self {
+        Self { body: Body::default(), place, heap: 0 }
+    }
 }
 
 /// How full the table is.
@@ -186,6 +215,7 @@ impl Memory {
     ) -> R {
         let number = self.table.shard_of(at.hash);
         let mut shard = self.table.lock(number);
+        self.make_room_to_grow(&mut shard, at, &dead);
         let found = find(&shard, at).or_else(|| self.admit(&mut shard, number, at, bucket, &dead));
         match found {
             Some(spot) if !at.long => step(&mut shard.entry(spot).body, Place::Own),
@@ -200,13 +230,13 @@ impl Memory {
                 result
             }
             None if !at.creates => step(&mut self.fresh(number, at, bucket, &dead), Place::Own),
-            None if at.on_full == OnFull::Share => {
+            None if self.can_share(at) => {
                 let mut overflow = self.overflow[number].lock();
-                let body = overflow.entry(at.rule).or_insert_with(|| {
-                    self.overflows.fetch_add(1, Relaxed);
-                    new_body(at, bucket)
-                });
-                step(body, Place::Shared)
+                let body = overflow.entry(at.rule).or_insert_with(|| self.new_overflow(at, bucket));
+                let before = body.held.heap_bytes();
+                let result = step(body, Place::Shared);
+                self.account(before, body.held.heap_bytes());
+                result
             }
             None => step(&mut Body::default(), without_room(at)),
         }
@@ -233,48 +263,46 @@ impl Memory {
         };
         for at in addresses {
             let (number, shard) = &mut shards[shard_at(at.hash)];
+            self.make_room_to_grow(shard, at, &dead);
             if find(shard, at).is_none() {
                 self.admit(shard, *number, at, bucket, &dead);
             }
         }
         // Making room for one may have moved another, so spots are good only from here on.
         let mut seats = Vec::with_capacity(addresses.len());
-        let mut heap_before = 0;
         for at in addresses {
             let (number, shard) = &mut shards[shard_at(at.hash)];
             let seat = match find(shard, at) {
-                Some(_) if self.cannot_grow(at) => {
-                    Seat { body: Body::default(), place: without_room(at) }
-                }
+                Some(_) if self.cannot_grow(at) => Seat::without_body(without_room(at)),
                 Some(spot) => {
                     let body = &mut shard.entry(spot).body;
                     // The tally stays as well: it carries the rule that the slot is found by.
                     let held = mem::take(&mut body.held);
-                    Seat { body: Body { held, tally: body.tally }, place: Place::Own }
+                    Seat::new(Body { held, tally: body.tally }, Place::Own)
                 }
                 None => self.seat_without_slot(*number, at, bucket, &dead),
             };
-            heap_before += seat.body.held.heap_bytes();
             seats.push(seat);
         }
         let result = step(&mut seats);
-        let mut heap_after = 0;
         for (at, seat) in addresses.iter().zip(seats) {
-            heap_after += seat.body.held.heap_bytes();
+            let heap_after = seat.body.held.heap_bytes();
             let (number, shard) = &mut shards[shard_at(at.hash)];
             match seat.place {
+                // What was only a look at a key without a slot is not put anywhere.
                 Place::Own => {
                     if let Some(spot) = find(shard, at) {
+                        self.account(seat.heap, heap_after);
                         shard.entry(spot).body = seat.body;
                     }
                 }
                 Place::Shared => {
+                    self.account(seat.heap, heap_after);
                     self.overflow[*number].lock().insert(at.rule, seat.body);
                 }
-                Place::Denied | Place::Uncounted => {}
+                Place::Joined | Place::Denied | Place::Uncounted => {}
             }
         }
-        self.account(heap_before, heap_after);
         result
     }
 
@@ -286,30 +314,44 @@ impl Memory {
         bucket: Bucket,
         dead: &impl Fn(&Body, bool) -> bool,
     ) -> Seat {
-        if !at.creates {
-            return Seat { body: self.fresh(number, at, bucket, dead), place: Place::Own };
-        }
-        if at.on_full != OnFull::Share {
-            return Seat { body: Body::default(), place: without_room(at) };
+        if at.gives_back && self.overflow[number].lock().contains_key(&at.rule) {
+            // Sharing keys have no slot while the shared count lives: the use was taken from it.
+        } else if !at.creates {
+            return Seat::new(self.fresh(number, at, bucket, dead), Place::Own);
+        } else if !self.can_share(at) {
+            return Seat::without_body(without_room(at));
         }
         let mut overflow = self.overflow[number].lock();
-        match overflow.get_mut(&at.rule) {
-            // Lifted out by an earlier key of this request: the two cannot count together, so
-            // the later one goes without rather than uncounted.
-            Some(body) if body.held.states().is_empty() => {
-                Seat { body: Body::default(), place: Place::Denied }
-            }
-            Some(body) => {
-                let lifted = Body { held: Held::Many(Box::default()), tally: body.tally };
-                Seat { body: mem::replace(body, lifted), place: Place::Shared }
-            }
-            None => {
-                self.overflows.fetch_add(1, Relaxed);
-                let tally = Tally::new(at.rule, bucket);
-                overflow.insert(at.rule, Body { held: Held::Many(Box::default()), tally });
-                Seat { body: new_body(at, bucket), place: Place::Shared }
-            }
+        let body = overflow.entry(at.rule).or_insert_with(|| self.new_overflow(at, bucket));
+        if body.held.states().is_empty() {
+            // Lifted out by an earlier key of this request: the count holds the uses of both.
+            return Seat::without_body(Place::Joined);
         }
+        let lifted = Body { held: Held::Many(Box::default()), tally: body.tally };
+        Seat::new(mem::replace(body, lifted), Place::Shared)
+    }
+
+    fn new_overflow(&self, at: &Address<'_>, bucket: Bucket) -> Body {
+        let body = new_body(at, bucket);
+        self.overflows.fetch_add(1, Relaxed);
+        self.account(0, body.held.heap_bytes());
+        body
+    }
+
+    /// Forgets the shared counts of a shard that no longer say anything.
+    fn sweep_overflow(&self, number: usize, dead: &impl Fn(&Body, bool) -> bool) {
+        if self.overflows.load(Relaxed) == 0 {
+            return;
+        }
+        self.overflow[number].lock().retain(|_, shared| {
+            // One that is lifted out for a step has no states; it comes back.
+            let gone = !shared.held.states().is_empty() && dead(shared, true);
+            if gone {
+                self.overflows.fetch_sub(1, Relaxed);
+                self.account(shared.held.heap_bytes(), 0);
+            }
+            !gone
+        });
     }
 
     /// Makes a slot if there is room, sweeping a little first.
@@ -321,7 +363,7 @@ impl Memory {
         bucket: Bucket,
         dead: &impl Fn(&Body, bool) -> bool,
     ) -> Option<Spot> {
-        if !at.creates {
+        if !at.creates || self.stays_shared(number, at, dead) {
             return None;
         }
         self.sweep_shard(shard, SWEEP_PER_INSERT, self.pressed(), dead);
@@ -338,6 +380,20 @@ impl Memory {
         Some(spot)
     }
 
+    /// Whether keys of this rule hold uses in the shared count: a slot would start with uses that
+    /// are given back elsewhere.
+    fn stays_shared(
+        &self,
+        number: usize,
+        at: &Address<'_>,
+        dead: &impl Fn(&Body, bool) -> bool,
+    ) -> bool {
+        at.ends && self.overflows.load(Relaxed) > 0 && {
+            let overflow = self.overflow[number].lock();
+            overflow.get(&at.rule).is_some_and(|shared| !dead(shared, true))
+        }
+    }
+
     /// What a key without a slot starts from: nothing, or what its rule's overflow has counted.
     fn fresh(
         &self,
@@ -348,11 +404,8 @@ impl Memory {
     ) -> Body {
         let mut body = new_body(at, bucket);
         if self.overflows.load(Relaxed) > 0 {
-            let mut overflow = self.overflow[number].lock();
-            if overflow.get(&at.rule).is_some_and(|shared| dead(shared, true)) {
-                overflow.remove(&at.rule);
-                self.overflows.fetch_sub(1, Relaxed);
-            } else if let Some(shared) = overflow.get(&at.rule) {
+            self.sweep_overflow(number, dead);
+            if let Some(shared) = self.overflow[number].lock().get(&at.rule) {
                 body.held = shared.held.copied();
             }
         }
@@ -381,6 +434,7 @@ impl Memory {
             let number = self.swept.fetch_add(1, Relaxed) % self.table.shards();
             let mut shard = self.table.lock(number);
             removed += self.sweep_shard(&mut shard, SWEEP_STRIDE, self.pressed(), &dead);
+            self.sweep_overflow(number, &dead);
         }
         removed
     }
@@ -415,9 +469,14 @@ impl Memory {
         for overflow in &self.overflow {
             let mut overflow = overflow.lock();
             match overflow.get_mut(&body.tally.rule()) {
-                Some(there) => stricter(&mut there.held, &body.held),
+                Some(there) => {
+                    let before = there.held.heap_bytes();
+                    stricter(&mut there.held, &body.held);
+                    self.account(before, there.held.heap_bytes());
+                }
                 None => {
                     let copy = Body { held: body.held.copied(), tally: body.tally };
+                    self.account(0, copy.held.heap_bytes());
                     overflow.insert(body.tally.rule(), copy);
                     self.overflows.fetch_add(1, Relaxed);
                 }
@@ -454,10 +513,31 @@ impl Memory {
         at.long && at.creates && self.bytes() >= self.max_bytes.load(Relaxed)
     }
 
+    /// Whether a key of this address may count with the others that have no slot. The bytes of
+    /// logs that are shared go a little beyond the bound, and no further.
+    fn can_share(&self, at: &Address<'_>) -> bool {
+        let most = self.max_bytes.load(Relaxed);
+        at.on_full == OnFull::Share && (!at.long || self.bytes() < most.saturating_add(most / 8))
+    }
+
+    /// Where a log may not grow for want of bytes, looks for dead ones to bury first.
+    #[inline]
+    fn make_room_to_grow(
+        &self,
+        shard: &mut Locked<'_, Slot>,
+        at: &Address<'_>,
+        dead: &impl Fn(&Body, bool) -> bool,
+    ) {
+        if self.cannot_grow(at) {
+            self.sweep_shard(shard, SWEEP_WHEN_FULL, true, dead);
+        }
+    }
+
     /// From seven eighths on, statistics alone no longer keep a key.
     fn pressed(&self) -> bool {
-        self.table.len() >= self.max_keys.load(Relaxed) / 8 * 7
-            || self.bytes() >= self.max_bytes.load(Relaxed) / 8 * 7
+        let near = |used: usize, most: usize| used >= most - most / 8;
+        near(self.table.len(), self.max_keys.load(Relaxed))
+            || near(self.bytes(), self.max_bytes.load(Relaxed))
     }
 
     fn account(&self, before: usize, after: usize) {

@@ -1,0 +1,166 @@
+//! A live key is never forgiven: whatever the table's size, the uses admitted for each key alone
+//! satisfy its limits.
+
+use super::*;
+
+#[derive(Clone, Debug)]
+struct Step {
+    keys: Vec<u8>,
+    cost: u64,
+    wait: Nanos,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Line,
+    Lines,
+    Decide,
+    Peek,
+    Sweep,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let kind = prop_oneof![
+        4 => Just(Kind::Line),
+        2 => Just(Kind::Lines),
+        4 => Just(Kind::Decide),
+        1 => Just(Kind::Peek),
+        1 => Just(Kind::Sweep),
+    ];
+    // Some keys come often, so that they reach their limits; others press for room.
+    let key = prop_oneof![2 => 0..6u8, 1 => any::<u8>()];
+    let cost = prop_oneof![4 => Just(1u64), 1 => 1..4u64];
+    (prop::collection::vec(key, 1..4), cost, wait(), kind)
+        .prop_map(|(keys, cost, wait, kind)| Step { keys, cost, wait, kind })
+}
+
+fn bounds() -> impl Strategy<Value = memory::Settings> {
+    let max_bytes = prop_oneof![1 => Just(1usize << 24), 1 => 0..6_000usize];
+    (1..64usize, max_bytes)
+        .prop_map(|(max_keys, max_bytes)| memory::Settings { max_keys, max_bytes })
+}
+
+/// The keys that the limiter admits for a step; those of one request together.
+fn admitted(desk: &Desk, step: &Step, now: Now) -> Vec<u8> {
+    let names = names(&step.keys);
+    let keys = borrowed(&names);
+    let op = Op::Take(step.cost);
+    match step.kind {
+        Kind::Line => {
+            let admitted = desk.line(keys[0], op, now).is_ok_and(|line| !line.over);
+            step.keys[..usize::from(admitted)].to_vec()
+        }
+        Kind::Lines => {
+            let mut lines = Vec::new();
+            desk.lines(&keys, op, now, &mut lines);
+            let admitted = |line: &Result<Line, Unfit>| line.is_ok_and(|line| !line.over);
+            let each = step.keys.iter().zip(&lines);
+            each.filter(|(_, line)| admitted(line)).map(|(key, _)| *key).collect()
+        }
+        Kind::Decide => {
+            let admitted = desk.decide(&keys, op, now).is_ok_and(|answer| answer.allowed);
+            let mut once = step.keys.clone();
+            once.sort_unstable();
+            once.dedup();
+            if admitted { once } else { Vec::new() }
+        }
+        Kind::Peek => {
+            let _ = desk.decide(&keys, Op::Peek(step.cost), now);
+            Vec::new()
+        }
+        Kind::Sweep => {
+            desk.limiter().sweep(64);
+            Vec::new()
+        }
+    }
+}
+
+fn check(
+    limits: &[Limit],
+    on_full: OnFull,
+    settings: memory::Settings,
+    steps: &[Step],
+) -> Result<(), TestCaseError> {
+    let limiter = limiter(vec![Rule { on_full, ..rule("k", limits.to_vec()) }], settings);
+    let desk = limiter.desk(Door::Text);
+    let mut model = Model::new(limits);
+    for step in steps {
+        limiter.clock().advance(step.wait);
+        let now = limiter.clock().now();
+        for key in admitted(&desk, step, now) {
+            let op = Op::Take(step.cost);
+            let judged = model.judge(key, op, now);
+            prop_assert!(judged.iter().all(|judged| judged.allowed), "{key} at {now:?}: {step:?}");
+            model.apply(key, op, &judged, Outcome::Granted, now);
+        }
+        let size = limiter.size();
+        prop_assert!(size.keys <= settings.max_keys);
+        // The last key or use may go beyond the bound, and shared logs by an eighth.
+        let most = settings.max_bytes + settings.max_bytes / 8 + 4096;
+        prop_assert!(size.bytes <= most, "{size:?} of {settings:?}");
+    }
+    // Once everything is forgotten, nothing is left behind.
+    limiter.clock().advance(DAY);
+    (0..40).for_each(|_| drop(limiter.sweep(256)));
+    prop_assert_eq!(limiter.size().bytes, 0);
+    prop_assert_eq!(limiter.size().keys, 0);
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(600))]
+
+    #[test]
+    fn a_live_key_is_never_forgiven(
+        limits in prop::collection::vec(any_limit(), 1..4),
+        share in any::<bool>(),
+        settings in bounds(),
+        steps in prop::collection::vec(step(), 1..200),
+    ) {
+        let on_full = if share { OnFull::Share } else { OnFull::Deny };
+        check(&limits, on_full, settings, &steps)?;
+    }
+}
+
+#[test]
+fn keys_that_share_one_count_in_one_request_are_counted_together() {
+    let rules = vec![rule("k", vec![fixed(3)])];
+    let limiter = limiter(rules, memory::Settings { max_keys: 1, max_bytes: 1 << 20 });
+    let desk = limiter.desk(Door::Http);
+    assert!(take(&desk, &["k full"]).allowed);
+    for _ in 0..3 {
+        assert!(take(&desk, &["k a", "k b"]).allowed, "they share, and the count has room");
+    }
+    let answer = take(&desk, &["k b", "k a"]);
+    assert_eq!((answer.allowed, answer.refused_by.as_deref()), (false, Some("k")));
+    assert!(!take(&desk, &["k another"]).allowed);
+    assert!(take(&desk, &["k full"]).allowed, "a key with a slot counts for itself");
+}
+
+#[test]
+fn keys_of_several_limits_go_on_when_bytes_run_out() {
+    let rules = vec![rule("k", vec![fixed(3), limit(9, DAY, Algorithm::Gcra { burst: 9 })])];
+    let limiter = limiter(rules, memory::Settings { max_keys: 64, max_bytes: 1_000 });
+    let desk = limiter.desk(Door::Http);
+    assert!(take(&desk, &["k known"]).allowed);
+    (0..60).for_each(|n| drop(take(&desk, &[&format!("k other {n}")])));
+    assert!(limiter.size().bytes + 88 > 1_000, "full");
+    assert!(take(&desk, &["k known"]).allowed, "its states do not grow");
+}
+
+#[test]
+fn a_log_may_grow_again_once_others_are_forgotten() {
+    let log = limit(100, PERIOD, Algorithm::SlidingLog);
+    let rules = vec![rule("k", vec![Limit { period: DAY, ..log }]), rule("short", vec![log])];
+    let limiter = limiter(rules, memory::Settings { max_keys: 64, max_bytes: 2_000 });
+    let desk = limiter.desk(Door::Http);
+    assert!(take(&desk, &["k known"]).allowed);
+    for n in 0..60 {
+        limiter.clock().advance(1);
+        drop(take(&desk, &[&format!("short {}", n % 9)]));
+    }
+    assert!(!take(&desk, &["k known"]).allowed, "no bytes are left");
+    limiter.clock().advance(PERIOD);
+    assert!(take(&desk, &["k known"]).allowed, "the dead made room");
+}

@@ -1,0 +1,190 @@
+//! Uses in flight: taken, given back where they were taken, and never somebody else's.
+
+use super::*;
+
+fn flight(amount: u64) -> Limit {
+    limit(amount, 0, Algorithm::InFlight { per_window: false })
+}
+
+fn release(desk: &Desk, key: &str, started: Now) {
+    desk.release(&[key.as_bytes()], 1, started, desk.now());
+}
+
+#[test]
+fn a_use_is_held_until_it_is_given_back() {
+    let desk = desk(vec![rule("k", vec![flight(2)])]);
+    assert_eq!(take(&desk, &["k a"]).held, [0]);
+    assert_eq!(take(&desk, &["k a"]).held, [0]);
+    let refused = take(&desk, &["k a"]);
+    assert!(!refused.allowed && refused.held.is_empty());
+    assert_eq!(refused.delay, Nanos::MAX, "time alone gives nothing back");
+    desk.limiter().clock().advance(100 * DAY);
+    desk.limiter().sweep(1 << 16);
+    assert!(!take(&desk, &["k a"]).allowed, "however long it takes");
+    release(&desk, "k a", START);
+    assert!(take(&desk, &["k a"]).allowed);
+}
+
+#[test]
+fn a_use_per_window_lapses_with_its_window() {
+    let per_window = limit(1, DAY, Algorithm::InFlight { per_window: true });
+    let desk = desk(vec![rule("k", vec![per_window])]);
+    assert!(take(&desk, &["k a"]).allowed);
+    assert!(!take(&desk, &["k a"]).allowed);
+    desk.limiter().clock().advance(DAY);
+    assert!(take(&desk, &["k a"]).allowed);
+    release(&desk, "k a", START);
+    assert!(!take(&desk, &["k a"]).allowed, "the end of a lapsed use gives nothing back");
+}
+
+#[test]
+fn only_keys_that_took_something_are_held() {
+    let shadow = Rule { shadow: true, ..rule("shadow", vec![flight(1)]) };
+    let desk = desk(vec![shadow, rule("real", vec![flight(5)]), rule("rate", vec![fixed(9)])]);
+    let first = take(&desk, &["rate x", "shadow x", "real x"]);
+    assert_eq!(first.held, [1, 2]);
+    let second = take(&desk, &["rate x", "shadow x", "real x"]);
+    assert!(second.allowed);
+    assert_eq!(second.held, [2], "the shadow rule was over and took nothing");
+    let keys: Vec<&[u8]> = vec![b"real x"];
+    desk.release(&keys, 1, desk.now(), desk.now());
+    assert_eq!(remaining(&desk, "shadow x"), 0, "the first use still holds it");
+    assert_eq!(remaining(&desk, "real x"), 4);
+}
+
+#[test]
+fn what_was_let_pass_uncounted_is_not_held() {
+    let rules = vec![Rule { on_full: OnFull::Allow, ..rule("k", vec![flight(1)]) }];
+    let desk = limiter(rules, memory::Settings { max_keys: 1, max_bytes: 1 << 20 });
+    let desk = desk.desk(Door::Http);
+    assert_eq!(take(&desk, &["k a"]).held, [0]);
+    let passed = take(&desk, &["k b"]);
+    assert!(passed.allowed && passed.held.is_empty());
+}
+
+#[test]
+fn ends_of_uses_from_before_a_reset_give_nothing_back() {
+    let desk = desk(vec![rule("k", vec![flight(2)])]);
+    assert!(take(&desk, &["k a"]).allowed && take(&desk, &["k a"]).allowed);
+    assert!(desk.limiter().reset(b"k a"));
+    desk.limiter().clock().advance(1);
+    let started = desk.now();
+    assert!(take(&desk, &["k a"]).allowed && take(&desk, &["k a"]).allowed);
+    release(&desk, "k a", START);
+    release(&desk, "k a", START);
+    assert!(!take(&desk, &["k a"]).allowed, "two newer uses are still held");
+    release(&desk, "k a", started);
+    assert!(take(&desk, &["k a"]).allowed);
+}
+
+#[test]
+fn a_use_decided_on_an_older_reading_of_the_clock_is_given_back() {
+    let desk = desk(vec![rule("k", vec![flight(2)])]);
+    let (early, late) = (START, START.after(1_000));
+    for now in [late, early] {
+        assert!(desk.decide_held(&[b"k a"], Op::Take(1), now).expect("fit").allowed);
+    }
+    for started in [early, late] {
+        desk.release(&[b"k a"], 1, started, START.after(2_000));
+    }
+    assert_eq!(remaining(&desk, "k a"), 2);
+}
+
+#[test]
+fn a_full_table_gives_back_what_was_shared() {
+    let rules = vec![rule("k", vec![flight(2)]), rule("rate", vec![fixed(1)])];
+    let desk = limiter(rules, memory::Settings { max_keys: 1, max_bytes: 1 << 20 });
+    let desk = desk.desk(Door::Http);
+    assert!(take(&desk, &["rate x"]).allowed, "the only slot");
+    assert_eq!(take(&desk, &["k a"]).held, [0]);
+    assert_eq!(take(&desk, &["k b"]).held, [0]);
+    assert!(!take(&desk, &["k c"]).allowed, "they share");
+    desk.limiter().clock().advance(3 * DAY);
+    desk.limiter().sweep(1 << 16);
+    assert_eq!(desk.limiter().size().keys, 0, "there is room now");
+    assert!(!take(&desk, &["k a"]).allowed, "but what is held is held in the shared count");
+    release(&desk, "k a", START);
+    assert_eq!(take(&desk, &["k c"]).held, [0]);
+    release(&desk, "k b", START);
+    release(&desk, "k c", START);
+    assert!(take(&desk, &["k a"]).allowed);
+    assert_eq!(desk.limiter().size().keys, 1, "all has ended: keys have slots again");
+    assert_eq!(remaining(&desk, "k b"), 2);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Take(Vec<u8>),
+    End(usize),
+    Wait(Nanos),
+}
+
+/// One request in flight: who holds it, and who is to give it back.
+struct Use {
+    keys: Vec<u8>,
+    released: Vec<u8>,
+    started: Now,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        3 => prop::collection::vec(0..8u8, 1..3).prop_map(Step::Take),
+        2 => any::<usize>().prop_map(Step::End),
+        1 => wait().prop_map(Step::Wait),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(600))]
+
+    /// No key ever holds more than its amount, whatever the table's size; with room for all, not
+    /// less either; and once all uses have ended nothing is held.
+    #[test]
+    fn a_key_never_holds_more_than_its_amount(
+        amount in 1..4u64, max_keys in 1..12usize,
+        with_rate in any::<bool>(),
+        steps in prop::collection::vec(step(), 1..150),
+    ) {
+        let mut limits = vec![flight(amount)];
+        limits.extend(with_rate.then_some(limit(50, PERIOD, Algorithm::SlidingLog)));
+        let settings = memory::Settings { max_keys, max_bytes: 1 << 20 };
+        let desk = limiter(vec![rule("k", limits)], settings).desk(Door::Http);
+        let mut held: HashMap<u8, u64> = HashMap::new();
+        let mut uses: Vec<Use> = Vec::new();
+        let end = |held: &mut HashMap<u8, u64>, ended: Use| {
+            let names = names(&ended.released);
+            ended.keys.iter().for_each(|key| *held.get_mut(key).expect("held") -= 1);
+            desk.release(&borrowed(&names), 1, ended.started, desk.now());
+        };
+        for step in steps {
+            match step {
+                Step::Wait(span) => desk.limiter().clock().advance(span),
+                Step::End(_) if uses.is_empty() => {}
+                Step::End(at) => end(&mut held, uses.swap_remove(at % uses.len())),
+                Step::Take(mut keys) => {
+                    keys.dedup();
+                    let names = names(&keys);
+                    let answer = desk.decide_held(&borrowed(&names), Op::Take(1), desk.now());
+                    let answer = answer.expect("fit");
+                    let fits = keys.iter().all(|key| held.get(key).unwrap_or(&0) < &amount);
+                    prop_assert!(fits || !answer.allowed, "{keys:?} with {held:?}");
+                    prop_assert!(max_keys < 8 || with_rate || answer.allowed == fits);
+                    if answer.allowed {
+                        // Keys that share one count are held by the first of them.
+                        let released = answer.held.iter().map(|at| keys[*at]).collect();
+                        keys.iter().for_each(|key| *held.entry(*key).or_default() += 1);
+                        uses.push(Use { keys, released, started: desk.now() });
+                    }
+                }
+            }
+        }
+        uses.drain(..).for_each(|held_use| end(&mut held, held_use));
+        desk.limiter().clock().advance(DAY);
+        (0..8).for_each(|_| drop(desk.limiter().sweep(256)));
+        prop_assert_eq!(desk.limiter().size().bytes, 0);
+        for key in 0..8 {
+            let answer = desk.decide_held(&[&name(key)], Op::Peek(1), desk.now()).expect("fit");
+            prop_assert_eq!(answer.limits[0].verdict.remaining, amount);
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! The limiter on a manual clock, against a slow and obvious model of each key alone.
+
+mod exactness;
+mod forgiveness;
+mod in_flight;
+mod reloads;
+mod requests;
+mod statistics;
+mod threads;
+mod wall_clock;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use tidegate_core::limit::{Algorithm, Limit};
+use tidegate_core::rules::{OnFull, OnStoreError, Pattern, Rule, RuleSet};
+use tidegate_core::time::{DAY, SECOND};
+use tidegate_core::{Judgement, Nanos, Now, Op, Outcome, State, algorithms};
+
+use super::*;
+
+const START: Now = Now { mono: 500 * DAY, unix: 20_000 * DAY };
+/// The period of the limits that histories are made for.
+const PERIOD: Nanos = 10 * SECOND;
+/// Room for every key that a test makes.
+const ROOMY: memory::Settings = memory::Settings { max_keys: 10_000, max_bytes: 1 << 28 };
+
+fn limit(amount: u64, period: Nanos, algorithm: Algorithm) -> Limit {
+    Limit { amount, period, algorithm }
+}
+
+fn fixed(amount: u64) -> Limit {
+    limit(amount, DAY, Algorithm::FixedWindow)
+}
+
+/// A rule for all keys that begin with its name.
+fn rule(name: &str, limits: Vec<Limit>) -> Rule {
+    Rule {
+        name: name.into(),
+        pattern: Pattern::new(&format!("{name} *")),
+        limits,
+        shared: false,
+        shadow: false,
+        on_store_error: OnStoreError::Allow,
+        on_full: OnFull::Share,
+    }
+}
+
+fn limiter(rules: Vec<Rule>, settings: memory::Settings) -> Arc<Limiter> {
+    let rules = RuleSet::new(rules, None);
+    Limiter::new(Clock::manual(START), Arc::new(Metrics::new()), rules, settings)
+}
+
+fn desk(rules: Vec<Rule>) -> Desk {
+    limiter(rules, ROOMY).desk(Door::Http)
+}
+
+/// The name of a numbered key of the rule `k`: every third is too long for its slot.
+fn name(key: u8) -> Vec<u8> {
+    let tail = if key.is_multiple_of(3) { " with a name that is far too long" } else { "" };
+    format!("k {key}{tail}").into_bytes()
+}
+
+fn names(keys: &[u8]) -> Vec<Vec<u8>> {
+    keys.iter().map(|key| name(*key)).collect()
+}
+
+fn borrowed(names: &[Vec<u8>]) -> Vec<&[u8]> {
+    names.iter().map(Vec::as_slice).collect()
+}
+
+fn take(desk: &Desk, keys: &[&str]) -> Answer {
+    let keys: Vec<&[u8]> = keys.iter().map(|key| key.as_bytes()).collect();
+    desk.decide_held(&keys, Op::Take(1), desk.now()).expect("fit")
+}
+
+fn remaining(desk: &Desk, key: &str) -> u64 {
+    let answer = desk.decide_held(&[key.as_bytes()], Op::Peek(1), desk.now()).expect("fit");
+    answer.limits.iter().map(|limit| limit.verdict.remaining).min().expect("a limit")
+}
+
+/// Every algorithm that a use is taken from for good.
+fn any_limit() -> impl Strategy<Value = Limit> {
+    let algorithm = prop_oneof![
+        (1..6u64).prop_map(|burst| Algorithm::Gcra { burst }),
+        Just(Algorithm::FixedWindow),
+        Just(Algorithm::SlidingWindow),
+        Just(Algorithm::SlidingLog),
+        any::<bool>().prop_map(|strict| Algorithm::Average { strict }),
+        any::<bool>().prop_map(|exact| Algorithm::Jarl { exact }),
+        (1..6u64).prop_map(|burst| Algorithm::Smockron { burst }),
+    ];
+    (1..6u64, prop_oneof![Just(PERIOD), Just(PERIOD / 3)], algorithm)
+        .prop_map(|(amount, period, algorithm)| Limit { amount, period, algorithm })
+}
+
+/// Mostly short, now and then long enough for everything to be forgotten.
+fn wait() -> impl Strategy<Value = Nanos> {
+    prop_oneof![
+        4 => Just(0),
+        1 => Just(1),
+        4 => 0..PERIOD / 2,
+        1 => Just(PERIOD),
+        1 => 0..5 * PERIOD,
+        1 => Just(30 * PERIOD),
+    ]
+}
+
+/// What each key would say if it were alone, in an unbounded map.
+struct Model {
+    limits: Vec<Limit>,
+    states: HashMap<u8, Vec<State>>,
+}
+
+impl Model {
+    fn new(limits: &[Limit]) -> Self {
+        Self { limits: limits.to_vec(), states: HashMap::new() }
+    }
+
+    fn judge(&mut self, key: u8, op: Op, now: Now) -> Vec<Judgement> {
+        let states = self.states.entry(key).or_insert_with(|| vec![State::None; self.limits.len()]);
+        let limits = self.limits.iter().zip(states);
+        limits.map(|(limit, state)| algorithms::judge(limit, state, op, now)).collect()
+    }
+
+    fn apply(&mut self, key: u8, op: Op, judged: &[Judgement], outcome: Outcome, now: Now) {
+        let states = self.states.get_mut(&key).expect("judged before");
+        for ((limit, state), judgement) in self.limits.iter().zip(states).zip(judged) {
+            algorithms::apply(limit, state, op, judgement, outcome, now);
+        }
+    }
+
+    /// The whole law of a request: all keys agree, or nothing is taken.
+    fn decide(&mut self, keys: &[u8], op: Op, now: Now) -> (bool, Vec<(u8, Vec<Judgement>)>) {
+        let mut judged: Vec<(u8, Vec<Judgement>)> = Vec::new();
+        for &key in keys {
+            if judged.iter().all(|(seen, _)| *seen != key) {
+                let judgements = self.judge(key, op, now);
+                judged.push((key, judgements));
+            }
+        }
+        let allowed = judged.iter().flat_map(|(_, judged)| judged).all(|judged| judged.allowed);
+        for (key, judgements) in &judged {
+            // A key's own limits are all or nothing with the others.
+            let outcome = if allowed { Outcome::Granted } else { Outcome::Refused };
+            self.apply(*key, op, judgements, outcome, now);
+        }
+        (allowed, judged)
+    }
+}

@@ -1,0 +1,189 @@
+//! Requests: all or nothing over limits and keys, who refused, what is charged, what is unfit,
+//! and that a look changes nothing.
+
+use tidegate_core::key::KEY_BYTES_MAX;
+
+use super::*;
+
+#[test]
+fn a_refused_request_takes_nothing_anywhere() {
+    let gcra = |amount| limit(amount, DAY, Algorithm::Gcra { burst: amount });
+    let desk = desk(vec![
+        rule("few", vec![fixed(1)]),
+        rule("many", vec![fixed(9), limit(8, DAY, Algorithm::SlidingLog), gcra(7)]),
+    ]);
+    assert!(take(&desk, &["few a", "many a"]).allowed);
+    for keys in [["few a", "many a"], ["many a", "few a"]] {
+        let answer = take(&desk, &keys);
+        assert!(!answer.allowed);
+        assert_eq!(answer.refused_by.as_deref(), Some("few"));
+        assert!(answer.delay > 0);
+    }
+    let verdicts = take(&desk, &["many a"]).limits;
+    let left: Vec<_> = verdicts.iter().map(|limit| limit.verdict.remaining).collect();
+    assert_eq!(left, [7, 6, 5], "two uses taken, none by what was refused");
+}
+
+#[test]
+fn strict_averages_and_bookings_remember_what_was_refused() {
+    let desk = desk(vec![
+        rule("never", vec![fixed(1)]),
+        rule("strict", vec![limit(100, DAY, Algorithm::Average { strict: true })]),
+        rule("leaky", vec![limit(100, DAY, Algorithm::Average { strict: false })]),
+        rule("jarl", vec![limit(100, DAY, Algorithm::Jarl { exact: false })]),
+    ]);
+    assert!(take(&desk, &["never x"]).allowed);
+    for _ in 0..10 {
+        assert!(!take(&desk, &["never x", "strict x", "leaky x", "jarl x"]).allowed);
+    }
+    // The first of ten uses at one instant reads 0, the tenth 9, and the next would read 10.
+    assert_eq!(remaining(&desk, "strict x"), 90);
+    assert_eq!(remaining(&desk, "leaky x"), 100);
+    assert_eq!(remaining(&desk, "jarl x"), 90);
+}
+
+#[test]
+fn the_same_count_twice_is_charged_once() {
+    let shared = Rule { shared: true, ..rule("shared", vec![fixed(5)]) };
+    let desk = desk(vec![rule("own", vec![fixed(5)]), shared]);
+    let answer = take(&desk, &["own a", "own a", "own b", "shared a", "shared b"]);
+    let charged: Vec<_> = answer.limits.iter().map(|limit| limit.key).collect();
+    assert_eq!(charged, [0, 2, 3]);
+    for key in ["own a", "own b", "shared a", "shared z"] {
+        assert_eq!(remaining(&desk, key), 4, "{key}");
+    }
+}
+
+#[test]
+fn keys_of_a_shared_rule_share() {
+    let desk = desk(vec![Rule { shared: true, ..rule("all", vec![fixed(3)]) }]);
+    let over: Vec<bool> = (0..5)
+        .map(|n| desk.line(format!("all {n}").as_bytes(), Op::Take(1), desk.now()))
+        .map(|line| line.expect("fit").over)
+        .collect();
+    assert_eq!(over, [false, false, false, true, true]);
+    let stats = desk.limiter().stats(b"all anybody", desk.now());
+    assert_eq!((stats.requests, stats.over), (5, 2));
+    assert_eq!(desk.limiter().size().keys, 1);
+}
+
+#[test]
+fn a_shadow_rule_counts_and_reports_but_never_refuses() {
+    let shadow = Rule { shadow: true, ..rule("shadow", vec![fixed(2)]) };
+    let desk = desk(vec![shadow, rule("real", vec![fixed(9)])]);
+    for n in 0..5 {
+        let answer = take(&desk, &["shadow x", "real x"]);
+        assert!(answer.allowed && answer.refused_by.is_none() && answer.delay == 0);
+        assert_eq!(answer.limits[0].verdict.allowed, n < 2);
+        let line = desk.line(b"shadow y", Op::Take(1), desk.now()).expect("fit");
+        assert!(!line.over);
+    }
+    let stats = desk.limiter().stats(b"shadow x", desk.now());
+    assert_eq!((stats.requests, stats.over), (5, 3));
+    assert_eq!(remaining(&desk, "real x"), 4);
+    let page = desk.limiter().metrics().encode(desk.limiter().size());
+    let counted = "tidegate_decisions_total{door=\"http\",rule=\"shadow\",verdict=\"shadow\"} 6";
+    assert!(page.contains(counted), "{page}");
+}
+
+#[test]
+fn a_shadow_rule_takes_nothing_when_another_rule_refuses() {
+    let shadow = Rule { shadow: true, ..rule("shadow", vec![fixed(5)]) };
+    let desk = desk(vec![shadow, rule("real", vec![fixed(1)])]);
+    assert!(take(&desk, &["shadow x", "real x"]).allowed);
+    assert!(!take(&desk, &["shadow x", "real x"]).allowed);
+    assert_eq!(remaining(&desk, "shadow x"), 4);
+}
+
+#[test]
+fn what_cannot_be_decided_is_unfit_and_takes_nothing() {
+    let flight = limit(2, 0, Algorithm::InFlight { per_window: false });
+    let desk = desk(vec![rule("k", vec![fixed(5), fixed(3)]), rule("flight", vec![flight])]);
+    let now = desk.now();
+    let decide = |keys: &[&[u8]], op| desk.decide(keys, op, now).map(|answer| answer.allowed);
+    let long = [b"k ".as_slice(), &[b'x'; KEY_BYTES_MAX]].concat();
+    let crowd = vec![b"k a".as_slice(); KEYS_MAX + 1];
+    for op in [Op::Take(0), Op::Peek(0), Op::TakeUpTo(0)] {
+        assert_eq!(decide(&[b"k a"], op), Err(Unfit::CostZero));
+    }
+    assert_eq!(decide(&[], Op::Take(1)), Err(Unfit::TooManyKeys));
+    assert_eq!(decide(&crowd, Op::Take(1)), Err(Unfit::TooManyKeys));
+    assert_eq!(decide(&[b"k a", &long], Op::Take(1)), Err(Unfit::KeyTooLong));
+    assert_eq!(decide(&[b"k a"], Op::Take(4)), Err(Unfit::CostAboveLimit { limit: 3 }));
+    assert_eq!(decide(&[b"k a", b"flight"], Op::Take(1)), Ok(true), "not of that rule");
+    assert_eq!(decide(&[b"k a", b"flight x"], Op::Take(1)), Err(Unfit::NeedsEnd));
+    assert_eq!(decide(&[b"flight x"], Op::Peek(1)), Ok(true));
+    assert_eq!(desk.line(&long, Op::Take(1), now), Err(Unfit::KeyTooLong));
+    assert_eq!(desk.line(b"k a", Op::Take(4), now), Err(Unfit::CostAboveLimit { limit: 3 }));
+    assert_eq!(desk.line(b"flight x", Op::Take(1), now), Err(Unfit::NeedsEnd));
+    assert_eq!(remaining(&desk, "k a"), 2, "one use was fit");
+    assert_eq!(desk.limiter().size().keys, 1);
+}
+
+#[test]
+fn keys_without_a_limit_are_not_remembered_and_count_only_when_they_go() {
+    let desk = desk(vec![rule("free", Vec::new()), rule("k", vec![fixed(1)])]);
+    let line = desk.line(b"nobody knows it", Op::Take(1), desk.now());
+    assert_eq!(line, Ok(Line::UNLIMITED));
+    assert_eq!(desk.line(b"free x", Op::Take(u64::MAX), desk.now()), Ok(Line::UNLIMITED));
+    assert_eq!(desk.limiter().size().keys, 0);
+    assert!(take(&desk, &["free x", "k x"]).allowed);
+    assert!(!take(&desk, &["free x", "k x"]).allowed);
+    let unfit = desk.decide(&[b"free x", b"k x"], Op::Take(2), desk.now());
+    assert!(unfit.is_err());
+    let page = desk.limiter().metrics().encode(desk.limiter().size());
+    assert!(page.contains("rule=\"free\",verdict=\"allow\"} 2"), "{page}");
+    assert!(page.contains("rule=\"none\",verdict=\"allow\"} 1"), "{page}");
+}
+
+proptest! {
+    /// A look leaves every later answer and the statistics as they were.
+    #[test]
+    fn a_peek_changes_no_answer(
+        limits in prop::collection::vec(any_limit(), 1..3),
+        steps in prop::collection::vec((0..6u8, wait(), 0..4u8), 1..80),
+    ) {
+        let [plain, peeked] = [0, 1].map(|_| desk(vec![rule("k", limits.clone())]));
+        for (key, wait, peeks) in steps {
+            plain.limiter().clock().advance(wait);
+            peeked.limiter().clock().advance(wait);
+            let now = plain.now();
+            (0..peeks).for_each(|peek| look(&peeked, peek, now));
+            let ask = |desk: &Desk| desk.decide(&[&name(key)], Op::Take(1), now);
+            prop_assert_eq!(ask(&peeked), ask(&plain));
+            let stats = |desk: &Desk| desk.limiter().stats(&name(key), now);
+            prop_assert_eq!(stats(&peeked), stats(&plain));
+            prop_assert_eq!(peeked.limiter().size(), plain.limiter().size());
+        }
+    }
+
+    /// Nor does it make or move a slot where there are too few.
+    #[test]
+    fn a_peek_makes_no_slot(
+        limits in prop::collection::vec(any_limit(), 1..3),
+        max_keys in 1..4usize,
+        steps in prop::collection::vec((0..6u8, wait()), 1..80),
+    ) {
+        let settings = memory::Settings { max_keys, max_bytes: 1 << 20 };
+        let desk = limiter(vec![rule("k", limits)], settings).desk(Door::Http);
+        for (key, wait) in steps {
+            desk.limiter().clock().advance(wait);
+            let now = desk.now();
+            let seen = || -> Vec<_> {
+                (0..6).map(|key| desk.limiter().stats(&name(key), now)).collect()
+            };
+            let before = (seen(), desk.limiter().size().keys);
+            (0..6).for_each(|peek| look(&desk, peek, now));
+            prop_assert_eq!((seen(), desk.limiter().size().keys), before);
+            let _ = desk.decide(&[&name(key)], Op::Take(1), now);
+        }
+    }
+}
+
+/// Looks at a key in every way there is.
+fn look(desk: &Desk, key: u8, now: Now) {
+    let _ = desk.decide(&[&name(key)], Op::Peek(1), now);
+    let _ = desk.decide_held(&[&name(key), &name(key + 1)], Op::Peek(1), now);
+    let _ = desk.line(&name(key), Op::Peek(1), now);
+    let _ = desk.limiter().stats(&name(key), now);
+}

@@ -1,0 +1,64 @@
+//! A step of the wall clock changes no decision except which fixed window it is.
+
+use super::*;
+
+fn follows_no_wall(limit: &Limit) -> bool {
+    !matches!(limit.algorithm, Algorithm::FixedWindow | Algorithm::SlidingWindow)
+}
+
+fn step_to() -> impl Strategy<Value = Option<Nanos>> {
+    prop_oneof![
+        3 => Just(None),
+        1 => (0..2 * START.unix).prop_map(Some),
+        1 => (0..4_000u64).prop_map(|s| Some(START.unix + s * SECOND)),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn a_step_changes_no_decision(
+        limits in prop::collection::vec(any_limit().prop_filter("windows", follows_no_wall), 1..3),
+        steps in prop::collection::vec((0..8u8, wait(), step_to()), 1..120),
+    ) {
+        let [steady, stepped] = [0, 1].map(|_| desk(vec![rule("k", limits.clone())]));
+        for (key, wait, step) in steps {
+            steady.limiter().clock().advance(wait);
+            stepped.limiter().clock().advance(wait);
+            if let Some(unix) = step {
+                stepped.limiter().clock().set_unix(unix);
+            }
+            let ask = |desk: &Desk| desk.decide(&[&name(key)], Op::Take(1), desk.now());
+            prop_assert_eq!(ask(&stepped), ask(&steady));
+        }
+    }
+}
+
+#[test]
+fn a_fixed_window_follows_the_wall_clock_forward_only() {
+    let desk = desk(vec![rule("k", vec![fixed(1)])]);
+    let clock = desk.limiter().clock();
+    assert!(take(&desk, &["k a"]).allowed);
+    clock.set_unix(START.unix + DAY);
+    assert!(take(&desk, &["k a"]).allowed, "another window");
+    clock.set_unix(START.unix);
+    assert!(!take(&desk, &["k a"]).allowed, "still the newer window");
+    clock.advance(DAY);
+    assert!(!take(&desk, &["k a"]).allowed, "which it is now again");
+    clock.advance(DAY);
+    assert!(take(&desk, &["k a"]).allowed);
+}
+
+#[test]
+fn statistics_live_through_steps() {
+    let desk = desk(vec![rule("k", vec![fixed(5)])]);
+    let limiter = desk.limiter();
+    (0..3).for_each(|_| drop(take(&desk, &["k a"])));
+    limiter.clock().set_unix(START.unix - 100 * DAY);
+    (0..100).for_each(|_| drop(limiter.sweep(4096)));
+    assert_eq!(limiter.stats(b"k a", desk.now()).requests, 3, "a step back forgets nothing");
+    (0..3).for_each(|_| drop(take(&desk, &["k a"])));
+    assert_eq!(limiter.stats(b"k a", desk.now()).requests, 6);
+    limiter.clock().advance(300 * SECOND);
+    let stats = limiter.stats(b"k a", desk.now());
+    assert_eq!(stats.last_max_rate, 5, "its buckets go on from where the clock is now");
+}
