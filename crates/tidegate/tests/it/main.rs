@@ -5,5 +5,6 @@ mod http;
 mod program;
 mod reload;
 mod serve;
+mod snapshot;
 mod text;
 mod vectors;

@@ -68,17 +68,35 @@ impl Program {
         Self::spawn(serve, folder)
     }
 
-    /// Starts the server again in the same folder, with the same file.
+    /// Ends the server cleanly and starts it again in the same folder, with the same file.
     pub(crate) fn restart(mut self) -> Self {
         self.signal(Signal::TERM);
         assert!(self.exit_status().success(), "a clean end");
+        let mut program = self.start_again();
+        program.wait_until_ready();
+        program
+    }
+
+    /// As [`Self::restart`], but the server is killed before it can write anything.
+    pub(crate) fn crash_and_restart(self) -> Self {
+        let mut program = self.crash_and_start();
+        program.wait_until_ready();
+        program
+    }
+
+    /// As [`Self::crash_and_restart`], without waiting until it is ready.
+    pub(crate) fn crash_and_start(mut self) -> Self {
+        self.signal(Signal::KILL);
+        assert!(!self.exit_status().success(), "no clean end");
+        self.start_again()
+    }
+
+    fn start_again(&mut self) -> Self {
         let folder = std::mem::replace(&mut self.folder, tempfile::tempdir().expect("a folder"));
         let path = folder.path().join("tidegate.toml");
         let mut serve = command([OsStr::new("serve"), OsStr::new("-c"), path.as_os_str()]);
         serve.current_dir(folder.path());
-        let mut program = Self::spawn(serve, folder);
-        program.wait_until_ready();
-        program
+        Self::spawn(serve, folder)
     }
 
     /// Starts `command`, which must be one that serves; `folder` lives as long as the program.

@@ -180,7 +180,9 @@ proptest! {
         }
         uses.drain(..).for_each(|held_use| end(&mut held, held_use));
         desk.limiter().clock().advance(DAY);
-        (0..8).for_each(|_| drop(desk.limiter().sweep(256)));
+        for _ in 0..8 {
+            desk.limiter().sweep(256);
+        }
         prop_assert_eq!(desk.limiter().size().bytes, 0);
         for key in 0..8 {
             let answer = desk.decide_held(&[&name(key)], Op::Peek(1), desk.now()).expect("fit");

@@ -18,7 +18,7 @@ fn address<'a>(memory: &Memory, name: &'a [u8], limits: usize) -> Address<'a> {
     Address {
         rule: 1,
         name,
-        hash: memory.hash(1, name),
+        hash: memory.hash_of(1, name),
         limits,
         long: true,
         creates: true,
@@ -112,7 +112,9 @@ proptest! {
             }
             prop_assert_eq!(memory.heap.load(Relaxed), heap_of(&memory));
         }
-        (0..8).for_each(|_| drop(memory.sweep(256, |_, _| true)));
+        for _ in 0..8 {
+            memory.sweep(256, |_, _| true);
+        }
         prop_assert_eq!(memory.heap.load(Relaxed), 0);
         prop_assert_eq!(memory.overflows.load(Relaxed), 0);
         prop_assert_eq!(memory.size().bytes, 0);

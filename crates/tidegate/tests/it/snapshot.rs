@@ -1,0 +1,125 @@
+//! The snapshot of the real program: what a restart keeps, what a crash loses, and what is said
+//! of a file that cannot be used.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::program::{DOORS, Program, tidegate};
+
+/// How often a test looks for something that must come before it gives up. A look runs the
+/// program, so this is minutes.
+const LOOKS_MAX: usize = 20_000;
+
+/// The periods are long, so that no test depends on how fast it runs.
+fn config(every: &str) -> String {
+    format!(
+        "[[rule]]\nname = 'rate'\nmatch = 'k*'\nlimit = ['3 per hour', '9 per day']\n\
+         [[rule]]\nname = 'log'\nmatch = 'log*'\nlimit = '2 per hour'\n\
+         algorithm = 'sliding-log'\n[snapshot]\npath = 'kept'\nevery = '{every}'\n{DOORS}"
+    )
+}
+
+fn take(program: &Program, key: &str) -> Option<i32> {
+    tidegate(["check", key, "--server", &program.url()]).status.code()
+}
+
+fn remaining(program: &Program, key: &str) -> u64 {
+    let out = tidegate(["peek", key, "--json", "--server", &program.url()]);
+    let json: Value = serde_json::from_slice(&out.stdout).expect("a verdict");
+    json["limits"][0]["remaining"].as_u64().expect("a number")
+}
+
+fn snapshot(program: &Program) -> PathBuf {
+    program.folder().join("kept")
+}
+
+/// Tells one snapshot from the next.
+fn identity(program: &Program) -> Option<(u64, SystemTime)> {
+    let file = fs::metadata(snapshot(program)).ok()?;
+    Some((file.ino(), file.modified().ok()?))
+}
+
+/// Looks again and again until `seen`.
+fn look_until(what: &str, mut seen: impl FnMut() -> bool) {
+    assert!((0..LOOKS_MAX).any(|_| seen()), "in time: {what}");
+}
+
+#[test]
+fn verdicts_go_on_after_a_clean_restart() {
+    let program = Program::serve(&config("1h"));
+    for key in ["k1", "k1", "k2", "log x", "log x"] {
+        assert_eq!(take(&program, key), Some(0), "{key}");
+    }
+    assert!(!snapshot(&program).exists(), "nothing is due yet");
+    let program = program.restart();
+    assert_eq!(remaining(&program, "k2"), 2);
+    assert_eq!(take(&program, "k1"), Some(0), "the third");
+    for key in ["k1", "log x"] {
+        assert_eq!(take(&program, key), Some(3), "{key} has had all its uses");
+    }
+    // And once more, with what was taken since.
+    let program = program.restart();
+    assert_eq!(take(&program, "k1"), Some(3));
+    assert_eq!(remaining(&program, "k2"), 2);
+    let url = program.url();
+    assert_eq!(tidegate(["reset", "k1", "--server", &url]).status.code(), Some(0));
+    assert_eq!(take(&program.restart(), "k1"), Some(0), "what was forgotten stays forgotten");
+}
+
+#[test]
+fn a_crash_loses_at_most_what_came_after_the_last_snapshot() {
+    let program = Program::serve(&config("1s"));
+    assert_eq!(take(&program, "k1"), Some(0));
+    assert_eq!(take(&program, "k1"), Some(0));
+    // The first that appears may have been begun before the uses were taken; the second was begun
+    // when the first was done, and holds them.
+    for _ in 0..2 {
+        let before = identity(&program);
+        look_until("another snapshot", || {
+            assert!(tidegate(["healthcheck", "--server", &program.url()]).status.success());
+            identity(&program).is_some_and(|now| Some(now) != before)
+        });
+    }
+    let program = program.crash_and_restart();
+    assert_eq!(remaining(&program, "k1"), 1);
+}
+
+#[test]
+fn a_damaged_file_is_told_and_left_and_the_server_goes_on() {
+    let program = Program::serve(&config("1h"));
+    assert_eq!(take(&program, "k1"), Some(0));
+    let program = program.restart();
+    let path = snapshot(&program);
+    let mut bytes = fs::read(&path).expect("the snapshot of the clean end");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 0x55;
+    fs::write(&path, &bytes).expect("written");
+    // A clean end would write a sound one over it.
+    let mut program = program.crash_and_start();
+    let line = program.wait_for_line(|line| line.contains("snapshot not restored"));
+    assert!(line.contains("kept") && line.contains("damaged"), "{line}");
+    program.wait_until_ready();
+    assert_eq!(fs::read(&path).expect("left alone"), bytes);
+    assert_eq!(remaining(&program, "k1"), 3, "it starts from nothing");
+    assert_eq!(take(&program, "k1"), Some(0));
+    assert_eq!(remaining(&program.restart(), "k1"), 2, "and the next snapshot is sound");
+}
+
+#[test]
+fn an_end_leaves_a_snapshot_and_nothing_half_written() {
+    let mut program = Program::serve(&config("1s"));
+    assert_eq!(take(&program, "k1"), Some(0));
+    program.signal(Signal::INT);
+    assert!(program.exit_status().success());
+    let names = fs::read_dir(program.folder()).expect("a folder");
+    let mut names: Vec<String> =
+        names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.retain(|name| name.starts_with("kept.") && name != "kept.previous");
+    assert!(names.is_empty(), "nothing half written is left: {names:?}");
+    assert!(snapshot(&program).exists());
+}
