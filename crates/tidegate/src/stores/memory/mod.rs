@@ -4,8 +4,10 @@
 //! background tick; when the table is full of live keys, a rule's `on_full` decides, and under
 //! `share` the new keys of a shard count together in an overflow that every later slot of that
 //! rule starts from. Uses in flight are given back to where they were taken: their keys stay with
-//! the overflow until all of its uses have ended. Which slot is dead is the limiter's word, not decided here.
+//! the overflow until all of its uses have ended. Which slot is dead is the limiter's word, not
+//! decided here.
 
+mod overflow;
 mod slot;
 mod tally;
 #[cfg(test)]
@@ -331,29 +333,6 @@ impl Memory {
         Seat::new(mem::replace(body, lifted), Place::Shared)
     }
 
-    fn new_overflow(&self, at: &Address<'_>, bucket: Bucket) -> Body {
-        let body = new_body(at, bucket);
-        self.overflows.fetch_add(1, Relaxed);
-        self.account(0, body.held.heap_bytes());
-        body
-    }
-
-    /// Forgets the shared counts of a shard that no longer say anything.
-    fn sweep_overflow(&self, number: usize, dead: &impl Fn(&Body, bool) -> bool) {
-        if self.overflows.load(Relaxed) == 0 {
-            return;
-        }
-        self.overflow[number].lock().retain(|_, shared| {
-            // One that is lifted out for a step has no states; it comes back.
-            let gone = !shared.held.states().is_empty() && dead(shared, true);
-            if gone {
-                self.overflows.fetch_sub(1, Relaxed);
-                self.account(shared.held.heap_bytes(), 0);
-            }
-            !gone
-        });
-    }
-
     /// Makes a slot if there is room, sweeping a little first.
     fn admit(
         &self,
@@ -378,20 +357,6 @@ impl Memory {
         let spot = shard.insert(at.hash, slot, |slot| self.slot_hash(slot)).ok()?;
         self.account(0, heap);
         Some(spot)
-    }
-
-    /// Whether keys of this rule hold uses in the shared count: a slot would start with uses that
-    /// are given back elsewhere.
-    fn stays_shared(
-        &self,
-        number: usize,
-        at: &Address<'_>,
-        dead: &impl Fn(&Body, bool) -> bool,
-    ) -> bool {
-        at.ends && self.overflows.load(Relaxed) > 0 && {
-            let overflow = self.overflow[number].lock();
-            overflow.get(&at.rule).is_some_and(|shared| !dead(shared, true))
-        }
     }
 
     /// What a key without a slot starts from: nothing, or what its rule's overflow has counted.
@@ -463,27 +428,6 @@ impl Memory {
         restored
     }
 
-    /// Puts back a shared count of an earlier process. Which keys it was for depended on that
-    /// process' hash, so every shard gets it; `stricter` keeps the one that allows less.
-    pub(crate) fn restore_shared(&self, body: &Body, stricter: impl Fn(&mut Held, &Held)) {
-        for overflow in &self.overflow {
-            let mut overflow = overflow.lock();
-            match overflow.get_mut(&body.tally.rule()) {
-                Some(there) => {
-                    let before = there.held.heap_bytes();
-                    stricter(&mut there.held, &body.held);
-                    self.account(before, there.held.heap_bytes());
-                }
-                None => {
-                    let copy = Body { held: body.held.copied(), tally: body.tally };
-                    self.account(0, copy.held.heap_bytes());
-                    overflow.insert(body.tally.rule(), copy);
-                    self.overflows.fetch_add(1, Relaxed);
-                }
-            }
-        }
-    }
-
     /// Forgets one key. `false` if it was not known.
     pub(crate) fn remove(&self, at: &Address<'_>) -> bool {
         let mut shard = self.table.lock(self.table.shard_of(at.hash));
@@ -511,13 +455,6 @@ impl Memory {
     /// Whether a use of this address would make a log longer although there are no bytes left.
     fn cannot_grow(&self, at: &Address<'_>) -> bool {
         at.long && at.creates && self.bytes() >= self.max_bytes.load(Relaxed)
-    }
-
-    /// Whether a key of this address may count with the others that have no slot. The bytes of
-    /// logs that are shared go a little beyond the bound, and no further.
-    fn can_share(&self, at: &Address<'_>) -> bool {
-        let most = self.max_bytes.load(Relaxed);
-        at.on_full == OnFull::Share && (!at.long || self.bytes() < most.saturating_add(most / 8))
     }
 
     /// Where a log may not grow for want of bytes, looks for dead ones to bury first.
