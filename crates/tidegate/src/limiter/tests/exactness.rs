@@ -45,7 +45,7 @@ fn line_of(limits: &[Limit], judged: &[Judgement]) -> Line {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(many_cases())]
 
     #[test]
     fn a_request_of_several_keys_is_decided_as_the_law_says(

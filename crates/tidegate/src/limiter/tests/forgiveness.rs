@@ -111,7 +111,7 @@ fn check(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(600))]
+    #![proptest_config(many_cases())]
 
     #[test]
     fn a_live_key_is_never_forgiven(

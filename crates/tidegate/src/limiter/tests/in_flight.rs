@@ -135,7 +135,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(600))]
+    #![proptest_config(many_cases())]
 
     /// No key ever holds more than its amount, whatever the table's size; with room for all, not
     /// less either; and once all uses have ended nothing is held.

@@ -80,6 +80,12 @@ fn remaining(desk: &Desk, key: &str) -> u64 {
     answer.limits.iter().map(|limit| limit.verdict.remaining).min().expect("a limit")
 }
 
+/// More histories than usual, and as many as a soak asks for.
+fn many_cases() -> ProptestConfig {
+    let usual = ProptestConfig::default();
+    ProptestConfig { cases: usual.cases.max(500), ..usual }
+}
+
 /// Every algorithm that a use is taken from for good.
 fn any_limit() -> impl Strategy<Value = Limit> {
     let algorithm = prop_oneof![
