@@ -168,7 +168,7 @@ impl RuleSet {
     }
 
     /// The position of the rule that decides `key`, or `None` where it is not limited.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn find(&self, key: &[u8]) -> Option<usize> {
         let exact = if self.exact.is_empty() { None } else { self.exact.get(key).copied() };

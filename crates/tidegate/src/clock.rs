@@ -4,15 +4,19 @@
 //! hold it still, move it, and step its wall side.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use rustix::time::{ClockId, clock_gettime};
-use tidegate_core::time::{DAY, SECOND};
+use tidegate_core::time::{DAY, MILLISECOND, SECOND};
 use tidegate_core::{Nanos, Now};
 
 /// What the monotonic clock reads at boot. Older moments, of a snapshot from before a reboot, can
 /// then still be told apart: as far back as the longest period goes, and a little further.
 const AT_BOOT: Nanos = 400 * DAY;
+
+/// For so long, at most, a step of the wall clock goes unnoticed.
+const WALL_EVERY: Nanos = MILLISECOND;
 
 /// Where the time comes from. Cheap to clone; clones of a manual clock share its hands.
 #[derive(Clone, Debug)]
@@ -20,8 +24,29 @@ pub struct Clock(Source);
 
 #[derive(Clone, Debug)]
 enum Source {
-    System,
+    System(Arc<Wall>),
     Manual(Arc<Hands>),
+}
+
+/// How far the wall clock is from the monotonic one. Reading a clock costs as much as a decision
+/// in the cache, so the distance is measured at most once in [`WALL_EVERY`].
+#[derive(Debug, Default)]
+struct Wall {
+    measured: AtomicU64,
+    /// Modulo 2^64: the wall clock may stand behind.
+    ahead: AtomicU64,
+}
+
+impl Wall {
+    #[inline]
+    fn at(&self, mono: Nanos) -> Nanos {
+        // Two threads that measure at once both measure right.
+        if mono.wrapping_sub(self.measured.load(Acquire)) > WALL_EVERY {
+            self.ahead.store(read(ClockId::Realtime).wrapping_sub(mono), Relaxed);
+            self.measured.store(mono, Release);
+        }
+        mono.wrapping_add(self.ahead.load(Relaxed))
+    }
 }
 
 #[derive(Debug)]
@@ -34,7 +59,7 @@ impl Clock {
     /// The machine's clocks: time since boot, suspended time included, and UTC.
     #[must_use]
     pub fn system() -> Self {
-        Self(Source::System)
+        Self(Source::System(Arc::default()))
     }
 
     /// A clock that stands still at `start` until it is moved.
@@ -48,8 +73,9 @@ impl Clock {
     #[must_use]
     pub fn now(&self) -> Now {
         match &self.0 {
-            Source::System => {
-                Now { mono: AT_BOOT + read(ClockId::Boottime), unix: read(ClockId::Realtime) }
+            Source::System(wall) => {
+                let mono = AT_BOOT + read(ClockId::Boottime);
+                Now { mono, unix: wall.at(mono) }
             }
             Source::Manual(hands) => {
                 Now { mono: hands.mono.load(Relaxed), unix: hands.unix.load(Relaxed) }

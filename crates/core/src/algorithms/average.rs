@@ -81,7 +81,7 @@ fn horizon(limit: &Limit, memory: &Rate) -> Nanos {
 impl Law for Average {
     memory!(Rate, Average);
 
-    #[inline]
+    #[inline(always)]
     fn judge(limit: &Limit, memory: Option<&Rate>, op: Op, now: Now) -> Judgement {
         let most = limit.amount as f64;
         match op {
@@ -103,7 +103,7 @@ impl Law for Average {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn apply(
         limit: &Limit,
         memory: Option<Rate>,

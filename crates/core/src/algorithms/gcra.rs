@@ -74,7 +74,7 @@ fn rate(limit: &Limit, owed: u128) -> f64 {
 impl Law for Gcra {
     memory!(Bucket, Gcra);
 
-    #[inline]
+    #[inline(always)]
     fn judge(limit: &Limit, bucket: Option<&Bucket>, op: Op, now: Now) -> Judgement {
         let owed = owed(limit, bucket, now);
         let granted = match op {
@@ -95,7 +95,7 @@ impl Law for Gcra {
         Judgement::pass(granted, rate(limit, owed.saturating_add(taken)))
     }
 
-    #[inline]
+    #[inline(always)]
     fn apply(
         limit: &Limit,
         bucket: Option<Bucket>,

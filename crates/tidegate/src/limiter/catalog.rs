@@ -84,7 +84,7 @@ impl Catalog {
     }
 
     /// Which rule decides a key, and whether the operation is fit for it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn find(&self, key: &[u8], op: Op, can_end: bool) -> Result<Option<usize>, Unfit> {
         if key.len() > tidegate_core::key::KEY_BYTES_MAX {
             return Err(Unfit::KeyTooLong);

@@ -14,8 +14,10 @@ use super::{Answer, KEYS_MAX, LimitAnswer, Limiter, Line, Unfit};
 use crate::metrics::{Counted, Door};
 use crate::stores::memory::{Address, Body, Bucket, Seat};
 
-/// How many keys of a batch are looked up ahead together.
-const LOOK_AHEAD: usize = 32;
+/// How many keys of a batch are hashed and looked up together.
+const LOOK_AHEAD: usize = 64;
+/// How many decisions ahead a slot is asked for: the memory's delay in decisions, and some more.
+const SLOTS_AHEAD: usize = 12;
 /// One decision or batch in this many is timed. A power of two.
 const TIME_ONE_IN: u64 = 1024;
 
@@ -118,8 +120,12 @@ impl Desk {
             for (hash, key) in hashes.iter_mut().zip(keys) {
                 *hash = self.look_ahead(key);
             }
-            hashes[..keys.len()].iter().for_each(|hash| memory.prefetch_slot(*hash));
-            for (key, hash) in keys.iter().zip(hashes) {
+            let hashes = &hashes[..keys.len()];
+            hashes.iter().take(SLOTS_AHEAD).for_each(|hash| memory.prefetch_slot(*hash));
+            for (at, (key, &hash)) in keys.iter().zip(hashes).enumerate() {
+                if let Some(later) = hashes.get(at + SLOTS_AHEAD) {
+                    memory.prefetch_slot(*later);
+                }
                 let rule = catalog.find(key, op, false);
                 out.push(self.settle(&catalog, rule, key, hash, op, moment, &mut run));
             }

@@ -41,17 +41,8 @@ impl<E> Arena<E> {
         // The mapping starts on a page, which is as much alignment as an entry may ask for.
         const { assert!(align_of::<E>() <= 4096 && size_of::<E>() > 0) };
         let bytes = Self::bytes(capacity);
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a fresh anonymous mapping at an address of the kernel's choosing touches no
-        // memory that exists.
-        let mapped = unsafe { mmap_anonymous(ptr::null_mut(), bytes, protection, flags) };
-        let Some(base) = mapped.ok().and_then(|at| NonNull::new(at.cast::<E>())) else {
-            std::alloc::handle_alloc_error(std::alloc::Layout::new::<E>());
-        };
-        // SAFETY: the range is the mapping just made. Advice changes no content; where huge pages
-        // are not to be had it fails, and nothing else changes.
-        let _ = unsafe { madvise(base.as_ptr().cast(), bytes, Advice::LinuxHugepage) };
+        let base = reserve(bytes).cast::<E>();
+        advise_huge(base.cast(), bytes);
         Self {
             base,
             capacity,
@@ -123,6 +114,26 @@ impl<E> Drop for Arena<E> {
         // is exactly the one that `new` made.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), Self::bytes(self.capacity)) };
     }
+}
+
+/// Maps `bytes` of zeroes that are not resident until they are touched. Never unmapped by itself.
+pub(super) fn reserve(bytes: usize) -> NonNull<u8> {
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // SAFETY: a fresh anonymous mapping at an address of the kernel's choosing touches no memory
+    // that exists.
+    let mapped = unsafe { mmap_anonymous(ptr::null_mut(), bytes, protection, flags) };
+    let Some(base) = mapped.ok().and_then(|at| NonNull::new(at.cast::<u8>())) else {
+        std::alloc::handle_alloc_error(std::alloc::Layout::new::<u64>());
+    };
+    base
+}
+
+/// Asks for huge pages in a range of a mapping of [`reserve`].
+pub(super) fn advise_huge(base: NonNull<u8>, bytes: usize) {
+    // SAFETY: advice changes no content; where huge pages are not to be had it fails, and nothing
+    // else changes.
+    let _ = unsafe { madvise(base.as_ptr().cast(), bytes, Advice::LinuxHugepage) };
 }
 
 /// Brings the cache line at `address` closer, if there is memory; never faults, changes nothing.

@@ -1,9 +1,9 @@
 //! A sharded, bounded table of fixed-size slots: what the limiter's keys are kept in.
 //!
 //! A shard is a lock and an index of 32-bit cells with linear probing: a few bits of the hash and
-//! the place of a slot in the arena that all shards share. The index grows within a reservation
-//! of which only the used part is resident. Since neither cells nor slots ever move, a batch can
-//! prefetch both without a lock. It knows nothing of limits: which slot is dead is the caller's
+//! the place of a slot in the arena that all shards share. Indexes double within a reservation of
+//! which only the used part is resident. Since no memory is ever given away, a batch can prefetch
+//! cells and slots without a lock. It knows nothing of limits: which slot is dead is the caller's
 //! word.
 //!
 //! The proof behind each `unsafe` here: a cell that is not empty names a place that the arena
@@ -12,6 +12,7 @@
 #![allow(unsafe_code, reason = "slots of all shards lie in one mapping, see above")]
 
 mod arena;
+mod cells;
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::thread;
@@ -19,6 +20,7 @@ use std::thread;
 use parking_lot::{Mutex, MutexGuard};
 
 use self::arena::{Arena, prefetch};
+use self::cells::Cells;
 
 /// Shards for each core: enough that loops seldom meet.
 const SHARDS_PER_CORE: usize = 128;
@@ -28,9 +30,6 @@ const SHARDS_MAX: usize = 1024;
 const SHARD_SLOTS_MIN: usize = 4096;
 /// The cells of an index before its first growth.
 const CELLS_MIN: usize = 64;
-/// Unused cells between shards. Indexes a power of two apart would share a few sets of the
-/// processor's caches, and push each other out.
-const STAGGER: usize = 80;
 /// Cells looked at ahead of a decision.
 const PROBES_AHEAD: usize = 4;
 /// The most entries of a table: a cell keeps at least two bits for the hash.
@@ -39,9 +38,9 @@ pub(crate) const ENTRIES_MAX: usize = (1 << 30) - 2;
 /// A sharded table of `E`.
 pub(crate) struct Table<E> {
     shards: Box<[Shard]>,
-    /// The index cells of all shards, `stride` for each. Zero is an empty cell.
-    cells: Box<[AtomicU32]>,
-    stride: usize,
+    cells: Cells,
+    /// The most cells of a shard's index.
+    cells_max: usize,
     /// How many low bits of a cell name a place (plus one); the rest are bits of the hash.
     place_bits: u32,
     len: AtomicUsize,
@@ -52,7 +51,7 @@ pub(crate) struct Table<E> {
 #[repr(align(64))]
 struct Shard {
     slots: Mutex<Slots>,
-    /// The cells in use less one; they are the first of the shard's stride.
+    /// The cells of its index less one.
     mask: AtomicU32,
 }
 
@@ -78,8 +77,7 @@ impl<E> Table<E> {
         let mean = max.div_ceil(shards);
         // Hashing fills shards unevenly: eight standard deviations never happen.
         let slack = if shards == 1 { 0 } else { 8 * (mean as f64).sqrt() as usize + 64 };
-        let cells = ((mean + slack) * 8 / 7 + 1).next_power_of_two().max(CELLS_MIN);
-        let stride = cells + STAGGER;
+        let cells_max = ((mean + slack) * 8 / 7 + 1).next_power_of_two().max(CELLS_MIN);
         let shards: Box<[Shard]> = (0..shards)
             .map(|_| Shard {
                 slots: Mutex::new(Slots { free: Vec::new(), cursor: 0, len: 0 }),
@@ -87,9 +85,9 @@ impl<E> Table<E> {
             })
             .collect();
         Self {
-            cells: bytemuck::allocation::zeroed_slice_box(stride * shards.len()),
+            cells: Cells::new(shards.len(), CELLS_MIN, cells_max),
             shards,
-            stride,
+            cells_max,
             place_bits: usize::BITS - (max + 1).leading_zeros(),
             len: AtomicUsize::new(0),
             arena: Arena::new(max),
@@ -119,8 +117,7 @@ impl<E> Table<E> {
 
     #[inline]
     fn cells_of(&self, shard: usize) -> &[AtomicU32] {
-        let mask = self.shards[shard].mask.load(Relaxed) as usize;
-        &self.cells[shard * self.stride..][..mask + 1]
+        self.cells.of(shard, self.shards[shard].mask.load(Relaxed) as usize + 1)
     }
 
     /// The cell that names `place` for an entry of this hash.
@@ -207,7 +204,7 @@ impl<'a, E> Locked<'a, E> {
     }
 
     /// The entry with this hash that `is` recognises.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn find(&self, hash: u64, is: impl Fn(&E) -> bool) -> Option<Spot> {
         let cells = self.cells();
         let tag = self.table.tag(hash);
@@ -232,7 +229,7 @@ impl<'a, E> Locked<'a, E> {
     }
 
     /// The entry at a spot.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn entry(&mut self, spot: Spot) -> &mut E {
         let cell = self.cells()[spot.0].load(Relaxed);
         assert!(cell != 0, "a spot is good until something is inserted or removed");
@@ -333,17 +330,19 @@ impl<'a, E> Locked<'a, E> {
 
     /// Doubles the cells in use and places every cell anew; `false` at the largest size.
     fn grow(&mut self, hash_of: impl Fn(&E) -> u64) -> bool {
-        let used: Vec<u32> =
-            self.cells().iter().map(|cell| cell.swap(0, Relaxed)).filter(|c| *c != 0).collect();
         let doubled = self.cells().len() * 2;
-        let fits = doubled <= self.table.stride - STAGGER;
-        if fits {
-            self.table.shards[self.shard].mask.store(doubled as u32 - 1, Relaxed);
+        if doubled > self.table.cells_max {
+            return false;
         }
+        let before = self.cells();
+        let used: Vec<u32> =
+            before.iter().map(|cell| cell.swap(0, Relaxed)).filter(|cell| *cell != 0).collect();
+        self.table.shards[self.shard].mask.store(doubled as u32 - 1, Relaxed);
+        self.table.cells.left(before.len());
         for cell in used {
             self.index(hash_of(self.named_by(cell)), cell);
         }
-        fits
+        true
     }
 }
 
