@@ -101,7 +101,7 @@ impl Pattern {
     }
 
     /// Whether the whole of `key` matches.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn matches(&self, key: &[u8]) -> bool {
         let [first, middle @ .., last] = self.parts.as_slice() else {

@@ -3,7 +3,8 @@
 //! Ours and the peer take turns in every round and the ratio of medians is printed, because a
 //! time alone means little on a shared machine. Both visit the same 16-byte keys in the same
 //! random order, from memory that is laid out in that order. Ours runs with its metrics and
-//! statistics on. Usage: `cargo bench --bench limiter [-- KEYS...]`.
+//! statistics on. A rule of two limits stands beside two of the peer's limiters.
+//! Usage: `cargo bench --bench limiter [-- KEYS...]`.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -22,9 +23,12 @@ use tidegate_core::rules::{OnFull, OnStoreError, Pattern, Rule, RuleSet};
 use tidegate_core::time::SECOND;
 use tidegate_core::{Nanos, Op};
 
-const ROUNDS: usize = 7;
-/// Decisions of each contender in a round.
-const PICKS: usize = 1_000_000;
+/// Turns of each contender: many short ones, because the machine's speed moves within seconds.
+const ROUNDS: usize = 31;
+/// Decisions of a turn.
+const TURN: usize = 200_000;
+/// Keys to take turns from, in random order: more than a turn, so that no turn repeats the last.
+const PICKS: usize = 5 * TURN;
 /// What a door makes of a full receive call.
 const BATCH: usize = 64;
 
@@ -117,10 +121,11 @@ fn batches(desk: &Desk, keys: &[Key]) {
     }
 }
 
-fn peers(governor: &Governor, keys: &[String]) {
+/// A limiter of the peer has one limit: for several, a key is checked in as many.
+fn peers(governors: &[Governor], keys: &[String]) {
     let mut allowed = 0;
     for key in keys {
-        allowed += u32::from(governor.check_key(key).is_ok());
+        allowed += u32::from(governors.iter().all(|governor| governor.check_key(key).is_ok()));
     }
     std::hint::black_box(allowed);
 }
@@ -152,25 +157,27 @@ fn two_threads(limiter: &Arc<Limiter>, parts: [&[Key]; 2], run: fn(&Desk, &[Key]
             scope.spawn(move || run(&desk, keys));
         }
     });
-    (clock(ClockId::Monotonic) - start) as f64 / (2 * PICKS) as f64
+    (clock(ClockId::Monotonic) - start) as f64 / (2 * TURN) as f64
 }
 
 fn wall(work: impl FnOnce()) -> f64 {
     let start = clock(ClockId::Monotonic);
     work();
-    (clock(ClockId::Monotonic) - start) as f64 / PICKS as f64
+    (clock(ClockId::Monotonic) - start) as f64 / TURN as f64
 }
 
 fn run(count: usize) {
     let mut table = Vec::new();
-    let peer = governor();
-    let governor_bytes = bytes_per_key(count, || {
-        (0..count).for_each(|n| {
-            let name = String::from_utf8_lossy(&key(n)).into_owned();
-            let _ = peer.check_key(&name);
+    let peer = [governor(), governor()];
+    for governor in &peer {
+        let bytes = bytes_per_key(count, || {
+            (0..count).for_each(|n| {
+                let name = String::from_utf8_lossy(&key(n)).into_owned();
+                let _ = governor.check_key(&name);
+            });
         });
-    });
-    println!("{count} keys: governor {governor_bytes:.0} bytes per key");
+        println!("{count} keys: governor {bytes:.0} bytes per key");
+    }
     let ours: Vec<_> = ["gcra", "average", "two gcra"]
         .into_iter()
         .map(|name| {
@@ -193,14 +200,17 @@ fn run(count: usize) {
         picks.iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect();
     for (name, limiter, desk) in &ours {
         let mut samples: [Vec<f64>; 7] = Default::default();
-        for _ in 0..ROUNDS {
-            samples[0].push(cpu_nanos(PICKS, || peers(&peer, &names)));
-            samples[1].push(cpu_nanos(PICKS, || singles(desk, &picks)));
-            samples[2].push(cpu_nanos(PICKS, || batches(desk, &picks)));
-            samples[3].push(wall(|| singles(desk, &picks)));
-            samples[4].push(two_threads(limiter, [&picks, &others], singles));
-            samples[5].push(wall(|| batches(desk, &picks)));
-            samples[6].push(two_threads(limiter, [&picks, &others], batches));
+        for round in 0..ROUNDS {
+            let turn = round % (PICKS / TURN) * TURN..;
+            let (names, picks) = (&names[turn.clone()][..TURN], &picks[turn.clone()][..TURN]);
+            let both = [picks, &others[turn][..TURN]];
+            samples[0].push(cpu_nanos(TURN, || peers(&peer[..limits(name).len()], names)));
+            samples[1].push(cpu_nanos(TURN, || singles(desk, picks)));
+            samples[2].push(cpu_nanos(TURN, || batches(desk, picks)));
+            samples[3].push(wall(|| singles(desk, picks)));
+            samples[4].push(two_threads(limiter, both, singles));
+            samples[5].push(wall(|| batches(desk, picks)));
+            samples[6].push(two_threads(limiter, both, batches));
         }
         let [peer, single, batch, one, two, one_batch, two_batch] =
             samples.map(|mut s| median(&mut s));

@@ -66,6 +66,7 @@ impl prometheus_client::encoding::EncodeLabelValue for Door {
 
 /// What became of a decision, as it is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub(crate) enum Counted {
     Allow,
     Delay,
@@ -81,6 +82,14 @@ const COUNTED: [(Counted, &str); 4] = [
 ];
 
 /// One rule's counts in one lane.
+impl Counted {
+    /// The one whose number this is.
+    #[inline(always)]
+    pub(crate) fn nth(number: usize) -> Self {
+        COUNTED[number & (COUNTED.len() - 1)].0
+    }
+}
+
 type Cell = [AtomicU64; COUNTED.len()];
 
 /// The counts of all rules of one configuration, in lanes.

@@ -146,6 +146,20 @@ pub fn apply(
     });
 }
 
+/// Judges a use of this cost and applies what comes of it, where nothing else has a say: the same
+/// as [`judge`] and [`apply`], with one look at what is remembered.
+#[inline(always)]
+pub fn take(limit: &Limit, state: &mut State, cost: u64, now: Now) -> Judgement {
+    let op = Op::Take(cost);
+    with_law!(limit, L => {
+        let judgement = L::judge(limit, live::<L>(limit, state, now), op, now);
+        let outcome = if judgement.allowed { Outcome::Granted } else { Outcome::Refused };
+        let memory = L::unwrap(mem::take(state)).filter(|m| !L::forgotten(limit, m, now));
+        *state = L::apply(limit, memory, op, &judgement, outcome, now).map_or(State::None, L::wrap);
+        judgement
+    })
+}
+
 /// All that can be said of `limit` and the key, once the outcome has been applied to `state`.
 #[must_use]
 pub fn explain(limit: &Limit, state: &State, op: Op, judgement: &Judgement, now: Now) -> Verdict {

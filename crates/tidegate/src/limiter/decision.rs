@@ -4,7 +4,7 @@
 
 use tidegate_core::algorithms;
 use tidegate_core::rules::Rule;
-use tidegate_core::{Judgement, Limit, Now, Op, Outcome, Verdict};
+use tidegate_core::{Judgement, Limit, Nanos, Now, Op, Outcome, Verdict};
 
 use super::Line;
 use crate::metrics::Counted;
@@ -12,6 +12,60 @@ use crate::stores::memory::{Body, Bucket, Place};
 
 /// The most limits that a rule may have.
 pub const LIMITS_MAX: usize = 8;
+
+/// What became of a line, in two words that are handed on in registers: carried through memory as
+/// a [`Line`], it cost an eighth of a decision.
+#[derive(Clone, Copy)]
+pub(super) struct Settled {
+    rate: f64,
+    /// Bits 0 to 7: the limit to show. Bit 8: over. From bit 16: how it is counted.
+    rest: u64,
+}
+
+impl Settled {
+    /// Decides on one key with limits of its own, and applies it.
+    #[inline(always)]
+    pub(super) fn known<const N: usize>(
+        rule: &Rule,
+        body: &mut Body,
+        op: Op,
+        moment: (Now, Bucket),
+    ) -> Self {
+        if let (1, Op::Take(cost), [limit], [state]) =
+            (N, op, rule.limits.as_slice(), body.held.states_mut())
+        {
+            let (now, bucket) = moment;
+            let judgement = algorithms::take(limit, state, cost, now);
+            let counted = counted(!judgement.allowed, rule.shadow, judgement.booked);
+            body.tally.count(!judgement.allowed, judgement.rate, bucket);
+            let over = !judgement.allowed && !rule.shadow;
+            return Self::new(judgement.rate, 0, over, counted);
+        }
+        Self::of(&Opinion::<N>::settled(rule, body, Place::Own, op, moment))
+    }
+
+    pub(super) fn of<const N: usize>(opinion: &Opinion<N>) -> Self {
+        let rate = opinion.judgements[opinion.shown].rate;
+        Self::new(rate, opinion.shown, opinion.refuses(), opinion.counted())
+    }
+
+    #[inline(always)]
+    fn new(rate: f64, shown: usize, over: bool, counted: Counted) -> Self {
+        Self { rate, rest: shown as u64 & 0xff | u64::from(over) << 8 | (counted as u64) << 16 }
+    }
+
+    #[inline(always)]
+    pub(super) fn counted(self) -> Counted {
+        Counted::nth((self.rest >> 16) as usize)
+    }
+
+    #[inline(always)]
+    pub(super) fn line(self, rule: &Rule) -> Line {
+        let limit = &rule.limits[self.rest as usize & 0xff];
+        let over = self.rest & 1 << 8 != 0;
+        Line { over, rate: self.rate, limit: limit.amount, period: limit.period }
+    }
+}
 
 /// What the limits of one rule, `N` at most, think of an operation on one key.
 pub(super) struct Opinion<const N: usize> {
@@ -56,7 +110,22 @@ impl<const N: usize> Opinion<N> {
         opinion
     }
 
+    /// Forms an opinion where there is no other, and applies it.
+    #[inline(always)]
+    pub(super) fn settled(
+        rule: &Rule,
+        body: &mut Body,
+        place: Place,
+        op: Op,
+        (now, bucket): (Now, Bucket),
+    ) -> Self {
+        let opinion = Self::form(rule, body, place, op, now);
+        opinion.apply(rule, body, op, !opinion.refuses(), bucket, now);
+        opinion
+    }
+
     /// Whether it stands in the way of the request.
+    #[inline(always)]
     pub(super) fn refuses(&self) -> bool {
         self.over && !self.shadow
     }
@@ -92,17 +161,6 @@ impl<const N: usize> Opinion<N> {
         }
     }
 
-    #[inline]
-    pub(super) fn line(&self, rule: &Rule) -> Line {
-        let limit = &rule.limits[self.shown];
-        Line {
-            over: self.refuses(),
-            rate: self.judgements[self.shown].rate,
-            limit: limit.amount,
-            period: limit.period,
-        }
-    }
-
     /// The whole verdict of each limit, once the outcome is applied.
     pub(super) fn verdicts<'a>(
         &'a self,
@@ -127,14 +185,8 @@ impl<const N: usize> Opinion<N> {
     }
 
     /// The name of what happened, for the metrics.
-    #[inline]
     pub(super) fn counted(&self) -> Counted {
-        match (self.over, self.shadow) {
-            (false, _) => Counted::Allow,
-            (true, true) => Counted::Shadow,
-            (true, false) if self.judgements[self.shown].booked > 0 => Counted::Delay,
-            (true, false) => Counted::Refuse,
-        }
+        counted(self.over, self.shadow, self.judgements[self.shown].booked)
     }
 
     #[inline]
@@ -145,5 +197,15 @@ impl<const N: usize> Opinion<N> {
             Place::Denied => Some("deny"),
             Place::Uncounted => Some("allow"),
         }
+    }
+}
+
+#[inline(always)]
+fn counted(over: bool, shadow: bool, booked: Nanos) -> Counted {
+    match (over, shadow) {
+        (false, _) => Counted::Allow,
+        (true, true) => Counted::Shadow,
+        (true, false) if booked > 0 => Counted::Delay,
+        (true, false) => Counted::Refuse,
     }
 }

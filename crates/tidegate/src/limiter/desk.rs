@@ -9,13 +9,13 @@ use tidegate_core::rules::Rule;
 use tidegate_core::{Now, Op};
 
 use super::catalog::{Catalog, creates};
-use super::decision::{LIMITS_MAX, Opinion};
+use super::decision::{LIMITS_MAX, Opinion, Settled};
 use super::{Answer, KEYS_MAX, LimitAnswer, Limiter, Line, Unfit};
 use crate::metrics::{Counted, Door};
 use crate::stores::memory::{Address, Body, Bucket, Seat};
 
-/// How many keys of a batch are hashed and looked up together.
-const LOOK_AHEAD: usize = 64;
+/// How many decisions of a batch ahead a cell of the index is asked for. A power of two.
+const CELLS_AHEAD: usize = 32;
 /// How many decisions ahead a slot is asked for: the memory's delay in decisions, and some more.
 const SLOTS_AHEAD: usize = 12;
 /// One decision or batch in this many is timed. A power of two.
@@ -80,13 +80,21 @@ impl Desk {
     /// Decides on one key, in the few words that a text line has.
     pub fn line(&self, key: &[u8], op: Op, now: Now) -> Result<Line, Unfit> {
         let hash = self.look_ahead(key);
-        self.line_ahead(key, hash, op, now)
+        match op {
+            // Almost all that is ever asked: the compiler makes a decision of its own of it.
+            Op::Take(cost) => self.line_ahead(key, hash, Op::Take(cost), now),
+            _ => self.line_ahead(key, hash, op, now),
+        }
     }
 
     /// As [`Self::line`], at the moment of the call: the clock is read while memory is on its way.
     pub fn line_now(&self, key: &[u8], op: Op) -> Result<Line, Unfit> {
         let hash = self.look_ahead(key);
-        self.line_ahead(key, hash, op, self.now())
+        let now = self.now();
+        match op {
+            Op::Take(cost) => self.line_ahead(key, hash, Op::Take(cost), now),
+            _ => self.line_ahead(key, hash, op, now),
+        }
     }
 
     #[inline]
@@ -96,12 +104,13 @@ impl Desk {
         hash
     }
 
-    #[inline]
+    #[inline(always)]
     fn line_ahead(&self, key: &[u8], hash: u64, op: Op, now: Now) -> Result<Line, Unfit> {
+        // The slot is on its way while the rule is looked up.
+        self.limiter.memory().prefetch_slot(hash);
         let catalog = self.limiter.catalog.load();
         let mut run = Run::default();
         let rule = catalog.find(key, op, false);
-        self.limiter.memory().prefetch_slot(hash);
         let line = self.settle(&catalog, rule, key, hash, op, (now, Bucket::of(now)), &mut run);
         run.end(self, &catalog);
         self.time(1, now);
@@ -111,21 +120,32 @@ impl Desk {
     /// Decides on each key in turn, as [`Self::line`] would, looking up many at once.
     pub fn lines(&self, keys: &[&[u8]], op: Op, now: Now, out: &mut Vec<Result<Line, Unfit>>) {
         out.clear();
+        match op {
+            Op::Take(cost) => self.lines_ahead(keys, Op::Take(cost), now, out),
+            _ => self.lines_ahead(keys, op, now, out),
+        }
+    }
+
+    #[inline(always)]
+    fn lines_ahead(&self, keys: &[&[u8]], op: Op, now: Now, out: &mut Vec<Result<Line, Unfit>>) {
         let catalog = self.limiter.catalog.load();
         let memory = self.limiter.memory();
         let mut run = Run::default();
         let moment = (now, Bucket::of(now));
-        for keys in keys.chunks(LOOK_AHEAD) {
-            let mut hashes = [0; LOOK_AHEAD];
-            for (hash, key) in hashes.iter_mut().zip(keys) {
-                *hash = self.look_ahead(key);
+        // Cells are asked for well ahead, slots a little ahead, and decisions follow: each finds
+        // its lines there, and the processor never has more of them on order than it can hold.
+        let mut hashes = [0; CELLS_AHEAD];
+        for at in 0..keys.len() + CELLS_AHEAD {
+            if let Some(slot) =
+                at.checked_sub(CELLS_AHEAD - SLOTS_AHEAD).filter(|s| *s < keys.len())
+            {
+                memory.prefetch_slot(hashes[slot % CELLS_AHEAD]);
             }
-            let hashes = &hashes[..keys.len()];
-            hashes.iter().take(SLOTS_AHEAD).for_each(|hash| memory.prefetch_slot(*hash));
-            for (at, (key, &hash)) in keys.iter().zip(hashes).enumerate() {
-                if let Some(later) = hashes.get(at + SLOTS_AHEAD) {
-                    memory.prefetch_slot(*later);
-                }
+            let due = at.checked_sub(CELLS_AHEAD).map(|due| (keys[due], hashes[due % CELLS_AHEAD]));
+            if let Some(key) = keys.get(at) {
+                hashes[at % CELLS_AHEAD] = self.look_ahead(key);
+            }
+            if let Some((key, hash)) = due {
                 let rule = catalog.find(key, op, false);
                 out.push(self.settle(&catalog, rule, key, hash, op, moment, &mut run));
             }
@@ -149,20 +169,22 @@ impl Desk {
         let rule = rule?;
         let address =
             rule.and_then(|rule| catalog.address(self.limiter.memory(), rule, key, hash, op));
-        let (line, counted) = match rule.zip(address) {
-            None => (Line::UNLIMITED, Counted::Allow),
-            // Most rules have one limit, and then there is no reason to carry room for eight.
-            Some((rule, address)) if address.limits == 1 => {
-                self.settle_limits::<1>(catalog, rule, &address, op, moment)
+        let Some((position, address)) = rule.zip(address) else {
+            if !matches!(op, Op::Peek(_)) {
+                run.count(self, catalog, rule, Counted::Allow);
             }
-            Some((rule, address)) => {
-                self.settle_limits::<LIMITS_MAX>(catalog, rule, &address, op, moment)
-            }
+            return Ok(Line::UNLIMITED);
+        };
+        // Few rules have several limits: there is no reason to carry room for eight.
+        let settled = match address.limits {
+            1 => self.settle_limits::<1>(catalog, position, &address, op, moment),
+            2 => self.settle_limits::<2>(catalog, position, &address, op, moment),
+            _ => self.settle_limits::<LIMITS_MAX>(catalog, position, &address, op, moment),
         };
         if !matches!(op, Op::Peek(_)) {
-            run.count(self, catalog, rule, counted);
+            run.count(self, catalog, rule, settled.counted());
         }
-        Ok(line)
+        Ok(settled.line(catalog.rule(position)))
     }
 
     #[inline(always)]
@@ -172,21 +194,36 @@ impl Desk {
         position: usize,
         address: &Address<'_>,
         op: Op,
-        (now, bucket): (Now, Bucket),
-    ) -> (Line, Counted) {
+        moment: (Now, Bucket),
+    ) -> Settled {
         let rule = catalog.rule(position);
+        let known = |body: &mut Body| Settled::known::<N>(rule, body, op, moment);
+        match self.limiter.memory().known(address, known) {
+            Some(settled) => settled,
+            None => self.settle_stranger::<N>(catalog, rule, address, op, moment),
+        }
+    }
+
+    /// As [`Self::settle_limits`], for a key that may have to be given a slot first.
+    #[cold]
+    #[inline(never)]
+    fn settle_stranger<const N: usize>(
+        &self,
+        catalog: &Catalog,
+        rule: &Rule,
+        address: &Address<'_>,
+        op: Op,
+        moment: (Now, Bucket),
+    ) -> Settled {
+        let (now, bucket) = moment;
         let opinion = self.limiter.memory().one(
             address,
             bucket,
             |body, pressed| catalog.dead(body, pressed, bucket, now),
-            |body, place| {
-                let opinion = Opinion::<N>::form(rule, body, place, op, now);
-                opinion.apply(rule, body, op, !opinion.refuses(), bucket, now);
-                opinion
-            },
+            |body, place| Opinion::<N>::settled(rule, body, place, op, moment),
         );
         self.count_full(opinion.full());
-        (opinion.line(rule), opinion.counted())
+        Settled::of(&opinion)
     }
 
     /// Decides on all keys of a request, all or nothing, and says all there is to say.

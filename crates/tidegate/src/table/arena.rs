@@ -152,3 +152,19 @@ pub(super) fn prefetch(address: usize) {
     #[cfg(not(target_arch = "x86_64"))]
     let _ = address;
 }
+
+/// As [`prefetch`], for a line that will be written: other cores give it up meanwhile.
+#[inline]
+pub(super) fn prefetch_to_write(address: usize) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint as above. Processors too old to know it take it for an instruction that does
+    // nothing. The intrinsic of the same name compiles to a prefetch for reading.
+    unsafe {
+        std::arch::asm!(
+            "prefetchw [{0}]", in(reg) address,
+            options(nostack, preserves_flags, readonly)
+        );
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}

@@ -13,19 +13,19 @@
 
 mod arena;
 mod cells;
+mod lock;
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::thread;
 
-use parking_lot::{Mutex, MutexGuard};
-
-use self::arena::{Arena, prefetch};
+use self::arena::{Arena, prefetch, prefetch_to_write};
 use self::cells::Cells;
+use self::lock::{Guard, Lock};
 
 /// Shards for each core: enough that loops seldom meet.
-const SHARDS_PER_CORE: usize = 128;
+const SHARDS_PER_CORE: usize = 512;
 /// The most shards.
-const SHARDS_MAX: usize = 1024;
+const SHARDS_MAX: usize = 4096;
 /// A shard is worth its lock from about so many slots on.
 const SHARD_SLOTS_MIN: usize = 4096;
 /// The cells of an index before its first growth.
@@ -50,7 +50,7 @@ pub(crate) struct Table<E> {
 // Two shards in one line would make two cores fight over locks that have nothing in common.
 #[repr(align(64))]
 struct Shard {
-    slots: Mutex<Slots>,
+    slots: Lock<Slots>,
     /// The cells of its index less one.
     mask: AtomicU32,
 }
@@ -80,7 +80,7 @@ impl<E> Table<E> {
         let cells_max = ((mean + slack) * 8 / 7 + 1).next_power_of_two().max(CELLS_MIN);
         let shards: Box<[Shard]> = (0..shards)
             .map(|_| Shard {
-                slots: Mutex::new(Slots { free: Vec::new(), cursor: 0, len: 0 }),
+                slots: Lock::new(Slots { free: Vec::new(), cursor: 0, len: 0 }),
                 mask: AtomicU32::new(CELLS_MIN as u32 - 1),
             })
             .collect();
@@ -139,7 +139,10 @@ impl<E> Table<E> {
     /// Brings the index cell of a hash closer. First half of a batch's look-ahead.
     #[inline]
     pub(crate) fn prefetch_cell(&self, hash: u64) {
-        let cells = self.cells_of(self.shard_of(hash));
+        let shard = self.shard_of(hash);
+        // Every other time it was another core that last had the lock.
+        prefetch_to_write(&raw const self.shards[shard] as usize);
+        let cells = self.cells_of(shard);
         prefetch(&raw const cells[hash as usize & (cells.len() - 1)] as usize);
     }
 
@@ -162,7 +165,7 @@ impl<E> Table<E> {
     }
 
     /// Locks the shard of this number.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn lock(&self, shard: usize) -> Locked<'_, E> {
         Locked { table: self, shard, slots: self.shards[shard].slots.lock() }
     }
@@ -187,7 +190,7 @@ impl<E> Drop for Table<E> {
 pub(crate) struct Locked<'a, E> {
     table: &'a Table<E>,
     shard: usize,
-    slots: MutexGuard<'a, Slots>,
+    slots: Guard<'a, Slots>,
 }
 
 impl<'a, E> Locked<'a, E> {
