@@ -143,6 +143,18 @@ impl Model {
         }
     }
 
+    /// Lets the limits that follow the wall clock see a request that was refused: they learn
+    /// from it where the clock stands.
+    fn refuse(&mut self, key: u8, op: Op, now: Now) {
+        let judged = self.judge(key, op, now);
+        let states = self.states.get_mut(&key).expect("judged before");
+        for ((limit, state), judged) in self.limits.iter().zip(states).zip(&judged) {
+            if matches!(limit.algorithm, Algorithm::FixedWindow | Algorithm::SlidingWindow) {
+                algorithms::apply(limit, state, op, judged, Outcome::Refused, now);
+            }
+        }
+    }
+
     /// The whole law of a request: all keys agree, or nothing is taken.
     fn decide(&mut self, keys: &[u8], op: Op, now: Now) -> (bool, Vec<(u8, Vec<Judgement>)>) {
         let mut judged: Vec<(u8, Vec<Judgement>)> = Vec::new();

@@ -237,6 +237,7 @@ impl Memory {
                 let body = overflow.entry(at.rule).or_insert_with(|| self.new_overflow(at, bucket));
                 let before = body.held.heap_bytes();
                 let result = step(body, Place::Shared);
+                body.held.share();
                 self.account(before, body.held.heap_bytes());
                 result
             }
@@ -287,7 +288,7 @@ impl Memory {
             seats.push(seat);
         }
         let result = step(&mut seats);
-        for (at, seat) in addresses.iter().zip(seats) {
+        for (at, mut seat) in addresses.iter().zip(seats) {
             let heap_after = seat.body.held.heap_bytes();
             let (number, shard) = &mut shards[shard_at(at.hash)];
             match seat.place {
@@ -299,6 +300,7 @@ impl Memory {
                     }
                 }
                 Place::Shared => {
+                    seat.body.held.share();
                     self.account(seat.heap, heap_after);
                     self.overflow[*number].lock().insert(at.rule, seat.body);
                 }

@@ -65,7 +65,8 @@ impl Memory {
                     self.account(before, there.held.heap_bytes());
                 }
                 None => {
-                    let copy = Body { held: body.held.copied(), tally: body.tally };
+                    let mut copy = Body { held: body.held.copied(), tally: body.tally };
+                    copy.held.share();
                     self.account(0, copy.held.heap_bytes());
                     overflow.insert(body.tally.rule(), copy);
                     self.overflows.fetch_add(1, Relaxed);
