@@ -39,7 +39,7 @@ impl Aligned {
         Self { start: now.unix - elapsed, ends: now.mono.saturating_add(period - elapsed) }
     }
 
-    fn aligned_start(&self, period: Nanos) -> Nanos {
+    pub(crate) fn aligned_start(&self, period: Nanos) -> Nanos {
         self.start - self.start % period
     }
 

@@ -122,4 +122,14 @@ impl Law for FixedWindow {
     fn forgotten(limit: &Limit, memory: &Window, now: Now) -> bool {
         memory.window.forgotten(limit.period, now)
     }
+
+    fn join(limit: &Limit, one: &Window, other: &Window) -> Window {
+        let start = |memory: &Window| memory.window.aligned_start(limit.period);
+        // The uses of an older window are kept from coming back by the mark.
+        let (newer, older) = if start(one) < start(other) { (other, one) } else { (one, other) };
+        let same = start(newer) == start(older);
+        let count = newer.count().max(if same { older.count() } else { 0 });
+        let ends = newer.window.ends.max(older.window.ends);
+        Window::new(Aligned { start: start(newer), ends }, count, true)
+    }
 }

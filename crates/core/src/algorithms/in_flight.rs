@@ -138,4 +138,14 @@ impl Law for InFlight {
     fn forgotten(limit: &Limit, held: &Held, now: Now) -> bool {
         per_window(limit) && held.window().forgotten(limit.period, now)
     }
+
+    fn join(_: &Limit, one: &Held, other: &Held) -> Held {
+        let (one_window, other_window) = (one.window(), other.window());
+        if one_window.start != other_window.start {
+            return if one_window.start < other_window.start { *other } else { *one };
+        }
+        let ends = one_window.ends.max(other_window.ends);
+        let window = Aligned { ends, ..one_window };
+        Held::new(window, one.first().min(other.first()), one.count().max(other.count()))
+    }
 }

@@ -208,4 +208,18 @@ impl Law for SlidingWindow {
     fn forgotten(limit: &Limit, memory: &Windows, now: Now) -> bool {
         memory.window().forgotten(limit.period, now)
     }
+
+    fn join(limit: &Limit, one: &Windows, other: &Windows) -> Windows {
+        let start = |memory: &Windows| memory.window().aligned_start(limit.period);
+        // The uses of windows that are older still are kept from coming back by the mark.
+        let (newer, older) = if start(one) < start(other) { (other, one) } else { (one, other) };
+        let (previous, current) = match start(newer) - start(older) {
+            0 => (older.previous(), older.current()),
+            apart if apart == limit.period => (older.current(), 0),
+            _ => (0, 0),
+        };
+        let ends = newer.window().ends.max(older.window().ends);
+        let window = Aligned { start: start(newer), ends };
+        Windows::new(window, newer.previous().max(previous), newer.current().max(current), true)
+    }
 }

@@ -20,7 +20,7 @@ use tidegate_core::{Limit, Nanos, Now, Verdict};
 use self::catalog::Catalog;
 pub use self::decision::LIMITS_MAX;
 pub use self::desk::Desk;
-pub(crate) use self::keep::Kept;
+pub(crate) use self::keep::{Import, Kept};
 use crate::clock::Clock;
 use crate::metrics::{Door, Metrics};
 use crate::stores::Store;

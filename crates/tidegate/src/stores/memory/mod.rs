@@ -415,19 +415,35 @@ impl Memory {
         }
     }
 
-    /// Puts back a slot of an earlier process; `false` if there is no room or it is there.
-    pub(crate) fn restore(&self, at: &Address<'_>, body: Body) -> bool {
-        let mut shard = self.table.lock(self.table.shard_of(at.hash));
-        if find(&shard, at).is_some() || !self.has_room() {
-            return false;
+    /// Puts back a slot of an earlier process, or lets its key share where there is no room and
+    /// its rule says so. A key that is there already is left alone.
+    pub(crate) fn restore(
+        &self,
+        at: &Address<'_>,
+        body: Body,
+        join: impl Fn(&mut Held, &Held),
+    ) -> Place {
+        let number = self.table.shard_of(at.hash);
+        let mut shard = self.table.lock(number);
+        if find(&shard, at).is_some() {
+            return Place::Own;
         }
-        let slot = Slot { name: Name::new(at.name), body };
-        let heap = slot.name.heap_bytes() + slot.body.held.heap_bytes();
-        let restored = shard.insert(at.hash, slot, |slot| self.slot_hash(slot)).is_ok();
-        if restored {
-            self.account(0, heap);
+        let mut slot = Slot { name: Name::new(at.name), body };
+        if self.has_room() {
+            let heap = slot.name.heap_bytes() + slot.body.held.heap_bytes();
+            match shard.insert(at.hash, slot, |slot| self.slot_hash(slot)) {
+                Ok(_) => {
+                    self.account(0, heap);
+                    return Place::Own;
+                }
+                Err(back) => slot = back,
+            }
         }
-        restored
+        if at.on_full != OnFull::Share {
+            return without_room(at);
+        }
+        self.join_shared(number, &slot.body, &join);
+        Place::Shared
     }
 
     /// Forgets one key. `false` if it was not known.
