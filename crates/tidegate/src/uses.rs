@@ -14,7 +14,7 @@ use tidegate_core::{Nanos, Now};
 use tokio::sync::Notify;
 
 use crate::doors::Shutdown;
-use crate::limiter::Desk;
+use crate::limiter::{Desk, TakenFrom};
 
 /// The most uses that are held at once.
 pub const USES_MAX: usize = 1_000_000;
@@ -79,15 +79,22 @@ pub enum HoldError {
     NoRandom,
 }
 
+/// A key, and where its use was taken from.
+pub type HeldName = (Vec<u8>, TakenFrom);
+
 struct Held {
-    keys: Vec<Vec<u8>>,
+    keys: Vec<HeldName>,
     cost: u64,
     started: Now,
     lapses_at: Nanos,
 }
 
-fn bytes_of(keys: &[Vec<u8>]) -> usize {
-    keys.iter().map(|key| key.len() + size_of::<Vec<u8>>()).sum()
+fn bytes_of<'a>(keys: impl Iterator<Item = &'a Vec<u8>>) -> usize {
+    keys.map(|key| key.len() + size_of::<HeldName>()).sum()
+}
+
+fn names(keys: &[HeldName]) -> impl Iterator<Item = &Vec<u8>> {
+    keys.iter().map(|(name, _)| name)
 }
 
 #[derive(Default)]
@@ -101,7 +108,7 @@ impl Register {
     fn remove(&mut self, id: UseId) -> Option<Held> {
         let held = self.held.remove(&id)?;
         self.deadlines.remove(&(held.lapses_at, id));
-        self.bytes -= bytes_of(&held.keys);
+        self.bytes -= bytes_of(names(&held.keys));
         Some(held)
     }
 }
@@ -131,7 +138,7 @@ impl Uses {
     /// # Errors
     /// [`HoldError::Full`] if it would not.
     pub fn room_for(&self, keys: &[Vec<u8>]) -> Result<(), HoldError> {
-        self.check_room(&self.register.lock(), bytes_of(keys))
+        self.check_room(&self.register.lock(), bytes_of(keys.iter()))
     }
 
     fn check_room(&self, register: &Register, bytes: usize) -> Result<(), HoldError> {
@@ -146,13 +153,13 @@ impl Uses {
     /// When nothing can be remembered; the caller still owns the use and must release it.
     pub fn hold(
         &self,
-        keys: Vec<Vec<u8>>,
+        keys: Vec<HeldName>,
         cost: u64,
         started: Now,
         lapses_at: Nanos,
     ) -> Result<UseId, HoldError> {
         let id = UseId::random()?;
-        let bytes = bytes_of(&keys);
+        let bytes = bytes_of(names(&keys));
         let held = Held { keys, cost, started, lapses_at };
         let mut register = self.register.lock();
         self.check_room(&register, bytes)?;
@@ -205,7 +212,7 @@ impl Uses {
     }
 
     fn release(&self, held: &Held, now: Now) {
-        let keys: Vec<&[u8]> = held.keys.iter().map(Vec::as_slice).collect();
+        let keys: Vec<_> = held.keys.iter().map(|(key, from)| (key.as_slice(), *from)).collect();
         self.desk.release(&keys, held.cost, held.started, now);
     }
 
@@ -289,8 +296,9 @@ mod tests {
         /// Takes a use from the limiter and holds it.
         fn take(&self, cost: u64, span: Nanos) -> Result<UseId, HoldError> {
             let now = self.clock.now();
-            assert_eq!(self.desk.decide_held(&[KEY], Op::Take(cost), now).unwrap().held, [0]);
-            self.uses.hold(vec![KEY.to_vec()], cost, now, now.mono + span)
+            let held = self.desk.decide_held(&[KEY], Op::Take(cost), now).unwrap().held;
+            let keys = held.iter().map(|held| (KEY.to_vec(), held.from)).collect();
+            self.uses.hold(keys, cost, now, now.mono + span)
         }
 
         fn in_flight(&self) -> u64 {
@@ -342,7 +350,7 @@ mod tests {
 
     #[test]
     fn the_register_is_bounded_by_number_and_by_bytes() {
-        let one = KEY.len() + size_of::<Vec<u8>>();
+        let one = KEY.len() + size_of::<HeldName>();
         for house in [House::new(2, usize::MAX), House::new(usize::MAX, 2 * one)] {
             let keys = [KEY.to_vec()];
             let first = house.take(1, SECOND).unwrap();

@@ -125,7 +125,7 @@ impl Catalog {
             long: entry.long,
             creates: creates(op),
             ends: entry.in_flight,
-            gives_back: entry.in_flight && matches!(op, Op::Release { .. }),
+            gives_back: None,
             on_full: rule.on_full,
         })
     }

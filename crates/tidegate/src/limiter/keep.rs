@@ -82,7 +82,7 @@ impl Limiter {
             long: false,
             creates: true,
             ends: false,
-            gives_back: false,
+            gives_back: None,
             // With nothing left to hold against its key, only its statistics are lost.
             on_full: if says_nothing { OnFull::Allow } else { rule.on_full },
         };

@@ -66,9 +66,18 @@ pub(crate) struct Address<'a> {
     pub(crate) creates: bool,
     /// Whether uses of the rule are given back when they end.
     pub(crate) ends: bool,
-    /// Whether that is what is asked for: a key without a slot then means the shared count.
-    pub(crate) gives_back: bool,
+    /// Where uses that end were taken from, if that is what is asked for.
+    pub(crate) gives_back: Option<TakenFrom>,
     pub(crate) on_full: OnFull,
+}
+
+/// Where a use in flight was taken from: its end gives it back there and nowhere else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TakenFrom {
+    /// The key's own count.
+    Slot,
+    /// The count of the keys that had no slot.
+    Shared,
 }
 
 /// Where the body that a step is handed comes from.
@@ -275,7 +284,9 @@ impl Memory {
         let mut seats = Vec::with_capacity(addresses.len());
         for at in addresses {
             let (number, shard) = &mut shards[shard_at(at.hash)];
-            let seat = match find(shard, at) {
+            // The end of a use that was shared does not concern the slot that its key has now.
+            let own = at.gives_back != Some(TakenFrom::Shared);
+            let seat = match find(shard, at).filter(|_| own) {
                 Some(_) if self.cannot_grow(at) => Seat::without_body(without_room(at)),
                 Some(spot) => {
                     let body = &mut shard.entry(spot).body;
@@ -318,12 +329,18 @@ impl Memory {
         bucket: Bucket,
         dead: &impl Fn(&Body, bool) -> bool,
     ) -> Seat {
-        if at.gives_back && self.overflow[number].lock().contains_key(&at.rule) {
-            // Sharing keys have no slot while the shared count lives: the use was taken from it.
-        } else if !at.creates {
-            return Seat::new(self.fresh(number, at, bucket, dead), Place::Own);
-        } else if !self.can_share(at) {
-            return Seat::without_body(without_room(at));
+        match at.gives_back {
+            // What it was taken from is gone, and the use with it.
+            Some(TakenFrom::Slot) => return Seat::without_body(Place::Uncounted),
+            Some(TakenFrom::Shared) if !self.overflow[number].lock().contains_key(&at.rule) => {
+                return Seat::without_body(Place::Uncounted);
+            }
+            Some(TakenFrom::Shared) => {}
+            None if !at.creates => {
+                return Seat::new(self.fresh(number, at, bucket, dead), Place::Own);
+            }
+            None if !self.can_share(at) => return Seat::without_body(without_room(at)),
+            None => {}
         }
         let mut overflow = self.overflow[number].lock();
         let body = overflow.entry(at.rule).or_insert_with(|| self.new_overflow(at, bucket));

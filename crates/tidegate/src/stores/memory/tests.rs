@@ -23,7 +23,7 @@ fn address<'a>(memory: &Memory, name: &'a [u8], limits: usize) -> Address<'a> {
         long: true,
         creates: true,
         ends: false,
-        gives_back: false,
+        gives_back: None,
         on_full: OnFull::Share,
     }
 }
