@@ -79,12 +79,14 @@ impl Desk {
 
     /// Decides on one key, in the few words that a text line has.
     pub fn line(&self, key: &[u8], op: Op, now: Now) -> Result<Line, Unfit> {
+        asks_for_something(op)?;
         let hash = self.look_ahead(key);
         self.line_ahead(key, hash, op, now)
     }
 
     /// As [`Self::line`], at the moment of the call: the clock is read while memory is on its way.
     pub fn line_now(&self, key: &[u8], op: Op) -> Result<Line, Unfit> {
+        asks_for_something(op)?;
         let hash = self.look_ahead(key);
         self.line_ahead(key, hash, op, self.now())
     }
@@ -111,6 +113,10 @@ impl Desk {
     /// Decides on each key in turn, as [`Self::line`] would, looking up many at once.
     pub fn lines(&self, keys: &[&[u8]], op: Op, now: Now, out: &mut Vec<Result<Line, Unfit>>) {
         out.clear();
+        if let Err(unfit) = asks_for_something(op) {
+            out.extend(keys.iter().map(|_| Err(unfit)));
+            return;
+        }
         let catalog = self.limiter.catalog.load();
         let memory = self.limiter.memory();
         let mut run = Run::default();
@@ -220,9 +226,7 @@ impl Desk {
         if keys.is_empty() || keys.len() > KEYS_MAX {
             return Err(Unfit::TooManyKeys);
         }
-        if matches!(op, Op::Peek(0) | Op::Take(0) | Op::TakeUpTo(0)) {
-            return Err(Unfit::CostZero);
-        }
+        asks_for_something(op)?;
         let catalog = self.limiter.catalog.load();
         let mut places: Vec<(usize, usize)> = Vec::with_capacity(keys.len());
         let mut addresses: Vec<Address<'_>> = Vec::with_capacity(keys.len());
@@ -328,5 +332,12 @@ impl Desk {
             let seconds = spent as f64 / decisions as f64 / 1e9;
             self.limiter.metrics.decision_seconds(self.door, seconds);
         }
+    }
+}
+
+fn asks_for_something(op: Op) -> Result<(), Unfit> {
+    match op {
+        Op::Peek(0) | Op::Take(0) | Op::TakeUpTo(0) => Err(Unfit::CostZero),
+        _ => Ok(()),
     }
 }

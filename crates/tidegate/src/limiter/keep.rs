@@ -81,6 +81,7 @@ impl Limiter {
             limits: rule.limits.len(),
             long: false,
             creates: true,
+            peeks: false,
             ends: false,
             gives_back: None,
             // With nothing left to hold against its key, only its statistics are lost.

@@ -64,6 +64,8 @@ pub(crate) struct Address<'a> {
     pub(crate) long: bool,
     /// Whether a missing slot is made; otherwise a look at it is answered from a copy.
     pub(crate) creates: bool,
+    /// Whether it is asked what a use would meet: a full table is part of that answer.
+    pub(crate) peeks: bool,
     /// Whether uses of the rule are given back when they end.
     pub(crate) ends: bool,
     /// Where uses that end were taken from, if that is what is asked for.
@@ -226,7 +228,7 @@ impl Memory {
     ) -> R {
         let number = self.table.shard_of(at.hash);
         let mut shard = self.table.lock(number);
-        self.make_room_to_grow(&mut shard, at, &dead);
+        self.make_room(&mut shard, at, &dead);
         let found = find(&shard, at).or_else(|| self.admit(&mut shard, number, at, bucket, &dead));
         match found {
             Some(spot) if !at.long => step(&mut shard.entry(spot).body, Place::Own),
@@ -240,7 +242,10 @@ impl Memory {
                 self.account(before, body.held.heap_bytes());
                 result
             }
-            None if !at.creates => step(&mut self.fresh(number, at, bucket, &dead), Place::Own),
+            None if !at.creates => match self.would_deny(at) {
+                true => step(&mut Body::default(), Place::Denied),
+                false => step(&mut self.fresh(number, at, bucket, &dead), Place::Own),
+            },
             None if self.can_share(at) => {
                 let mut overflow = self.overflow[number].lock();
                 let body = overflow.entry(at.rule).or_insert_with(|| self.new_overflow(at, bucket));
@@ -275,7 +280,7 @@ impl Memory {
         };
         for at in addresses {
             let (number, shard) = &mut shards[shard_at(at.hash)];
-            self.make_room_to_grow(shard, at, &dead);
+            self.make_room(shard, at, &dead);
             if find(shard, at).is_none() {
                 self.admit(shard, *number, at, bucket, &dead);
             }
@@ -294,6 +299,7 @@ impl Memory {
                     let held = mem::take(&mut body.held);
                     Seat::new(Body { held, tally: body.tally }, Place::Own)
                 }
+                None if self.would_deny(at) => Seat::without_body(Place::Denied),
                 None => self.seat_without_slot(*number, at, bucket, &dead),
             };
             seats.push(seat);
@@ -489,18 +495,24 @@ impl Memory {
 
     /// Whether a use of this address would make a log longer although there are no bytes left.
     fn cannot_grow(&self, at: &Address<'_>) -> bool {
-        at.long && at.creates && self.bytes() >= self.max_bytes.load(Relaxed)
+        at.long && (at.creates || at.peeks) && self.bytes() >= self.max_bytes.load(Relaxed)
     }
 
-    /// Where a log may not grow for want of bytes, looks for dead ones to bury first.
+    /// Whether a new key that is only looked at would be refused for want of room.
+    fn would_deny(&self, at: &Address<'_>) -> bool {
+        at.peeks && at.on_full == OnFull::Deny && !self.has_room()
+    }
+
+    /// Where a log may not grow for want of bytes, or a look would be told that the table is
+    /// full, looks for dead ones to bury first.
     #[inline]
-    fn make_room_to_grow(
+    fn make_room(
         &self,
         shard: &mut Locked<'_, Slot>,
         at: &Address<'_>,
         dead: &impl Fn(&Body, bool) -> bool,
     ) {
-        if self.cannot_grow(at) {
+        if self.cannot_grow(at) || self.would_deny(at) {
             self.sweep_shard(shard, SWEEP_WHEN_FULL, true, dead);
         }
     }
