@@ -3,6 +3,7 @@
 mod api;
 mod bounds;
 mod connection;
+mod crowd;
 
 use std::sync::Arc;
 
