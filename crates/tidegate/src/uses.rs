@@ -253,7 +253,7 @@ mod tests {
     use std::sync::Arc;
 
     use proptest::prelude::*;
-    use tidegate_core::rules::{OnFull, OnStoreError, Pattern, Rule, RuleSet};
+    use tidegate_core::rules::{Rule, RuleSet};
     use tidegate_core::time::{MINUTE, SECOND};
     use tidegate_core::{Algorithm, Limit, Op};
 
@@ -276,15 +276,8 @@ mod tests {
     impl House {
         fn new(uses_max: usize, bytes_max: usize) -> Self {
             let algorithm = Algorithm::InFlight { per_window: false };
-            let rule = Rule {
-                name: "jobs".into(),
-                pattern: Pattern::new("*"),
-                limits: vec![Limit { amount: AMOUNT, period: 0, algorithm }],
-                shared: false,
-                shadow: false,
-                on_store_error: OnStoreError::Allow,
-                on_full: OnFull::Share,
-            };
+            let limit = Limit { amount: AMOUNT, period: 0, algorithm };
+            let rule = Rule::new("jobs", "*", vec![limit]);
             let clock = Clock::manual(Now { mono: MINUTE, unix: 1_000 * MINUTE });
             let settings = memory::Settings { max_keys: 1_000, max_bytes: 16 << 20 };
             let rules = RuleSet::new(vec![rule], None);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tempfile::TempDir;
 use tidegate_core::limit::{Algorithm, Limit};
-use tidegate_core::rules::{OnFull, OnStoreError, Pattern, Rule, RuleSet};
+use tidegate_core::rules::{OnFull, Rule, RuleSet};
 use tidegate_core::time::{DAY, HOUR, MINUTE, SECOND};
 use tidegate_core::{Nanos, Now, Op};
 
@@ -18,15 +18,7 @@ use crate::stores::memory::Settings;
 const START: Now = Now { mono: 500 * DAY, unix: 20_000 * DAY };
 
 fn rule(name: &str, limits: Vec<Limit>) -> Rule {
-    Rule {
-        name: name.into(),
-        pattern: Pattern::new(&format!("{name} *")),
-        limits,
-        shared: false,
-        shadow: false,
-        on_store_error: OnStoreError::Allow,
-        on_full: OnFull::Share,
-    }
+    Rule::new(name, &format!("{name} *"), limits)
 }
 
 fn limit(amount: u64, period: Nanos, algorithm: Algorithm) -> Limit {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use tidegate_core::limit::{Algorithm, Limit};
-use tidegate_core::rules::{OnFull, OnStoreError, Pattern, Rule, RuleSet};
+use tidegate_core::rules::{OnFull, Pattern, Rule, RuleSet};
 use tidegate_core::time::{DAY, SECOND};
 use tidegate_core::{Judgement, Nanos, Now, Op, Outcome, State, algorithms};
 
@@ -36,15 +36,7 @@ fn fixed(amount: u64) -> Limit {
 
 /// A rule for all keys that begin with its name.
 fn rule(name: &str, limits: Vec<Limit>) -> Rule {
-    Rule {
-        name: name.into(),
-        pattern: Pattern::new(&format!("{name} *")),
-        limits,
-        shared: false,
-        shadow: false,
-        on_store_error: OnStoreError::Allow,
-        on_full: OnFull::Share,
-    }
+    Rule::new(name, &format!("{name} *"), limits)
 }
 
 fn limiter(rules: Vec<Rule>, settings: memory::Settings) -> Arc<Limiter> {
