@@ -209,7 +209,8 @@ proptest! {
                     prop_assert!(max_keys < 8 || with_rate || answer.allowed == fits);
                     if answer.allowed {
                         // Keys that share one count are held by the first of them.
-                        let released = answer.held.iter().map(|held| (keys[held.key], held.from)).collect();
+                        let held_keys = answer.held.iter();
+                        let released = held_keys.map(|h| (keys[h.key], h.from)).collect();
                         keys.iter().for_each(|key| *held.entry(*key).or_default() += 1);
                         uses.push(Use { keys, released, started: desk.now() });
                     }
