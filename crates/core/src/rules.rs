@@ -52,6 +52,22 @@ pub struct Rule {
     pub on_full: OnFull,
 }
 
+impl Rule {
+    /// A rule of which nothing is said but whom it is for and what it limits.
+    #[must_use]
+    pub fn new(name: &str, pattern: &str, limits: Vec<Limit>) -> Self {
+        Self {
+            name: name.into(),
+            pattern: Pattern::new(pattern),
+            limits,
+            shared: false,
+            shadow: false,
+            on_store_error: OnStoreError::default(),
+            on_full: OnFull::default(),
+        }
+    }
+}
+
 /// A match: literal bytes with `*` for any run of bytes; `\*` is a star, `\\` a backslash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern {
@@ -196,15 +212,7 @@ mod tests {
     use super::*;
 
     fn rule(pattern: &str) -> Rule {
-        Rule {
-            name: pattern.into(),
-            pattern: Pattern::new(pattern),
-            limits: Vec::new(),
-            shared: false,
-            shadow: false,
-            on_store_error: OnStoreError::Allow,
-            on_full: OnFull::Share,
-        }
+        Rule::new(pattern, pattern, Vec::new())
     }
 
     fn check(patterns: &[&str], key: &str, expected: Option<&str>) {

@@ -50,6 +50,19 @@ impl State {
     }
 }
 
+impl State {
+    /// Says that several keys count here, so that it must hold for each of them alone. Only
+    /// algorithms that follow the wall clock make a difference: it may step back into a window
+    /// in which one of the keys has uses and the count itself no longer has.
+    pub fn share(&mut self) {
+        match self {
+            State::FixedWindow(m) => m.common = true,
+            State::SlidingWindow(m) => m.common = true,
+            _ => {}
+        }
+    }
+}
+
 /// The version that is written; others are not read.
 const VERSION: u8 = 1;
 
@@ -101,11 +114,13 @@ impl State {
             State::None => put(tag::NONE, &[], None),
             State::Gcra(m) => put(tag::GCRA, &[m.at, m.debt[0], m.debt[1]], None),
             State::FixedWindow(m) => {
-                put(tag::FIXED_WINDOW, &[m.window.start, m.window.ends, m.count], None);
+                let count = marked(m.count(), m.common);
+                put(tag::FIXED_WINDOW, &[m.window.start, m.window.ends, count], None);
             }
             State::SlidingWindow(m) => {
                 let Aligned { start, ends } = m.window();
-                put(tag::SLIDING_WINDOW, &[start, ends, m.previous(), m.current()], None);
+                let current = marked(m.current(), m.common);
+                put(tag::SLIDING_WINDOW, &[start, ends, m.previous(), current], None);
             }
             State::SlidingLog(m) => put(tag::SLIDING_LOG, &[], Some(&m.stamps)),
             State::Average(m) => put(tag::AVERAGE, &[m.at, m.rate.to_bits()], None),
@@ -135,12 +150,16 @@ impl State {
             }
             tag::FIXED_WINDOW => {
                 let [start, ends, count] = words(rest)?;
-                State::FixedWindow(fixed_window::Window { window: Aligned { start, ends }, count })
+                let (count, common) = unmarked(count);
+                let window = fixed_window::Window::new(Aligned { start, ends }, count, common);
+                let whole = window.count() == count;
+                whole.then_some(State::FixedWindow(window)).ok_or(DecodeError::Value)?
             }
             tag::SLIDING_WINDOW => {
                 let [start, ends, previous, current] = words(rest)?;
+                let (current, common) = unmarked(current);
                 let window = Aligned { start, ends };
-                let windows = sliding_window::Windows::new(window, previous, current);
+                let windows = sliding_window::Windows::new(window, previous, current, common);
                 // Counts have seven bytes: more than that was never written.
                 let whole = (windows.previous(), windows.current()) == (previous, current);
                 whole.then_some(State::SlidingWindow(windows)).ok_or(DecodeError::Value)?
@@ -188,7 +207,7 @@ impl State {
             State::SlidingWindow(m) => {
                 let mut window = m.window();
                 window.shift(offset);
-                *m = sliding_window::Windows::new(window, m.previous(), m.current());
+                *m = m.moved(window);
             }
             State::SlidingLog(m) => m.stamps.shift(offset),
             State::Average(m) => m.at = moved(m.at),
@@ -209,6 +228,15 @@ impl State {
             }
         }
     }
+}
+
+/// A count of seven bytes, with a mark in the eighth if several keys count there.
+fn marked(count: u64, common: bool) -> u64 {
+    count | u64::from(common) << 63
+}
+
+fn unmarked(word: u64) -> (u64, bool) {
+    (word & !(1 << 63), word >> 63 == 1)
 }
 
 /// The first `N` words, and what is behind them.

@@ -14,7 +14,7 @@ use tidegate_core::{Nanos, Now};
 use tokio::sync::Notify;
 
 use crate::doors::Shutdown;
-use crate::limiter::Desk;
+use crate::limiter::{Desk, TakenFrom};
 
 /// The most uses that are held at once.
 pub const USES_MAX: usize = 1_000_000;
@@ -79,15 +79,22 @@ pub enum HoldError {
     NoRandom,
 }
 
+/// A key, and where its use was taken from.
+pub type HeldName = (Vec<u8>, TakenFrom);
+
 struct Held {
-    keys: Vec<Vec<u8>>,
+    keys: Vec<HeldName>,
     cost: u64,
     started: Now,
     lapses_at: Nanos,
 }
 
-fn bytes_of(keys: &[Vec<u8>]) -> usize {
-    keys.iter().map(|key| key.len() + size_of::<Vec<u8>>()).sum()
+fn bytes_of<'a>(keys: impl Iterator<Item = &'a Vec<u8>>) -> usize {
+    keys.map(|key| key.len() + size_of::<HeldName>()).sum()
+}
+
+fn names(keys: &[HeldName]) -> impl Iterator<Item = &Vec<u8>> {
+    keys.iter().map(|(name, _)| name)
 }
 
 #[derive(Default)]
@@ -101,7 +108,7 @@ impl Register {
     fn remove(&mut self, id: UseId) -> Option<Held> {
         let held = self.held.remove(&id)?;
         self.deadlines.remove(&(held.lapses_at, id));
-        self.bytes -= bytes_of(&held.keys);
+        self.bytes -= bytes_of(names(&held.keys));
         Some(held)
     }
 }
@@ -131,7 +138,7 @@ impl Uses {
     /// # Errors
     /// [`HoldError::Full`] if it would not.
     pub fn room_for(&self, keys: &[Vec<u8>]) -> Result<(), HoldError> {
-        self.check_room(&self.register.lock(), bytes_of(keys))
+        self.check_room(&self.register.lock(), bytes_of(keys.iter()))
     }
 
     fn check_room(&self, register: &Register, bytes: usize) -> Result<(), HoldError> {
@@ -146,13 +153,13 @@ impl Uses {
     /// When nothing can be remembered; the caller still owns the use and must release it.
     pub fn hold(
         &self,
-        keys: Vec<Vec<u8>>,
+        keys: Vec<HeldName>,
         cost: u64,
         started: Now,
         lapses_at: Nanos,
     ) -> Result<UseId, HoldError> {
         let id = UseId::random()?;
-        let bytes = bytes_of(&keys);
+        let bytes = bytes_of(names(&keys));
         let held = Held { keys, cost, started, lapses_at };
         let mut register = self.register.lock();
         self.check_room(&register, bytes)?;
@@ -205,7 +212,7 @@ impl Uses {
     }
 
     fn release(&self, held: &Held, now: Now) {
-        let keys: Vec<&[u8]> = held.keys.iter().map(Vec::as_slice).collect();
+        let keys: Vec<_> = held.keys.iter().map(|(key, from)| (key.as_slice(), *from)).collect();
         self.desk.release(&keys, held.cost, held.started, now);
     }
 
@@ -246,7 +253,7 @@ mod tests {
     use std::sync::Arc;
 
     use proptest::prelude::*;
-    use tidegate_core::rules::{OnFull, OnStoreError, Pattern, Rule, RuleSet};
+    use tidegate_core::rules::{Rule, RuleSet};
     use tidegate_core::time::{MINUTE, SECOND};
     use tidegate_core::{Algorithm, Limit, Op};
 
@@ -269,15 +276,8 @@ mod tests {
     impl House {
         fn new(uses_max: usize, bytes_max: usize) -> Self {
             let algorithm = Algorithm::InFlight { per_window: false };
-            let rule = Rule {
-                name: "jobs".into(),
-                pattern: Pattern::new("*"),
-                limits: vec![Limit { amount: AMOUNT, period: 0, algorithm }],
-                shared: false,
-                shadow: false,
-                on_store_error: OnStoreError::Allow,
-                on_full: OnFull::Share,
-            };
+            let limit = Limit { amount: AMOUNT, period: 0, algorithm };
+            let rule = Rule::new("jobs", "*", vec![limit]);
             let clock = Clock::manual(Now { mono: MINUTE, unix: 1_000 * MINUTE });
             let settings = memory::Settings { max_keys: 1_000, max_bytes: 16 << 20 };
             let rules = RuleSet::new(vec![rule], None);
@@ -289,8 +289,9 @@ mod tests {
         /// Takes a use from the limiter and holds it.
         fn take(&self, cost: u64, span: Nanos) -> Result<UseId, HoldError> {
             let now = self.clock.now();
-            assert_eq!(self.desk.decide_held(&[KEY], Op::Take(cost), now).unwrap().held, [0]);
-            self.uses.hold(vec![KEY.to_vec()], cost, now, now.mono + span)
+            let held = self.desk.decide_held(&[KEY], Op::Take(cost), now).unwrap().held;
+            let keys = held.iter().map(|held| (KEY.to_vec(), held.from)).collect();
+            self.uses.hold(keys, cost, now, now.mono + span)
         }
 
         fn in_flight(&self) -> u64 {
@@ -342,7 +343,7 @@ mod tests {
 
     #[test]
     fn the_register_is_bounded_by_number_and_by_bytes() {
-        let one = KEY.len() + size_of::<Vec<u8>>();
+        let one = KEY.len() + size_of::<HeldName>();
         for house in [House::new(2, usize::MAX), House::new(usize::MAX, 2 * one)] {
             let keys = [KEY.to_vec()];
             let first = house.take(1, SECOND).unwrap();

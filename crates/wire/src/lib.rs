@@ -1,8 +1,9 @@
 //! The codecs of the protocols that Tidegate speaks, without sockets.
 //!
 //! A codec turns bytes into requests and answers into bytes, and nothing else: no I/O, no clock,
-//! no knowledge of rules or limits. Doors, clients, the load generator and the fuzz targets share
-//! them. A protocol's words and its polarity (a text door's `Y` means *over*) stop here.
+//! no knowledge of rules or limits. Of the law it knows the form of keys alone. Doors, clients, the
+//! load generator and the fuzz targets share them. A protocol's words and its polarity (a text
+//! door's `Y` means *over*) stop here.
 //!
 //! - [`text`]: the UDP text protocol: `over_limit ws ip=1.2.3.4`
 

@@ -158,4 +158,8 @@ impl Law for Average {
         // The logarithm is only worth computing where it could matter.
         elapsed as f64 >= limit.period as f64 * FORGET_PERIODS && elapsed > horizon(limit, memory)
     }
+
+    fn join(_: &Limit, one: &Rate, other: &Rate) -> Rate {
+        Rate { at: one.at.max(other.at), rate: one.rate.max(other.rate) }
+    }
 }

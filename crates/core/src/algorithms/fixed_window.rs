@@ -1,7 +1,7 @@
 //! One counter: at most `amount` in each window of the wall clock.
 
 use super::aligned::{Aligned, Place};
-use super::{Law, judge_room, memory, until_allowed};
+use super::{Law, judge_room, memory, narrow, until_allowed, wide};
 use crate::limit::Limit;
 use crate::time::{Nanos, Now};
 use crate::verdict::{Judgement, Op, Outcome, Verdict};
@@ -10,7 +10,19 @@ use crate::verdict::{Judgement, Op, Outcome, Verdict};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     pub(crate) window: Aligned,
-    pub(crate) count: u64,
+    count: [u8; 7],
+    /// Whether several keys count here, each of which would remember another window.
+    pub(crate) common: bool,
+}
+
+impl Window {
+    pub(crate) fn new(window: Aligned, count: u64, common: bool) -> Self {
+        Self { window, count: narrow(count), common }
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        wide(self.count)
+    }
 }
 
 /// The algorithm.
@@ -18,15 +30,41 @@ pub(crate) struct FixedWindow;
 
 /// The memory, if its window is the one of `now`.
 fn current<'a>(limit: &Limit, memory: Option<&'a Window>, now: Now) -> Option<&'a Window> {
-    memory.filter(|memory| memory.window.place(limit.period, now) == Place::Here)
+    memory.filter(|memory| {
+        barred(limit, memory, now) || memory.window.place(limit.period, now) == Place::Here
+    })
+}
+
+/// Whether the wall clock is back before a count that several keys share.
+fn barred(limit: &Limit, memory: &Window, now: Now) -> bool {
+    memory.common && memory.window.is_ahead(limit.period, now)
+}
+
+fn room(limit: &Limit, here: Option<&Window>, now: Now) -> u64 {
+    match here {
+        Some(here) if barred(limit, here, now) => 0,
+        here => limit.amount.saturating_sub(here.map_or(0, Window::count)),
+    }
+}
+
+/// How long until `cost` fits, which it does not now, if nothing else is used.
+fn until(limit: &Limit, here: &Window, cost: u64, now: Now) -> Nanos {
+    let (window, period) = (&here.window, limit.period);
+    if !barred(limit, here, now) {
+        return window.until_left(period, now);
+    }
+    let fits = cost <= limit.amount.saturating_sub(here.count());
+    let entered = window.until_entered(period, now);
+    let back = if fits { entered } else { window.until_next(period, now) };
+    back.min(window.until_forgotten(period, now))
 }
 
 impl Law for FixedWindow {
     memory!(Window, FixedWindow);
 
     fn judge(limit: &Limit, memory: Option<&Window>, op: Op, now: Now) -> Judgement {
-        let used = current(limit, memory, now).map_or(0, |memory| memory.count);
-        judge_room(op, limit.amount.saturating_sub(used), used as f64)
+        let here = current(limit, memory, now);
+        judge_room(op, room(limit, here, now), here.map_or(0, Window::count) as f64)
     }
 
     fn apply(
@@ -37,19 +75,29 @@ impl Law for FixedWindow {
         outcome: Outcome,
         now: Now,
     ) -> Option<Window> {
+        let memory = memory.map(|memory| match memory.common {
+            true => memory,
+            false => Window { window: memory.window.seen(limit.period, now), ..memory },
+        });
         if outcome == Outcome::Refused || matches!(op, Op::Release { .. }) {
             return memory;
         }
+        let common = memory.is_some_and(|memory| memory.common);
+        let opened = Aligned::open(limit.period, now);
         let here = current(limit, memory.as_ref(), now).copied();
-        let Window { window, count } =
-            here.unwrap_or_else(|| Window { window: Aligned::open(limit.period, now), count: 0 });
+        let mut window = here.map_or(opened, |here| here.window);
+        let count = here.map_or(0, |here| here.count());
         let count = match op {
             // A use of an earlier window is no longer counted: there is nothing to give back.
             Op::Refund(_) if here.is_none() => return memory,
             Op::Refund(uses) => count.saturating_sub(uses),
             _ => count.saturating_add(judgement.granted),
         };
-        (count > 0).then_some(Window { window, count })
+        if let Some(memory) = memory.filter(|memory| memory.common) {
+            // Each key that counts here is remembered for as long as it would be alone.
+            window.ends = memory.window.ends.max(opened.ends);
+        }
+        (common || count > 0).then(|| Window::new(window, count, common))
     }
 
     fn explain(
@@ -60,17 +108,28 @@ impl Law for FixedWindow {
         now: Now,
     ) -> Verdict {
         let here = current(limit, memory, now);
-        let left = here.map_or(0, |here| here.window.until_left(limit.period, now));
-        let remaining = limit.amount.saturating_sub(here.map_or(0, |here| here.count));
-        let delay = until_allowed(op, judgement, |cost| match cost {
-            cost if cost <= remaining => 0,
-            cost if cost > limit.amount => Nanos::MAX,
-            _ => left,
+        let remaining = room(limit, here, now);
+        let reset = here.map_or(0, |here| until(limit, here, limit.amount, now));
+        let delay = until_allowed(op, judgement, |cost| match here {
+            _ if cost <= remaining => 0,
+            _ if cost > limit.amount => Nanos::MAX,
+            Some(here) => until(limit, here, cost, now),
+            None => 0,
         });
-        Verdict { allowed: judgement.allowed, remaining, rate: judgement.rate, delay, reset: left }
+        Verdict { allowed: judgement.allowed, remaining, rate: judgement.rate, delay, reset }
     }
 
     fn forgotten(limit: &Limit, memory: &Window, now: Now) -> bool {
         memory.window.forgotten(limit.period, now)
+    }
+
+    fn join(limit: &Limit, one: &Window, other: &Window) -> Window {
+        let start = |memory: &Window| memory.window.aligned_start(limit.period);
+        // The uses of an older window are kept from coming back by the mark.
+        let (newer, older) = if start(one) < start(other) { (other, one) } else { (one, other) };
+        let same = start(newer) == start(older);
+        let count = newer.count().max(if same { older.count() } else { 0 });
+        let ends = newer.window.ends.max(older.window.ends);
+        Window::new(Aligned { start: start(newer), ends }, count, true)
     }
 }

@@ -155,4 +155,10 @@ impl Law for Gcra {
     fn forgotten(limit: &Limit, bucket: &Bucket, now: Now) -> bool {
         owed(limit, Some(bucket), now) == 0
     }
+
+    fn join(limit: &Limit, one: &Bucket, other: &Bucket) -> Bucket {
+        let at = one.at.max(other.at);
+        let owed = |bucket| owed(limit, Some(bucket), Now { mono: at, unix: 0 });
+        Bucket::new(at, owed(one).max(owed(other)))
+    }
 }

@@ -37,6 +37,10 @@ impl Held {
         Aligned { start: u64::from_le_bytes(self.start), ends: u64::from_le_bytes(self.ends) }
     }
 
+    fn seen(self, limit: &Limit, now: Now) -> Self {
+        Self::new(self.window().seen(limit.period, now), self.first(), self.count())
+    }
+
     /// When the first of them started.
     pub(crate) fn first(&self) -> Nanos {
         u64::from_le_bytes(self.first)
@@ -88,6 +92,7 @@ impl Law for InFlight {
         outcome: Outcome,
         now: Now,
     ) -> Option<Held> {
+        let held = held.map(|held| if per_window(limit) { held.seen(limit, now) } else { held });
         if outcome == Outcome::Refused {
             return held;
         }
@@ -132,5 +137,15 @@ impl Law for InFlight {
 
     fn forgotten(limit: &Limit, held: &Held, now: Now) -> bool {
         per_window(limit) && held.window().forgotten(limit.period, now)
+    }
+
+    fn join(_: &Limit, one: &Held, other: &Held) -> Held {
+        let (one_window, other_window) = (one.window(), other.window());
+        if one_window.start != other_window.start {
+            return if one_window.start < other_window.start { *other } else { *one };
+        }
+        let ends = one_window.ends.max(other_window.ends);
+        let window = Aligned { ends, ..one_window };
+        Held::new(window, one.first().min(other.first()), one.count().max(other.count()))
     }
 }

@@ -172,4 +172,12 @@ impl Law for Jarl {
     fn forgotten(limit: &Limit, bookings: &Box<Bookings>, now: Now) -> bool {
         live(limit, Some(bookings), key_time(Some(bookings), now)) == 0
     }
+
+    fn join(_: &Limit, one: &Box<Bookings>, other: &Box<Bookings>) -> Box<Bookings> {
+        Box::new(Bookings {
+            stamps: one.stamps.join(&other.stamps),
+            latest: one.latest.max(other.latest),
+            backoff: one.backoff.max(other.backoff),
+        })
+    }
 }

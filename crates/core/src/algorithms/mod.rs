@@ -1,6 +1,6 @@
 //! Every algorithm of the contract, one file each, behind one dispatch.
 //!
-//! An algorithm is four pure functions over its own memory. The dispatch here hands it that
+//! An algorithm is five pure functions over its own memory. The dispatch here hands it that
 //! memory, or `None` when nothing is remembered or when what is remembered is past its horizon:
 //! so forgetting a key can never change an answer.
 //!
@@ -65,6 +65,10 @@ pub(crate) trait Law {
 
     /// Whether the memory is so old that it says no more than none at all.
     fn forgotten(limit: &Limit, memory: &Self::Memory, now: Now) -> bool;
+
+    /// One memory for several keys that shall count together: it never allows what either of the
+    /// two, with the same uses after it, would not.
+    fn join(limit: &Limit, one: &Self::Memory, other: &Self::Memory) -> Self::Memory;
 }
 
 /// Implements the three conversions between [`State`] and a law's memory.
@@ -170,6 +174,19 @@ pub fn explain(limit: &Limit, state: &State, op: Op, judgement: &Judgement, now:
 #[must_use]
 pub fn forgotten(limit: &Limit, state: &State, now: Now) -> bool {
     with_law!(limit, L => live::<L>(limit, state, now).is_none())
+}
+
+/// Lets the keys of `other` count in `state` too: it comes to hold for each of them alone.
+pub fn join(limit: &Limit, state: &mut State, other: &State) {
+    with_law!(limit, L => {
+        let joined = match (L::read(state), L::read(other)) {
+            (Some(one), Some(other)) => L::wrap(L::join(limit, one, other)),
+            (None, Some(_)) => other.clone(),
+            (_, None) => return,
+        };
+        *state = joined;
+    });
+    state.share();
 }
 
 /// `ceil(dividend / divisor)`, saturating at the end of time.

@@ -100,4 +100,8 @@ impl Law for SlidingLog {
     fn forgotten(limit: &Limit, log: &Box<Log>, now: Now) -> bool {
         used(limit, Some(log), now) == 0
     }
+
+    fn join(_: &Limit, one: &Box<Log>, other: &Box<Log>) -> Box<Log> {
+        Box::new(Log { stamps: one.stamps.join(&other.stamps) })
+    }
 }

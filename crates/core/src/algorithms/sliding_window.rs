@@ -19,16 +19,24 @@ pub struct Windows {
     ends: [u8; 8],
     previous: [u8; 7],
     current: [u8; 7],
+    /// Whether several keys count here, each of which would remember other windows.
+    pub(crate) common: bool,
 }
 
 impl Windows {
-    pub(crate) fn new(window: Aligned, previous: u64, current: u64) -> Self {
+    pub(crate) fn new(window: Aligned, previous: u64, current: u64, common: bool) -> Self {
         Self {
             start: window.start.to_le_bytes(),
             ends: window.ends.to_le_bytes(),
             previous: narrow(previous),
             current: narrow(current),
+            common,
         }
+    }
+
+    /// The same counters in another window.
+    pub(crate) fn moved(self, window: Aligned) -> Self {
+        Self { start: window.start.to_le_bytes(), ends: window.ends.to_le_bytes(), ..self }
     }
 
     pub(crate) fn window(&self) -> Aligned {
@@ -53,12 +61,18 @@ struct View {
     previous: u64,
     current: u64,
     elapsed: Nanos,
+    common: bool,
+    /// Whether the wall clock is back before a count that several keys share.
+    barred: bool,
 }
 
 impl View {
     fn new(limit: &Limit, memory: Option<&Windows>, now: Now) -> Self {
         let opened = Aligned::open(limit.period, now);
-        let (window, previous, current) = match memory {
+        let common = memory.is_some_and(|memory| memory.common);
+        let barred = common && memory.is_some_and(|m| m.window().is_ahead(limit.period, now));
+        let (mut window, previous, current) = match memory {
+            Some(memory) if barred => (memory.window(), memory.previous(), memory.current()),
             Some(memory) => match memory.window().place(limit.period, now) {
                 Place::Here => (memory.window(), memory.previous(), memory.current()),
                 Place::Next => (opened, memory.current(), 0),
@@ -66,8 +80,13 @@ impl View {
             },
             None => (opened, 0, 0),
         };
+        if let Some(memory) = memory.filter(|memory| memory.common) {
+            // Each key that counts here is remembered for as long, and weighs as much, as it
+            // would alone.
+            window.ends = memory.window().ends.max(opened.ends);
+        }
         let elapsed = window.elapsed(limit.period, now);
-        Self { window, previous, current, elapsed }
+        Self { window, previous, current, elapsed, common, barred }
     }
 
     /// The weighted uses, times the period.
@@ -77,6 +96,9 @@ impl View {
     }
 
     fn room(&self, limit: &Limit) -> u64 {
+        if self.barred {
+            return 0;
+        }
         let period = u128::from(limit.period);
         let free = (u128::from(limit.amount) * period).saturating_sub(self.used(limit)) / period;
         u64::try_from(free).unwrap_or(u64::MAX)
@@ -102,13 +124,18 @@ fn until(limit: &Limit, memory: Option<&Windows>, view: &View, cost: u64, now: N
         return Nanos::MAX;
     }
     let Some(memory) = memory.filter(|_| cost > view.room(limit)) else { return 0 };
+    let forgotten = memory.window().until_forgotten(limit.period, now);
+    if view.barred {
+        // What fits once the wall clock is back is told then.
+        return view.window.until_entered(limit.period, now).min(forgotten);
+    }
     let free = limit.amount - cost;
     let fits = |current: u64| current <= free;
     let this = elapsed_for(limit, view.previous, free.saturating_sub(view.current));
     // On a reading of the clock from before the window, it has yet to begin.
     let begins = view.window.ends.saturating_sub(now.mono).saturating_sub(limit.period);
     let this = this.saturating_sub(view.elapsed).saturating_add(begins);
-    let wait = match view.window.until_back(now) {
+    let wait = match view.window.until_back(limit.period, now) {
         Some(back) if fits(view.current) => this.min(back),
         Some(back) => back,
         None => {
@@ -120,7 +147,7 @@ fn until(limit: &Limit, memory: Option<&Windows>, view: &View, cost: u64, now: N
             }
         }
     };
-    wait.min(memory.window().until_forgotten(limit.period, now))
+    wait.min(forgotten)
 }
 
 impl Law for SlidingWindow {
@@ -139,6 +166,10 @@ impl Law for SlidingWindow {
         outcome: Outcome,
         now: Now,
     ) -> Option<Windows> {
+        let memory = memory.map(|memory| match memory.common {
+            true => memory,
+            false => memory.moved(memory.window().seen(limit.period, now)),
+        });
         if outcome == Outcome::Refused || matches!(op, Op::Release { .. }) {
             return memory;
         }
@@ -148,8 +179,8 @@ impl Law for SlidingWindow {
             Op::Refund(uses) => view.current.saturating_sub(uses),
             _ => view.current.saturating_add(judgement.granted),
         };
-        (view.previous > 0 || current > 0)
-            .then(|| Windows::new(view.window, view.previous, current))
+        (view.common || view.previous > 0 || current > 0)
+            .then(|| Windows::new(view.window, view.previous, current, view.common))
     }
 
     fn explain(
@@ -176,5 +207,19 @@ impl Law for SlidingWindow {
 
     fn forgotten(limit: &Limit, memory: &Windows, now: Now) -> bool {
         memory.window().forgotten(limit.period, now)
+    }
+
+    fn join(limit: &Limit, one: &Windows, other: &Windows) -> Windows {
+        let start = |memory: &Windows| memory.window().aligned_start(limit.period);
+        // The uses of windows that are older still are kept from coming back by the mark.
+        let (newer, older) = if start(one) < start(other) { (other, one) } else { (one, other) };
+        let (previous, current) = match start(newer) - start(older) {
+            0 => (older.previous(), older.current()),
+            apart if apart == limit.period => (older.current(), 0),
+            _ => (0, 0),
+        };
+        let ends = newer.window().ends.max(older.window().ends);
+        let window = Aligned { start: start(newer), ends };
+        Windows::new(window, newer.previous().max(previous), newer.current().max(current), true)
     }
 }

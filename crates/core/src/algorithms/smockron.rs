@@ -163,4 +163,12 @@ impl Law for Smockron {
     fn forgotten(limit: &Limit, history: &Box<History>, now: Now) -> bool {
         !waits(history, now) && used(limit, Some(history), now) == 0
     }
+
+    fn join(_: &Limit, one: &Box<History>, other: &Box<History>) -> Box<History> {
+        Box::new(History {
+            stamps: one.stamps.join(&other.stamps),
+            latest: one.latest.max(other.latest),
+            next: one.next.max(other.next),
+        })
+    }
 }

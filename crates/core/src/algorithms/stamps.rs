@@ -126,6 +126,25 @@ impl Stamps {
         })
     }
 
+    /// A log that since any moment holds as many uses as the one of the two that holds more.
+    pub(crate) fn join(&self, other: &Self) -> Self {
+        let mut moments: Vec<Nanos> = self.runs.iter().chain(&other.runs).map(|r| r.at).collect();
+        moments.sort_unstable();
+        moments.dedup();
+        let mut runs = Vec::with_capacity(moments.len());
+        let mut since = 0;
+        for moment in moments.into_iter().rev() {
+            let most = self.count(|at| at >= moment).max(other.count(|at| at >= moment));
+            runs.push((moment, most - since));
+            since = most;
+        }
+        let mut joined = Self::default();
+        for (at, uses) in runs.into_iter().rev() {
+            joined.push(at, uses);
+        }
+        joined
+    }
+
     /// Moves every moment; moments that meet at an end of time become one run.
     pub(crate) fn shift(&mut self, offset: i64) {
         let mut moved = Self::default();

@@ -6,6 +6,7 @@ mod encoding;
 mod extremes;
 mod grammar;
 mod held;
+mod joins;
 mod logs;
 mod promises;
 mod rules;

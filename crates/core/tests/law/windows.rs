@@ -11,26 +11,41 @@ fn uses_in_window(uses: &[(Nanos, u64)], period: Nanos, unix: Nanos, back: u64) 
     uses.iter().filter(|(at, _)| at / period == window).map(|(_, cost)| cost).sum()
 }
 
-/// What the contract says of stepped clocks, word for word: one current window, its uses, and
-/// when it was to end.
+/// What the contract says of stepped clocks, word for word: one current window, when it was to
+/// end, its uses, and whether it was asked for while the wall clock read an older one.
+#[derive(Clone, Copy)]
 struct Stepped {
-    period: Nanos,
-    window: Option<(u64, Nanos)>,
+    window: u64,
+    ends: Nanos,
     uses: u64,
+    left: bool,
 }
 
 impl Stepped {
-    fn follow(&mut self, now: Now) {
-        let wall = now.unix / self.period;
-        let ends = now.mono + (wall + 1) * self.period - now.unix;
-        let stays = self.window.is_some_and(|(window, ends)| {
-            let in_it = wall == window || wall < window && now.mono < ends;
-            in_it && now.mono < ends + self.period
-        });
-        if !stays {
-            self.uses = 0;
-            self.window = Some((wall, ends));
+    fn uses(held: Option<Self>, period: Nanos, now: Now) -> Option<Self> {
+        let wall = now.unix / period;
+        held.filter(|held| {
+            // In the newer window until it ends; in the very window for as long as it lasts.
+            let stays = wall <= held.window && now.mono < held.ends;
+            let is_it = wall == held.window && !held.left && now.mono < held.ends + period;
+            stays || is_it
+        })
+    }
+
+    fn take(held: &mut Option<Self>, amount: u64, cost: u64, period: Nanos, now: Now) -> bool {
+        let wall = now.unix / period;
+        if let Some(held) = held {
+            held.left |= wall < held.window;
         }
+        let ends = now.mono + (wall + 1) * period - now.unix;
+        let fresh = Self { window: wall, ends, uses: 0, left: false };
+        let mut here = Self::uses(*held, period, now).unwrap_or(fresh);
+        here.uses += cost;
+        let fits = here.uses <= amount;
+        if fits {
+            *held = Some(here);
+        }
+        fits
     }
 }
 
@@ -60,7 +75,6 @@ proptest! {
         }
     }
 
-    /// Only a take moves the key into another window, so the model moves only then too.
     #[test]
     fn fixed_window_stays_when_the_wall_clock_steps_back(
         amount in amounts(),
@@ -68,24 +82,34 @@ proptest! {
         steps in steps(true, false),
     ) {
         let mut key = Key::new(amount, period, Algorithm::FixedWindow);
-        let mut model = Stepped { period, window: None, uses: 0 };
+        let mut model = None;
         let mut walk = Walk::new(period);
         for step in &steps {
             let now = walk.step(step);
             let cost = if step.kind == 0 { amount } else { step.cost };
-            let before = (model.window, model.uses);
-            model.follow(now);
-            let verdict = key.take(cost, now);
-            prop_assert_eq!(verdict.allowed, model.uses + cost <= amount);
-            if verdict.allowed {
-                model.uses += cost;
-            } else {
-                (model.window, model.uses) = before;
-            }
+            let fits = Stepped::take(&mut model, amount, cost, period, now);
+            prop_assert_eq!(key.take(cost, now).allowed, fits);
         }
     }
 
-    /// However the wall clock is stepped back, a window is left after two periods at most.
+    /// The stay in the newer window lasts for one period of true time at most, and no longer
+    /// than that window itself.
+    #[test]
+    fn a_stay_lasts_for_a_period_at_most(
+        period in periods(),
+        into in 0..12_u64,
+        back in 1..200_u64,
+    ) {
+        let mut key = Key::new(1, period, Algorithm::FixedWindow);
+        let start = 1_700_000_003_000_000_000 / period * period;
+        let now = Now { mono: 77 * period, unix: start + period / 12 * into };
+        prop_assert!(key.take(1, now).allowed);
+        let stepped = Now { unix: now.unix.saturating_sub(period / 12 * back), ..now };
+        prop_assert!(!key.take(1, stepped).allowed);
+        prop_assert!(key.take(1, stepped.after(period)).allowed);
+    }
+
+    /// However the wall clock is stepped back, nothing weighs after two periods.
     #[test]
     fn no_step_holds_a_key(period in periods(), back in 0..100_u64, sliding in any::<bool>()) {
         let algorithm = if sliding { Algorithm::SlidingWindow } else { Algorithm::FixedWindow };

@@ -124,8 +124,9 @@ impl Catalog {
             limits: rule.limits.len(),
             long: entry.long,
             creates: creates(op),
+            peeks: matches!(op, Op::Peek(1..)),
             ends: entry.in_flight,
-            gives_back: entry.in_flight && matches!(op, Op::Release { .. }),
+            gives_back: None,
             on_full: rule.on_full,
         })
     }

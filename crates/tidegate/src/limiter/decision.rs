@@ -85,7 +85,8 @@ impl<const N: usize> Opinion<N> {
             judgements: [Judgement::pass(op.cost(), 0.0); N],
             shown: 0,
             place,
-            over: place == Place::Denied && matches!(op, Op::Take(_) | Op::TakeUpTo(_)),
+            over: place == Place::Denied
+                && matches!(op, Op::Take(_) | Op::TakeUpTo(_) | Op::Peek(_)),
             shadow: rule.shadow,
         };
         if !place.counts() {

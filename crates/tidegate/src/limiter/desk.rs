@@ -10,9 +10,9 @@ use tidegate_core::{Now, Op};
 
 use super::catalog::{Catalog, creates};
 use super::decision::{LIMITS_MAX, Opinion, Settled};
-use super::{Answer, KEYS_MAX, LimitAnswer, Limiter, Line, Unfit};
+use super::{Answer, HeldKey, KEYS_MAX, LimitAnswer, Limiter, Line, TakenFrom, Unfit};
 use crate::metrics::{Counted, Door};
-use crate::stores::memory::{Address, Body, Bucket, Seat};
+use crate::stores::memory::{Address, Body, Bucket, Place, Seat};
 
 /// How many decisions of a batch ahead a cell of the index is asked for. A power of two.
 const CELLS_AHEAD: usize = 32;
@@ -79,6 +79,7 @@ impl Desk {
 
     /// Decides on one key, in the few words that a text line has.
     pub fn line(&self, key: &[u8], op: Op, now: Now) -> Result<Line, Unfit> {
+        asks_for_something(op)?;
         let hash = self.look_ahead(key);
         match op {
             // Almost all that is ever asked: the compiler makes a decision of its own of it.
@@ -89,6 +90,7 @@ impl Desk {
 
     /// As [`Self::line`], at the moment of the call: the clock is read while memory is on its way.
     pub fn line_now(&self, key: &[u8], op: Op) -> Result<Line, Unfit> {
+        asks_for_something(op)?;
         let hash = self.look_ahead(key);
         let now = self.now();
         match op {
@@ -120,6 +122,10 @@ impl Desk {
     /// Decides on each key in turn, as [`Self::line`] would, looking up many at once.
     pub fn lines(&self, keys: &[&[u8]], op: Op, now: Now, out: &mut Vec<Result<Line, Unfit>>) {
         out.clear();
+        if let Err(unfit) = asks_for_something(op) {
+            out.extend(keys.iter().map(|_| Err(unfit)));
+            return;
+        }
         match op {
             Op::Take(cost) => self.lines_ahead(keys, Op::Take(cost), now, out),
             _ => self.lines_ahead(keys, op, now, out),
@@ -228,30 +234,36 @@ impl Desk {
 
     /// Decides on all keys of a request, all or nothing, and says all there is to say.
     pub fn decide(&self, keys: &[&[u8]], op: Op, now: Now) -> Result<Answer, Unfit> {
-        self.decide_all(keys, op, false, now)
+        self.decide_all(keys, op, false, &[], now)
     }
 
     /// As [`Self::decide`], for a door that will tell when the use ends.
     pub fn decide_held(&self, keys: &[&[u8]], op: Op, now: Now) -> Result<Answer, Unfit> {
-        self.decide_all(keys, op, true, now)
+        self.decide_all(keys, op, true, &[], now)
     }
 
     /// Gives back uses in flight that were taken at `started`, by the keys that the answer said
-    /// hold some.
-    pub fn release(&self, keys: &[&[u8]], cost: u64, started: Now, now: Now) {
+    /// hold some, to where it said that they were taken from.
+    pub fn release(&self, held: &[(&[u8], TakenFrom)], cost: u64, started: Now, now: Now) {
+        let (keys, from): (Vec<&[u8]>, Vec<TakenFrom>) = held.iter().copied().unzip();
         let op = Op::Release { cost, started };
         // What was fit to be taken is fit to be given back; a key that a reload has made
         // unlimited has nothing to give.
-        let _ = self.decide_all(keys, op, true, now);
+        let _ = self.decide_all(&keys, op, true, &from, now);
     }
 
-    fn decide_all(&self, keys: &[&[u8]], op: Op, can_end: bool, now: Now) -> Result<Answer, Unfit> {
+    fn decide_all(
+        &self,
+        keys: &[&[u8]],
+        op: Op,
+        can_end: bool,
+        from: &[TakenFrom],
+        now: Now,
+    ) -> Result<Answer, Unfit> {
         if keys.is_empty() || keys.len() > KEYS_MAX {
             return Err(Unfit::TooManyKeys);
         }
-        if matches!(op, Op::Peek(0) | Op::Take(0) | Op::TakeUpTo(0)) {
-            return Err(Unfit::CostZero);
-        }
+        asks_for_something(op)?;
         let catalog = self.limiter.catalog.load();
         let mut places: Vec<(usize, usize)> = Vec::with_capacity(keys.len());
         let mut addresses: Vec<Address<'_>> = Vec::with_capacity(keys.len());
@@ -261,10 +273,11 @@ impl Desk {
             let rule = catalog.find(bytes, op, can_end)?;
             let address =
                 rule.and_then(|rule| catalog.address(memory, rule, bytes, memory.hash(bytes), op));
-            let Some((rule, address)) = rule.zip(address) else {
+            let Some((rule, mut address)) = rule.zip(address) else {
                 unlimited.push(rule);
                 continue;
             };
+            address.gives_back = from.get(key).copied();
             // The same count twice in one request is taken from once.
             if !addresses.iter().any(|a| (a.rule, a.name) == (address.rule, address.name)) {
                 places.push((key, rule));
@@ -321,7 +334,9 @@ impl Desk {
             }
             let ends = rule(at).limits.iter().any(|limit| limit.ends());
             if answer.allowed && ends && opinion.takes() && creates(op) {
-                answer.held.push(places[at].0);
+                let shared = seat.place == Place::Shared;
+                let from = if shared { TakenFrom::Shared } else { TakenFrom::Slot };
+                answer.held.push(HeldKey { key: places[at].0, from });
             }
             if answer.allowed || opinion.over {
                 self.count(catalog, op, Some(places[at].1), opinion.counted());
@@ -354,5 +369,12 @@ impl Desk {
             let seconds = spent as f64 / decisions as f64 / 1e9;
             self.limiter.metrics.decision_seconds(self.door, seconds);
         }
+    }
+}
+
+fn asks_for_something(op: Op) -> Result<(), Unfit> {
+    match op {
+        Op::Peek(0) | Op::Take(0) | Op::TakeUpTo(0) => Err(Unfit::CostZero),
+        _ => Ok(()),
     }
 }

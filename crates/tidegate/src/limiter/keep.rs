@@ -3,11 +3,11 @@
 //! Knows which rule of the running configuration an old count belongs to; the bytes of the file
 //! are the snapshot's.
 
-use tidegate_core::rules::Rule;
-use tidegate_core::{Now, Op, State, algorithms};
+use tidegate_core::rules::{OnFull, Rule};
+use tidegate_core::{Now, State, algorithms};
 
 use super::Limiter;
-use crate::stores::memory::{Address, Body, Held, Tally};
+use crate::stores::memory::{Address, Body, Held, Place, Tally};
 
 /// One remembered count.
 pub(crate) struct Kept {
@@ -19,6 +19,19 @@ pub(crate) struct Kept {
     pub(crate) tally: [u64; 3],
     /// One state for each limit of the rule.
     pub(crate) states: Vec<State>,
+}
+
+/// What became of a count that was taken back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Import {
+    /// It lives on.
+    Kept,
+    /// There was no room: its key counts with the others that have no slot.
+    Shared,
+    /// There was no room, and its rule does not let keys share.
+    NoRoom,
+    /// It means nothing under the rules in force, or nothing any more.
+    Unknown,
 }
 
 impl Limiter {
@@ -35,19 +48,31 @@ impl Limiter {
         });
     }
 
-    /// Takes a count back under the rule that now has `number`. `false` if it does not fit.
-    pub(crate) fn import(&self, kept: Kept, number: u32, rule: &Rule, now: Now) -> bool {
+    /// Takes a count back under the rule that now has `number`.
+    pub(crate) fn import(&self, kept: Kept, number: u32, rule: &Rule, now: Now) -> Import {
         if kept.states.len() != rule.limits.len() {
-            return false;
+            return Import::Unknown;
         }
+        let says_nothing = rule
+            .limits
+            .iter()
+            .zip(&kept.states)
+            .all(|(limit, state)| algorithms::forgotten(limit, state, now));
         let held = match <[State; 1]>::try_from(kept.states) {
             Ok([state]) => Held::One(state),
             Err(states) => Held::Many(states.into_boxed_slice()),
         };
         let body = Body { held, tally: Tally::restored(kept.tally, number) };
+        let join = |there: &mut Held, other: &Held| {
+            for ((limit, one), other) in
+                rule.limits.iter().zip(there.states_mut()).zip(other.states())
+            {
+                algorithms::join(limit, one, other);
+            }
+        };
         let Some(name) = kept.name else {
-            self.memory().restore_shared(&body, |there, other| stricter(rule, there, other, now));
-            return true;
+            self.memory().restore_shared(&body, join);
+            return Import::Kept;
         };
         let address = Address {
             rule: number,
@@ -56,24 +81,17 @@ impl Limiter {
             limits: rule.limits.len(),
             long: false,
             creates: true,
+            peeks: false,
             ends: false,
-            gives_back: false,
-            on_full: rule.on_full,
+            gives_back: None,
+            // With nothing left to hold against its key, only its statistics are lost.
+            on_full: if says_nothing { OnFull::Allow } else { rule.on_full },
         };
-        self.memory().restore(&address, body)
-    }
-}
-
-/// Keeps, for each limit, the state that leaves less.
-fn stricter(rule: &Rule, there: &mut Held, other: &Held, now: Now) {
-    let room = |limit, state: &State| {
-        let op = Op::Peek(1);
-        let judgement = algorithms::judge(limit, state, op, now);
-        algorithms::explain(limit, state, op, &judgement, now).remaining
-    };
-    for ((limit, there), other) in rule.limits.iter().zip(there.states_mut()).zip(other.states()) {
-        if room(limit, other) < room(limit, there) {
-            *there = other.clone();
+        match self.memory().restore(&address, body, join) {
+            Place::Own => Import::Kept,
+            Place::Shared | Place::Joined => Import::Shared,
+            Place::Denied | Place::Uncounted if says_nothing => Import::Unknown,
+            Place::Denied | Place::Uncounted => Import::NoRoom,
         }
     }
 }

@@ -20,12 +20,12 @@ use tidegate_core::{Limit, Nanos, Now, Verdict};
 use self::catalog::Catalog;
 pub use self::decision::LIMITS_MAX;
 pub use self::desk::Desk;
-pub(crate) use self::keep::Kept;
+pub(crate) use self::keep::{Import, Kept};
 use crate::clock::Clock;
 use crate::metrics::{Door, Metrics};
 use crate::stores::Store;
 use crate::stores::memory::{self, Bucket, Memory};
-pub use crate::stores::memory::{KeyStats, Size};
+pub use crate::stores::memory::{KeyStats, Size, TakenFrom};
 
 /// The most keys that one request may carry.
 pub const KEYS_MAX: usize = 32;
@@ -97,9 +97,18 @@ pub struct Answer {
     pub refused_by: Option<Arc<str>>,
     /// Which of the request's keys hold uses in flight that must be released; the others must
     /// not be, since what would be given back is somebody else's.
-    pub held: Vec<usize>,
+    pub held: Vec<HeldKey>,
     /// What each limit of each key says.
     pub limits: Vec<LimitAnswer>,
+}
+
+/// A key of a request that holds uses in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldKey {
+    /// Which of the request's keys.
+    pub key: usize,
+    /// Where its end must give it back.
+    pub from: TakenFrom,
 }
 
 /// What one limit of one key says.
@@ -207,8 +216,8 @@ impl Limiter {
     /// Forgets one key. `false` if it was not remembered.
     ///
     /// Uses in flight that the key holds are forgiven with it: when they end, they are told from
-    /// uses taken after the reset by their start, and give nothing back. Only where the table is
-    /// full and the key now shares a count may such an end give back a use of that count.
+    /// uses taken after the reset by their start and by where they were taken from, and give
+    /// nothing back.
     pub fn reset(&self, key: &[u8]) -> bool {
         let slot = self.catalog.load().slot_of(self.memory(), key);
         slot.is_some_and(|address| self.memory().remove(&address))

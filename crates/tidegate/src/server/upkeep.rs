@@ -36,7 +36,19 @@ impl Upkeep {
     pub(super) fn restore(&self) {
         let Some((SnapshotTable { path, .. }, _)) = &self.snapshot else { return };
         match Snapshot::restore(&self.limiter, path) {
-            Ok(restored) => tracing::info!(file = %path.display(), ?restored, "snapshot restored"),
+            Ok(restored) => {
+                let file = path.display();
+                tracing::info!(%file, ?restored, "snapshot restored");
+                if restored.forgiven > 0 {
+                    let keys = restored.forgiven;
+                    tracing::warn!(
+                        %file,
+                        keys,
+                        "no room for keys whose rule has on_full deny or allow: they start anew; \
+                         raise max_keys or max_bytes"
+                    );
+                }
+            }
             Err(error) => {
                 let file = path.display();
                 tracing::error!(%file, "snapshot not restored, going on without it: {error}");

@@ -19,7 +19,7 @@ use tidegate_core::rules::Rule;
 use tidegate_core::{Now, State};
 
 use self::format::{Header, OldRule, Reader, Writer};
-use crate::limiter::Limiter;
+use crate::limiter::{Import, Limiter};
 
 /// Why a snapshot cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -48,7 +48,11 @@ pub enum Problem {
 pub struct Restored {
     /// Counts that live on.
     pub keys: u64,
-    /// Counts whose rule is gone or means something else now, or that found no room.
+    /// Counts that found no room and went into those that keys without a slot share.
+    pub shared: u64,
+    /// Counts that found no room under a rule that does not share: their keys are forgiven.
+    pub forgiven: u64,
+    /// Counts whose rule is gone or means something else now, or that say nothing any more.
     pub dropped: u64,
 }
 
@@ -73,10 +77,16 @@ impl Snapshot {
         let mut restored = Restored::default();
         while let Some(mut kept) = reader.entry()? {
             kept.states.iter_mut().for_each(|state| age(state, offset));
-            let fits = rules
-                .get(&kept.rule)
-                .is_some_and(|(number, rule)| limiter.import(kept, *number, rule, now));
-            if fits { restored.keys += 1 } else { restored.dropped += 1 }
+            let import = match rules.get(&kept.rule) {
+                Some((number, rule)) => limiter.import(kept, *number, rule, now),
+                None => Import::Unknown,
+            };
+            *match import {
+                Import::Kept => &mut restored.keys,
+                Import::Shared => &mut restored.shared,
+                Import::NoRoom => &mut restored.forgiven,
+                Import::Unknown => &mut restored.dropped,
+            } += 1;
         }
         Ok(restored)
     }

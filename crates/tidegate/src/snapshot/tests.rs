@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tempfile::TempDir;
 use tidegate_core::limit::{Algorithm, Limit};
-use tidegate_core::rules::{OnFull, OnStoreError, Pattern, Rule, RuleSet};
+use tidegate_core::rules::{OnFull, Rule, RuleSet};
 use tidegate_core::time::{DAY, HOUR, MINUTE, SECOND};
 use tidegate_core::{Nanos, Now, Op};
 
@@ -18,15 +18,7 @@ use crate::stores::memory::Settings;
 const START: Now = Now { mono: 500 * DAY, unix: 20_000 * DAY };
 
 fn rule(name: &str, limits: Vec<Limit>) -> Rule {
-    Rule {
-        name: name.into(),
-        pattern: Pattern::new(&format!("{name} *")),
-        limits,
-        shared: false,
-        shadow: false,
-        on_store_error: OnStoreError::Allow,
-        on_full: OnFull::Share,
-    }
+    Rule::new(name, &format!("{name} *"), limits)
 }
 
 fn limit(amount: u64, period: Nanos, algorithm: Algorithm) -> Limit {
@@ -50,7 +42,11 @@ fn rules() -> Vec<Rule> {
 }
 
 fn desk(now: Now, rules: Vec<Rule>) -> Desk {
-    let settings = Settings { max_keys: 10_000, max_bytes: 1 << 24 };
+    small_desk(now, rules, 10_000)
+}
+
+fn small_desk(now: Now, rules: Vec<Rule>, max_keys: usize) -> Desk {
+    let settings = Settings { max_keys, max_bytes: 1 << 24 };
     let rules = RuleSet::new(rules, None);
     let limiter = Limiter::new(Clock::manual(now), Arc::new(Metrics::new()), rules, settings);
     limiter.desk(Door::Text)
@@ -154,6 +150,59 @@ fn a_wall_clock_set_back_forgives_nothing() {
     for name in ["gcra", "log", "average", "jarl", "smockron", "two"] {
         let key = format!("{name} key 6");
         assert_eq!(peek(&after, &key), peek(&before, &key), "{key}");
+    }
+}
+
+#[test]
+fn a_smaller_table_forgives_nobody() {
+    let before = desk(START, rules());
+    use_all(&before);
+    let (_folder, path) = written(&before);
+    let after = small_desk(START, rules(), 5);
+    let restored = Snapshot::restore(after.limiter(), &path).expect("sound");
+    assert_eq!((restored.keys, restored.forgiven), (5, 0));
+    assert!(restored.shared >= 40, "{restored:?}");
+    for rule in rules().iter().filter(|rule| &*rule.name != "flight") {
+        for n in 1..7 {
+            let key = format!("{} key {n}", rule.name);
+            let left = |desk: &Desk| {
+                let limits = peek(desk, &key).limits;
+                limits.iter().map(|limit| limit.verdict.remaining).collect::<Vec<_>>()
+            };
+            let (then, now) = (left(&before), left(&after));
+            assert!(
+                now.iter().zip(&then).all(|(now, then)| now <= then),
+                "{key}: {now:?} {then:?}"
+            );
+            let op = Op::Take(1);
+            let allowed = |desk: &Desk| {
+                let answer = desk.decide_held(&[key.as_bytes()], op, desk.now());
+                answer.expect("fit").allowed
+            };
+            assert!(allowed(&before) || !allowed(&after), "{key}");
+        }
+    }
+}
+
+#[test]
+fn what_does_not_share_and_finds_no_room_is_told() {
+    let fixed = |on_full| {
+        let rule = rule("fixed", vec![limit(5, DAY, Algorithm::FixedWindow)]);
+        vec![Rule { on_full, ..rule }]
+    };
+    for (on_full, shared, forgiven) in
+        [(OnFull::Share, 4, 0), (OnFull::Deny, 0, 4), (OnFull::Allow, 0, 4)]
+    {
+        let before = desk(START, fixed(on_full));
+        use_all(&before);
+        let (_folder, path) = written(&before);
+        let after = small_desk(START, fixed(on_full), 2);
+        let restored = Snapshot::restore(after.limiter(), &path).expect("sound");
+        assert_eq!(restored, Restored { keys: 2, shared, forgiven, dropped: 0 });
+        // After a while they say nothing any more, and nothing is lost.
+        let late = small_desk(START.after(3 * DAY), fixed(on_full), 2);
+        let restored = Snapshot::restore(late.limiter(), &path).expect("sound");
+        assert_eq!(restored, Restored { keys: 2, dropped: 4, ..Restored::default() });
     }
 }
 

@@ -45,7 +45,7 @@ pub(crate) fn purity(file: &File) -> Vec<Fault> {
     spoken(file, IMPURE, |what| format!("`{what}` in a room without I/O and clock"))
 }
 
-/// Core is at the bottom, wire beside it, the client above wire, the program on top.
+/// Core is at the bottom, wire above it, the client above wire, the program on top.
 pub(crate) fn crates(file: &File) -> Vec<Fault> {
     // The package's name in manifests and the crate's name in code.
     let above: &[&str] = match file.path.split('/').collect::<Vec<_>>().as_slice() {

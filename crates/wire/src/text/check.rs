@@ -8,10 +8,11 @@ use std::borrow::Cow;
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use tidegate_core::key::{KeyBuilder, KeyTooLong};
 
+use super::LINE_BYTES_MAX;
 use super::parse::Ignored;
 use super::reply::{Line, put_line};
-use super::{KEY_BYTES_MAX, LINE_BYTES_MAX};
 
 /// How many keys a `check_limit` asks about.
 pub const KEYS: usize = 3;
@@ -32,18 +33,28 @@ impl Check {
     ///
     /// # Errors
     /// [`Ignored::BadJson`] for anything but an object of strings, [`Ignored::KeyTooLong`] if a
-    /// key would be longer than [`KEY_BYTES_MAX`].
+    /// key would be longer than [`super::KEY_BYTES_MAX`].
     pub fn parse(json: &[u8]) -> Result<Check, Ignored> {
         let fields: Fields<'_> = serde_json::from_slice(json).map_err(|_| Ignored::BadJson)?;
         let origin = fields.origin.as_deref().unwrap_or("unspecified");
+        let compose = |entry: Option<(&str, Option<&str>)>| {
+            let mut key = Vec::new();
+            let builder = KeyBuilder::new(&mut key, origin.as_bytes());
+            let builder = match entry {
+                Some((name, value)) => {
+                    builder.entry(name.as_bytes(), value.unwrap_or_default().as_bytes())
+                }
+                None => builder.word(b"global"),
+            };
+            builder.finish().map_err(|KeyTooLong| Ignored::KeyTooLong)?;
+            // Only ASCII is encoded, so text stays text.
+            String::from_utf8(key).map_err(|_| Ignored::BadJson)
+        };
         let keys = [
-            compose(origin, " ua=", fields.ua.as_deref().unwrap_or_default()),
-            compose(origin, " ip=", fields.ip.as_deref().unwrap_or_default()),
-            compose(origin, " global", ""),
+            compose(Some(("ua", fields.ua.as_deref())))?,
+            compose(Some(("ip", fields.ip.as_deref())))?,
+            compose(None)?,
         ];
-        if keys.iter().any(|key| key.len() > KEY_BYTES_MAX) {
-            return Err(Ignored::KeyTooLong);
-        }
         Ok(Check { keys })
     }
 
@@ -98,27 +109,6 @@ fn append_json(out: &mut Vec<u8>, text: &str) {
         out.push(byte);
     }
     out.push(b'"');
-}
-
-fn compose(origin: &str, entry: &str, value: &str) -> String {
-    let mut key = String::with_capacity(origin.len() + entry.len() + value.len());
-    append_encoded(&mut key, origin);
-    key.push_str(entry);
-    append_encoded(&mut key, value);
-    key
-}
-
-fn append_encoded(key: &mut String, field: &str) {
-    const HEX: [char; 16] =
-        ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'A', 'B', 'C', 'D', 'E', 'F'];
-    for char in field.chars() {
-        if char == ' ' || char == '%' || char.is_ascii_control() {
-            let byte = char as usize;
-            key.extend(['%', HEX[byte >> 4], HEX[byte & 15]]);
-        } else {
-            key.push(char);
-        }
-    }
 }
 
 #[derive(Default)]

@@ -17,12 +17,11 @@ pub mod reply;
 pub use check::Check;
 pub use parse::{Command, Ignored, Request, parse};
 pub use reply::{Line, NoRoom, Size, Stats};
+/// The longest key that may be asked about.
+pub use tidegate_core::key::KEY_BYTES_MAX;
 
 /// The longest datagram that is read. Longer ones are ignored, not cut and answered.
 pub const DATAGRAM_BYTES_MAX: usize = 1000;
-
-/// The longest key that may be asked about.
-pub const KEY_BYTES_MAX: usize = 1024;
 
 /// The longest `ok …` line without its id.
 pub const LINE_BYTES_MAX: usize = "ok Y 9999999.9 18446744073709551615.0 18446744074".len();

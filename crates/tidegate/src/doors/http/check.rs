@@ -124,13 +124,13 @@ fn take_and_hold(
     if answer.held.is_empty() {
         return Ok((answer, None));
     }
-    let held: Vec<Vec<u8>> = answer.held.iter().map(|&at| check.keys[at].clone()).collect();
+    let held = answer.held.iter().map(|held| (check.keys[held.key].clone(), held.from)).collect();
     let lapses_at = now.mono.saturating_add(hold);
     match uses.hold(held, check.cost, now, lapses_at) {
         Ok(id) => Ok((answer, Some(id))),
         Err(error) => {
             // The room was taken by somebody else in between: what cannot be ended is not kept.
-            let held: Vec<&[u8]> = answer.held.iter().map(|&at| keys[at]).collect();
+            let held: Vec<_> = answer.held.iter().map(|held| (keys[held.key], held.from)).collect();
             context.desk.release(&held, check.cost, now, now);
             Err(error.into())
         }

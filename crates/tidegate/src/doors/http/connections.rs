@@ -30,15 +30,28 @@ use crate::doors::Shutdown;
 use crate::metrics::{Door, Metrics};
 
 /// The most connections of the door, over all its addresses. Past it, clients wait to be accepted.
-pub(super) const CONNECTIONS_MAX: u32 = 4_096;
+const CONNECTIONS_MAX: u32 = 4_096;
 /// How long a client may take for a request's head, and how long it may sit idle between two.
-pub(super) const HEAD_READ_MAX: Duration = Duration::from_secs(30);
+const HEAD_READ_MAX: Duration = Duration::from_secs(30);
 /// How long an answer may stay unacknowledged, or the client's window shut.
 const WRITE_STALL_MAX: Duration = Duration::from_secs(30);
 /// The most bytes of a request's head: room for a key of 1024 bytes, each percent-encoded.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 /// How long to wait before accepting again when that failed, say for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// What a connection may cost, where tests need it smaller.
+#[derive(Clone, Copy)]
+pub(super) struct Bounds {
+    pub(super) connections: u32,
+    pub(super) write_stall: Duration,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self { connections: CONNECTIONS_MAX, write_stall: WRITE_STALL_MAX }
+    }
+}
 
 /// What the accept loops of one door share.
 pub(super) struct Lobby {
@@ -47,16 +60,18 @@ pub(super) struct Lobby {
     shutdown: Shutdown,
     allow: Arc<ArcSwap<Allow>>,
     places: Arc<Semaphore>,
+    bounds: Bounds,
 }
 
 impl Lobby {
-    pub(super) fn new(context: Arc<Context>) -> Arc<Self> {
+    pub(super) fn new(context: Arc<Context>, bounds: Bounds) -> Arc<Self> {
         Arc::new(Self {
             metrics: context.gate.metrics.clone(),
             shutdown: context.gate.shutdown.clone(),
             allow: context.gate.allow.clone(),
             router: router(context),
-            places: Arc::new(Semaphore::new(CONNECTIONS_MAX as usize)),
+            places: Arc::new(Semaphore::new(bounds.connections as usize)),
+            bounds,
         })
     }
 
@@ -90,7 +105,7 @@ impl Lobby {
                 self.metrics.bad_input(Door::Http, "not_allowed");
                 continue;
             }
-            let Ok(local) = prepare(&stream) else { continue };
+            let Ok(local) = prepare(&stream, self.bounds.write_stall) else { continue };
             let lobby = self.clone();
             tokio::spawn(async move {
                 lobby.converse(stream, Local(local.ip())).await;
@@ -133,7 +148,7 @@ impl Lobby {
         // Places are handed out in order: asked for sooner, this would keep clients out.
         self.shutdown.wait().await;
         // All places at once means that nobody is left. The semaphore is never closed.
-        let _ = self.places.acquire_many(CONNECTIONS_MAX).await;
+        let _ = self.places.acquire_many(self.bounds.connections).await;
     }
 }
 
@@ -143,10 +158,10 @@ fn left_early(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionAborted | ConnectionReset)
 }
 
-fn prepare(stream: &TcpStream) -> io::Result<SocketAddr> {
+fn prepare(stream: &TcpStream, write_stall: Duration) -> io::Result<SocketAddr> {
     stream.set_nodelay(true)?;
     // The kernel closes a connection whose peer neither acknowledges nor reads what it is sent.
-    SockRef::from(stream).set_tcp_user_timeout(Some(WRITE_STALL_MAX))?;
+    SockRef::from(stream).set_tcp_user_timeout(Some(write_stall))?;
     stream.local_addr()
 }
 

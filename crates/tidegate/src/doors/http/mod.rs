@@ -90,7 +90,8 @@ impl Bound {
     /// Begins to answer. Must be called on the process' runtime.
     #[must_use]
     pub fn serve(self, gate: Gate) -> Serving {
-        let lobby = connections::Lobby::new(router::Context::new(gate));
+        let bounds = connections::Bounds::default();
+        let lobby = connections::Lobby::new(router::Context::new(gate), bounds);
         let mut tasks = Vec::new();
         for listener in self.listeners {
             match tokio::net::TcpListener::from_std(listener) {

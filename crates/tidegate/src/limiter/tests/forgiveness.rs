@@ -1,5 +1,5 @@
 //! A live key is never forgiven: whatever the table's size, the uses admitted for each key alone
-//! satisfy its limits.
+//! satisfy its limits, and however the wall clock is stepped.
 
 use super::*;
 
@@ -8,6 +8,8 @@ struct Step {
     keys: Vec<u8>,
     cost: u64,
     wait: Nanos,
+    /// How far the wall clock is set, in milliseconds.
+    wall_ms: i64,
     kind: Kind,
 }
 
@@ -31,14 +33,28 @@ fn step() -> impl Strategy<Value = Step> {
     // Some keys come often, so that they reach their limits; others press for room.
     let key = prop_oneof![2 => 0..6u8, 1 => any::<u8>()];
     let cost = prop_oneof![4 => Just(1u64), 1 => 1..4u64];
-    (prop::collection::vec(key, 1..4), cost, wait(), kind)
-        .prop_map(|(keys, cost, wait, kind)| Step { keys, cost, wait, kind })
+    let wall_ms = prop_oneof![
+        8 => Just(0),
+        2 => -12_000..12_000i64,
+        1 => (-4..4i64).prop_map(|periods| periods * PERIOD as i64 / 1_000_000),
+    ];
+    (prop::collection::vec(key, 1..4), cost, wait(), wall_ms, kind)
+        .prop_map(|(keys, cost, wait, wall_ms, kind)| Step { keys, cost, wait, wall_ms, kind })
 }
 
 fn bounds() -> impl Strategy<Value = memory::Settings> {
     let max_bytes = prop_oneof![1 => Just(1usize << 24), 1 => 0..6_000usize];
     (1..64usize, max_bytes)
         .prop_map(|(max_keys, max_bytes)| memory::Settings { max_keys, max_bytes })
+}
+
+/// The keys that a step takes from, if it is admitted.
+fn asked(step: &Step) -> &[u8] {
+    match step.kind {
+        Kind::Line => &step.keys[..1],
+        Kind::Lines | Kind::Decide => &step.keys,
+        Kind::Peek | Kind::Sweep => &[],
+    }
 }
 
 /// The keys that the limiter admits for a step; those of one request together.
@@ -87,9 +103,15 @@ fn check(
     let mut model = Model::new(limits);
     for step in steps {
         limiter.clock().advance(step.wait);
+        let unix = limiter.clock().now().unix;
+        limiter.clock().set_unix(unix.saturating_add_signed(step.wall_ms * 1_000_000));
         let now = limiter.clock().now();
-        for key in admitted(&desk, step, now) {
-            let op = Op::Take(step.cost);
+        let op = Op::Take(step.cost);
+        let admitted = admitted(&desk, step, now);
+        for key in asked(step).iter().filter(|key| !admitted.contains(key)) {
+            model.refuse(*key, op, now);
+        }
+        for key in admitted {
             let judged = model.judge(key, op, now);
             prop_assert!(judged.iter().all(|judged| judged.allowed), "{key} at {now:?}: {step:?}");
             model.apply(key, op, &judged, Outcome::Granted, now);

@@ -7,14 +7,24 @@ fn flight(amount: u64) -> Limit {
 }
 
 fn release(desk: &Desk, key: &str, started: Now) {
-    desk.release(&[key.as_bytes()], 1, started, desk.now());
+    desk.release(&[(key.as_bytes(), TakenFrom::Slot)], 1, started, desk.now());
+}
+
+fn release_shared(desk: &Desk, key: &str, started: Now) {
+    desk.release(&[(key.as_bytes(), TakenFrom::Shared)], 1, started, desk.now());
+}
+
+/// Which keys of a request hold a use of their own, and which a shared one.
+fn held(answer: &Answer) -> [Vec<usize>; 2] {
+    [TakenFrom::Slot, TakenFrom::Shared]
+        .map(|from| answer.held.iter().filter(|h| h.from == from).map(|h| h.key).collect())
 }
 
 #[test]
 fn a_use_is_held_until_it_is_given_back() {
     let desk = desk(vec![rule("k", vec![flight(2)])]);
-    assert_eq!(take(&desk, &["k a"]).held, [0]);
-    assert_eq!(take(&desk, &["k a"]).held, [0]);
+    assert_eq!(held(&take(&desk, &["k a"])), [vec![0], vec![]]);
+    assert_eq!(held(&take(&desk, &["k a"])), [vec![0], vec![]]);
     let refused = take(&desk, &["k a"]);
     assert!(!refused.allowed && refused.held.is_empty());
     assert_eq!(refused.delay, Nanos::MAX, "time alone gives nothing back");
@@ -42,12 +52,11 @@ fn only_keys_that_took_something_are_held() {
     let shadow = Rule { shadow: true, ..rule("shadow", vec![flight(1)]) };
     let desk = desk(vec![shadow, rule("real", vec![flight(5)]), rule("rate", vec![fixed(9)])]);
     let first = take(&desk, &["rate x", "shadow x", "real x"]);
-    assert_eq!(first.held, [1, 2]);
+    assert_eq!(held(&first), [vec![1, 2], vec![]]);
     let second = take(&desk, &["rate x", "shadow x", "real x"]);
     assert!(second.allowed);
-    assert_eq!(second.held, [2], "the shadow rule was over and took nothing");
-    let keys: Vec<&[u8]> = vec![b"real x"];
-    desk.release(&keys, 1, desk.now(), desk.now());
+    assert_eq!(held(&second), [vec![2], vec![]], "the shadow rule was over and took nothing");
+    release(&desk, "real x", desk.now());
     assert_eq!(remaining(&desk, "shadow x"), 0, "the first use still holds it");
     assert_eq!(remaining(&desk, "real x"), 4);
 }
@@ -57,7 +66,7 @@ fn what_was_let_pass_uncounted_is_not_held() {
     let rules = vec![Rule { on_full: OnFull::Allow, ..rule("k", vec![flight(1)]) }];
     let desk = limiter(rules, memory::Settings { max_keys: 1, max_bytes: 1 << 20 });
     let desk = desk.desk(Door::Http);
-    assert_eq!(take(&desk, &["k a"]).held, [0]);
+    assert_eq!(held(&take(&desk, &["k a"])), [vec![0], vec![]]);
     let passed = take(&desk, &["k b"]);
     assert!(passed.allowed && passed.held.is_empty());
 }
@@ -85,7 +94,7 @@ fn a_use_decided_on_an_older_reading_of_the_clock_is_given_back() {
         assert!(desk.decide_held(&[b"k a"], Op::Take(1), now).expect("fit").allowed);
     }
     for started in [early, late] {
-        desk.release(&[b"k a"], 1, started, START.after(2_000));
+        desk.release(&[(b"k a", TakenFrom::Slot)], 1, started, START.after(2_000));
     }
     assert_eq!(remaining(&desk, "k a"), 2);
 }
@@ -96,20 +105,47 @@ fn a_full_table_gives_back_what_was_shared() {
     let desk = limiter(rules, memory::Settings { max_keys: 1, max_bytes: 1 << 20 });
     let desk = desk.desk(Door::Http);
     assert!(take(&desk, &["rate x"]).allowed, "the only slot");
-    assert_eq!(take(&desk, &["k a"]).held, [0]);
-    assert_eq!(take(&desk, &["k b"]).held, [0]);
+    assert_eq!(held(&take(&desk, &["k a"])), [vec![], vec![0]]);
+    assert_eq!(held(&take(&desk, &["k b"])), [vec![], vec![0]]);
     assert!(!take(&desk, &["k c"]).allowed, "they share");
     desk.limiter().clock().advance(3 * DAY);
     desk.limiter().sweep(1 << 16);
     assert_eq!(desk.limiter().size().keys, 0, "there is room now");
     assert!(!take(&desk, &["k a"]).allowed, "but what is held is held in the shared count");
-    release(&desk, "k a", START);
-    assert_eq!(take(&desk, &["k c"]).held, [0]);
-    release(&desk, "k b", START);
-    release(&desk, "k c", START);
+    release_shared(&desk, "k a", START);
+    assert_eq!(held(&take(&desk, &["k c"])), [vec![], vec![0]]);
+    release_shared(&desk, "k b", START);
+    release_shared(&desk, "k c", START);
     assert!(take(&desk, &["k a"]).allowed);
     assert_eq!(desk.limiter().size().keys, 1, "all has ended: keys have slots again");
     assert_eq!(remaining(&desk, "k b"), 2);
+}
+
+#[test]
+fn ends_of_uses_from_before_a_reset_leave_the_shared_count_alone() {
+    let rules = vec![rule("k", vec![flight(2)]), rule("rate", vec![fixed(1)])];
+    let desk = limiter(rules, memory::Settings { max_keys: 1, max_bytes: 1 << 20 });
+    let desk = desk.desk(Door::Http);
+    assert_eq!(held(&take(&desk, &["k a"])), [vec![0], vec![]], "in the only slot");
+    assert_eq!(held(&take(&desk, &["k b"])), [vec![], vec![0]]);
+    desk.limiter().clock().advance(1);
+    assert_eq!(held(&take(&desk, &["k a"])), [vec![0], vec![]]);
+    let started = desk.now();
+    assert!(desk.limiter().reset(b"k a"));
+    assert!(take(&desk, &["rate x"]).allowed, "has the slot now");
+    assert_eq!(held(&take(&desk, &["k a"])), [vec![], vec![0]]);
+    release(&desk, "k a", started);
+    assert!(!take(&desk, &["k c"]).allowed, "two uses are held, and they share");
+    release_shared(&desk, "k a", started);
+    assert!(take(&desk, &["k c"]).allowed);
+}
+
+#[test]
+fn ends_of_shared_uses_leave_a_slot_alone() {
+    let desk = desk(vec![rule("k", vec![flight(1)])]);
+    assert!(take(&desk, &["k a"]).allowed);
+    release_shared(&desk, "k a", START);
+    assert!(!take(&desk, &["k a"]).allowed);
 }
 
 #[derive(Clone, Debug)]
@@ -122,7 +158,7 @@ enum Step {
 /// One request in flight: who holds it, and who is to give it back.
 struct Use {
     keys: Vec<u8>,
-    released: Vec<u8>,
+    released: Vec<(u8, TakenFrom)>,
     started: Now,
 }
 
@@ -152,9 +188,11 @@ proptest! {
         let mut held: HashMap<u8, u64> = HashMap::new();
         let mut uses: Vec<Use> = Vec::new();
         let end = |held: &mut HashMap<u8, u64>, ended: Use| {
-            let names = names(&ended.released);
+            let named = |(key, from): &(u8, TakenFrom)| (name(*key), *from);
+            let names: Vec<_> = ended.released.iter().map(named).collect();
+            let released: Vec<_> = names.iter().map(|(name, from)| (&name[..], *from)).collect();
             ended.keys.iter().for_each(|key| *held.get_mut(key).expect("held") -= 1);
-            desk.release(&borrowed(&names), 1, ended.started, desk.now());
+            desk.release(&released, 1, ended.started, desk.now());
         };
         for step in steps {
             match step {
@@ -171,7 +209,8 @@ proptest! {
                     prop_assert!(max_keys < 8 || with_rate || answer.allowed == fits);
                     if answer.allowed {
                         // Keys that share one count are held by the first of them.
-                        let released = answer.held.iter().map(|at| keys[*at]).collect();
+                        let held_keys = answer.held.iter();
+                        let released = held_keys.map(|h| (keys[h.key], h.from)).collect();
                         keys.iter().for_each(|key| *held.entry(*key).or_default() += 1);
                         uses.push(Use { keys, released, started: desk.now() });
                     }

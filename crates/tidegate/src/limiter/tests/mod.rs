@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use tidegate_core::limit::{Algorithm, Limit};
-use tidegate_core::rules::{OnFull, OnStoreError, Pattern, Rule, RuleSet};
+use tidegate_core::rules::{OnFull, Pattern, Rule, RuleSet};
 use tidegate_core::time::{DAY, SECOND};
 use tidegate_core::{Judgement, Nanos, Now, Op, Outcome, State, algorithms};
 
@@ -36,15 +36,7 @@ fn fixed(amount: u64) -> Limit {
 
 /// A rule for all keys that begin with its name.
 fn rule(name: &str, limits: Vec<Limit>) -> Rule {
-    Rule {
-        name: name.into(),
-        pattern: Pattern::new(&format!("{name} *")),
-        limits,
-        shared: false,
-        shadow: false,
-        on_store_error: OnStoreError::Allow,
-        on_full: OnFull::Share,
-    }
+    Rule::new(name, &format!("{name} *"), limits)
 }
 
 fn limiter(rules: Vec<Rule>, settings: memory::Settings) -> Arc<Limiter> {
@@ -140,6 +132,18 @@ impl Model {
         let states = self.states.get_mut(&key).expect("judged before");
         for ((limit, state), judgement) in self.limits.iter().zip(states).zip(judged) {
             algorithms::apply(limit, state, op, judgement, outcome, now);
+        }
+    }
+
+    /// Lets the limits that follow the wall clock see a request that was refused: they learn
+    /// from it where the clock stands.
+    fn refuse(&mut self, key: u8, op: Op, now: Now) {
+        let judged = self.judge(key, op, now);
+        let states = self.states.get_mut(&key).expect("judged before");
+        for ((limit, state), judged) in self.limits.iter().zip(states).zip(&judged) {
+            if matches!(limit.algorithm, Algorithm::FixedWindow | Algorithm::SlidingWindow) {
+                algorithms::apply(limit, state, op, judged, Outcome::Refused, now);
+            }
         }
     }
 

@@ -186,3 +186,53 @@ fn look(desk: &Desk, key: u8, now: Now) {
     let _ = desk.line(&name(key), Op::Peek(1), now);
     let _ = desk.limiter().stats(&name(key), now);
 }
+
+#[test]
+fn a_line_that_asks_for_nothing_is_unfit() {
+    let desk = desk(vec![rule("k", vec![fixed(1)])]);
+    for op in [Op::Take(0), Op::Peek(0), Op::TakeUpTo(0)] {
+        assert_eq!(desk.line(b"k a", op, desk.now()), Err(Unfit::CostZero));
+        assert_eq!(desk.line_now(b"k a", op), Err(Unfit::CostZero));
+        let mut lines = Vec::new();
+        desk.lines(&[b"k a", b"other"], op, desk.now(), &mut lines);
+        assert_eq!(lines, [Err(Unfit::CostZero); 2]);
+    }
+    assert_eq!(desk.limiter().size().keys, 0);
+}
+
+#[test]
+fn a_peek_tells_what_a_full_table_means() {
+    let log = limit(9, DAY, Algorithm::SlidingLog);
+    for (on_full, allowed) in [(OnFull::Deny, false), (OnFull::Allow, true), (OnFull::Share, true)]
+    {
+        let full = Rule { on_full, ..rule("k", vec![fixed(3)]) };
+        let rules =
+            vec![full, Rule { on_full, ..rule("log", vec![log]) }, rule("x", vec![fixed(1)])];
+        let settings = memory::Settings { max_keys: 2, max_bytes: 1 << 20 };
+        let desk = limiter(rules, settings).desk(Door::Http);
+        let peek = |key: &str| {
+            let keys: [&[u8]; 1] = [key.as_bytes()];
+            let whole = desk.decide(&keys, Op::Peek(1), desk.now()).expect("fit").allowed;
+            let line = desk.line(keys[0], Op::Peek(1), desk.now()).expect("fit");
+            assert_eq!(whole, !line.over, "{key}");
+            whole
+        };
+        assert!(peek("k new"), "there is room");
+        assert!(take(&desk, &["log known"]).allowed && take(&desk, &["x"]).allowed);
+        assert!(take(&desk, &["x other"]).allowed);
+        assert_eq!(peek("k new"), allowed, "{on_full:?}");
+        assert_eq!(peek("k new"), take(&desk, &["k new"]).allowed);
+        assert!(peek("log known"));
+        assert_eq!(desk.limiter().stats(b"log known", desk.now()).requests, 1);
+        // A log that cannot grow takes nothing more, whether its key is asked or looked at.
+        desk.limiter().resize(memory::Settings { max_bytes: 0, ..settings });
+        assert_eq!(peek("log known"), on_full == OnFull::Allow);
+        assert_eq!(take(&desk, &["log known"]).allowed, on_full == OnFull::Allow);
+        let requests = desk.limiter().stats(b"log known", desk.now()).requests;
+        assert_eq!(requests, 1, "what is denied or let through is not counted for it");
+        // The dead make room for a look as they do for a use.
+        desk.limiter().resize(settings);
+        desk.limiter().clock().advance(3 * DAY);
+        assert!(peek("k newer"));
+    }
+}

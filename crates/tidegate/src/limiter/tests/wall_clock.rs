@@ -42,10 +42,42 @@ fn a_fixed_window_follows_the_wall_clock_forward_only() {
     assert!(take(&desk, &["k a"]).allowed, "another window");
     clock.set_unix(START.unix);
     assert!(!take(&desk, &["k a"]).allowed, "still the newer window");
-    clock.advance(DAY);
-    assert!(!take(&desk, &["k a"]).allowed, "which it is now again");
-    clock.advance(DAY);
+    clock.advance(DAY - 1);
+    assert!(!take(&desk, &["k a"]).allowed, "until it has passed");
+    clock.advance(1);
+    assert!(take(&desk, &["k a"]).allowed, "and no longer");
+}
+
+#[test]
+fn a_step_inside_of_a_fixed_window_changes_nothing() {
+    let desk = desk(vec![rule("k", vec![fixed(1)])]);
+    let clock = desk.limiter().clock();
     assert!(take(&desk, &["k a"]).allowed);
+    clock.advance(DAY - 10 * SECOND);
+    clock.set_unix(START.unix + 30 * SECOND);
+    assert!(!take(&desk, &["k a"]).allowed);
+    clock.advance(DAY - 31 * SECOND);
+    assert!(!take(&desk, &["k a"]).allowed, "the wall clock is still in it");
+    clock.advance(SECOND);
+    assert!(take(&desk, &["k a"]).allowed);
+}
+
+#[test]
+fn a_shared_window_stepped_back_admits_nothing() {
+    let settings = memory::Settings { max_keys: 1, max_bytes: 1 << 20 };
+    let desk = limiter(vec![rule("k", vec![fixed(2)])], settings).desk(Door::Http);
+    let clock = desk.limiter().clock();
+    for key in ["k full", "k a", "k a"] {
+        assert!(take(&desk, &[key]).allowed);
+    }
+    clock.set_unix(START.unix + DAY);
+    assert!(take(&desk, &["k b"]).allowed, "shared, in another window");
+    clock.set_unix(START.unix);
+    assert!(!take(&desk, &["k a"]).allowed, "it has had its two of this day");
+    assert!(take(&desk, &["k full"]).allowed, "a key with a slot counts for itself");
+    clock.advance(DAY);
+    assert!(take(&desk, &["k b"]).allowed);
+    assert!(!take(&desk, &["k b"]).allowed);
 }
 
 #[test]

@@ -64,11 +64,22 @@ pub(crate) struct Address<'a> {
     pub(crate) long: bool,
     /// Whether a missing slot is made; otherwise a look at it is answered from a copy.
     pub(crate) creates: bool,
+    /// Whether it is asked what a use would meet: a full table is part of that answer.
+    pub(crate) peeks: bool,
     /// Whether uses of the rule are given back when they end.
     pub(crate) ends: bool,
-    /// Whether that is what is asked for: a key without a slot then means the shared count.
-    pub(crate) gives_back: bool,
+    /// Where uses that end were taken from, if that is what is asked for.
+    pub(crate) gives_back: Option<TakenFrom>,
     pub(crate) on_full: OnFull,
+}
+
+/// Where a use in flight was taken from: its end gives it back there and nowhere else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TakenFrom {
+    /// The key's own count.
+    Slot,
+    /// The count of the keys that had no slot.
+    Shared,
 }
 
 /// Where the body that a step is handed comes from.
@@ -231,7 +242,7 @@ impl Memory {
     ) -> R {
         let number = self.table.shard_of(at.hash);
         let mut shard = self.table.lock(number);
-        self.make_room_to_grow(&mut shard, at, &dead);
+        self.make_room(&mut shard, at, &dead);
         let found = find(&shard, at).or_else(|| self.admit(&mut shard, number, at, bucket, &dead));
         match found {
             Some(spot) if !at.long => step(&mut shard.entry(spot).body, Place::Own),
@@ -245,12 +256,16 @@ impl Memory {
                 self.account(before, body.held.heap_bytes());
                 result
             }
-            None if !at.creates => step(&mut self.fresh(number, at, bucket, &dead), Place::Own),
+            None if !at.creates => match self.would_deny(at) {
+                true => step(&mut Body::default(), Place::Denied),
+                false => step(&mut self.fresh(number, at, bucket, &dead), Place::Own),
+            },
             None if self.can_share(at) => {
                 let mut overflow = self.overflow[number].lock();
                 let body = overflow.entry(at.rule).or_insert_with(|| self.new_overflow(at, bucket));
                 let before = body.held.heap_bytes();
                 let result = step(body, Place::Shared);
+                body.held.share();
                 self.account(before, body.held.heap_bytes());
                 result
             }
@@ -279,7 +294,7 @@ impl Memory {
         };
         for at in addresses {
             let (number, shard) = &mut shards[shard_at(at.hash)];
-            self.make_room_to_grow(shard, at, &dead);
+            self.make_room(shard, at, &dead);
             if find(shard, at).is_none() {
                 self.admit(shard, *number, at, bucket, &dead);
             }
@@ -288,7 +303,9 @@ impl Memory {
         let mut seats = Vec::with_capacity(addresses.len());
         for at in addresses {
             let (number, shard) = &mut shards[shard_at(at.hash)];
-            let seat = match find(shard, at) {
+            // The end of a use that was shared does not concern the slot that its key has now.
+            let own = at.gives_back != Some(TakenFrom::Shared);
+            let seat = match find(shard, at).filter(|_| own) {
                 Some(_) if self.cannot_grow(at) => Seat::without_body(without_room(at)),
                 Some(spot) => {
                     let body = &mut shard.entry(spot).body;
@@ -296,12 +313,13 @@ impl Memory {
                     let held = mem::take(&mut body.held);
                     Seat::new(Body { held, tally: body.tally }, Place::Own)
                 }
+                None if self.would_deny(at) => Seat::without_body(Place::Denied),
                 None => self.seat_without_slot(*number, at, bucket, &dead),
             };
             seats.push(seat);
         }
         let result = step(&mut seats);
-        for (at, seat) in addresses.iter().zip(seats) {
+        for (at, mut seat) in addresses.iter().zip(seats) {
             let heap_after = seat.body.held.heap_bytes();
             let (number, shard) = &mut shards[shard_at(at.hash)];
             match seat.place {
@@ -313,6 +331,7 @@ impl Memory {
                     }
                 }
                 Place::Shared => {
+                    seat.body.held.share();
                     self.account(seat.heap, heap_after);
                     self.overflow[*number].lock().insert(at.rule, seat.body);
                 }
@@ -330,12 +349,18 @@ impl Memory {
         bucket: Bucket,
         dead: &impl Fn(&Body, bool) -> bool,
     ) -> Seat {
-        if at.gives_back && self.overflow[number].lock().contains_key(&at.rule) {
-            // Sharing keys have no slot while the shared count lives: the use was taken from it.
-        } else if !at.creates {
-            return Seat::new(self.fresh(number, at, bucket, dead), Place::Own);
-        } else if !self.can_share(at) {
-            return Seat::without_body(without_room(at));
+        match at.gives_back {
+            // What it was taken from is gone, and the use with it.
+            Some(TakenFrom::Slot) => return Seat::without_body(Place::Uncounted),
+            Some(TakenFrom::Shared) if !self.overflow[number].lock().contains_key(&at.rule) => {
+                return Seat::without_body(Place::Uncounted);
+            }
+            Some(TakenFrom::Shared) => {}
+            None if !at.creates => {
+                return Seat::new(self.fresh(number, at, bucket, dead), Place::Own);
+            }
+            None if !self.can_share(at) => return Seat::without_body(without_room(at)),
+            None => {}
         }
         let mut overflow = self.overflow[number].lock();
         let body = overflow.entry(at.rule).or_insert_with(|| self.new_overflow(at, bucket));
@@ -427,19 +452,35 @@ impl Memory {
         }
     }
 
-    /// Puts back a slot of an earlier process; `false` if there is no room or it is there.
-    pub(crate) fn restore(&self, at: &Address<'_>, body: Body) -> bool {
-        let mut shard = self.table.lock(self.table.shard_of(at.hash));
-        if find(&shard, at).is_some() || !self.has_room() {
-            return false;
+    /// Puts back a slot of an earlier process, or lets its key share where there is no room and
+    /// its rule says so. A key that is there already is left alone.
+    pub(crate) fn restore(
+        &self,
+        at: &Address<'_>,
+        body: Body,
+        join: impl Fn(&mut Held, &Held),
+    ) -> Place {
+        let number = self.table.shard_of(at.hash);
+        let mut shard = self.table.lock(number);
+        if find(&shard, at).is_some() {
+            return Place::Own;
         }
-        let slot = Slot { name: Name::new(at.name), body };
-        let heap = slot.name.heap_bytes() + slot.body.held.heap_bytes();
-        let restored = shard.insert(at.hash, slot, |slot| self.slot_hash(slot)).is_ok();
-        if restored {
-            self.account(0, heap);
+        let mut slot = Slot { name: Name::new(at.name), body };
+        if self.has_room() {
+            let heap = slot.name.heap_bytes() + slot.body.held.heap_bytes();
+            match shard.insert(at.hash, slot, |slot| self.slot_hash(slot)) {
+                Ok(_) => {
+                    self.account(0, heap);
+                    return Place::Own;
+                }
+                Err(back) => slot = back,
+            }
         }
-        restored
+        if at.on_full != OnFull::Share {
+            return without_room(at);
+        }
+        self.join_shared(number, &slot.body, &join);
+        Place::Shared
     }
 
     /// Forgets one key. `false` if it was not known.
@@ -468,18 +509,24 @@ impl Memory {
 
     /// Whether a use of this address would make a log longer although there are no bytes left.
     fn cannot_grow(&self, at: &Address<'_>) -> bool {
-        at.long && at.creates && self.bytes() >= self.max_bytes.load(Relaxed)
+        at.long && (at.creates || at.peeks) && self.bytes() >= self.max_bytes.load(Relaxed)
     }
 
-    /// Where a log may not grow for want of bytes, looks for dead ones to bury first.
+    /// Whether a new key that is only looked at would be refused for want of room.
+    fn would_deny(&self, at: &Address<'_>) -> bool {
+        at.peeks && at.on_full == OnFull::Deny && !self.has_room()
+    }
+
+    /// Where a log may not grow for want of bytes, or a look would be told that the table is
+    /// full, looks for dead ones to bury first.
     #[inline]
-    fn make_room_to_grow(
+    fn make_room(
         &self,
         shard: &mut Locked<'_, Slot>,
         at: &Address<'_>,
         dead: &impl Fn(&Body, bool) -> bool,
     ) {
-        if self.cannot_grow(at) {
+        if self.cannot_grow(at) || self.would_deny(at) {
             self.sweep_shard(shard, SWEEP_WHEN_FULL, true, dead);
         }
     }

@@ -54,22 +54,27 @@ impl Memory {
     }
 
     /// Puts back a shared count of an earlier process. Which keys it was for depended on that
-    /// process' hash, so every shard gets it; `stricter` keeps the one that allows less.
-    pub(crate) fn restore_shared(&self, body: &Body, stricter: impl Fn(&mut Held, &Held)) {
-        for overflow in &self.overflow {
-            let mut overflow = overflow.lock();
-            match overflow.get_mut(&body.tally.rule()) {
-                Some(there) => {
-                    let before = there.held.heap_bytes();
-                    stricter(&mut there.held, &body.held);
-                    self.account(before, there.held.heap_bytes());
-                }
-                None => {
-                    let copy = Body { held: body.held.copied(), tally: body.tally };
-                    self.account(0, copy.held.heap_bytes());
-                    overflow.insert(body.tally.rule(), copy);
-                    self.overflows.fetch_add(1, Relaxed);
-                }
+    /// process' hash, so every shard gets it.
+    pub(crate) fn restore_shared(&self, body: &Body, join: impl Fn(&mut Held, &Held)) {
+        (0..self.overflow.len()).for_each(|number| self.join_shared(number, body, &join));
+    }
+
+    /// Lets a key without a slot count with the others of its shard: `join` makes the shared
+    /// count hold for it too.
+    pub(super) fn join_shared(&self, number: usize, body: &Body, join: &impl Fn(&mut Held, &Held)) {
+        let mut overflow = self.overflow[number].lock();
+        match overflow.get_mut(&body.tally.rule()) {
+            Some(there) => {
+                let before = there.held.heap_bytes();
+                join(&mut there.held, &body.held);
+                self.account(before, there.held.heap_bytes());
+            }
+            None => {
+                let mut copy = Body { held: body.held.copied(), tally: body.tally };
+                copy.held.share();
+                self.account(0, copy.held.heap_bytes());
+                overflow.insert(body.tally.rule(), copy);
+                self.overflows.fetch_add(1, Relaxed);
             }
         }
     }

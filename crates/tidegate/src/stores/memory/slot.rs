@@ -66,6 +66,11 @@ impl Held {
         }
     }
 
+    /// Says that several keys count here.
+    pub(super) fn share(&mut self) {
+        self.states_mut().iter_mut().for_each(State::share);
+    }
+
     /// A copy for a slot that starts from this count.
     pub(crate) fn copied(&self) -> Self {
         match self {

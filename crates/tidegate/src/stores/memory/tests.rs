@@ -22,8 +22,9 @@ fn address<'a>(memory: &Memory, name: &'a [u8], limits: usize) -> Address<'a> {
         limits,
         long: true,
         creates: true,
+        peeks: false,
         ends: false,
-        gives_back: false,
+        gives_back: None,
         on_full: OnFull::Share,
     }
 }

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::task::JoinHandle;
 
-use super::super::connections::Lobby;
+use super::super::connections::{Bounds, Lobby};
 use super::super::host::Local;
 use super::super::router::Context;
 use super::House;
 
 fn connect(house: &House) -> (DuplexStream, JoinHandle<()>) {
     let (ours, theirs) = duplex(64 << 10);
-    let lobby: Arc<Lobby> = Lobby::new(Context::new(house.gate.clone()));
+    let lobby: Arc<Lobby> = Lobby::new(Context::new(house.gate.clone()), Bounds::default());
     let local = Local(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 7)));
     (ours, tokio::spawn(async move { lobby.converse(theirs, local).await }))
 }

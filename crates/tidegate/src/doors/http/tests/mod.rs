@@ -3,6 +3,7 @@
 mod api;
 mod bounds;
 mod connection;
+mod crowd;
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use axum::body::{Body, to_bytes};
 use axum::http::header::{CONTENT_TYPE, HOST};
 use axum::http::{HeaderMap, Request, StatusCode};
 use serde_json::Value;
-use tidegate_core::rules::{OnFull, OnStoreError, Pattern, Rule, RuleSet};
+use tidegate_core::rules::{Rule, RuleSet};
 use tidegate_core::time::{MINUTE, SECOND};
 use tidegate_core::{Algorithm, Limit, Now};
 use tower::ServiceExt;
@@ -32,19 +33,10 @@ fn rules() -> RuleSet {
     };
     let algorithm = Algorithm::InFlight { per_window: false };
     let in_flight = |amount| Limit { amount, period: 0, algorithm };
-    let rule = |name: &str, pattern: &str, limits| Rule {
-        name: name.into(),
-        pattern: Pattern::new(pattern),
-        limits,
-        shared: false,
-        shadow: false,
-        on_store_error: OnStoreError::Allow,
-        on_full: OnFull::Share,
-    };
     let rules = vec![
-        rule("ws-ip", "ws ip=*", vec![gcra(3)]),
-        rule("jobs", "jobs", vec![in_flight(2)]),
-        rule("both", "both *", vec![gcra(5), in_flight(1)]),
+        Rule::new("ws-ip", "ws ip=*", vec![gcra(3)]),
+        Rule::new("jobs", "jobs", vec![in_flight(2)]),
+        Rule::new("both", "both *", vec![gcra(5), in_flight(1)]),
     ];
     RuleSet::new(rules, None)
 }
