@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 use tidegate_core::limit::Limit;
-use tidegate_core::{Algorithm, Nanos, Now, Op, Verdict};
+use tidegate_core::{Algorithm, Nanos, Now, Op, Outcome, Verdict, algorithms};
 
 use crate::common::{Key, Step, Walk, config, periods, steps};
 
@@ -117,6 +117,18 @@ fn check_reset(key: &Key, now: Now, reset: Nanos) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+/// A take in one step is the same as a judgement and its own outcome, applied.
+fn check_take(key: &Key, cost: u64, now: Now) -> Result<(), TestCaseError> {
+    let (mut halves, mut whole) = (key.state.clone(), key.state.clone());
+    let op = Op::Take(cost);
+    let judgement = algorithms::judge(&key.limit, &halves, op, now);
+    let outcome = if judgement.allowed { Outcome::Granted } else { Outcome::Refused };
+    algorithms::apply(&key.limit, &mut halves, op, &judgement, outcome, now);
+    prop_assert_eq!(algorithms::take(&key.limit, &mut whole, cost, now), judgement);
+    prop_assert_eq!(whole, halves);
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(config(1500))]
 
@@ -152,6 +164,19 @@ proptest! {
             }
             prop_assert_eq!(kept.ask(op, now), dropped.ask(op, now));
             dropped.forget(now);
+        }
+    }
+
+    #[test]
+    fn a_take_in_one_step_is_a_judgement_applied(
+        limit in limits(), steps in steps(true, true),
+    ) {
+        let mut key = Key::new(limit.amount, limit.period, limit.algorithm);
+        let mut walk = walk(&limit);
+        for step in &steps {
+            let now = walk.step(step);
+            check_take(&key, step.cost, now)?;
+            key.ask(op(&limit, step, now), now);
         }
     }
 

@@ -98,7 +98,7 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..100_000 {
-                        let mut both = lock.lock();
+                        let both = &mut *lock.lock();
                         both.0 += 1;
                         both.1 = both.0;
                     }

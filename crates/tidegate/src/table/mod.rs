@@ -23,9 +23,9 @@ use self::cells::Cells;
 use self::lock::{Guard, Lock};
 
 /// Shards for each core: enough that loops seldom meet.
-const SHARDS_PER_CORE: usize = 512;
+const SHARDS_PER_CORE: usize = 256;
 /// The most shards.
-const SHARDS_MAX: usize = 4096;
+const SHARDS_MAX: usize = 2048;
 /// A shard is worth its lock from about so many slots on.
 const SHARD_SLOTS_MIN: usize = 4096;
 /// The cells of an index before its first growth.
@@ -38,6 +38,9 @@ pub(crate) const ENTRIES_MAX: usize = (1 << 30) - 2;
 /// A sharded table of `E`.
 pub(crate) struct Table<E> {
     shards: Box<[Shard]>,
+    /// The cells of each shard's index less one. Apart from the locks: a batch looks here well
+    /// before it needs the lock, whose line another core may have.
+    masks: Box<[AtomicU32]>,
     cells: Cells,
     /// The most cells of a shard's index.
     cells_max: usize,
@@ -51,8 +54,6 @@ pub(crate) struct Table<E> {
 #[repr(align(64))]
 struct Shard {
     slots: Lock<Slots>,
-    /// The cells of its index less one.
-    mask: AtomicU32,
 }
 
 struct Slots {
@@ -79,14 +80,13 @@ impl<E> Table<E> {
         let slack = if shards == 1 { 0 } else { 8 * (mean as f64).sqrt() as usize + 64 };
         let cells_max = ((mean + slack) * 8 / 7 + 1).next_power_of_two().max(CELLS_MIN);
         let shards: Box<[Shard]> = (0..shards)
-            .map(|_| Shard {
-                slots: Lock::new(Slots { free: Vec::new(), cursor: 0, len: 0 }),
-                mask: AtomicU32::new(CELLS_MIN as u32 - 1),
-            })
+            .map(|_| Shard { slots: Lock::new(Slots { free: Vec::new(), cursor: 0, len: 0 }) })
             .collect();
+        let masks = shards.iter().map(|_| AtomicU32::new(CELLS_MIN as u32 - 1)).collect();
         Self {
             cells: Cells::new(shards.len(), CELLS_MIN, cells_max),
             shards,
+            masks,
             cells_max,
             place_bits: usize::BITS - (max + 1).leading_zeros(),
             len: AtomicUsize::new(0),
@@ -106,7 +106,7 @@ impl<E> Table<E> {
 
     /// Index cells in use by all shards, occupied or not.
     pub(crate) fn cells(&self) -> usize {
-        self.shards.iter().map(|shard| shard.mask.load(Relaxed) as usize + 1).sum()
+        self.masks.iter().map(|mask| mask.load(Relaxed) as usize + 1).sum()
     }
 
     /// Which shard holds entries of this hash.
@@ -117,7 +117,7 @@ impl<E> Table<E> {
 
     #[inline]
     fn cells_of(&self, shard: usize) -> &[AtomicU32] {
-        self.cells.of(shard, self.shards[shard].mask.load(Relaxed) as usize + 1)
+        self.cells.of(shard, self.masks[shard].load(Relaxed) as usize + 1)
     }
 
     /// The cell that names `place` for an entry of this hash.
@@ -340,7 +340,7 @@ impl<'a, E> Locked<'a, E> {
         let before = self.cells();
         let used: Vec<u32> =
             before.iter().map(|cell| cell.swap(0, Relaxed)).filter(|cell| *cell != 0).collect();
-        self.table.shards[self.shard].mask.store(doubled as u32 - 1, Relaxed);
+        self.table.masks[self.shard].store(doubled as u32 - 1, Relaxed);
         self.table.cells.left(before.len());
         for cell in used {
             self.index(hash_of(self.named_by(cell)), cell);
