@@ -231,8 +231,8 @@ impl Memory {
         Some(step(&mut shard.entry(spot).body))
     }
 
-    /// One atomic step over one slot, whether there is one or not. `dead` tells which bodies may go, and whether the table is
-    /// pressed for room when it asks.
+    /// One atomic step over one slot, whether there is one or not. `dead` tells which bodies may
+    /// go, and whether the table is pressed for room when it asks.
     pub(crate) fn one<R>(
         &self,
         at: &Address<'_>,
