@@ -125,6 +125,33 @@ impl ConnectionRecord {
         append_all(out, &figures);
         append_all(out, &counts);
     }
+
+    /// Reads a record. A transport that is unknown reads as TCP.
+    #[must_use]
+    pub fn read(bytes: &[u8; CONNECTION_BYTES]) -> Self {
+        let mut rest = Fields(bytes);
+        let id = rest.bytes();
+        let [_client, transport, ip_version] = rest.bytes();
+        let mut record = Self {
+            id,
+            transport: if transport == 1 { Transport::Unix } else { Transport::Tcp },
+            ip_version,
+            address: rest.bytes(),
+            port: u16::from_le_bytes(rest.bytes()),
+            connected_at_ns: rest.number(),
+            read_bytes: rest.number(),
+            written_bytes: rest.number(),
+            published_bytes: rest.number(),
+            received_bytes: rest.number(),
+            allocated_bytes: rest.number(),
+            consumed_bytes: rest.number(),
+            requests: [0; Kind::COUNT],
+        };
+        for kind in CONNECTION_ORDER {
+            record.requests[kind.index()] = rest.number();
+        }
+        record
+    }
 }
 
 /// A count since the start, and over the last full minute.
@@ -197,6 +224,49 @@ impl Info {
             ],
         );
         out.extend_from_slice(&self.version);
+    }
+
+    /// Reads what stands behind the status of an INFO.
+    #[must_use]
+    pub fn read(bytes: &[u8; INFO_BYTES]) -> Self {
+        let mut rest = Fields(bytes);
+        let mut info = Self { now_s: rest.number(), requests: rest.rate(), ..Self::default() };
+        for kind in INFO_ORDER {
+            info.kinds[kind.index()] = rest.rate();
+        }
+        info.read_bytes = rest.rate();
+        info.written_bytes = rest.rate();
+        info.keys = rest.number();
+        info.counters = rest.number();
+        info.buffers = rest.number();
+        info.counter_bytes = rest.number();
+        info.buffer_bytes = rest.number();
+        info.subscriptions = rest.number();
+        info.channels = rest.number();
+        info.started_at_ns = rest.number();
+        info.connections = rest.number();
+        info.version = rest.bytes();
+        info
+    }
+}
+
+/// The fields of a record, taken one behind the other. Whoever takes more than there are gets
+/// zeroes; the lengths are fixed, and a test reads every field back.
+struct Fields<'a>(&'a [u8]);
+
+impl Fields<'_> {
+    fn bytes<const LEN: usize>(&mut self) -> [u8; LEN] {
+        let (field, rest) = self.0.split_first_chunk().unwrap_or((&[0; LEN], &[]));
+        self.0 = rest;
+        *field
+    }
+
+    fn number(&mut self) -> u64 {
+        u64::from_le_bytes(self.bytes())
+    }
+
+    fn rate(&mut self) -> Rate {
+        Rate { total: self.number(), per_minute: self.number() }
     }
 }
 

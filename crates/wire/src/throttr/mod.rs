@@ -6,10 +6,12 @@
 //! - [`reply`]: the server's answers, appended to the caller's buffer
 //! - [`fragments`]: the answers that list, written one fragment at a time
 //! - [`figures`]: what INFO, CONNECTION and CONNECTIONS tell
+//! - [`ask`]: the client's side: reading replies
 //!
 //! Integers are little-endian. N is 1, 2, 4 or 8 bytes, belongs to the listener and is never
 //! announced. Parsing borrows from the buffer and allocates nothing, whatever a length declares.
 
+pub mod ask;
 pub mod figures;
 pub mod fragments;
 mod kind;

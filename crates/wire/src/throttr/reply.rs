@@ -8,7 +8,11 @@ use super::figures::{ConnectionRecord, Info};
 use super::kind::type_byte;
 use super::value::{Unit, ValueSize, for_size, put, saturated};
 
+pub(super) const FAILURE: u8 = 0;
 pub(super) const SUCCESS: u8 = 1;
+
+/// Bytes of a [`subscriber`].
+pub(super) const SUBSCRIBER_BYTES: usize = ID_BYTES + 3 * 8;
 
 /// A status byte alone: the whole answer to INSERT, UPDATE, PURGE, SET, SUBSCRIBE, UNSUBSCRIBE and
 /// PUBLISH, the failure of any other request, and what precedes the reply to an EVENT's payload.

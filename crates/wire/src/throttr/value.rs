@@ -222,3 +222,8 @@ pub(super) fn put(out: &mut Vec<u8>, size: ValueSize, number: u64) {
     let bytes = number.min(size.max()).to_le_bytes();
     out.extend_from_slice(&bytes[..size.bytes()]);
 }
+
+/// The number in all of `bytes`, of which there are at most eight.
+pub(super) fn number_of(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
+}

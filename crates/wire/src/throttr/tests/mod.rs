@@ -1,10 +1,13 @@
 //! The codec against the protocol page: its own examples, byte for byte.
 
+mod replies;
+mod requests;
+
 use super::*;
 
 const SIZE: ValueSize = ValueSize::Bits16;
 
-fn bytes(hex: &str) -> Vec<u8> {
+pub(super) fn bytes(hex: &str) -> Vec<u8> {
     hex.split_whitespace().map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect()
 }
 
