@@ -212,7 +212,8 @@ proptest! {
             Request::Subscribe { channel: b"" },
             Request::Publish { channel: b"", payload: b"" },
         ] {
-            whole(&written(|out| reply::status(out, success)), size, request, Piece::Status(success));
+            let bytes = written(|out| reply::status(out, success));
+            whole(&bytes, size, request, Piece::Status(success));
         }
         for request in [QUERY, GET, Request::Connection { id }, Request::Channel { channel: b"" }] {
             whole(&[0], size, request, Piece::Status(false));
@@ -514,6 +515,10 @@ fn broken_replies() {
     check(&[1, 7, 1, 1], Some(GET), BrokenReply::Unit(7));
     check(&[1, 1, 1, 11], Some(GET), BrokenReply::ValueTooLong(11));
     check(&[0x19, 0, 11], None, BrokenReply::ValueTooLong(11));
+    let mut reader = Reader::new(size, 10);
+    let longest = [1, 1, 1, 10, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9];
+    let read = reader.next(&longest, expected(GET, size));
+    assert!(matches!(read, Incoming::Piece { bytes: 14, last: true, .. }));
 
     let list = expected(Request::List, size);
     let after_head = |fragment: &str| {
@@ -523,6 +528,8 @@ fn broken_replies() {
     };
     assert!(after_head("02 00 00 00 00 00 00 00  01 00 00 00 00 00 00 00"));
     assert!(after_head("01 00 00 00 00 00 00 00  ff ff ff ff ff ff ff ff"));
-    assert!(after_head("01 00 00 00 00 00 00 00  00 00 10 00 00 00 00 00"));
+    // 5461 rows of 12 bytes are just below the bound of 64 KiB.
+    assert!(after_head("01 00 00 00 00 00 00 00  56 15 00 00 00 00 00 00"));
+    assert!(!after_head("01 00 00 00 00 00 00 00  55 15 00 00 00 00 00 00"));
     assert!(!after_head("01 00 00 00 00 00 00 00  01 00 00 00 00 00 00 00"));
 }

@@ -154,7 +154,8 @@ proptest! {
                 prop_assert!(0 < used && used <= bytes.len());
                 let mut again = Vec::new();
                 request.encode(size, &mut again).unwrap();
-                prop_assert_eq!(parse(&again, size, value_max), Front::Request { request, bytes: used });
+                let expected = Front::Request { request, bytes: used };
+                prop_assert_eq!(parse(&again, size, value_max), expected);
             }
             Front::Incomplete => prop_assert!(bytes.len() < request_bytes_max(size, value_max)),
             Front::Broken(_) => {}
