@@ -248,7 +248,11 @@ impl Reader {
     pub fn next<'a>(&mut self, bytes: &'a [u8], expected: Option<Expected>) -> Incoming<'a> {
         let Some(&first) = bytes.first() else { return Incoming::Incomplete };
         let read = match (self.inside, expected) {
-            (Inside::Nothing, _) if first == type_byte::EVENT => return self.event(bytes),
+            // A status cannot be mistaken for it, so it may also stand behind that of an EVENT
+            // whose payload published to this very connection.
+            (Inside::Nothing | Inside::Event, _) if first == type_byte::EVENT => {
+                return self.event(bytes);
+            }
             (_, None) => Err(BrokenReply::Unasked(first)),
             (Inside::Nothing, Some(expected)) if expected.in_event => match first {
                 SUCCESS => Ok(Some((Piece::Executed, 1, Inside::Event))),

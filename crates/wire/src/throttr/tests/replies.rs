@@ -480,6 +480,8 @@ fn replies_to_events() {
     let mut reader = Reader::new(size, 0);
     let executed = Incoming::Piece { piece: Piece::Executed, bytes: 1, last: false };
     assert_eq!(reader.next(&[1, 1, 7, 4, 9], expected), executed);
+    let pushed = Incoming::Event { channel: b"c", payload: b"", bytes: 4 };
+    assert_eq!(reader.next(&[0x19, 1, 0, b'c', 1], expected), pushed);
     let piece = Piece::Counter { quota: 7, unit: Unit::Seconds, left: 9 };
     assert_eq!(
         reader.next(&[1, 7, 4, 9], expected),
