@@ -269,6 +269,11 @@ async fn the_longest_pipeline() {
     let ((all, last), ()) = tokio::join!(asks, answers);
     assert_eq!(all.unwrap(), vec![Reply::Status(true); PIPELINE_MAX]);
     assert!(!last.unwrap());
+    // What was answered is no longer in flight.
+    let write = |out: &mut Vec<u8>| reply::status(out, true);
+    let request = Request::Purge { key: b"k" };
+    let (got, ()) = tokio::join!(client.purge(b"k"), peer.answer(request, write));
+    assert!(got.unwrap());
 }
 
 /// A value as long as the settings allow, far longer than the first buffer.
