@@ -4,7 +4,10 @@
 //! the business of `tidegate-wire`; limits are the server's.
 //!
 //! - [`text`]: the UDP text protocol
+//! - [`throttr`]: the binary record protocol, over TCP and Unix sockets
 
 pub mod text;
+pub mod throttr;
 
 pub use text::TextClient;
+pub use throttr::ThrottrClient;

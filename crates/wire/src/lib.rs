@@ -6,5 +6,7 @@
 //! door's `Y` means *over*) stop here.
 //!
 //! - [`text`]: the UDP text protocol: `over_limit ws ip=1.2.3.4`
+//! - [`throttr`]: the binary record protocol over byte streams, with pub/sub and introspection
 
 pub mod text;
+pub mod throttr;
