@@ -5,6 +5,7 @@
 //! - [`doors`]: one folder for each protocol; a door turns requests into keys
 //! - [`limiter`]: rules, slots, verdicts; what every door asks
 //! - [`stores`]: where keys are remembered
+//! - [`records`]: counters and buffers with a time to live, beside the limiter
 //! - [`uses`]: uses in flight that somebody will give back
 //! - [`metrics`]: what is counted
 //! - [`clock`]: the only room that reads a clock
@@ -22,6 +23,7 @@ pub mod doors;
 pub mod limiter;
 pub mod logs;
 pub mod metrics;
+pub mod records;
 pub mod reload;
 pub mod server;
 pub mod shutdown;
