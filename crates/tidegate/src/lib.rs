@@ -6,6 +6,7 @@
 //! - [`limiter`]: rules, slots, verdicts; what every door asks
 //! - [`stores`]: where keys are remembered
 //! - [`records`]: counters and buffers with a time to live, beside the limiter
+//! - `table`, `budget`: what both are kept in, and the bytes that they share
 //! - [`uses`]: uses in flight that somebody will give back
 //! - [`metrics`]: what is counted
 //! - [`clock`]: the only room that reads a clock
@@ -16,6 +17,7 @@
 //! - [`cli`], [`logs`]: the command line, and what it writes to standard error
 
 pub mod admin;
+mod budget;
 pub mod cli;
 pub mod clock;
 pub mod config;

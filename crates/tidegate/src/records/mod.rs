@@ -28,8 +28,11 @@ pub use self::listing::Listed;
 pub use self::record::Kind;
 use self::record::{Record, Value};
 pub use self::room::Size;
+use self::room::{Books, Footprint};
 pub use self::tally::Stat;
 use self::tally::Use;
+use crate::budget::Budget;
+use crate::limiter::Limiter;
 use crate::table::{Locked, Spot, Table};
 
 /// The longest key, in bytes.
@@ -107,12 +110,7 @@ pub struct Records {
     max_records: AtomicUsize,
     /// The most records that the table was made for.
     reserved_records: usize,
-    max_bytes: AtomicUsize,
-    /// Bytes outside of the table's slots.
-    heap: AtomicUsize,
-    buffers: AtomicUsize,
-    /// What of the heap belongs to buffers and their keys.
-    buffer_heap: AtomicUsize,
+    books: Books,
     swept: AtomicUsize,
 }
 
@@ -120,21 +118,29 @@ impl Records {
     /// No records, and these bounds.
     #[must_use]
     pub fn new(settings: Settings) -> Arc<Self> {
+        let budget = Arc::new(Budget::new(settings.max_bytes));
+        Self::with(settings.max_records, Books::new(budget, None))
+    }
+
+    /// No records yet; their bytes and those of the limiter's keys are bounded together.
+    #[must_use]
+    pub fn beside(limiter: &Arc<Limiter>, max_records: usize) -> Arc<Self> {
+        Self::with(max_records, Books::new(limiter.budget().clone(), Some(limiter.clone())))
+    }
+
+    fn with(max_records: usize, books: Books) -> Arc<Self> {
         // Keys are chosen by strangers: without a secret seed they could all be made to collide.
         let seed = getrandom::u64().unwrap_or(0x7265_636f_7264_7321);
         let shared = getrandom::u64().unwrap_or(0x7468_726f_7474_6c65);
         // The shared part is made once for each table, and a process has one: nothing leaks.
         let shared: &'static SharedSeed = Box::leak(Box::new(SharedSeed::from_u64(shared)));
         Arc::new(Self {
-            table: Table::new(room::capacity(settings.max_records)),
+            table: Table::new(room::capacity(max_records)),
             hasher: SeedableRandomState::with_seed(seed, shared),
             sequence: AtomicU64::new(0),
-            max_records: settings.max_records.into(),
-            reserved_records: settings.max_records,
-            max_bytes: settings.max_bytes.into(),
-            heap: AtomicUsize::new(0),
-            buffers: AtomicUsize::new(0),
-            buffer_heap: AtomicUsize::new(0),
+            max_records: max_records.into(),
+            reserved_records: max_records,
+            books,
             swept: AtomicUsize::new(0),
         })
     }
@@ -245,15 +251,14 @@ impl Records {
             self.remove(&mut shard, spot);
             return true;
         }
-        let (before, after) = (record.heap_bytes(), record.name.heap_bytes() + value.heap_bytes());
-        if !self.can_grow(before, after) {
+        let after = Footprint::new(&record.name, &value);
+        if !self.books.change(Some(record.footprint()), Some(after)) {
             return false;
         }
         let old = mem::replace(&mut record.value, value);
         record.expiry = life.expiry(now);
         record.unit = life.unit;
         record.count(Use::Write, now);
-        self.account(Some((Kind::Buffer, before)), Some((Kind::Buffer, after)));
         drop(shard);
         drop(old);
         true

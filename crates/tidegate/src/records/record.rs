@@ -5,6 +5,7 @@
 use tidegate_core::{Nanos, Now};
 
 use super::life::{Life, Unit};
+use super::room::Footprint;
 use super::tally::{Minute, Minutes, Stat, Use};
 
 /// What kind a record is.
@@ -102,9 +103,9 @@ impl Record {
         }
     }
 
-    /// Bytes held outside of the record.
-    pub(super) fn heap_bytes(&self) -> usize {
-        self.name.heap_bytes() + self.value.heap_bytes()
+    /// What it takes.
+    pub(super) fn footprint(&self) -> Footprint {
+        Footprint::new(&self.name, &self.value)
     }
 }
 

@@ -3,12 +3,15 @@
 //! No lock is held for more than a bounded number of cells, however many records expire at once.
 
 use std::mem;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use tidegate_core::Now;
 
 use super::record::{Kind, Name, Record, Value};
 use super::{Life, Records, Settings};
+use crate::budget::Budget;
+use crate::limiter::Limiter;
 use crate::table::{Locked, Spot};
 
 /// Cells looked at for each new record, so that dead ones are found faster than new ones come.
@@ -36,9 +39,77 @@ pub struct Size {
     pub cells: usize,
 }
 
+impl Size {
+    /// Records of either kind.
+    #[must_use]
+    pub fn records(&self) -> usize {
+        self.counters + self.buffers
+    }
+
+    /// Bytes that all of them take.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.counter_bytes + self.buffer_bytes
+    }
+}
+
 /// The places to ask of a table for so many records: shards keep a few places for themselves.
 pub(super) fn capacity(max_records: usize) -> usize {
     max_records.saturating_add(max_records / 16).saturating_add(128)
+}
+
+/// What the records take, and whether there may be more of it.
+pub(super) struct Books {
+    budget: Arc<Budget>,
+    /// Whose keys share the budget.
+    limiter: Option<Arc<Limiter>>,
+    buffers: AtomicUsize,
+    buffer_bytes: AtomicUsize,
+}
+
+/// What one record takes, all included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Footprint {
+    kind: Kind,
+    bytes: usize,
+}
+
+impl Footprint {
+    pub(super) fn new(name: &Name, value: &Value) -> Self {
+        let bytes = SLOT_BYTES + name.heap_bytes() + value.heap_bytes();
+        Self { kind: value.kind(), bytes }
+    }
+}
+
+impl Books {
+    pub(super) fn new(budget: Arc<Budget>, limiter: Option<Arc<Limiter>>) -> Self {
+        let (buffers, buffer_bytes) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Self { budget, limiter, buffers, buffer_bytes }
+    }
+
+    /// Books that a record became another one, came, or went. `false`, and nothing booked, if
+    /// that would take more bytes than there are.
+    pub(super) fn change(&self, before: Option<Footprint>, after: Option<Footprint>) -> bool {
+        let bytes = |side: Option<Footprint>| side.map_or(0, |footprint| footprint.bytes);
+        if bytes(after) > bytes(before) {
+            let keys = self.limiter.as_ref().map_or(0, |limiter| limiter.bytes());
+            if !self.budget.take(bytes(after) - bytes(before), keys) {
+                return false;
+            }
+        } else if bytes(before) > bytes(after) {
+            self.budget.give_back(bytes(before) - bytes(after));
+        }
+        let buffer = |side: &Footprint| side.kind == Kind::Buffer;
+        if let Some(footprint) = before.filter(buffer) {
+            self.buffers.fetch_sub(1, Relaxed);
+            self.buffer_bytes.fetch_sub(footprint.bytes, Relaxed);
+        }
+        if let Some(footprint) = after.filter(buffer) {
+            self.buffers.fetch_add(1, Relaxed);
+            self.buffer_bytes.fetch_add(footprint.bytes, Relaxed);
+        }
+        true
+    }
 }
 
 impl Records {
@@ -48,7 +119,7 @@ impl Records {
             return false;
         }
         self.max_records.store(settings.max_records, Relaxed);
-        self.max_bytes.store(settings.max_bytes, Relaxed);
+        self.books.budget.set_max_bytes(settings.max_bytes);
         true
     }
 
@@ -63,6 +134,7 @@ impl Records {
             self.sweep_shard(&mut shard, SWEEP_STRIDE, now, |record| dead.push(record));
             drop(shard);
             removed += dead.len();
+            // What they held is freed while nobody waits.
             dead.clear();
         }
         removed
@@ -71,14 +143,13 @@ impl Records {
     /// How many records there are, and what they take.
     #[must_use]
     pub fn size(&self) -> Size {
-        let buffers = self.buffers.load(Relaxed);
-        let counters = self.table.len().saturating_sub(buffers);
-        let (heap, buffer_heap) = (self.heap.load(Relaxed), self.buffer_heap.load(Relaxed));
+        let buffers = self.books.buffers.load(Relaxed);
+        let buffer_bytes = self.books.buffer_bytes.load(Relaxed);
         Size {
-            counters,
+            counters: self.table.len().saturating_sub(buffers),
             buffers,
-            counter_bytes: counters * SLOT_BYTES + heap.saturating_sub(buffer_heap),
-            buffer_bytes: buffers * SLOT_BYTES + buffer_heap,
+            counter_bytes: self.books.budget.records().saturating_sub(buffer_bytes),
+            buffer_bytes,
             cells: self.table.cells(),
         }
     }
@@ -100,40 +171,55 @@ impl Records {
             // It has expired before anybody can ask for it.
             return true;
         }
-        if let Some(spot) = found {
-            let record = shard.entry(spot);
-            let before = (record.value.kind(), record.heap_bytes());
-            let after = (value.kind(), record.name.heap_bytes() + value.heap_bytes());
-            if !self.can_grow(before.1, after.1) {
-                return false;
-            }
-            let name = mem::replace(&mut record.name, Name::new(&[]));
-            *record = Record::new(name, value, life, self.sequence.fetch_add(1, Relaxed), now);
-            self.account(Some(before), Some(after));
-            return true;
+        let Some(spot) = found else {
+            let name = Name::new(key);
+            let record = Record::new(name, value, life, self.sequence.fetch_add(1, Relaxed), now);
+            return self.add(shard, hash, record, now);
+        };
+        let record = shard.entry(spot);
+        let before = record.footprint();
+        if !self.books.change(Some(before), Some(Footprint::new(&record.name, &value))) {
+            return false;
         }
+        let name = mem::replace(&mut record.name, Name::new(&[]));
+        *record = Record::new(name, value, life, self.sequence.fetch_add(1, Relaxed), now);
+        true
+    }
+
+    /// Adds a record whose key has none, sweeping a little first. `false` if there is no room.
+    pub(super) fn add(
+        &self,
+        shard: &mut Locked<'_, Record>,
+        hash: u64,
+        record: Record,
+        now: Now,
+    ) -> bool {
         self.sweep_shard(shard, SWEEP_PER_INSERT, now, drop);
-        let name = Name::new(key);
-        let heap = name.heap_bytes() + value.heap_bytes();
-        if !self.has_room(heap) {
+        let footprint = record.footprint();
+        let most = self.max_records.load(Relaxed);
+        let fits = || self.table.len() < most && self.books.change(None, Some(footprint));
+        if !fits() {
             self.sweep_shard(shard, SWEEP_WHEN_FULL, now, drop);
-            if !self.has_room(heap) {
+            if !fits() {
                 return false;
             }
         }
-        let kind = value.kind();
-        let record = Record::new(name, value, life, self.sequence.fetch_add(1, Relaxed), now);
-        let made = shard.insert(hash, record, |record| self.hash_of(record)).is_ok();
-        if made {
-            self.account(None, Some((kind, heap)));
+        let Ok(spot) = shard.insert(hash, record, |record| self.hash_of(record)) else {
+            self.books.change(Some(footprint), None);
+            return false;
+        };
+        if self.table.len() > most {
+            // Another loop had the last place at the same time.
+            self.remove(shard, spot);
+            return false;
         }
-        made
+        true
     }
 
     /// Takes a record out.
     pub(super) fn remove(&self, shard: &mut Locked<'_, Record>, spot: Spot) -> Record {
         let record = shard.remove(spot, |record| self.hash_of(record));
-        self.account(Some((record.value.kind(), record.heap_bytes())), None);
+        self.books.change(Some(record.footprint()), None);
         record
     }
 
@@ -149,46 +235,9 @@ impl Records {
             |record| self.hash_of(record),
             |record| record.expired(now),
             |record| {
-                self.account(Some((record.value.kind(), record.heap_bytes())), None);
+                self.books.change(Some(record.footprint()), None);
                 buried(record);
             },
         );
-    }
-
-    /// Whether a record may come to hold `after` bytes where it held `before`.
-    pub(super) fn can_grow(&self, before: usize, after: usize) -> bool {
-        after <= before || self.bytes() + (after - before) <= self.max_bytes.load(Relaxed)
-    }
-
-    fn has_room(&self, heap: usize) -> bool {
-        self.table.len() < self.max_records.load(Relaxed)
-            && self.bytes() + SLOT_BYTES + heap <= self.max_bytes.load(Relaxed)
-    }
-
-    fn bytes(&self) -> usize {
-        self.table.len() * SLOT_BYTES + self.heap.load(Relaxed)
-    }
-
-    /// Books that a record of a kind and so many bytes outside of its slot became another one,
-    /// came, or went.
-    pub(super) fn account(&self, before: Option<(Kind, usize)>, after: Option<(Kind, usize)>) {
-        let heap = |side: Option<(Kind, usize)>| side.map_or(0, |(_, heap)| heap);
-        let buffer = |side: Option<(Kind, usize)>| side.filter(|(kind, _)| *kind == Kind::Buffer);
-        let changes = [
-            (&self.heap, heap(before), heap(after)),
-            (&self.buffer_heap, heap(buffer(before)), heap(buffer(after))),
-            (
-                &self.buffers,
-                usize::from(buffer(before).is_some()),
-                usize::from(buffer(after).is_some()),
-            ),
-        ];
-        for (figure, before, after) in changes {
-            if after > before {
-                figure.fetch_add(after - before, Relaxed);
-            } else if before > after {
-                figure.fetch_sub(before - after, Relaxed);
-            }
-        }
     }
 }

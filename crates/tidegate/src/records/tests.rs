@@ -53,7 +53,7 @@ impl Room {
     }
     fn keys(&self, now: Now) -> Vec<String> {
         let listed = self.0.list(now).into_iter();
-        listed.map(|record| String::from_utf8_lossy(&record.key).into_owned()).collect()
+        listed.map(|record| String::from_utf8_lossy(record.key()).into_owned()).collect()
     }
 }
 
