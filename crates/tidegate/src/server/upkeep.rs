@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
@@ -9,6 +10,7 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use crate::config::file::SnapshotTable;
 use crate::limiter::Limiter;
+use crate::records::Records;
 use crate::snapshot::Snapshot;
 
 /// How often the table is swept.
@@ -17,18 +19,25 @@ const SWEEP_EVERY: Duration = Duration::from_secs(1);
 const SWEEPS_PER_ROUND: usize = 60;
 /// The fewest slots that a sweep looks at.
 const SWEEP_SLOTS_MIN: usize = 4096;
+/// Slots that a sweep looks at in one go, well within what a request is used to wait.
+const SWEEP_SLICE: usize = 256;
+/// What a sweep leaves to others after each slice.
+const SWEEP_PAUSE: Duration = Duration::from_micros(500);
+/// A slice in which one of so many slots was dead calls for more of the same.
+const SWEEP_RICH: usize = 8;
 
 /// Runs beside the doors. A turn is short: the work itself is done on threads for blocking work,
 /// one of each kind at a time.
 pub(super) struct Upkeep {
     limiter: Arc<Limiter>,
+    records: Arc<Records>,
     sweep: Chore,
     snapshot: Option<(SnapshotTable, Chore)>,
 }
 
 impl Upkeep {
-    pub(super) fn new(limiter: Arc<Limiter>) -> Self {
-        Self { limiter, sweep: Chore::new(SWEEP_EVERY), snapshot: None }
+    pub(super) fn new(limiter: Arc<Limiter>, records: Arc<Records>) -> Self {
+        Self { limiter, records, sweep: Chore::new(SWEEP_EVERY), snapshot: None }
     }
 
     /// Reads back what an earlier process wrote. A file that cannot be used is told and left
@@ -68,15 +77,15 @@ impl Upkeep {
 
     /// Waits for whatever is due next and begins it. Giving up waiting loses nothing.
     pub(super) async fn turn(&mut self) {
-        let Self { limiter, sweep, snapshot } = self;
-        let limiter = limiter.clone();
+        let Self { limiter, records, sweep, snapshot } = self;
+        let (limiter, records) = (limiter.clone(), records.clone());
         match snapshot {
             None => {
                 sweep.due().await;
-                sweep.begin(move || sweep_some(&limiter));
+                sweep.begin(move || sweep_some(&limiter, &records));
             }
             Some((table, chore)) => tokio::select! {
-                () = sweep.due() => sweep.begin(move || sweep_some(&limiter)),
+                () = sweep.due() => sweep.begin(move || sweep_some(&limiter, &records)),
                 () = chore.due() => {
                     let path = table.path.clone();
                     chore.begin(move || write(&limiter, &path));
@@ -96,8 +105,22 @@ impl Upkeep {
     }
 }
 
-fn sweep_some(limiter: &Limiter) {
+fn sweep_some(limiter: &Limiter, records: &Records) {
     limiter.sweep((limiter.size().total / SWEEPS_PER_ROUND).max(SWEEP_SLOTS_MIN));
+    sweep_records(records.size().cells, |slice| records.sweep(slice, limiter.clock().now()));
+}
+
+/// Sweeps a share of so many cells, and up to all of them where many records turn out to be dead:
+/// those of one moment often expire in one moment, too. In slices, so that a core is never taken
+/// from a door for long.
+fn sweep_records(cells: usize, mut sweep: impl FnMut(usize) -> usize) {
+    let share = (cells / SWEEPS_PER_ROUND).max(SWEEP_SLOTS_MIN).min(cells);
+    let (mut looked, mut rich) = (0, false);
+    while looked < share || rich && looked < cells {
+        rich = sweep(SWEEP_SLICE) >= SWEEP_SLICE / SWEEP_RICH;
+        looked += SWEEP_SLICE;
+        thread::sleep(SWEEP_PAUSE);
+    }
 }
 
 fn write(limiter: &Limiter, path: &Path) {
