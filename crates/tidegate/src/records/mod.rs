@@ -5,6 +5,7 @@
 //! sweep. A live record is never evicted: when the bounds are reached, new keys are refused. It
 //! knows no protocol: doors bring keys, numbers and the time.
 
+mod keep;
 mod life;
 mod listing;
 mod record;
@@ -23,6 +24,7 @@ use foldhash::quality::SeedableRandomState;
 use tidegate_core::key::same;
 use tidegate_core::{Nanos, Now};
 
+pub(crate) use self::keep::{Kept, KeptValue};
 pub use self::life::{Life, Unit};
 pub use self::listing::Listed;
 pub use self::record::Kind;
@@ -252,9 +254,7 @@ impl Records {
             return true;
         }
         let after = Footprint::new(&record.name, &value);
-        if !self.books.change(Some(record.footprint()), Some(after)) {
-            return false;
-        }
+        let Some(record) = self.regrow(&mut shard, hash, key, after, now) else { return false };
         let old = mem::replace(&mut record.value, value);
         record.expiry = life.expiry(now);
         record.unit = life.unit;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use tidegate_core::Now;
 
 use super::record::{Kind, Name, Record, Value};
-use super::{Life, Records, Settings};
+use super::{Life, Records, Settings, find};
 use crate::budget::Budget;
 use crate::limiter::Limiter;
 use crate::table::{Locked, Spot};
@@ -177,13 +177,35 @@ impl Records {
             return self.add(shard, hash, record, now);
         };
         let record = shard.entry(spot);
-        let before = record.footprint();
-        if !self.books.change(Some(before), Some(Footprint::new(&record.name, &value))) {
-            return false;
+        let sequence = self.sequence.fetch_add(1, Relaxed);
+        let after = Footprint::new(&record.name, &value);
+        if !self.books.change(Some(record.footprint()), Some(after)) {
+            // Among others that have expired there may be room.
+            let name = self.remove(shard, spot).name;
+            return self.add(shard, hash, Record::new(name, value, life, sequence, now), now);
         }
         let name = mem::replace(&mut record.name, Name::new(&[]));
-        *record = Record::new(name, value, life, self.sequence.fetch_add(1, Relaxed), now);
+        *record = Record::new(name, value, life, sequence, now);
         true
+    }
+
+    /// Books that a live record will take as much as `after`, sweeping first if it must.
+    pub(super) fn regrow<'a>(
+        &self,
+        shard: &'a mut Locked<'_, Record>,
+        hash: u64,
+        key: &[u8],
+        after: Footprint,
+        now: Now,
+    ) -> Option<&'a mut Record> {
+        let spot = find(shard, hash, key)?;
+        if self.books.change(Some(shard.entry(spot).footprint()), Some(after)) {
+            return Some(shard.entry(spot));
+        }
+        self.sweep_shard(shard, SWEEP_WHEN_FULL, now, drop);
+        let spot = find(shard, hash, key)?;
+        let fits = self.books.change(Some(shard.entry(spot).footprint()), Some(after));
+        fits.then(|| shard.entry(spot))
     }
 
     /// Adds a record whose key has none, sweeping a little first. `false` if there is no room.

@@ -44,7 +44,7 @@ impl Upkeep {
     /// alone: the process goes on without it.
     pub(super) fn restore(&self) {
         let Some((SnapshotTable { path, .. }, _)) = &self.snapshot else { return };
-        match Snapshot::restore(&self.limiter, path) {
+        match Snapshot::restore(&self.limiter, &self.records, path) {
             Ok(restored) => {
                 let file = path.display();
                 tracing::info!(%file, ?restored, "snapshot restored");
@@ -55,6 +55,14 @@ impl Upkeep {
                         keys,
                         "no room for keys whose rule has on_full deny or allow: they start anew; \
                          raise max_keys or max_bytes"
+                    );
+                }
+                if restored.lost > 0 {
+                    let records = restored.lost;
+                    tracing::warn!(
+                        %file,
+                        records,
+                        "no room for records: they are gone; raise max_records or max_bytes"
                     );
                 }
             }
@@ -88,7 +96,7 @@ impl Upkeep {
                 () = sweep.due() => sweep.begin(move || sweep_some(&limiter, &records)),
                 () = chore.due() => {
                     let path = table.path.clone();
-                    chore.begin(move || write(&limiter, &path));
+                    chore.begin(move || write(&limiter, &records, &path));
                 }
             },
         }
@@ -99,8 +107,8 @@ impl Upkeep {
         let Some((table, chore)) = self.snapshot else { return };
         // Two writers at once would race for the same name.
         chore.end().await;
-        let limiter = self.limiter;
-        let written = tokio::task::spawn_blocking(move || write(&limiter, &table.path));
+        let (limiter, records) = (self.limiter, self.records);
+        let written = tokio::task::spawn_blocking(move || write(&limiter, &records, &table.path));
         let _ = written.await;
     }
 }
@@ -123,8 +131,8 @@ fn sweep_records(cells: usize, mut sweep: impl FnMut(usize) -> usize) {
     }
 }
 
-fn write(limiter: &Limiter, path: &Path) {
-    match Snapshot::write(limiter, path) {
+fn write(limiter: &Limiter, records: &Records, path: &Path) {
+    match Snapshot::write(limiter, records, path) {
         Ok(written) => tracing::debug!(file = %path.display(), ?written, "snapshot written"),
         Err(error) => tracing::error!(file = %path.display(), "snapshot not written: {error}"),
     }

@@ -1,4 +1,8 @@
-//! Records on a manual clock: every ruling, then random requests against a plain map.
+//! Records on a manual clock: every ruling of the protocol, one by one.
+
+mod bounds;
+mod model;
+mod threads;
 
 use tidegate_core::time::{DAY, MINUTE, SECOND};
 
