@@ -60,6 +60,11 @@ impl Unit {
     }
 }
 
+/// Nanoseconds that are left until `expiry`; [`Nanos::MAX`] if that never comes.
+pub(super) fn left_nanos(expiry: Nanos, now: Now) -> Nanos {
+    if expiry == Nanos::MAX { Nanos::MAX } else { expiry.saturating_sub(now.mono) }
+}
+
 /// How long a record shall live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Life {

@@ -19,9 +19,9 @@ pub struct Listed {
     pub kind: Kind,
     /// The unit of its life.
     pub unit: Unit,
-    /// When it expires, in nanoseconds since the Unix epoch.
+    /// When it expires, in nanoseconds since the Unix epoch; [`Nanos::MAX`] if it never does.
     pub expires_at: Nanos,
-    /// What is left of its life.
+    /// What is left of its life; [`Nanos::MAX`] if all of it.
     pub left_nanos: Nanos,
     /// What a counter has left to take; 0 for a buffer.
     pub quota: u64,
@@ -40,7 +40,7 @@ impl Listed {
     }
 
     fn new(record: &Record, now: Now) -> Self {
-        let left_nanos = record.expiry.saturating_sub(now.mono);
+        let left_nanos = record.left_nanos(now);
         Self {
             name: Name::new(record.name.as_bytes()),
             kind: record.value.kind(),

@@ -99,7 +99,7 @@ pub struct Consumed {
     pub remaining: u64,
     /// What is left of the record's life, in whole units of the request: the answer names none.
     pub left: u64,
-    /// The same in nanoseconds; 0 where there is no record.
+    /// The same in nanoseconds; 0 where there is no record, [`Nanos::MAX`] if it never expires.
     pub left_nanos: Nanos,
 }
 
@@ -365,7 +365,7 @@ impl Consumed {
             refusal: outcome.err(),
             remaining,
             left: unit.left(expiry, now),
-            left_nanos: expiry.saturating_sub(now.mono),
+            left_nanos: life::left_nanos(expiry, now),
         }
     }
 }

@@ -4,7 +4,7 @@
 
 use tidegate_core::{Nanos, Now};
 
-use super::life::{Life, Unit};
+use super::life::{Life, Unit, left_nanos};
 use super::room::Footprint;
 use super::tally::{Minute, Minutes, Stat, Use};
 
@@ -84,6 +84,11 @@ impl Record {
     #[inline]
     pub(super) fn left(&self, now: Now) -> u64 {
         self.unit.left(self.expiry, now)
+    }
+
+    /// The same in nanoseconds; [`Nanos::MAX`] if it never expires.
+    pub(super) fn left_nanos(&self, now: Now) -> Nanos {
+        left_nanos(self.expiry, now)
     }
 
     #[inline]

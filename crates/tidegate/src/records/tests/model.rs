@@ -69,7 +69,8 @@ fn op() -> impl Strategy<Value = Op> {
         Just(400 * DAY),
     ];
     prop_oneof![
-        4 => (key(), amount(), life()).prop_map(|(key, quota, life)| Op::Insert { key, quota, life }),
+        4 => (key(), amount(), life())
+            .prop_map(|(key, quota, life)| Op::Insert { key, quota, life }),
         3 => key().prop_map(Op::Query),
         4 => (key(), change(), amount(), max)
             .prop_map(|(key, change, value, max)| Op::Quota { key, change, value, max }),
@@ -268,7 +269,9 @@ impl Model {
             let stat = self.stat(number).expect("it lives");
             let known = &self.known[&number];
             let kind = if known.content.is_ok() { Kind::Counter } else { Kind::Buffer };
-            let expires_at = clock(u128::from(self.now.unix) + known.expiry - self.mono()) as u64;
+            let never = known.expiry == u64::MAX.into();
+            let left = if never { u64::MAX.into() } else { known.expiry - self.mono() };
+            let expires_at = clock(u128::from(self.now.unix) + left) as u64;
             let quota = known.content.as_ref().copied().unwrap_or(0);
             (key(number), kind, known.unit, expires_at, quota, stat)
         });

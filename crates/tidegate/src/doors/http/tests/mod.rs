@@ -4,6 +4,7 @@ mod api;
 mod bounds;
 mod connection;
 mod crowd;
+mod records;
 
 use std::sync::Arc;
 
