@@ -62,6 +62,23 @@ fn bytes_are_bounded_too() {
 }
 
 #[test]
+fn what_has_expired_makes_room_for_a_longer_value() {
+    let max_bytes = 2 * SLOT_BYTES + 100;
+    let room = Room(Records::new(Settings { max_records: 100, max_bytes }));
+    assert!(room.set("a", "short", seconds(10), START));
+    assert!(room.set("b", &"x".repeat(95), seconds(1), START));
+    assert!(!room.set("a", "longer than before", seconds(10), START));
+    let over = START.after(SECOND);
+    assert!(room.set("a", &"y".repeat(100), seconds(10), over));
+    assert_eq!(room.get("a", over), Some((vec![b'y'; 100], 9)));
+    // The same for one that has expired itself.
+    let over = START.after(20 * SECOND);
+    assert!(room.insert("b", 1, seconds(10), over));
+    assert!(room.set("a", &"z".repeat(100), seconds(10), over));
+    assert!(!room.set("c", "", seconds(10), over));
+}
+
+#[test]
 fn bounds_can_be_changed_within_the_reservation() {
     let room = Room(records(3));
     assert!(room.insert("a", 1, seconds(10), START) && room.insert("b", 1, seconds(10), START));
@@ -142,12 +159,14 @@ fn keys_and_records_share_their_bytes() {
         answer.allowed
     };
     let room = Room(Records::beside(&limiter, 100));
-    assert!(room.set("a", &"x".repeat(700), seconds(10), START));
+    assert!(room.set("a", &"x".repeat(300), seconds(10), START));
     let keys = (0..100).filter(|n| allowed(format!("key {n}"))).count();
-    assert!((1..4).contains(&keys), "{keys} keys beside a large record");
-    assert!(!room.set("b", &"x".repeat(100), seconds(10), START));
+    assert!((1..9).contains(&keys), "{keys} keys beside a large record");
+    assert!(room.0.size().bytes() + SLOT_BYTES < 1_000, "alone it would fit");
+    assert!(!room.insert("b", 1, seconds(10), START));
+    assert!(!room.set("a", &"x".repeat(400), seconds(10), START));
     assert!(room.purge("a", START));
     assert!(allowed("another".into()));
-    assert!(room.set("b", &"x".repeat(100), seconds(10), START));
+    assert!(room.insert("b", 1, seconds(10), START));
     assert!(limiter.size().bytes + room.0.size().bytes() <= 1_000);
 }
