@@ -5,6 +5,7 @@
 //! sweep. A live record is never evicted: when the bounds are reached, new keys are refused. It
 //! knows no protocol: doors bring keys, numbers and the time.
 
+mod earliest;
 mod keep;
 mod life;
 mod listing;
@@ -24,6 +25,7 @@ use foldhash::quality::SeedableRandomState;
 use tidegate_core::key::same;
 use tidegate_core::{Nanos, Now};
 
+use self::earliest::Earliest;
 pub(crate) use self::keep::{Kept, KeptValue};
 pub use self::life::{Life, Unit};
 pub use self::listing::Listed;
@@ -113,6 +115,7 @@ pub struct Records {
     /// The most records that the table was made for.
     reserved_records: usize,
     books: Books,
+    earliest: Earliest,
     swept: AtomicUsize,
 }
 
@@ -143,6 +146,7 @@ impl Records {
             max_records: max_records.into(),
             reserved_records: max_records,
             books,
+            earliest: Earliest::new(),
             swept: AtomicUsize::new(0),
         })
     }
@@ -217,6 +221,7 @@ impl Records {
         let changed = self.live(key, hash, now, |record| {
             let life = Life { unit: record.unit, amount: value };
             record.expiry = life.changed(change, record.expiry, now);
+            self.earliest.note(record.expiry);
             record.count(Use::Write, now);
             Some(())
         });
@@ -257,6 +262,7 @@ impl Records {
         let Some(record) = self.regrow(&mut shard, hash, key, after, now) else { return false };
         let old = mem::replace(&mut record.value, value);
         record.expiry = life.expiry(now);
+        self.earliest.note(record.expiry);
         record.unit = life.unit;
         record.count(Use::Write, now);
         drop(shard);

@@ -6,7 +6,7 @@ use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use tidegate_core::Now;
+use tidegate_core::{Nanos, Now};
 
 use super::record::{Kind, Name, Record, Value};
 use super::{Life, Records, Settings, find};
@@ -126,17 +126,20 @@ impl Records {
     /// Looks at `budget` more cells and forgets what has expired. Returns how many records that
     /// were.
     pub fn sweep(&self, budget: usize, now: Now) -> usize {
-        let mut removed = 0;
+        let (mut removed, mut looked, mut earliest) = (0, 0, Nanos::MAX);
         let mut dead = Vec::with_capacity(SWEEP_STRIDE);
         for _ in 0..budget.div_ceil(SWEEP_STRIDE) {
             let number = self.swept.fetch_add(1, Relaxed) % self.table.shards();
             let mut shard = self.table.lock(number);
-            self.sweep_shard(&mut shard, SWEEP_STRIDE, now, |record| dead.push(record));
+            let live = self.sweep_shard(&mut shard, SWEEP_STRIDE, now, |record| dead.push(record));
             drop(shard);
+            looked += SWEEP_STRIDE;
+            earliest = earliest.min(live);
             removed += dead.len();
             // What they held is freed while nobody waits.
             dead.clear();
         }
+        self.earliest.looked(looked, self.table.cells(), earliest);
         removed
     }
 
@@ -186,6 +189,7 @@ impl Records {
         }
         let name = mem::replace(&mut record.name, Name::new(&[]));
         *record = Record::new(name, value, life, sequence, now);
+        self.earliest.note(record.expiry);
         true
     }
 
@@ -216,7 +220,10 @@ impl Records {
         record: Record,
         now: Now,
     ) -> bool {
-        self.sweep_shard(shard, SWEEP_PER_INSERT, now, drop);
+        if self.earliest.passed(now) {
+            self.sweep_shard(shard, SWEEP_PER_INSERT, now, drop);
+        }
+        self.earliest.note(record.expiry);
         let footprint = record.footprint();
         let most = self.max_records.load(Relaxed);
         let fits = || self.table.len() < most && self.books.change(None, Some(footprint));
@@ -245,21 +252,30 @@ impl Records {
         record
     }
 
+    /// Looks at `budget` more cells of a shard. Returns the earliest expiry of what lives there.
     fn sweep_shard(
         &self,
         shard: &mut Locked<'_, Record>,
         budget: usize,
         now: Now,
         mut buried: impl FnMut(Record),
-    ) {
+    ) -> Nanos {
+        let mut earliest = Nanos::MAX;
         shard.sweep(
             budget,
             |record| self.hash_of(record),
-            |record| record.expired(now),
+            |record| {
+                let expired = record.expired(now);
+                if !expired {
+                    earliest = earliest.min(record.expiry);
+                }
+                expired
+            },
             |record| {
                 self.books.change(Some(record.footprint()), None);
                 buried(record);
             },
         );
+        earliest
     }
 }

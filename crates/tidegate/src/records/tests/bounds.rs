@@ -123,6 +123,35 @@ fn records_that_expire_together_are_swept_a_few_at_a_time() {
 }
 
 #[test]
+fn nobody_looks_for_the_dead_before_the_first_can_die() {
+    const MANY: u64 = 2_000;
+    let room = Room(records(MANY as usize * 2));
+    for n in 0..MANY {
+        assert!(room.insert(&n.to_string(), 1, seconds(60), START));
+    }
+    assert!(!room.0.earliest.passed(START.after(60 * SECOND - 1)));
+    assert!(room.0.earliest.passed(START.after(60 * SECOND)));
+    // A life that was shortened counts.
+    assert!(room.ttl("7", Change::Patch, 10, START));
+    let ten = START.after(10 * SECOND);
+    assert!(room.0.earliest.passed(ten));
+    // Rounds of the sweep find out what is left.
+    while room.0.earliest.passed(ten) {
+        room.0.sweep(256, ten);
+    }
+    assert_eq!(room.0.size().records() as u64, MANY - 1);
+    assert!(!room.0.earliest.passed(START.after(60 * SECOND - 1)));
+    assert!(room.0.earliest.passed(START.after(60 * SECOND)));
+    // So does a buffer that is written again, and one that comes back from a snapshot.
+    assert!(room.set("b", "x", seconds(50), START) && room.set("b", "x", seconds(40), START));
+    assert!(room.0.earliest.passed(START.after(40 * SECOND)));
+    let again = Room(records(MANY as usize * 2));
+    room.0.export(START, |kept| assert!(again.0.import(kept, START)));
+    assert!(again.0.earliest.passed(START.after(40 * SECOND)));
+    assert!(!again.0.earliest.passed(START.after(40 * SECOND - 1)));
+}
+
+#[test]
 fn a_full_table_of_dead_records_takes_every_new_one() {
     const MANY: usize = 5_000;
     let records = records(MANY);
