@@ -5,6 +5,8 @@
 //! - [`doors`]: one folder for each protocol; a door turns requests into keys
 //! - [`limiter`]: rules, slots, verdicts; what every door asks
 //! - [`stores`]: where keys are remembered
+//! - [`records`]: counters and buffers with a time to live, beside the limiter
+//! - `table`, `budget`: what both are kept in, and the bytes that they share
 //! - [`uses`]: uses in flight that somebody will give back
 //! - [`metrics`]: what is counted
 //! - [`clock`]: the only room that reads a clock
@@ -15,6 +17,7 @@
 //! - [`cli`], [`logs`]: the command line, and what it writes to standard error
 
 pub mod admin;
+mod budget;
 pub mod cli;
 pub mod clock;
 pub mod config;
@@ -22,6 +25,7 @@ pub mod doors;
 pub mod limiter;
 pub mod logs;
 pub mod metrics;
+pub mod records;
 pub mod reload;
 pub mod server;
 pub mod shutdown;

@@ -20,6 +20,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
+use crate::records;
 use crate::stores::memory::Size;
 
 /// The most door loops that count apart at one time; more share the last lane.
@@ -190,7 +191,7 @@ pub struct Metrics {
     decision_seconds: Family<DoorLabel, Histogram>,
     reloads: Family<ResultLabel, Counter>,
     full: Family<ActionLabel, Counter>,
-    size: Arc<Mutex<Size>>,
+    sizes: Arc<Mutex<Sizes>>,
     registry: Registry,
 }
 
@@ -205,7 +206,7 @@ impl Metrics {
     #[must_use]
     pub fn new() -> Self {
         let books = Arc::new(Mutex::new(Books::default()));
-        let size = Arc::new(Mutex::new(Size::default()));
+        let sizes = Arc::new(Mutex::new(Sizes::default()));
         let bad_input = Family::<BadInput, Counter>::default();
         let reloads = Family::<ResultLabel, Counter>::default();
         let full = Family::<ActionLabel, Counter>::default();
@@ -226,8 +227,9 @@ impl Metrics {
             "What is running",
             Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]),
         );
-        registry.register_collector(Box::new(Scrape { books: books.clone(), size: size.clone() }));
-        Self { books, bad_input, decision_seconds, reloads, full, size, registry }
+        registry
+            .register_collector(Box::new(Scrape { books: books.clone(), sizes: sizes.clone() }));
+        Self { books, bad_input, decision_seconds, reloads, full, sizes, registry }
     }
 
     /// Counts input that a door did not answer, or answered with an error.
@@ -241,10 +243,10 @@ impl Metrics {
         self.reloads.get_or_create(&ResultLabel { result }).inc();
     }
 
-    /// Everything in Prometheus' text form, with the table as full as `size` says.
+    /// Everything in Prometheus' text form, with the tables as full as is said.
     #[must_use]
-    pub fn encode(&self, size: Size) -> String {
-        *self.size.lock() = size;
+    pub fn encode(&self, keys: Size, records: records::Size) -> String {
+        *self.sizes.lock() = Sizes { keys, records };
         let mut page = String::new();
         // Writing to a string does not fail.
         let _ = text::encode(&mut page, &self.registry);
@@ -292,10 +294,17 @@ impl Metrics {
     }
 }
 
+/// How full both tables were when a page was asked for.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sizes {
+    keys: Size,
+    records: records::Size,
+}
+
 /// Sums the lanes when a page is asked for.
 struct Scrape {
     books: Arc<Mutex<Books>>,
-    size: Arc<Mutex<Size>>,
+    sizes: Arc<Mutex<Sizes>>,
 }
 
 impl fmt::Debug for Scrape {
@@ -330,10 +339,12 @@ impl Collector for Scrape {
                 ConstCounter::new(count).encode(family)?;
             }
         }
-        let size = *self.size.lock();
+        let Sizes { keys, records } = *self.sizes.lock();
+        let bytes = keys.bytes.saturating_add(records.bytes());
         for (name, help, value) in [
-            ("keys", "Remembered keys", size.keys),
-            ("memory_bytes", "Bytes that remembered keys take", size.bytes),
+            ("keys", "Remembered keys", keys.keys),
+            ("records", "Counters and buffers with a time to live", records.records()),
+            ("memory_bytes", "Bytes that remembered keys and records take", bytes),
         ] {
             let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
             let descriptor = encoder.encode_descriptor(name, help, None, gauge.metric_type())?;

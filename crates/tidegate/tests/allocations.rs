@@ -1,4 +1,4 @@
-//! The text path allocates nothing per request, shown by an allocator that counts.
+//! The text path and the use of records allocate nothing, shown by an allocator that counts.
 //!
 //! A binary of its own, because an allocator is for the whole process.
 #![allow(unsafe_code, reason = "an allocator that counts must be an allocator")]
@@ -12,6 +12,7 @@ use tidegate::config::Source;
 use tidegate::doors::text::{Replies, answer_batch};
 use tidegate::limiter::Limiter;
 use tidegate::metrics::{Door, Metrics};
+use tidegate::records::{self, Change, Life, Records, Unit};
 use tidegate::stores::memory;
 use tidegate_core::Now;
 
@@ -91,4 +92,41 @@ fn the_text_path_allocates_nothing_per_request() {
     assert_eq!(answered, 11 * 6_000, "all but the malformed are answered");
     assert_eq!(made, 0, "allocations in 64,000 requests");
     assert!(allocations(|| drop(vec![1])) > 0, "the counter counts");
+}
+
+#[test]
+fn known_records_are_used_without_allocating() {
+    let records = Records::new(records::Settings { max_records: 10_000, max_bytes: 64 << 20 });
+    let now = Now { mono: 1 << 40, unix: 1 << 60 };
+    let life = Life { unit: Unit::Seconds, amount: 60 };
+    let keys: Vec<String> = (0..1_000).map(|n| format!("{n} {}", "k".repeat(n % 200))).collect();
+    let keys: Vec<(&[u8], u64)> =
+        keys.iter().map(|key| (key.as_bytes(), records.hash(key.as_bytes()))).collect();
+    for (key, hash) in &keys {
+        assert!(records.insert(key, *hash, 1_000, life, now));
+    }
+    let mut answered = 0;
+    let made = allocations(|| {
+        for (key, hash) in &keys {
+            records.prefetch_cell(*hash);
+            records.prefetch_slot(*hash);
+            answered += usize::from(records.query(key, *hash, now).is_some());
+            let less = records.update_quota(key, *hash, Change::Decrease, 1, u64::MAX, now);
+            answered += usize::from(less);
+            answered += usize::from(records.update_ttl(key, *hash, Change::Increase, 1, now));
+            answered += usize::from(records.consume(key, *hash, 1, 9, life, now).taken);
+            answered += usize::from(records.stat(key, *hash, now).is_some());
+            answered += usize::from(!records.insert(key, *hash, 1, life, now));
+        }
+    });
+    assert_eq!(answered, 6 * keys.len());
+    assert_eq!(made, 0, "allocations in {answered} uses");
+    // The place of an expired record and its long key are used again.
+    let expired = now.after(1 << 40);
+    let again = allocations(|| {
+        for (key, hash) in &keys {
+            assert!(records.insert(key, *hash, 1, life, expired));
+        }
+    });
+    assert_eq!(again, 0, "an expired record is made anew in its place");
 }

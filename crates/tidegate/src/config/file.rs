@@ -12,6 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 use super::rule::{DefaultTable, RuleTable};
 use super::units::{Size, Span};
 use crate::doors::{DoorConfig, http, text};
+use crate::records;
 use crate::server;
 use crate::stores::memory;
 
@@ -77,13 +78,17 @@ pub struct MemoryTable {
     #[serde(deserialize_with = "at_least_one")]
     #[schemars(range(min = 1))]
     pub max_keys: u64,
-    /// The most memory that they may take, all included.
+    /// The most records, counters and buffers, that are kept.
+    #[serde(deserialize_with = "at_least_one")]
+    #[schemars(range(min = 1))]
+    pub max_records: u64,
+    /// The most memory that keys and records together may take, all included.
     pub max_bytes: Size,
 }
 
 impl Default for MemoryTable {
     fn default() -> Self {
-        Self { max_keys: 10_000_000, max_bytes: Size(4 << 30) }
+        Self { max_keys: 10_000_000, max_records: 10_000_000, max_bytes: Size(4 << 30) }
     }
 }
 
@@ -91,9 +96,19 @@ impl MemoryTable {
     /// The same as the store takes it.
     #[must_use]
     pub fn settings(&self) -> memory::Settings {
-        let most = |number| usize::try_from(number).unwrap_or(usize::MAX);
         memory::Settings { max_keys: most(self.max_keys), max_bytes: most(self.max_bytes.0) }
     }
+
+    /// The same as the records take it.
+    #[must_use]
+    pub fn records(&self) -> records::Settings {
+        let max_records = most(self.max_records);
+        records::Settings { max_records, max_bytes: most(self.max_bytes.0) }
+    }
+}
+
+fn most(number: u64) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
 }
 
 /// Where counts survive a restart.

@@ -21,6 +21,7 @@ use crate::clock::Clock;
 use crate::config::listen::{Allow, Listen};
 use crate::limiter::Limiter;
 use crate::metrics::{Door, Metrics};
+use crate::records::Records;
 pub use crate::shutdown::Shutdown;
 use crate::uses::Uses;
 
@@ -29,6 +30,8 @@ use crate::uses::Uses;
 pub struct Gate {
     /// Where decisions are made.
     pub limiter: Arc<Limiter>,
+    /// Counters and buffers with a time to live.
+    pub records: Arc<Records>,
     /// The time.
     pub clock: Clock,
     /// Where bad input is counted.

@@ -21,6 +21,7 @@ use self::catalog::Catalog;
 pub use self::decision::LIMITS_MAX;
 pub use self::desk::Desk;
 pub(crate) use self::keep::{Import, Kept};
+use crate::budget::Budget;
 use crate::clock::Clock;
 use crate::metrics::{Door, Metrics};
 use crate::stores::Store;
@@ -243,6 +244,16 @@ impl Limiter {
     #[must_use]
     pub fn size(&self) -> Size {
         self.memory().size()
+    }
+
+    /// Bytes that its keys take.
+    pub(crate) fn bytes(&self) -> usize {
+        self.memory().bytes()
+    }
+
+    /// The bytes that it shares with the records.
+    pub(crate) fn budget(&self) -> &Arc<Budget> {
+        self.memory().budget()
     }
 
     /// The keys with the most uses or refusals, most first. Walks the table, a shard at a time.

@@ -27,6 +27,7 @@ use crate::doors::{Gate, Shutdown};
 use crate::limiter::Limiter;
 use crate::logs::{LogFormat, Logs};
 use crate::metrics::{Door, Metrics};
+use crate::records::Records;
 use crate::reload::{Reloader, Watch};
 use crate::uses::Uses;
 
@@ -113,6 +114,7 @@ impl Stop {
 
 struct Server {
     limiter: Arc<Limiter>,
+    records: Arc<Records>,
     metrics: Arc<Metrics>,
     admin: Arc<Admin>,
     uses: Arc<Uses>,
@@ -131,11 +133,13 @@ impl Server {
         let memory = config.file.memory.settings();
         // The rules come with the first reload, like everything else.
         let limiter = Limiter::new(clock.clone(), metrics.clone(), RuleSet::default(), memory);
+        let records = Records::beside(&limiter, config.file.memory.records().max_records);
         let uses = Arc::new(Uses::new(limiter.desk(Door::Http)));
         let admin = Admin::new();
         let shutdown = Shutdown::new();
         let gate = Gate {
             limiter: limiter.clone(),
+            records: records.clone(),
             clock,
             metrics: metrics.clone(),
             uses: uses.clone(),
@@ -144,9 +148,9 @@ impl Server {
             shutdown: shutdown.clone(),
         };
         let doors = OpenDoors::new(gate);
-        let upkeep = Upkeep::new(limiter.clone());
+        let upkeep = Upkeep::new(limiter.clone(), records.clone());
         let settings = Settings::default();
-        Self { limiter, metrics, admin, uses, doors, upkeep, settings, logs, shutdown }
+        Self { limiter, records, metrics, admin, uses, doors, upkeep, settings, logs, shutdown }
     }
 
     async fn start(&mut self, config: Config) -> Result<(), BindError> {
@@ -165,12 +169,13 @@ impl Server {
         let first = !self.admin.is_ready();
         let names = file.http.as_ref().map(|http| http.host_names()).unwrap_or_default();
         let grace = self.settings.shutdown_grace.0;
-        let (limiter, admin, logs, upkeep) =
-            (&self.limiter, &self.admin, &self.logs, &mut self.upkeep);
+        let (limiter, records, admin, logs, upkeep) =
+            (&self.limiter, &self.records, &self.admin, &self.logs, &mut self.upkeep);
         let commit = || {
             logs.set_format(file.server.log_format);
-            if !limiter.resize(file.memory.settings()) {
-                tracing::warn!("the new [memory] needs a restart; the old bounds stay until then");
+            let memory = &file.memory;
+            if !(limiter.resize(memory.settings()) && records.resize(memory.records())) {
+                tracing::warn!("the new [memory] needs a restart; old bounds stay until then");
             }
             limiter.install(rules);
             admin.set_host_names(names);

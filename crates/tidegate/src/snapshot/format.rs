@@ -1,7 +1,8 @@
-//! The bytes of a snapshot: version 1, little-endian, one checksum over everything.
+//! The bytes of a snapshot: version 2, little-endian, one checksum over everything.
 //!
 //! `TIDEGATE`, version u32, boot id, mono u64, unix u64, rules u32, each rule, entries, 0 u8,
-//! number of entries u64, CRC-32 of all before it. Texts and states carry their length.
+//! number of entries u64, CRC-32 of all before it. Texts and states carry their length. Version 1
+//! had no records, and is still read.
 
 use std::io::{self, Read, Write};
 
@@ -9,13 +10,24 @@ use crc32fast::Hasher;
 use tidegate_core::{Now, State};
 
 use super::Problem;
-use crate::limiter::Kept;
+use crate::limiter;
+use crate::records::{self, KeptValue, Unit};
 
 const MAGIC: &[u8; 8] = b"TIDEGATE";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const END: u8 = 0;
 const KEY: u8 = 1;
 const SHARED: u8 = 2;
+const RECORD: u8 = 3;
+const COUNTER: u8 = 0;
+const BUFFER: u8 = 1;
+
+/// One thing that a snapshot holds.
+pub(super) enum Entry {
+    /// A count of the limiter.
+    Count(limiter::Kept),
+    Record(records::Kept),
+}
 
 /// When and under which boot a snapshot was begun.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,7 +79,7 @@ impl<W: Write> Writer<W> {
         Ok(writer)
     }
 
-    pub(super) fn entry(
+    pub(super) fn count(
         &mut self,
         rule: u32,
         name: Option<&[u8]>,
@@ -86,6 +98,34 @@ impl<W: Write> Writer<W> {
             self.entry.extend((self.state.len() as u32).to_le_bytes());
             self.entry.extend(&self.state);
         }
+        self.put_entry()
+    }
+
+    pub(super) fn record(&mut self, kept: &records::Kept) -> io::Result<()> {
+        self.entry.clear();
+        self.entry.push(RECORD);
+        put_text(&mut self.entry, &kept.key);
+        match &kept.value {
+            KeptValue::Counter(quota) => {
+                self.entry.push(COUNTER);
+                self.entry.extend(quota.to_le_bytes());
+            }
+            KeptValue::Buffer(bytes) => {
+                self.entry.push(BUFFER);
+                put_text(&mut self.entry, bytes);
+            }
+        }
+        self.entry
+            .extend(Unit::ALL.iter().zip(0u8..).filter(|(u, _)| **u == kept.unit).map(|u| u.1));
+        for word in [kept.expiry, kept.sequence, kept.totals[0], kept.totals[1]] {
+            self.entry.extend(word.to_le_bytes());
+        }
+        self.entry.extend(kept.minute.to_le_bytes());
+        kept.by_minute.iter().for_each(|uses| self.entry.extend(uses.to_le_bytes()));
+        self.put_entry()
+    }
+
+    fn put_entry(&mut self) -> io::Result<()> {
         self.sum.update(&self.entry);
         self.entries += 1;
         self.to.write_all(&self.entry)
@@ -117,19 +157,20 @@ pub(super) struct Reader<R> {
     from: R,
     sum: Hasher,
     entries: u64,
+    version: u32,
     pub(super) header: Header,
 }
 
 impl<R: Read> Reader<R> {
     pub(super) fn begin(from: R) -> Result<Self, Problem> {
         let header = Header { boot: Vec::new(), now: Now::default(), rules: Vec::new() };
-        let mut reader = Self { from, sum: Hasher::new(), entries: 0, header };
+        let mut reader = Self { from, sum: Hasher::new(), entries: 0, version: 0, header };
         if reader.bytes::<8>()? != *MAGIC {
             return Err(Problem::NotASnapshot);
         }
-        let version = reader.u32()?;
-        if version != VERSION {
-            return Err(Problem::Version { found: version, known: VERSION });
+        reader.version = reader.u32()?;
+        if !(1..=VERSION).contains(&reader.version) {
+            return Err(Problem::Version { found: reader.version, known: VERSION });
         }
         reader.header.boot = reader.text()?;
         reader.header.now = Now { mono: reader.u64()?, unix: reader.u64()? };
@@ -145,14 +186,18 @@ impl<R: Read> Reader<R> {
     }
 
     /// The next entry; `None` at a sound end.
-    pub(super) fn entry(&mut self) -> Result<Option<Kept>, Problem> {
-        let kind = self.bytes::<1>()?[0];
-        if kind == END {
-            return self.end().map(|()| None);
-        }
-        if kind != KEY && kind != SHARED {
-            return Err(Problem::Damaged("an entry of a kind that does not exist"));
-        }
+    pub(super) fn entry(&mut self) -> Result<Option<Entry>, Problem> {
+        let entry = match self.bytes::<1>()?[0] {
+            END => return self.end().map(|()| None),
+            kind @ (KEY | SHARED) => Entry::Count(self.count(kind == KEY)?),
+            RECORD if self.version > 1 => Entry::Record(self.record()?),
+            _ => return Err(Problem::Damaged("an entry of a kind that does not exist")),
+        };
+        self.entries += 1;
+        Ok(Some(entry))
+    }
+
+    fn count(&mut self, named: bool) -> Result<limiter::Kept, Problem> {
         let (rule, name) = (self.u32()?, self.text()?);
         let tally = [self.u64()?, self.u64()?, self.u64()?];
         let mut states = Vec::new();
@@ -160,8 +205,25 @@ impl<R: Read> Reader<R> {
             let state = State::decode(&self.text()?);
             states.push(state.map_err(|_| Problem::Damaged("a state that cannot be read"))?);
         }
-        self.entries += 1;
-        Ok(Some(Kept { rule, name: (kind == KEY).then_some(name), tally, states }))
+        Ok(limiter::Kept { rule, name: named.then_some(name), tally, states })
+    }
+
+    fn record(&mut self) -> Result<records::Kept, Problem> {
+        let damaged = || Problem::Damaged("a record that cannot be read");
+        let key = self.text()?;
+        let value = match self.bytes::<1>()?[0] {
+            COUNTER => KeptValue::Counter(self.u64()?),
+            BUFFER => KeptValue::Buffer(self.text()?),
+            _ => return Err(damaged()),
+        };
+        let unit = self.bytes::<1>()?[0];
+        let unit = *Unit::ALL.get(usize::from(unit)).ok_or_else(damaged)?;
+        let (expiry, sequence) = (self.u64()?, self.u64()?);
+        let totals = [self.u64()?, self.u64()?];
+        let minute = self.u32()?;
+        let by_minute = [self.u32()?, self.u32()?, self.u32()?, self.u32()?];
+        let kept = records::Kept { key, value, unit, expiry, sequence, totals, minute, by_minute };
+        if kept.is_sound() { Ok(kept) } else { Err(damaged()) }
     }
 
     fn end(&mut self) -> Result<(), Problem> {

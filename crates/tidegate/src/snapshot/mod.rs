@@ -1,9 +1,9 @@
-//! Keys and statistics on disk, so that a restart does not forgive.
+//! Keys, records and statistics on disk, so that a restart does not forgive.
 //!
 //! A snapshot is written aside, synced and renamed into place, and the one before it is kept.
 //! Within one boot the monotonic clock goes on, so states come back as they were; after a reboot
-//! they are aged by as much as the wall clock moved, and never by more. Uses in flight end with
-//! the process that held them.
+//! they are aged by as much as the wall clock moved, and never by more. Records keep what is left
+//! of their lives by the same rule. Uses in flight end with the process that held them.
 
 mod format;
 #[cfg(test)]
@@ -18,8 +18,9 @@ use std::path::{Path, PathBuf};
 use tidegate_core::rules::Rule;
 use tidegate_core::{Now, State};
 
-use self::format::{Header, OldRule, Reader, Writer};
+use self::format::{Entry, Header, OldRule, Reader, Writer};
 use crate::limiter::{Import, Limiter};
+use crate::records::Records;
 
 /// Why a snapshot cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -31,11 +32,11 @@ pub enum Problem {
     #[error("it is not a snapshot of Tidegate")]
     NotASnapshot,
     /// It was written by another version.
-    #[error("it has format version {found}; this program reads version {known}")]
+    #[error("it has format version {found}; this program reads versions up to {known}")]
     Version {
         /// The version of the file.
         found: u32,
-        /// The version that this program reads and writes.
+        /// The version that this program writes; it reads those before it, too.
         known: u32,
     },
     /// Its content cannot be trusted.
@@ -52,17 +53,22 @@ pub struct Restored {
     pub shared: u64,
     /// Counts that found no room under a rule that does not share: their keys are forgiven.
     pub forgiven: u64,
-    /// Counts whose rule is gone or means something else now, or that say nothing any more.
+    /// Records that live on.
+    pub records: u64,
+    /// Records that found no room.
+    pub lost: u64,
+    /// Counts whose rule is gone or means something else now, or that say nothing any more, and
+    /// records that have expired.
     pub dropped: u64,
 }
 
-/// The snapshot file of a limiter.
+/// The snapshot file of a limiter and its records.
 pub struct Snapshot;
 
 impl Snapshot {
-    /// Reads `path` back into a limiter. No file is no error: nothing was written yet. The whole
+    /// Reads `path` back. No file is no error: nothing was written yet. The whole
     /// file is checked before any of it is believed.
-    pub fn restore(limiter: &Limiter, path: &Path) -> Result<Restored, Problem> {
+    pub fn restore(limiter: &Limiter, records: &Records, path: &Path) -> Result<Restored, Problem> {
         let mut file = match File::open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Restored::default()),
             file => file?,
@@ -75,27 +81,41 @@ impl Snapshot {
         let offset = offset(&reader.header, &boot_id(), now);
         let rules = meanings(&reader.header.rules, limiter.numbered_rules());
         let mut restored = Restored::default();
-        while let Some(mut kept) = reader.entry()? {
-            kept.states.iter_mut().for_each(|state| age(state, offset));
-            let import = match rules.get(&kept.rule) {
-                Some((number, rule)) => limiter.import(kept, *number, rule, now),
-                None => Import::Unknown,
-            };
-            *match import {
-                Import::Kept => &mut restored.keys,
-                Import::Shared => &mut restored.shared,
-                Import::NoRoom => &mut restored.forgiven,
-                Import::Unknown => &mut restored.dropped,
+        while let Some(entry) = reader.entry()? {
+            *match entry {
+                Entry::Count(mut kept) => {
+                    kept.states.iter_mut().for_each(|state| age(state, offset));
+                    let import = match rules.get(&kept.rule) {
+                        Some((number, rule)) => limiter.import(kept, *number, rule, now),
+                        None => Import::Unknown,
+                    };
+                    match import {
+                        Import::Kept => &mut restored.keys,
+                        Import::Shared => &mut restored.shared,
+                        Import::NoRoom => &mut restored.forgiven,
+                        Import::Unknown => &mut restored.dropped,
+                    }
+                }
+                Entry::Record(kept) => {
+                    let kept = kept.shifted(offset);
+                    if kept.expiry <= now.mono {
+                        &mut restored.dropped
+                    } else if records.import(kept, now) {
+                        &mut restored.records
+                    } else {
+                        &mut restored.lost
+                    }
+                }
             } += 1;
         }
         Ok(restored)
     }
 
-    /// Writes everything that a limiter remembers to `path`; returns the number of counts.
+    /// Writes everything that is remembered to `path`; returns the number of counts and records.
     /// Decisions go on: a shard is held only while it is copied.
-    pub fn write(limiter: &Limiter, path: &Path) -> io::Result<u64> {
+    pub fn write(limiter: &Limiter, records: &Records, path: &Path) -> io::Result<u64> {
         let aside = beside(path, "new");
-        let written = write_aside(limiter, &aside);
+        let written = write_aside(limiter, records, &aside);
         if written.is_err() {
             // What is half written is of no use to anybody.
             let _ = fs::remove_file(&aside);
@@ -119,18 +139,24 @@ fn shortened(problem: Problem) -> Problem {
     }
 }
 
-fn write_aside(limiter: &Limiter, aside: &Path) -> io::Result<u64> {
+fn write_aside(limiter: &Limiter, records: &Records, aside: &Path) -> io::Result<u64> {
     // Keys can name people: nobody else needs to read them.
     let file =
         OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(aside)?;
     let rules =
         limiter.numbered_rules().iter().map(|(number, rule)| old_rule(*number, rule)).collect();
-    let header = Header { boot: boot_id(), now: limiter.clock().now(), rules };
+    let now = limiter.clock().now();
+    let header = Header { boot: boot_id(), now, rules };
     let mut writer = Writer::begin(BufWriter::with_capacity(1 << 20, file), &header)?;
     let mut outcome = Ok(());
     limiter.export(|rule, name, tally, states| {
         if outcome.is_ok() {
-            outcome = writer.entry(rule, name, tally, states);
+            outcome = writer.count(rule, name, tally, states);
+        }
+    });
+    records.export(now, |kept| {
+        if outcome.is_ok() {
+            outcome = writer.record(&kept);
         }
     });
     outcome?;

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 
 use rustix::process::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::program::{DOORS, Program, tidegate};
 
@@ -69,6 +69,34 @@ fn verdicts_go_on_after_a_clean_restart() {
     let url = program.url();
     assert_eq!(tidegate(["reset", "k1", "--server", &url]).status.code(), Some(0));
     assert_eq!(take(&program.restart(), "k1"), Some(0), "what was forgotten stays forgotten");
+}
+
+/// Takes one of a record's three, for an hour; what is left, or nothing where none was.
+fn consume(program: &Program, key: &str) -> Option<u64> {
+    let url = format!("{}/v1/records/consume", program.url());
+    let asked = json!({"key": key, "quota": 3, "ttl_ms": 3_600_000}).to_string();
+    let agent = ureq::Agent::config_builder().http_status_as_error(false).build().new_agent();
+    let post = agent.post(&url).header("Content-Type", "application/json");
+    let answer = post.send(asked).expect("an answer").body_mut().read_to_string().expect("text");
+    let json: Value = serde_json::from_str(&answer).expect("JSON");
+    let left = json["ttl_ms"].as_u64().expect("what is left of its life");
+    assert!(left > 0 && left <= 3_600_000, "{answer}");
+    json["taken"].as_bool().expect("an answer").then(|| json["remaining"].as_u64().expect("one"))
+}
+
+#[test]
+fn records_live_on_after_a_clean_restart() {
+    let program = Program::serve(&config("1h"));
+    assert_eq!(consume(&program, "a"), Some(2));
+    assert_eq!(consume(&program, "a"), Some(1));
+    assert_eq!(consume(&program, "b"), Some(2));
+    let program = program.restart();
+    assert_eq!(consume(&program, "a"), Some(0));
+    assert_eq!(consume(&program, "a"), None);
+    assert_eq!(consume(&program, "b"), Some(1));
+    let program = program.restart();
+    assert_eq!(consume(&program, "a"), None);
+    assert_eq!(consume(&program, "c"), Some(2));
 }
 
 #[test]

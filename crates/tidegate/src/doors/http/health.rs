@@ -38,6 +38,7 @@ pub(super) async fn readyz(State(context): State<Arc<Context>>) -> Response {
 
 /// Every series, for Prometheus.
 pub(super) async fn metrics(State(context): State<Arc<Context>>) -> Response {
-    let text = context.gate.metrics.encode(context.gate.limiter.size());
+    let text =
+        context.gate.metrics.encode(context.gate.limiter.size(), context.gate.records.size());
     ([(CONTENT_TYPE, OPENMETRICS), (CACHE_CONTROL, "no-store")], text).into_response()
 }

@@ -147,7 +147,7 @@ pub(super) fn retry_after_s(answer: &Answer) -> u64 {
 }
 
 /// Whole milliseconds, rounded up; `None` for the end of time.
-fn millis(span: Nanos) -> Option<u64> {
+pub(super) fn millis(span: Nanos) -> Option<u64> {
     (span != Nanos::MAX).then(|| span.div_ceil(MILLISECOND))
 }
 

@@ -17,21 +17,26 @@ const TOP_COUNT_DEFAULT: usize = 20;
 /// The most keys that `/v1/top` lists.
 const TOP_COUNT_MAX: usize = 1_000;
 
-/// The key in the path: any bytes at all, percent-encoded.
+/// The key in the path.
 fn key_in(uri: &Uri) -> Result<Vec<u8>, Problem> {
+    let key = key_behind("/v1/keys/", uri)?;
+    if key.len() > tidegate_core::key::KEY_BYTES_MAX {
+        return Err(Unfit::KeyTooLong.into());
+    }
+    Ok(key)
+}
+
+/// What stands in a path behind `prefix`: any bytes at all, percent-encoded.
+pub(super) fn key_behind(prefix: &str, uri: &Uri) -> Result<Vec<u8>, Problem> {
     if uri.query().is_some() {
         // Somebody forgot to encode a `?`: cut off, it would name another key.
         let detail = "no query is taken here; a ? in a key is written %3F";
         return Err(Problem::bad_request("query", detail));
     }
-    let encoded = uri.path().strip_prefix("/v1/keys/").unwrap_or_default();
-    let key = percent_decoded(encoded).ok_or_else(|| {
+    let encoded = uri.path().strip_prefix(prefix).unwrap_or_default();
+    percent_decoded(encoded).ok_or_else(|| {
         Problem::bad_request("key_encoding", "a % in the path needs two hexadecimal digits")
-    })?;
-    if key.len() > tidegate_core::key::KEY_BYTES_MAX {
-        return Err(Unfit::KeyTooLong.into());
-    }
-    Ok(key)
+    })
 }
 
 /// Peeks at one key. Never refused: the verdict is in the body.

@@ -4,7 +4,7 @@
 //! - `host`: which Host headers are answered
 //! - `router`: which path leads where; counts bad input
 //! - `body`: reads a JSON body within bounds
-//! - `check`, `keys`, `health`: the handlers
+//! - `check`, `keys`, `records`, `health`: the handlers
 //! - `json`, `problem`: the shapes of answers
 //!
 //! It knows neither the store nor other doors, and judges nothing itself.
@@ -17,6 +17,7 @@ mod host;
 mod json;
 mod keys;
 mod problem;
+mod records;
 mod router;
 #[cfg(test)]
 mod tests;

@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 
 use super::host::{self, Local};
 use super::problem::{Counted, Problem};
-use super::{check, health, keys};
+use super::{check, health, keys, records};
 use crate::doors::Gate;
 use crate::limiter::Desk;
 use crate::metrics::Door;
@@ -39,6 +39,7 @@ impl Context {
 /// All paths of this floor.
 pub(super) fn router(context: Arc<Context>) -> Router {
     let key = get(keys::show).delete(keys::reset);
+    let record = get(records::show).delete(records::purge);
     Router::new()
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
@@ -48,6 +49,10 @@ pub(super) fn router(context: Arc<Context>) -> Router {
         .route("/v1/keys/", key.clone())
         .route("/v1/keys/{*key}", key)
         .route("/v1/uses/{id}", delete(check::end))
+        // A record may be called "consume", too.
+        .route("/v1/records/consume", record.clone().post(records::consume))
+        .route("/v1/records/", record.clone())
+        .route("/v1/records/{*key}", record)
         .route("/v1/top", get(keys::top))
         .fallback(unknown_path)
         .method_not_allowed_fallback(unknown_method)

@@ -82,7 +82,7 @@ fn keys_of_a_newer_configuration_are_alive_for_an_older_one() {
 fn totals_survive_reloads() {
     let desk = desk(vec![rule("k", vec![fixed(2)])]);
     let limiter = desk.limiter();
-    let page = || limiter.metrics().encode(limiter.size());
+    let page = || limiter.metrics().encode(limiter.size(), Default::default());
     let counted = |verdict: &str, count: u64| {
         let line = format!("{{door=\"http\",rule=\"k\",verdict=\"{verdict}\"}} {count}\n");
         let page = page();
@@ -110,7 +110,7 @@ fn totals_survive_reloads() {
 #[test]
 fn a_door_has_its_series_before_anything_is_sampled() {
     let desk = desk(Vec::new());
-    let page = desk.limiter().metrics().encode(desk.limiter().size());
+    let page = desk.limiter().metrics().encode(desk.limiter().size(), Default::default());
     assert!(page.contains("tidegate_decision_seconds_count{door=\"http\"} 0"), "{page}");
 }
 

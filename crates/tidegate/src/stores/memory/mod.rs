@@ -16,6 +16,7 @@ mod tests;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
 use std::mem;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use foldhash::SharedSeed;
@@ -28,6 +29,7 @@ pub(crate) use self::slot::{Body, Held};
 use self::slot::{Name, Slot};
 pub use self::tally::KeyStats;
 pub(crate) use self::tally::{Bucket, RULE_MAX, Tally};
+use crate::budget::Budget;
 use crate::table::{Locked, Spot, Table};
 
 /// Cells looked at for each new key, so that dead ones are found faster than new ones come.
@@ -141,7 +143,7 @@ pub(crate) struct Memory {
     table: Table<Slot>,
     hasher: SeedableRandomState,
     max_keys: AtomicUsize,
-    max_bytes: AtomicUsize,
+    budget: Arc<Budget>,
     /// The most keys that the table was made for.
     reserved_keys: usize,
     /// Bytes outside of the slots.
@@ -167,7 +169,7 @@ impl Memory {
             table,
             hasher: SeedableRandomState::with_seed(seed, shared),
             max_keys: settings.max_keys.into(),
-            max_bytes: settings.max_bytes.into(),
+            budget: Arc::new(Budget::new(settings.max_bytes)),
             reserved_keys: settings.max_keys,
             heap: AtomicUsize::new(0),
             overflow,
@@ -182,8 +184,13 @@ impl Memory {
             return false;
         }
         self.max_keys.store(settings.max_keys, Relaxed);
-        self.max_bytes.store(settings.max_bytes, Relaxed);
+        self.budget.set_max_bytes(settings.max_bytes);
         true
+    }
+
+    /// The bytes that this store shares with the records.
+    pub(crate) fn budget(&self) -> &Arc<Budget> {
+        &self.budget
     }
 
     /// The hash of a slot: of its name, or of its rule where it has none because keys share it.
@@ -498,18 +505,24 @@ impl Memory {
         Size { used: keys, total: self.table.cells(), keys, bytes: self.bytes() }
     }
 
-    fn bytes(&self) -> usize {
+    /// What its keys take.
+    pub(crate) fn bytes(&self) -> usize {
         self.table.len() * SLOT_BYTES + self.heap.load(Relaxed)
+    }
+
+    /// The same with the records.
+    fn bytes_together(&self) -> usize {
+        self.bytes() + self.budget.records()
     }
 
     fn has_room(&self) -> bool {
         self.table.len() < self.max_keys.load(Relaxed)
-            && self.bytes() + SLOT_BYTES <= self.max_bytes.load(Relaxed)
+            && self.bytes_together() + SLOT_BYTES <= self.budget.max_bytes()
     }
 
     /// Whether a use of this address would make a log longer although there are no bytes left.
     fn cannot_grow(&self, at: &Address<'_>) -> bool {
-        at.long && (at.creates || at.peeks) && self.bytes() >= self.max_bytes.load(Relaxed)
+        at.long && (at.creates || at.peeks) && self.bytes_together() >= self.budget.max_bytes()
     }
 
     /// Whether a new key that is only looked at would be refused for want of room.
@@ -535,7 +548,7 @@ impl Memory {
     fn pressed(&self) -> bool {
         let near = |used: usize, most: usize| used >= most - most / 8;
         near(self.table.len(), self.max_keys.load(Relaxed))
-            || near(self.bytes(), self.max_bytes.load(Relaxed))
+            || near(self.bytes_together(), self.budget.max_bytes())
     }
 
     fn account(&self, before: usize, after: usize) {

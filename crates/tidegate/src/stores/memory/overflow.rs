@@ -11,8 +11,9 @@ impl Memory {
     /// Whether a key of this address may count with the others that have no slot. The bytes of
     /// logs that are shared go a little beyond the bound, and no further.
     pub(super) fn can_share(&self, at: &Address<'_>) -> bool {
-        let most = self.max_bytes.load(Relaxed);
-        at.on_full == OnFull::Share && (!at.long || self.bytes() < most.saturating_add(most / 8))
+        let most = self.budget.max_bytes();
+        at.on_full == OnFull::Share
+            && (!at.long || self.bytes_together() < most.saturating_add(most / 8))
     }
 
     /// The count that the first key without a slot begins.

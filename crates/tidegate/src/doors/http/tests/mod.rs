@@ -4,6 +4,7 @@ mod api;
 mod bounds;
 mod connection;
 mod crowd;
+mod records;
 
 use std::sync::Arc;
 
@@ -22,6 +23,7 @@ use crate::clock::Clock;
 use crate::doors::{Admin, Gate, Shutdown};
 use crate::limiter::Limiter;
 use crate::metrics::{Door, Metrics};
+use crate::records::Records;
 use crate::stores::memory;
 use crate::uses::Uses;
 
@@ -72,6 +74,7 @@ impl House {
         admin.set_ready(true);
         let gate = Gate {
             uses: Arc::new(Uses::new(limiter.desk(Door::Http))),
+            records: Records::beside(&limiter, 4),
             limiter,
             clock: clock.clone(),
             metrics,
@@ -103,7 +106,7 @@ impl House {
 
     /// How often bad input was counted under `reason`.
     fn bad_input(&self, reason: &str) -> u64 {
-        let text = self.gate.metrics.encode(self.gate.limiter.size());
+        let text = self.gate.metrics.encode(self.gate.limiter.size(), self.gate.records.size());
         let label = format!("reason=\"{reason}\"");
         let is_ours = |line: &&str| {
             line.starts_with("tidegate_bad_input_total{")

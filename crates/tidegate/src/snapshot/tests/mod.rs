@@ -1,5 +1,7 @@
 //! Snapshots on a manual clock: what a restart keeps, ages, drops and refuses.
 
+mod of_records;
+
 use std::sync::Arc;
 
 use tempfile::TempDir;
@@ -13,6 +15,7 @@ use super::*;
 use crate::clock::Clock;
 use crate::limiter::{Answer, Desk};
 use crate::metrics::{Door, Metrics};
+use crate::records;
 use crate::stores::memory::Settings;
 
 const START: Now = Now { mono: 500 * DAY, unix: 20_000 * DAY };
@@ -52,6 +55,10 @@ fn small_desk(now: Now, rules: Vec<Rule>, max_keys: usize) -> Desk {
     limiter.desk(Door::Text)
 }
 
+fn records() -> Arc<Records> {
+    Records::new(records::Settings { max_records: 10_000, max_bytes: 1 << 24 })
+}
+
 /// Takes `n` uses under every rule, for the key numbered `n`.
 fn use_all(desk: &Desk) {
     for rule in desk.limiter().rules().rules() {
@@ -71,7 +78,7 @@ fn peek(desk: &Desk, key: &str) -> Answer {
 fn written(desk: &Desk) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("snapshot");
-    Snapshot::write(desk.limiter(), &path).expect("written");
+    Snapshot::write(desk.limiter(), &records(), &path).expect("written");
     (folder, path)
 }
 
@@ -81,8 +88,14 @@ fn as_of_another_boot(path: &Path) {
     let mut reader = Reader::begin(&*file).expect("sound");
     let header = Header { boot: b"another".to_vec(), ..reader.header.clone() };
     let mut writer = Writer::begin(Vec::new(), &header).expect("in memory");
-    while let Some(kept) = reader.entry().expect("sound") {
-        writer.entry(kept.rule, kept.name.as_deref(), kept.tally, &kept.states).expect("in memory");
+    while let Some(entry) = reader.entry().expect("sound") {
+        let written = match entry {
+            Entry::Count(kept) => {
+                writer.count(kept.rule, kept.name.as_deref(), kept.tally, &kept.states)
+            }
+            Entry::Record(kept) => writer.record(&kept),
+        };
+        written.expect("in memory");
     }
     fs::write(path, writer.end().expect("in memory").0).expect("written");
 }
@@ -97,7 +110,7 @@ fn a_restart_within_one_boot_changes_no_verdict() {
     // The wall clock is somewhere else altogether; only the window of the day may follow it.
     let now = before.now();
     let after = desk(Now { mono: now.mono, unix: now.unix + 2 * HOUR }, rules());
-    let restored = Snapshot::restore(after.limiter(), &path).expect("sound");
+    let restored = Snapshot::restore(after.limiter(), &records(), &path).expect("sound");
     assert_eq!(restored.dropped, 0);
     for rule in rules().iter().filter(|rule| !rule.name.starts_with("sliding")) {
         for n in 0..7 {
@@ -126,7 +139,7 @@ fn after_a_reboot_states_age_by_the_wall_clock() {
     for away in [0, SECOND, 20 * MINUTE, 2 * HOUR] {
         let booted = Now { mono: 401 * DAY, unix: START.unix + away };
         let after = desk(booted, rules());
-        Snapshot::restore(after.limiter(), &path).expect("sound");
+        Snapshot::restore(after.limiter(), &records(), &path).expect("sound");
         let expected = desk(START, rules());
         use_all(&expected);
         expected.limiter().clock().advance(away);
@@ -146,7 +159,7 @@ fn a_wall_clock_set_back_forgives_nothing() {
     let (_folder, path) = written(&before);
     as_of_another_boot(&path);
     let after = desk(Now { mono: 401 * DAY, unix: START.unix - 5 * HOUR }, rules());
-    Snapshot::restore(after.limiter(), &path).expect("sound");
+    Snapshot::restore(after.limiter(), &records(), &path).expect("sound");
     for name in ["gcra", "log", "average", "jarl", "smockron", "two"] {
         let key = format!("{name} key 6");
         assert_eq!(peek(&after, &key), peek(&before, &key), "{key}");
@@ -159,7 +172,7 @@ fn a_smaller_table_forgives_nobody() {
     use_all(&before);
     let (_folder, path) = written(&before);
     let after = small_desk(START, rules(), 5);
-    let restored = Snapshot::restore(after.limiter(), &path).expect("sound");
+    let restored = Snapshot::restore(after.limiter(), &records(), &path).expect("sound");
     assert_eq!((restored.keys, restored.forgiven), (5, 0));
     assert!(restored.shared >= 40, "{restored:?}");
     for rule in rules().iter().filter(|rule| &*rule.name != "flight") {
@@ -197,11 +210,11 @@ fn what_does_not_share_and_finds_no_room_is_told() {
         use_all(&before);
         let (_folder, path) = written(&before);
         let after = small_desk(START, fixed(on_full), 2);
-        let restored = Snapshot::restore(after.limiter(), &path).expect("sound");
-        assert_eq!(restored, Restored { keys: 2, shared, forgiven, dropped: 0 });
+        let restored = Snapshot::restore(after.limiter(), &records(), &path).expect("sound");
+        assert_eq!(restored, Restored { keys: 2, shared, forgiven, ..Restored::default() });
         // After a while they say nothing any more, and nothing is lost.
         let late = small_desk(START.after(3 * DAY), fixed(on_full), 2);
-        let restored = Snapshot::restore(late.limiter(), &path).expect("sound");
+        let restored = Snapshot::restore(late.limiter(), &records(), &path).expect("sound");
         assert_eq!(restored, Restored { keys: 2, dropped: 4, ..Restored::default() });
     }
 }
@@ -216,7 +229,7 @@ fn counts_of_rules_that_changed_are_dropped() {
     changed[3].limits[0].amount = 6;
     changed.remove(4);
     let after = desk(START, changed);
-    let restored = Snapshot::restore(after.limiter(), &path).expect("sound");
+    let restored = Snapshot::restore(after.limiter(), &records(), &path).expect("sound");
     assert_eq!(restored.dropped, 12, "six keys of each of two rules");
     assert_eq!(peek(&after, "gcra key 5").limits[0].verdict.remaining, 5);
     // Another amount keeps the count.
@@ -232,7 +245,7 @@ fn damage_anywhere_is_found_and_nothing_is_restored() {
     let refused = |bytes: &[u8]| {
         fs::write(&path, bytes).expect("written");
         let after = desk(START, rules());
-        let problem = Snapshot::restore(after.limiter(), &path).expect_err("damaged");
+        let problem = Snapshot::restore(after.limiter(), &records(), &path).expect_err("damaged");
         assert_eq!(after.limiter().size().keys, 0, "{problem}");
         problem.to_string()
     };
@@ -254,7 +267,7 @@ fn the_previous_snapshot_is_kept() {
     let (folder, path) = written(&desk);
     let first = fs::read(&path).expect("a file");
     use_all(&desk);
-    Snapshot::write(desk.limiter(), &path).expect("written");
+    Snapshot::write(desk.limiter(), &records(), &path).expect("written");
     assert_eq!(fs::read(beside(&path, "previous")).expect("kept"), first);
     assert_ne!(fs::read(&path).expect("a file"), first);
     let names = fs::read_dir(folder.path()).expect("a folder").count();
@@ -265,5 +278,8 @@ fn the_previous_snapshot_is_kept() {
 fn no_file_is_no_error() {
     let desk = desk(START, rules());
     let missing = Path::new("does-not-exist.snapshot");
-    assert_eq!(Snapshot::restore(desk.limiter(), missing).expect("fine"), Restored::default());
+    assert_eq!(
+        Snapshot::restore(desk.limiter(), &records(), missing).expect("fine"),
+        Restored::default()
+    );
 }

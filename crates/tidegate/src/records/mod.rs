@@ -1,0 +1,382 @@
+//! Records: counters and buffers with a time to live, in a table of their own.
+//!
+//! They are not limits. Whether a record has expired is judged at each access, on the monotonic
+//! clock; the memory of expired ones comes back a little at each insertion and by a background
+//! sweep. A live record is never evicted: when the bounds are reached, new keys are refused. It
+//! knows no protocol: doors bring keys, numbers and the time.
+
+mod earliest;
+mod keep;
+mod life;
+mod listing;
+mod record;
+mod room;
+mod tally;
+#[cfg(test)]
+mod tests;
+
+use std::hash::{BuildHasher, Hasher};
+use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
+
+use foldhash::SharedSeed;
+use foldhash::quality::SeedableRandomState;
+use tidegate_core::key::same;
+use tidegate_core::{Nanos, Now};
+
+use self::earliest::Earliest;
+pub(crate) use self::keep::{Kept, KeptValue};
+pub use self::life::{Life, Unit};
+pub use self::listing::Listed;
+pub use self::record::Kind;
+use self::record::{Record, Value};
+pub use self::room::Size;
+use self::room::{Books, Footprint};
+pub use self::tally::Stat;
+use self::tally::Use;
+use crate::budget::Budget;
+use crate::limiter::Limiter;
+use crate::table::{Locked, Spot, Table};
+
+/// The longest key, in bytes.
+pub const KEY_BYTES_MAX: usize = 255;
+
+/// The bounds of all records together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The most records at once.
+    pub max_records: usize,
+    /// The most bytes that they may take, all included.
+    pub max_bytes: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { max_records: 10_000_000, max_bytes: 4 << 30 }
+    }
+}
+
+/// How a quota or a life is changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// To this value.
+    Patch,
+    /// By this value, upwards.
+    Increase,
+    /// By this value, downwards.
+    Decrease,
+}
+
+/// What a counter reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counter {
+    /// What can still be taken.
+    pub quota: u64,
+    /// The unit of the record's life.
+    pub unit: Unit,
+    /// Whole units that are left of it.
+    pub left: u64,
+}
+
+/// Why nothing was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The quota is smaller than the cost.
+    Short,
+    /// The key holds a buffer.
+    Buffer,
+    /// There was no record, and there is no room for one.
+    Full,
+}
+
+/// What became of [`Records::consume`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Consumed {
+    /// Whether the cost was taken.
+    pub taken: bool,
+    /// Why not.
+    pub refusal: Option<Refusal>,
+    /// What can still be taken.
+    pub remaining: u64,
+    /// What is left of the record's life, in whole units of the request: the answer names none.
+    pub left: u64,
+    /// The same in nanoseconds; 0 where there is no record, [`Nanos::MAX`] if it never expires.
+    pub left_nanos: Nanos,
+}
+
+/// All records of the process.
+pub struct Records {
+    table: Table<Record>,
+    hasher: SeedableRandomState,
+    /// The number of the next record in the order of insertion.
+    sequence: AtomicU64,
+    max_records: AtomicUsize,
+    /// The most records that the table was made for.
+    reserved_records: usize,
+    books: Books,
+    earliest: Earliest,
+    swept: AtomicUsize,
+}
+
+impl Records {
+    /// No records, and these bounds.
+    #[must_use]
+    pub fn new(settings: Settings) -> Arc<Self> {
+        let budget = Arc::new(Budget::new(settings.max_bytes));
+        Self::with(settings.max_records, Books::new(budget, None))
+    }
+
+    /// No records yet; their bytes and those of the limiter's keys are bounded together.
+    #[must_use]
+    pub fn beside(limiter: &Arc<Limiter>, max_records: usize) -> Arc<Self> {
+        Self::with(max_records, Books::new(limiter.budget().clone(), Some(limiter.clone())))
+    }
+
+    fn with(max_records: usize, books: Books) -> Arc<Self> {
+        // Keys are chosen by strangers: without a secret seed they could all be made to collide.
+        let seed = getrandom::u64().unwrap_or(0x7265_636f_7264_7321);
+        let shared = getrandom::u64().unwrap_or(0x7468_726f_7474_6c65);
+        // The shared part is made once for each table, and a process has one: nothing leaks.
+        let shared: &'static SharedSeed = Box::leak(Box::new(SharedSeed::from_u64(shared)));
+        Arc::new(Self {
+            table: Table::new(room::capacity(max_records)),
+            hasher: SeedableRandomState::with_seed(seed, shared),
+            sequence: AtomicU64::new(0),
+            max_records: max_records.into(),
+            reserved_records: max_records,
+            books,
+            earliest: Earliest::new(),
+            swept: AtomicUsize::new(0),
+        })
+    }
+
+    /// The hash of a key, which every operation takes: a batch hashes ahead.
+    #[inline]
+    #[must_use]
+    pub fn hash(&self, key: &[u8]) -> u64 {
+        let mut hasher = self.hasher.build_hasher();
+        hasher.write(key);
+        hasher.finish()
+    }
+
+    /// First half of the look-ahead of a batch.
+    #[inline]
+    pub fn prefetch_cell(&self, hash: u64) {
+        self.table.prefetch_cell(hash);
+    }
+
+    /// Second half of the look-ahead of a batch.
+    #[inline]
+    pub fn prefetch_slot(&self, hash: u64) {
+        self.table.prefetch_slot(hash);
+    }
+
+    /// Makes a counter. `false` if the key holds a live record of either kind, or there is no
+    /// room.
+    pub fn insert(&self, key: &[u8], hash: u64, quota: u64, life: Life, now: Now) -> bool {
+        let mut shard = self.lock(hash);
+        match find(&shard, hash, key) {
+            Some(spot) if !shard.entry(spot).expired(now) => false,
+            found => self.make(&mut shard, found, key, hash, Value::Counter(quota), life, now),
+        }
+    }
+
+    /// Reads a counter. `None` if there is no live one.
+    #[inline]
+    pub fn query(&self, key: &[u8], hash: u64, now: Now) -> Option<Counter> {
+        self.live(key, hash, now, |record| {
+            let Value::Counter(quota) = record.value else { return None };
+            record.count(Use::Read, now);
+            Some(Counter { quota, unit: record.unit, left: record.left(now) })
+        })
+    }
+
+    /// Changes a counter's quota, unless it would fall below zero or rise above `max`.
+    #[inline]
+    pub fn update_quota(
+        &self,
+        key: &[u8],
+        hash: u64,
+        change: Change,
+        value: u64,
+        max: u64,
+        now: Now,
+    ) -> bool {
+        let changed = self.live(key, hash, now, |record| {
+            let Value::Counter(quota) = &mut record.value else { return None };
+            *quota = match change {
+                Change::Patch => value,
+                Change::Increase => quota.checked_add(value).filter(|sum| *sum <= max)?,
+                Change::Decrease => quota.checked_sub(value)?,
+            };
+            record.count(Use::Write, now);
+            Some(())
+        });
+        changed.is_some()
+    }
+
+    /// Changes a record's life by `value` of its own units.
+    pub fn update_ttl(&self, key: &[u8], hash: u64, change: Change, value: u64, now: Now) -> bool {
+        let changed = self.live(key, hash, now, |record| {
+            let life = Life { unit: record.unit, amount: value };
+            record.expiry = life.changed(change, record.expiry, now);
+            self.earliest.note(record.expiry);
+            record.count(Use::Write, now);
+            Some(())
+        });
+        changed.is_some()
+    }
+
+    /// Removes a record. `false` if there is no live one.
+    pub fn purge(&self, key: &[u8], hash: u64, now: Now) -> bool {
+        let mut shard = self.lock(hash);
+        let Some(spot) = find(&shard, hash, key) else { return false };
+        let record = self.remove(&mut shard, spot);
+        drop(shard);
+        !record.expired(now)
+    }
+
+    /// Makes a buffer, or overwrites a live one with its life and unit. `false` if the key holds a
+    /// live counter, or there is no room.
+    pub fn set(&self, key: &[u8], hash: u64, value: &[u8], life: Life, now: Now) -> bool {
+        // What takes longer, allocating and freeing, happens outside of the lock.
+        let value = Value::Buffer(value.into());
+        let mut shard = self.lock(hash);
+        let Some(spot) = find(&shard, hash, key) else {
+            return self.make(&mut shard, None, key, hash, value, life, now);
+        };
+        let record = shard.entry(spot);
+        if record.expired(now) {
+            return self.make(&mut shard, Some(spot), key, hash, value, life, now);
+        }
+        if record.value.kind() == Kind::Counter {
+            return false;
+        }
+        if life.amount == 0 {
+            // Overwritten, and over at once.
+            self.remove(&mut shard, spot);
+            return true;
+        }
+        let after = Footprint::new(&record.name, &value);
+        let Some(record) = self.regrow(&mut shard, hash, key, after, now) else { return false };
+        let old = mem::replace(&mut record.value, value);
+        record.expiry = life.expiry(now);
+        self.earliest.note(record.expiry);
+        record.unit = life.unit;
+        record.count(Use::Write, now);
+        drop(shard);
+        drop(old);
+        true
+    }
+
+    /// Shows a buffer's value, unit and whole units left to `see`, under its lock. `None` if there
+    /// is no live one.
+    pub fn get<R>(
+        &self,
+        key: &[u8],
+        hash: u64,
+        now: Now,
+        see: impl FnOnce(&[u8], Unit, u64) -> R,
+    ) -> Option<R> {
+        self.live(key, hash, now, |record| {
+            if record.value.kind() == Kind::Buffer {
+                record.count(Use::Read, now);
+            }
+            match &record.value {
+                Value::Buffer(value) => Some(see(value, record.unit, record.left(now))),
+                Value::Counter(_) => None,
+            }
+        })
+    }
+
+    /// Takes `cost` from a counter if it has as much, in one step. A counter that is absent or has
+    /// expired is first made with this quota and life.
+    pub fn consume(
+        &self,
+        key: &[u8],
+        hash: u64,
+        cost: u64,
+        quota: u64,
+        life: Life,
+        now: Now,
+    ) -> Consumed {
+        let mut shard = self.lock(hash);
+        let found = find(&shard, hash, key);
+        let live = found.filter(|spot| !shard.entry(*spot).expired(now));
+        let Some(spot) = live else {
+            let rest = quota.checked_sub(cost);
+            let value = Value::Counter(rest.unwrap_or(quota));
+            if !self.make(&mut shard, found, key, hash, value, life, now) {
+                return Consumed::new(Err(Refusal::Full), 0, life.unit, now.mono, now);
+            }
+            let outcome = rest.map(|_| ()).ok_or(Refusal::Short);
+            return Consumed::new(outcome, rest.unwrap_or(quota), life.unit, life.expiry(now), now);
+        };
+        let record = shard.entry(spot);
+        let (outcome, remaining) = match &mut record.value {
+            Value::Buffer(_) => (Err(Refusal::Buffer), 0),
+            Value::Counter(quota) => match quota.checked_sub(cost) {
+                None => (Err(Refusal::Short), *quota),
+                Some(rest) => {
+                    *quota = rest;
+                    (Ok(()), rest)
+                }
+            },
+        };
+        record.count(if outcome.is_ok() { Use::Write } else { Use::Read }, now);
+        Consumed::new(outcome, remaining, life.unit, record.expiry, now)
+    }
+
+    /// The statistics of a record. Asking for them counts as no use.
+    pub fn stat(&self, key: &[u8], hash: u64, now: Now) -> Option<Stat> {
+        self.live(key, hash, now, |record| Some(record.stat(now)))
+    }
+
+    #[inline]
+    fn lock(&self, hash: u64) -> Locked<'_, Record> {
+        self.table.lock(self.table.shard_of(hash))
+    }
+
+    /// One step on a live record.
+    #[inline(always)]
+    fn live<R>(
+        &self,
+        key: &[u8],
+        hash: u64,
+        now: Now,
+        act: impl FnOnce(&mut Record) -> Option<R>,
+    ) -> Option<R> {
+        let mut shard = self.lock(hash);
+        let spot = find(&shard, hash, key)?;
+        let record = shard.entry(spot);
+        if record.expired(now) { None } else { act(record) }
+    }
+
+    fn hash_of(&self, record: &Record) -> u64 {
+        self.hash(record.name.as_bytes())
+    }
+}
+
+impl Consumed {
+    fn new(
+        outcome: Result<(), Refusal>,
+        remaining: u64,
+        unit: Unit,
+        expiry: Nanos,
+        now: Now,
+    ) -> Self {
+        Self {
+            taken: outcome.is_ok(),
+            refusal: outcome.err(),
+            remaining,
+            left: unit.left(expiry, now),
+            left_nanos: life::left_nanos(expiry, now),
+        }
+    }
+}
+
+#[inline]
+fn find(shard: &Locked<'_, Record>, hash: u64, key: &[u8]) -> Option<Spot> {
+    shard.find(hash, |record| same(record.name.as_bytes(), key))
+}

@@ -1,0 +1,152 @@
+//! One record as it lies in the table: key, value, expiry and statistics in 96 bytes.
+//!
+//! The size is what bytes per record come from, so it is asserted here.
+
+use tidegate_core::{Nanos, Now};
+
+use super::life::{Life, Unit, left_nanos};
+use super::room::Footprint;
+use super::tally::{Minute, Minutes, Stat, Use};
+
+/// What kind a record is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// A quota that can be raised and taken from.
+    Counter,
+    /// Bytes.
+    Buffer,
+}
+
+/// What a record holds.
+pub(super) enum Value {
+    Counter(u64),
+    Buffer(Box<[u8]>),
+}
+
+const _: () = assert!(size_of::<Value>() == 16);
+
+impl Value {
+    pub(super) fn kind(&self) -> Kind {
+        match self {
+            Value::Counter(_) => Kind::Counter,
+            Value::Buffer(_) => Kind::Buffer,
+        }
+    }
+
+    /// Bytes held outside of the record.
+    pub(super) fn heap_bytes(&self) -> usize {
+        match self {
+            Value::Counter(_) => 0,
+            Value::Buffer(bytes) => bytes.len(),
+        }
+    }
+}
+
+/// One record.
+pub(super) struct Record {
+    pub(super) name: Name,
+    pub(super) value: Value,
+    /// On the monotonic clock.
+    pub(super) expiry: Nanos,
+    /// Its place in the order of insertion.
+    pub(super) sequence: u64,
+    /// Uses since it was made, by kind.
+    pub(super) totals: [u64; 2],
+    pub(super) minutes: Minutes,
+    pub(super) unit: Unit,
+}
+
+const _: () = assert!(size_of::<Record>() <= 96);
+
+impl Record {
+    /// A record that is made now, which counts as its first write.
+    pub(super) fn new(name: Name, value: Value, life: Life, sequence: u64, now: Now) -> Self {
+        let mut record = Self {
+            name,
+            value,
+            expiry: life.expiry(now),
+            sequence,
+            totals: [0; 2],
+            minutes: Minutes { number: Minute::of(now), ..Minutes::default() },
+            unit: life.unit,
+        };
+        record.count(Use::Write, now);
+        record
+    }
+
+    /// Whether its time is over.
+    #[inline]
+    pub(super) fn expired(&self, now: Now) -> bool {
+        now.mono >= self.expiry
+    }
+
+    /// What is left of its life, in its own unit.
+    #[inline]
+    pub(super) fn left(&self, now: Now) -> u64 {
+        self.unit.left(self.expiry, now)
+    }
+
+    /// The same in nanoseconds; [`Nanos::MAX`] if it never expires.
+    pub(super) fn left_nanos(&self, now: Now) -> Nanos {
+        left_nanos(self.expiry, now)
+    }
+
+    #[inline]
+    pub(super) fn count(&mut self, what: Use, now: Now) {
+        let total = &mut self.totals[what as usize];
+        *total = total.saturating_add(1);
+        self.minutes.count(what, Minute::of(now));
+    }
+
+    pub(super) fn stat(&self, now: Now) -> Stat {
+        let [reads, writes] = self.minutes.in_last(Minute::of(now));
+        Stat {
+            reads_per_minute: reads.into(),
+            writes_per_minute: writes.into(),
+            reads: self.totals[Use::Read as usize],
+            writes: self.totals[Use::Write as usize],
+        }
+    }
+
+    /// What it takes.
+    pub(super) fn footprint(&self) -> Footprint {
+        Footprint::new(&self.name, &self.value)
+    }
+}
+
+/// The most bytes of a key that stay inside the record.
+const INLINE_BYTES: usize = 22;
+
+/// A key's bytes: short ones inline, so that comparing them follows no pointer.
+pub(super) enum Name {
+    Inline { len: u8, bytes: [u8; INLINE_BYTES] },
+    Heap(Box<[u8]>),
+}
+
+const _: () = assert!(size_of::<Name>() == 24);
+
+impl Name {
+    pub(super) fn new(key: &[u8]) -> Self {
+        if key.len() > INLINE_BYTES {
+            return Name::Heap(key.into());
+        }
+        let mut bytes = [0; INLINE_BYTES];
+        bytes[..key.len()].copy_from_slice(key);
+        Name::Inline { len: key.len() as u8, bytes }
+    }
+
+    #[inline]
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        match self {
+            Name::Inline { len, bytes } => &bytes[..usize::from(*len).min(INLINE_BYTES)],
+            Name::Heap(bytes) => bytes,
+        }
+    }
+
+    pub(super) fn heap_bytes(&self) -> usize {
+        match self {
+            Name::Inline { .. } => 0,
+            Name::Heap(bytes) => bytes.len(),
+        }
+    }
+}
