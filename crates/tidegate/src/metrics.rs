@@ -192,7 +192,7 @@ pub struct Metrics {
     reloads: Family<ResultLabel, Counter>,
     full: Family<ActionLabel, Counter>,
     sizes: Arc<Mutex<Sizes>>,
-    registry: Registry,
+    registry: Mutex<Registry>,
 }
 
 impl Default for Metrics {
@@ -229,7 +229,12 @@ impl Metrics {
         );
         registry
             .register_collector(Box::new(Scrape { books: books.clone(), sizes: sizes.clone() }));
-        Self { books, bad_input, decision_seconds, reloads, full, sizes, registry }
+        Self { books, bad_input, decision_seconds, reloads, full, sizes, registry: registry.into() }
+    }
+
+    /// Adds series that somebody else counts, summed when a page is asked for.
+    pub fn register(&self, collector: Box<dyn Collector>) {
+        self.registry.lock().register_collector(collector);
     }
 
     /// Counts input that a door did not answer, or answered with an error.
@@ -249,7 +254,7 @@ impl Metrics {
         *self.sizes.lock() = Sizes { keys, records };
         let mut page = String::new();
         // Writing to a string does not fail.
-        let _ = text::encode(&mut page, &self.registry);
+        let _ = text::encode(&mut page, &self.registry.lock());
         page
     }
 

@@ -10,11 +10,13 @@ use std::sync::Arc;
 use tidegate::clock::Clock;
 use tidegate::config::Source;
 use tidegate::doors::text::{Replies, answer_batch};
+use tidegate::doors::throttr::{Conversation, Hall};
 use tidegate::limiter::Limiter;
 use tidegate::metrics::{Door, Metrics};
 use tidegate::records::{self, Change, Life, Records, Unit};
 use tidegate::stores::memory;
 use tidegate_core::Now;
+use tidegate_wire::throttr::{self as wire, Request, ValueSize};
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
@@ -129,4 +131,56 @@ fn known_records_are_used_without_allocating() {
         }
     });
     assert_eq!(again, 0, "an expired record is made anew in its place");
+}
+
+#[test]
+fn the_throttr_path_allocates_nothing_per_request() {
+    let clock = Clock::manual(Now { mono: 1 << 60, unix: 1 << 60 });
+    let records = Records::new(records::Settings { max_records: 100_000, max_bytes: 64 << 20 });
+    let (hall, metrics) = (Hall::new(clock.clone()), Arc::new(Metrics::new()));
+    let size = ValueSize::Bits16;
+    let open = Conversation::open(records, hall, metrics, size, 1000, clock.now());
+    let mut client = open.expect("a client");
+    let keys: Vec<String> = (0..6_400).map(|n| format!("a key that is longer {n}")).collect();
+    let batches: Vec<Vec<u8>> = keys
+        .chunks(100)
+        .map(|keys| {
+            let mut bytes = Vec::new();
+            for (at, key) in keys.iter().enumerate() {
+                let (key, ttl) = (key.as_bytes(), wire::Ttl::new(9, wire::Unit::Hours));
+                let request = match at % 8 {
+                    0 => Request::Insert { quota: 9, ttl, key },
+                    1 => Request::Query { key: b"missing" },
+                    2 => Request::Consume { cost: 0, quota: 9, ttl, key },
+                    3 => Request::Whoami,
+                    4 => Request::Stat { key },
+                    5 => Request::Get { key },
+                    6 => Request::Query { key },
+                    _ => Request::Update {
+                        attribute: Some(wire::Attribute::Quota),
+                        change: Some(wire::Change::Patch),
+                        value: 5,
+                        key,
+                    },
+                };
+                request.encode(size, &mut bytes).expect("a request");
+            }
+            bytes
+        })
+        .collect();
+    let mut replies = Vec::new();
+    let mut answered = 0;
+    let mut round = |answered: &mut usize| {
+        for batch in &batches {
+            replies.clear();
+            assert!(client.say(batch, clock.now(), &mut replies));
+            *answered += replies.len();
+        }
+    };
+    // The first round makes the records and the buffers.
+    round(&mut answered);
+    let first = std::mem::take(&mut answered);
+    let made = allocations(|| (0..10).for_each(|_| round(&mut answered)));
+    assert_eq!(answered, 10 * first, "every request is answered");
+    assert_eq!(made, 0, "allocations in 64,000 requests");
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 
 use super::rule::{DefaultTable, RuleTable};
 use super::units::{Size, Span};
-use crate::doors::{DoorConfig, http, text};
+use crate::doors::{DoorConfig, http, text, throttr};
 use crate::records;
 use crate::server;
 use crate::stores::memory;
@@ -29,6 +29,9 @@ pub struct File {
     /// The UDP text protocol. Absent: closed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<text::Config>,
+    /// Records over binary TCP and Unix sockets, one table for each value size. Absent: closed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub throttr: Vec<throttr::Config>,
     /// The JSON API, /metrics, /healthz and /readyz. Absent: closed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub http: Option<http::Config>,
@@ -48,8 +51,9 @@ impl File {
     #[must_use]
     pub fn doors(&self) -> Vec<DoorConfig> {
         let text = self.text.clone().map(DoorConfig::Text);
+        let throttr = self.throttr.iter().cloned().map(DoorConfig::Throttr);
         let http = self.http.clone().map(DoorConfig::Http);
-        text.into_iter().chain(http).collect()
+        text.into_iter().chain(throttr).chain(http).collect()
     }
 }
 

@@ -4,11 +4,51 @@
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use schemars::JsonSchema;
 use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// One place where a door can be reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// An IP address and a port.
+    Ip(SocketAddr),
+    /// A Unix socket's path.
+    Unix(PathBuf),
+}
+
+impl Address {
+    /// Whether two sockets of one protocol could not listen at both.
+    #[must_use]
+    pub fn overlaps(&self, other: &Address) -> bool {
+        match (self, other) {
+            (Address::Ip(ours), Address::Ip(theirs)) => {
+                let everywhere = ours.ip().is_unspecified() || theirs.ip().is_unspecified();
+                ours.port() == theirs.port() && (everywhere || ours.ip() == theirs.ip())
+            }
+            (Address::Unix(ours), Address::Unix(theirs)) => ours == theirs,
+            _ => false,
+        }
+    }
+
+    /// Whether it can be reached from other machines.
+    #[must_use]
+    pub fn beyond_loopback(&self) -> bool {
+        matches!(self, Address::Ip(address) if !address.ip().to_canonical().is_loopback())
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Address::Ip(address) => address.fmt(formatter),
+            Address::Unix(path) => path.display().fmt(formatter),
+        }
+    }
+}
 
 /// One address or several, in file order. Never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,12 +59,6 @@ impl Listen {
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.0
-    }
-
-    /// Whether some address can be reached from other machines.
-    #[must_use]
-    pub fn beyond_loopback(&self) -> bool {
-        self.0.iter().any(|address| !address.ip().to_canonical().is_loopback())
     }
 }
 
@@ -281,12 +315,23 @@ mod tests {
 
     #[test]
     fn loopback_is_told_apart() {
-        let beyond =
-            |text: &str| Listen::from(text.parse::<SocketAddr>().unwrap()).beyond_loopback();
+        let beyond = |text: &str| Address::Ip(text.parse().unwrap()).beyond_loopback();
         assert!(!beyond("127.0.0.1:1"));
         assert!(!beyond("[::1]:1"));
         assert!(!beyond("[::ffff:127.0.0.1]:1"));
         assert!(beyond("0.0.0.0:1"));
         assert!(beyond("192.0.2.1:1"));
+        assert!(!Address::Unix("/run/gate".into()).beyond_loopback());
+    }
+
+    #[test]
+    fn sockets_in_each_others_way_are_told() {
+        let ip = |text: &str| Address::Ip(text.parse().unwrap());
+        let unix = |text: &str| Address::Unix(text.into());
+        assert!(ip("127.0.0.1:1").overlaps(&ip("0.0.0.0:1")));
+        assert!(!ip("127.0.0.1:1").overlaps(&ip("127.0.0.2:1")));
+        assert!(!ip("127.0.0.1:1").overlaps(&ip("127.0.0.1:2")));
+        assert!(unix("a").overlaps(&unix("a")) && !unix("a").overlaps(&unix("b")));
+        assert!(!unix("a").overlaps(&ip("127.0.0.1:1")));
     }
 }

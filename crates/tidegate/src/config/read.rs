@@ -30,6 +30,7 @@ pub(super) fn file(text: &str, problems: &mut Vec<Problem>) -> File {
         rules: tables.list("rule"),
         default: tables.one("default"),
         text: tables.one("text"),
+        throttr: tables.list("throttr"),
         http: tables.one("http"),
         store: tables.one("store").unwrap_or_default(),
         memory: tables.one("memory").unwrap_or_default(),

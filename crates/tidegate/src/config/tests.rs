@@ -43,8 +43,8 @@ fn unknown_names_are_told_with_the_nearest_known_one() {
 
 #[test]
 fn doors_of_later_versions_are_told_apart_from_slips() {
-    for door in ["throttr", "jarl", "smockron", "proxy", "grpc", "resp"] {
-        let remedy = "remove the table; the doors are [text] and [http]";
+    for door in ["jarl", "smockron", "proxy", "grpc", "resp"] {
+        let remedy = "remove the table; the doors are [text], [[throttr]] and [http]";
         let line =
             format!("t:1:2: this version of Tidegate does not have the door \"{door}\"; {remedy}");
         check(&format!("[{door}]\nlisten = '127.0.0.1:1'"), &[&line]);
@@ -218,8 +218,35 @@ fn the_built_in_default_has_the_seeds_rules_and_every_door() {
     assert_eq!(shown(b"frontend ip=1"), "45 per 20s Average { strict: true }");
     assert_eq!(config.rules.find(b"other"), None);
     let doors: Vec<&str> = config.file.doors().iter().map(|door| door.door().name()).collect();
-    assert_eq!(doors, ["text", "http"]);
-    assert!(config.file.doors().iter().all(|door| !door.listen().beyond_loopback()));
+    assert_eq!(doors, ["text", "throttr", "http"]);
+    assert!(config.file.doors().iter().all(|door| !door.beyond_loopback()));
+}
+
+#[test]
+fn throttr_tables_are_read_and_told_apart() {
+    let doors = |text: &str| {
+        let config = parse(text).file;
+        let shown = |throttr: &crate::doors::throttr::Config| {
+            let at: Vec<String> = throttr.addresses().iter().map(ToString::to_string).collect();
+            format!("{} {}", throttr.value_size, at.join(" "))
+        };
+        config.throttr.iter().map(shown).collect::<Vec<_>>()
+    };
+    assert_eq!(doors("[[throttr]]"), ["16 127.0.0.1:9000"]);
+    let two = "[[throttr]]\nunix = 'a.sock'\nvalue_size = 8\n\
+               [[throttr]]\nvalue_size = 64\nunix = 'b'\nlisten = ['127.0.0.1:1', '[::1]:2']";
+    assert_eq!(doors(two), ["8 a.sock", "64 127.0.0.1:1 [::1]:2 b"]);
+    let long = "x".repeat(108);
+    check(
+        &format!("[[throttr]]\nvalue_size = 12\nunix = '{long}'\nmax_value = '1GiB'\nport = 1"),
+        &[
+            "t:2:14: 12 is not a size of values; write the bits: 8, 16, 32 or 64",
+            "t:3:8: too long for the path of a socket; write a path of 1 to 107 bytes",
+            "t:4:13: 1GiB is too long for a value; write 16MiB or less",
+            "t:5:1: unknown name \"port\" in [[throttr]]; known here: allow, idle_timeout, listen, \
+             max_connections, max_value, unix, value_size",
+        ],
+    );
 }
 
 #[test]

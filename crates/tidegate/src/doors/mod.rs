@@ -8,9 +8,9 @@
 
 pub mod http;
 pub mod text;
+pub mod throttr;
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread;
 
@@ -18,7 +18,7 @@ use arc_swap::ArcSwap;
 
 pub use crate::admin::Admin;
 use crate::clock::Clock;
-use crate::config::listen::{Allow, Listen};
+use crate::config::listen::{Address, Allow, Listen};
 use crate::limiter::Limiter;
 use crate::metrics::{Door, Metrics};
 use crate::records::Records;
@@ -38,6 +38,8 @@ pub struct Gate {
     pub metrics: Arc<Metrics>,
     /// Uses in flight that somebody will give back.
     pub uses: Arc<Uses>,
+    /// What the loops of all Throttr listeners share.
+    pub throttr: Arc<throttr::Hall>,
     /// What the process tells about itself.
     pub admin: Arc<Admin>,
     /// Who may come in. A reload swaps it without closing the door: load it per batch or accept.
@@ -51,6 +53,8 @@ pub struct Gate {
 pub enum DoorConfig {
     /// Seed 000's datagrams.
     Text(text::Config),
+    /// Seed 002's records.
+    Throttr(throttr::Config),
     /// The JSON API, `/metrics`, `/healthz` and `/readyz`.
     Http(http::Config),
 }
@@ -61,17 +65,26 @@ impl DoorConfig {
     pub fn door(&self) -> Door {
         match self {
             DoorConfig::Text(_) => Door::Text,
+            DoorConfig::Throttr(_) => Door::Throttr,
             DoorConfig::Http(_) => Door::Http,
         }
     }
 
-    /// The addresses it listens at.
+    /// Where it wants to be reached, in file order.
     #[must_use]
-    pub fn listen(&self) -> &Listen {
+    pub fn addresses(&self) -> Vec<Address> {
+        let ip = |listen: &Listen| listen.addresses().iter().copied().map(Address::Ip).collect();
         match self {
-            DoorConfig::Text(config) => &config.listen,
-            DoorConfig::Http(config) => &config.listen,
+            DoorConfig::Text(config) => ip(&config.listen),
+            DoorConfig::Throttr(config) => config.addresses(),
+            DoorConfig::Http(config) => ip(&config.listen),
         }
+    }
+
+    /// Whether it can be reached from other machines.
+    #[must_use]
+    pub fn beyond_loopback(&self) -> bool {
+        self.addresses().iter().any(Address::beyond_loopback)
     }
 
     /// Who may come in.
@@ -79,6 +92,7 @@ impl DoorConfig {
     pub fn allow(&self) -> &Allow {
         match self {
             DoorConfig::Text(config) => &config.allow,
+            DoorConfig::Throttr(config) => &config.allow,
             DoorConfig::Http(config) => &config.allow,
         }
     }
@@ -89,13 +103,17 @@ impl DoorConfig {
     /// be compared here.
     #[must_use]
     pub fn same_sockets(&self, other: &DoorConfig) -> bool {
-        self.door() == other.door() && self.listen() == other.listen()
+        match (self, other) {
+            (DoorConfig::Throttr(ours), DoorConfig::Throttr(theirs)) => ours.same_door(theirs),
+            _ => self.door() == other.door() && self.addresses() == other.addresses(),
+        }
     }
 
     /// Takes the door's addresses. Nothing is answered yet.
     pub fn bind(&self) -> io::Result<Bound> {
         Ok(match self {
             DoorConfig::Text(config) => Bound::Text(text::bind(config)?),
+            DoorConfig::Throttr(config) => Bound::Throttr(throttr::bind(config)?),
             DoorConfig::Http(config) => Bound::Http(http::bind(config)?),
         })
     }
@@ -105,6 +123,8 @@ impl DoorConfig {
 pub enum Bound {
     /// Seed 000's datagrams.
     Text(text::Bound),
+    /// Seed 002's records.
+    Throttr(throttr::Bound),
     /// The JSON API.
     Http(http::Bound),
 }
@@ -112,10 +132,11 @@ pub enum Bound {
 impl Bound {
     /// The addresses, in file order, with real ports.
     #[must_use]
-    pub fn addresses(&self) -> Vec<SocketAddr> {
+    pub fn addresses(&self) -> Vec<Address> {
         match self {
-            Bound::Text(bound) => bound.addresses(),
-            Bound::Http(bound) => bound.addresses(),
+            Bound::Text(bound) => bound.addresses().into_iter().map(Address::Ip).collect(),
+            Bound::Throttr(bound) => bound.addresses(),
+            Bound::Http(bound) => bound.addresses().into_iter().map(Address::Ip).collect(),
         }
     }
 
@@ -124,6 +145,7 @@ impl Bound {
     pub fn serve(self, gate: Gate) -> Serving {
         match self {
             Bound::Text(bound) => bound.serve(gate),
+            Bound::Throttr(bound) => bound.serve(gate),
             Bound::Http(bound) => bound.serve(gate),
         }
     }

@@ -11,6 +11,7 @@ mod life;
 mod listing;
 mod record;
 mod room;
+mod several;
 mod tally;
 #[cfg(test)]
 mod tests;
@@ -33,6 +34,7 @@ pub use self::record::Kind;
 use self::record::{Record, Value};
 pub use self::room::Size;
 use self::room::{Books, Footprint};
+pub use self::several::Take;
 pub use self::tally::Stat;
 use self::tally::Use;
 use crate::budget::Budget;

@@ -23,7 +23,7 @@ use crate::clock::Clock;
 use crate::config::problem::Problems;
 use crate::config::units::Span;
 use crate::config::{Config, Source};
-use crate::doors::{Gate, Shutdown};
+use crate::doors::{Gate, Shutdown, throttr};
 use crate::limiter::Limiter;
 use crate::logs::{LogFormat, Logs};
 use crate::metrics::{Door, Metrics};
@@ -137,9 +137,12 @@ impl Server {
         let uses = Arc::new(Uses::new(limiter.desk(Door::Http)));
         let admin = Admin::new();
         let shutdown = Shutdown::new();
+        let throttr = throttr::Hall::new(clock.clone());
+        metrics.register(throttr.clone().collector());
         let gate = Gate {
             limiter: limiter.clone(),
             records: records.clone(),
+            throttr,
             clock,
             metrics: metrics.clone(),
             uses: uses.clone(),

@@ -5,7 +5,6 @@
 //! to close first; if its new addresses cannot be had, it opens again where it was.
 
 use std::io::{self, Write as _};
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use arc_swap::ArcSwap;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::config::listen::Allow;
+use crate::config::listen::{Address, Allow};
 use crate::doors::{Bound, DoorConfig, Gate, Serving, Shutdown};
 
 /// A door could not have its addresses.
@@ -30,7 +29,7 @@ pub struct BindError {
 
 struct OpenDoor {
     config: DoorConfig,
-    addresses: Vec<SocketAddr>,
+    addresses: Vec<Address>,
     allow: Arc<ArcSwap<Allow>>,
     shutdown: Shutdown,
     serving: Serving,
@@ -60,14 +59,17 @@ impl OpenDoors {
     ) -> Result<(), BindError> {
         let mut leaving: Vec<OpenDoor> = Vec::new();
         let mut staying: Vec<OpenDoor> = Vec::new();
+        // Each wanted door keeps one open door at most: there may be two of the same settings.
+        let mut arriving: Vec<&DoorConfig> = wanted.iter().collect();
         for door in self.open.drain(..) {
-            let stays = wanted.iter().any(|config| config.same_sockets(&door.config));
-            if stays { staying.push(door) } else { leaving.push(door) }
+            match arriving.iter().position(|config| config.same_sockets(&door.config)) {
+                Some(kept) => {
+                    arriving.remove(kept);
+                    staying.push(door);
+                }
+                None => leaving.push(door),
+            }
         }
-        let arriving: Vec<&DoorConfig> = wanted
-            .iter()
-            .filter(|config| !staying.iter().any(|door| config.same_sockets(&door.config)))
-            .collect();
         let mut bound = bind_all(&arriving);
         if let Err(error) = &bound
             && error.error.kind() == io::ErrorKind::AddrInUse
@@ -159,10 +161,8 @@ impl OpenDoors {
 impl OpenDoor {
     /// Whether it sits on an address that `config` wants.
     fn blocks(&self, config: &DoorConfig) -> bool {
-        let overlaps = |taken: &SocketAddr| {
-            config.listen().addresses().iter().any(|wanted| overlap(*wanted, *taken))
-        };
-        self.addresses.iter().any(overlaps)
+        let wanted = config.addresses();
+        self.addresses.iter().any(|taken| wanted.iter().any(|wanted| wanted.overlaps(taken)))
     }
 }
 
@@ -174,16 +174,10 @@ fn bind_all(arriving: &[&DoorConfig]) -> Result<Vec<Bound>, BindError> {
 
 impl BindError {
     fn new(config: &DoorConfig, error: io::Error) -> Self {
-        let addresses = config.listen().addresses().iter().map(ToString::to_string);
-        let addresses = addresses.collect::<Vec<_>>().join(", ");
+        let addresses = config.addresses().iter().map(ToString::to_string).collect::<Vec<_>>();
+        let addresses = addresses.join(", ");
         Self { door: config.door().name(), addresses, error }
     }
-}
-
-/// Whether two sockets of one protocol could not listen at both addresses.
-fn overlap(wanted: SocketAddr, taken: SocketAddr) -> bool {
-    let everywhere = wanted.ip().is_unspecified() || taken.ip().is_unspecified();
-    wanted.port() == taken.port() && (everywhere || wanted.ip() == taken.ip())
 }
 
 /// Closes doors and waits until their sockets are free, but not for ever.
@@ -200,7 +194,7 @@ async fn close(doors: &mut [OpenDoor], grace: Duration) {
 }
 
 fn warn_if_open_to_all(config: &DoorConfig) {
-    if config.listen().beyond_loopback() && config.allow().is_open() {
+    if config.beyond_loopback() && config.allow().is_open() {
         let door = config.door().name();
         tracing::warn!(
             door,

@@ -7,4 +7,5 @@ mod reload;
 mod serve;
 mod snapshot;
 mod text;
+mod throttr;
 mod vectors;

@@ -48,6 +48,7 @@ pub(crate) struct Program {
     folder: TempDir,
     stderr: Receiver<String>,
     listening: Vec<(String, SocketAddr)>,
+    paths: Vec<PathBuf>,
 }
 
 impl Program {
@@ -115,7 +116,7 @@ impl Program {
                 }
             }
         });
-        Self { child, folder, stderr, listening: Vec::new() }
+        Self { child, folder, stderr, listening: Vec::new(), paths: Vec::new() }
     }
 
     /// Reads lines until `ready`, keeping the addresses that were told.
@@ -144,12 +145,21 @@ impl Program {
     fn note_address(&mut self, line: &str) {
         let Some(rest) = line.strip_prefix("listening door=") else { return };
         let (door, address) = rest.split_once(" addr=").expect("a door and an address");
-        self.listening.push((door.to_owned(), address.parse().expect("an address")));
+        match address.parse() {
+            Ok(address) => self.listening.push((door.to_owned(), address)),
+            // A Unix socket, from the folder of the program.
+            Err(_) => self.paths.push(self.folder().join(address)),
+        }
     }
 
     /// All `listening` lines so far: door and address.
     pub(crate) fn listening(&self) -> &[(String, SocketAddr)] {
         &self.listening
+    }
+
+    /// The paths of Unix sockets in all `listening` lines so far.
+    pub(crate) fn paths(&self) -> &[PathBuf] {
+        &self.paths
     }
 
     /// The address told last for `door`.

@@ -24,7 +24,7 @@ use tidegate_core::time::{DAY, HOUR, MILLISECOND, MINUTE, SECOND};
 use tidegate_core::{Nanos, Now};
 
 /// A moment at which a bucket of 300 seconds begins.
-const START: Now = Now { mono: 1_000 * SECOND, unix: 1_700_000_100 * SECOND };
+pub(crate) const START: Now = Now { mono: 1_000 * SECOND, unix: 1_700_000_100 * SECOND };
 
 /// The table that `get_size` talks about.
 const MEMORY: memory::Settings = memory::Settings { max_keys: 10_000, max_bytes: 64 << 20 };
@@ -172,7 +172,7 @@ fn matches(expected: &str, got: &str) -> bool {
 }
 
 /// Moves the clock as an `@` line says.
-fn pass(clock: &Clock, step: &str) {
+pub(crate) fn pass(clock: &Clock, step: &str) {
     let wall = step.strip_prefix("wall ");
     let signed = wall.unwrap_or(step);
     let back = signed.starts_with('-');

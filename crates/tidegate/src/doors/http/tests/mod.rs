@@ -20,7 +20,7 @@ use tower::ServiceExt;
 
 use super::router::{Context, router};
 use crate::clock::Clock;
-use crate::doors::{Admin, Gate, Shutdown};
+use crate::doors::{Admin, Gate, Shutdown, throttr};
 use crate::limiter::Limiter;
 use crate::metrics::{Door, Metrics};
 use crate::records::Records;
@@ -75,6 +75,7 @@ impl House {
         let gate = Gate {
             uses: Arc::new(Uses::new(limiter.desk(Door::Http))),
             records: Records::beside(&limiter, 4),
+            throttr: throttr::Hall::new(clock.clone()),
             limiter,
             clock: clock.clone(),
             metrics,

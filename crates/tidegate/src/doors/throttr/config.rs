@@ -1,0 +1,204 @@
+//! The `[[throttr]]` tables, and what they mean to the loops.
+
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use crate::config::listen::{Address, Allow, Listen};
+use crate::config::units::{Size, Span};
+
+/// The port of the built-in default.
+const PORT: u16 = 9000;
+/// The most that `max_value` may allow: every connection may have one such value half sent.
+const VALUE_BYTES_MAX: u64 = 16 << 20;
+
+/// The longest path that the system has for a socket.
+const PATH_BYTES_MAX: usize = 107;
+
+/// One `[[throttr]]` table: a listener of one value size.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(from = "Table")]
+pub struct Config {
+    /// Where it listens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub listen: Option<Listen>,
+    /// The path of a Unix socket that it listens at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unix: Option<PathBuf>,
+    /// Bits of quotas, times to live and lengths: 8, 16, 32 or 64.
+    pub value_size: Bits,
+    /// Who may come in over TCP. A Unix socket is guarded by its permissions.
+    #[serde(skip_serializing_if = "Allow::is_open")]
+    pub allow: Allow,
+    /// The longest value of a SET and the longest payload of a PUBLISH.
+    pub max_value: Size,
+    /// Connections beyond it are closed at once.
+    pub max_connections: u32,
+    /// Connections that sent nothing for so long are closed. Absent: they stay open.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle_timeout: Option<Span>,
+}
+
+/// The table as it is written: whatever is left out has its default, and a listener without any
+/// address has the usual one.
+#[derive(Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+struct Table {
+    /// Where it listens.
+    listen: Option<Listen>,
+    /// The path of a Unix socket that it listens at.
+    #[serde(deserialize_with = "socket_path")]
+    unix: Option<PathBuf>,
+    /// Bits of quotas, times to live and lengths: 8, 16, 32 or 64.
+    value_size: Bits,
+    /// Who may come in over TCP. A Unix socket is guarded by its permissions.
+    allow: Allow,
+    /// The longest value of a SET and the longest payload of a PUBLISH.
+    #[serde(deserialize_with = "value_bytes")]
+    max_value: Size,
+    /// Connections beyond it are closed at once.
+    max_connections: u32,
+    /// Connections that sent nothing for so long are closed. Absent: they stay open.
+    idle_timeout: Option<Span>,
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        Self {
+            listen: None,
+            unix: None,
+            value_size: Bits::default(),
+            allow: Allow::default(),
+            max_value: Size(64 << 10),
+            max_connections: 10_000,
+            idle_timeout: None,
+        }
+    }
+}
+
+impl From<Table> for Config {
+    fn from(table: Table) -> Self {
+        let Table { listen, unix, value_size, allow, max_value, max_connections, idle_timeout } =
+            table;
+        let usual = || SocketAddr::from((Ipv4Addr::LOCALHOST, PORT)).into();
+        let listen = listen.or_else(|| unix.is_none().then(usual));
+        Self { listen, unix, value_size, allow, max_value, max_connections, idle_timeout }
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Table::default().into()
+    }
+}
+
+impl Config {
+    /// Where it wants to be reached: its addresses in file order, then its path.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<Address> {
+        let listen = self.listen.iter().flat_map(|listen| listen.addresses());
+        let paths = self.unix.iter().cloned().map(Address::Unix);
+        listen.copied().map(Address::Ip).chain(paths).collect()
+    }
+
+    /// Whether a door of `other` can go on as this one: only the allow list may differ.
+    pub(crate) fn same_door(&self, other: &Self) -> bool {
+        Self { allow: Allow::default(), ..self.clone() }
+            == Self { allow: Allow::default(), ..other.clone() }
+    }
+
+    /// After how long without a byte a connection is closed.
+    pub(super) fn idle_max(&self) -> Option<Duration> {
+        self.idle_timeout.map(|span| span.0)
+    }
+}
+
+fn value_bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Size, D::Error> {
+    let size = Size::deserialize(deserializer)?;
+    if size.0 <= VALUE_BYTES_MAX {
+        return Ok(size);
+    }
+    let most = Size(VALUE_BYTES_MAX);
+    Err(de::Error::custom(format!("{size} is too long for a value\nwrite {most} or less")))
+}
+
+fn socket_path<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PathBuf>, D::Error> {
+    let path = PathBuf::deserialize(deserializer)?;
+    let wrong = match path.as_os_str().len() {
+        0 => "an empty path",
+        1..=PATH_BYTES_MAX => return Ok(Some(path)),
+        _ => "too long for the path of a socket",
+    };
+    let remedy = format!("write a path of 1 to {PATH_BYTES_MAX} bytes");
+    Err(de::Error::custom(format!("{wrong}\n{remedy}")))
+}
+
+/// How many bits quotas, times to live and lengths have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Bits {
+    /// One byte.
+    Eight,
+    /// Two bytes.
+    #[default]
+    Sixteen,
+    /// Four bytes.
+    ThirtyTwo,
+    /// Eight bytes.
+    SixtyFour,
+}
+
+impl Bits {
+    /// The number of bits.
+    #[must_use]
+    pub fn count(self) -> u8 {
+        match self {
+            Bits::Eight => 8,
+            Bits::Sixteen => 16,
+            Bits::ThirtyTwo => 32,
+            Bits::SixtyFour => 64,
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Bits {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match i64::deserialize(deserializer)? {
+            8 => Ok(Bits::Eight),
+            16 => Ok(Bits::Sixteen),
+            32 => Ok(Bits::ThirtyTwo),
+            64 => Ok(Bits::SixtyFour),
+            other => Err(de::Error::custom(format!(
+                "{other} is not a size of values\nwrite the bits: 8, 16, 32 or 64"
+            ))),
+        }
+    }
+}
+
+impl Serialize for Bits {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u8(self.count())
+    }
+}
+
+impl JsonSchema for Bits {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Bits".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "description": "Bits of quotas, times to live and lengths.",
+            "enum": [8, 16, 32, 64]
+        })
+    }
+}
+
+impl fmt::Display for Bits {
+    fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+        self.count().fmt(formatter)
+    }
+}

@@ -1,0 +1,450 @@
+//! From bytes to replies, without a socket: parse ahead, execute in order, append the replies.
+//!
+//! The door's loops, the golden vectors and the property tests all go through
+//! [`Corridor::execute`]. It knows neither where bytes come from nor how replies travel. Many
+//! requests of one read are parsed ahead, so that the cells and slots of their keys are on their
+//! way to the cache when the first of them is executed.
+
+use std::sync::Arc;
+
+use tidegate_core::Now;
+use tidegate_wire::throttr::{
+    self, Attribute, Broken, Change, Front, Kind, Request, Take, Takes, Ttl, ValueSize, reply,
+};
+
+use super::card::Card;
+use super::clerk::Question;
+use super::convert::{self, unit_to_wire};
+use super::counts::{Figure, Lane};
+use super::guest::{Floor, Guest, NotSubscribed};
+use super::hall::Hall;
+use crate::metrics::{Door, Metrics};
+use crate::records::{self, Records};
+
+/// Requests that are parsed ahead, so that the index cells of their keys are called for.
+const CELLS_AHEAD: usize = 32;
+/// Requests whose slots are called for. Their cells have arrived by then.
+const SLOTS_AHEAD: usize = 12;
+
+/// With so many bytes of replies, the rest of the input waits until they are written.
+pub(super) const OUTPUT_BYTES_MAX: usize = 128 << 10;
+
+/// Why a corridor stopped.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Pause {
+    /// Every whole request was executed.
+    Starved,
+    /// There are [`OUTPUT_BYTES_MAX`] of replies: write them and go on.
+    Full,
+    /// What comes next should not stand behind the replies so far: write them and go on.
+    Flush,
+    /// Answer this and go on.
+    Ask(Question),
+    /// Write the replies and close.
+    Broken,
+}
+
+/// One loop's way from requests to replies.
+pub(super) struct Corridor {
+    pub(super) records: Arc<Records>,
+    pub(super) hall: Arc<Hall>,
+    pub(super) floor: Floor,
+    pub(super) lane: Arc<Lane>,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) size: ValueSize,
+    pub(super) value_max: usize,
+    tally: Tally,
+}
+
+/// A request that was parsed ahead.
+#[derive(Clone, Copy)]
+struct Ahead<'a> {
+    request: Request<'a>,
+    hash: u64,
+    /// Where it ends in the input.
+    end: usize,
+}
+
+impl Corridor {
+    /// A corridor of its own for one loop.
+    pub(super) fn new(
+        records: Arc<Records>,
+        hall: Arc<Hall>,
+        floor: Floor,
+        metrics: Arc<Metrics>,
+        size: ValueSize,
+        value_max: usize,
+    ) -> Self {
+        let lane = hall.lane();
+        Self { records, hall, floor, lane, metrics, size, value_max, tally: Tally::default() }
+    }
+
+    /// Executes the whole requests at the front of `input` as of `now`, appends their replies to
+    /// `out`, and says how many bytes it took and why it stopped. A later request sees what an
+    /// earlier one did.
+    pub(super) fn execute(
+        &mut self,
+        guest: &mut Guest,
+        input: &[u8],
+        now: Now,
+        out: &mut Vec<u8>,
+    ) -> (usize, Pause) {
+        self.lane.turn(now);
+        let stopped = match throttr::parse(input, self.size, self.value_max) {
+            // One at a time is how most clients ask: nothing to look ahead at.
+            Front::Request { request, bytes } if bytes == input.len() => {
+                let hash = key(&request).map_or(0, |key| self.records.hash(key));
+                match self.next(guest, &request, hash, now, out) {
+                    Err(pause) => (0, pause),
+                    Ok(pause) => (bytes, pause.unwrap_or(Pause::Starved)),
+                }
+            }
+            Front::Request { .. } => self.stream(guest, input, now, out),
+            Front::Incomplete => (0, Pause::Starved),
+            Front::Broken(broken) => (0, self.broken(broken)),
+        };
+        self.tally.settle(&guest.card, &self.lane);
+        stopped
+    }
+
+    /// Executes many requests. While one is executed, the slot of one a little behind it and the
+    /// cell of one further behind are on their way to the cache.
+    fn stream(
+        &mut self,
+        guest: &mut Guest,
+        input: &[u8],
+        now: Now,
+        out: &mut Vec<u8>,
+    ) -> (usize, Pause) {
+        let mut ahead = [Ahead { request: Request::List, hash: 0, end: 0 }; CELLS_AHEAD];
+        // How many were parsed, had their slots called for, and were executed; and where parsing
+        // goes on.
+        let (mut parsed, mut called, mut done, mut at) = (0, 0, 0, 0);
+        let mut end = None;
+        let mut taken = 0;
+        loop {
+            while end.is_none() && parsed < done + CELLS_AHEAD {
+                match throttr::parse(&input[at..], self.size, self.value_max) {
+                    Front::Request { request, bytes } => {
+                        at += bytes;
+                        let hash = self.call_cell(&request);
+                        ahead[parsed % CELLS_AHEAD] = Ahead { request, hash, end: at };
+                        parsed += 1;
+                    }
+                    front => end = Some(front),
+                }
+            }
+            while called < parsed.min(done + SLOTS_AHEAD) {
+                self.records.prefetch_slot(ahead[called % CELLS_AHEAD].hash);
+                called += 1;
+            }
+            if done == parsed {
+                break;
+            }
+            let Ahead { request, hash, end } = &ahead[done % CELLS_AHEAD];
+            match self.next(guest, request, *hash, now, out) {
+                Err(pause) => return (taken, pause),
+                Ok(Some(pause)) => return (*end, pause),
+                Ok(None) => taken = *end,
+            }
+            done += 1;
+        }
+        match end {
+            Some(Front::Broken(broken)) => (taken, self.broken(broken)),
+            _ => (taken, Pause::Starved),
+        }
+    }
+
+    /// The hash of a request's key, whose cell is called for.
+    #[inline]
+    fn call_cell(&self, request: &Request<'_>) -> u64 {
+        let Some(key) = key(request) else { return 0 };
+        let hash = self.records.hash(key);
+        self.records.prefetch_cell(hash);
+        hash
+    }
+
+    /// Executes a request, unless there is a reason to stop before it, which is the error. There
+    /// may be one to stop behind it.
+    #[inline]
+    fn next(
+        &mut self,
+        guest: &mut Guest,
+        request: &Request<'_>,
+        hash: u64,
+        now: Now,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Pause>, Pause> {
+        if out.len() >= OUTPUT_BYTES_MAX {
+            return Err(Pause::Full);
+        }
+        if !out.is_empty() && self.is_event_to_self(guest, request) {
+            return Err(Pause::Flush);
+        }
+        self.tally.count(request.kind());
+        Ok(self.one(guest, request, hash, now, out))
+    }
+
+    /// Whether the reply begins with an event, which existing clients understand best at the
+    /// front of what they read.
+    fn is_event_to_self(&self, guest: &Guest, request: &Request<'_>) -> bool {
+        match *request {
+            Request::Publish { channel, .. } => guest.is_subscribed(channel),
+            Request::Event { payload, .. } => match self.inner(payload) {
+                Some(Request::Publish { channel, .. }) => guest.is_subscribed(channel),
+                _ => false,
+            },
+            _ => false,
+        }
+    }
+
+    /// The request in the payload of an EVENT.
+    fn inner<'a>(&self, payload: &'a [u8]) -> Option<Request<'a>> {
+        match throttr::parse(payload, self.size, self.value_max) {
+            Front::Request { request, bytes } if bytes == payload.len() => Some(request),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    fn one(
+        &mut self,
+        guest: &mut Guest,
+        request: &Request<'_>,
+        hash: u64,
+        now: Now,
+        out: &mut Vec<u8>,
+    ) -> Option<Pause> {
+        let (records, size) = (&*self.records, self.size);
+        match *request {
+            Request::Query { key } => match records.query(key, hash, now) {
+                Some(counter) => {
+                    let unit = unit_to_wire(counter.unit);
+                    reply::query(out, size, counter.quota, unit, counter.left);
+                }
+                None => reply::status(out, false),
+            },
+            Request::Update { attribute, change, value, key } => {
+                let done = self.update(attribute, change, value, key, hash, now);
+                reply::status(out, done);
+            }
+            Request::Insert { quota, ttl, key } => {
+                let life = convert::life(ttl);
+                let done = life.is_some_and(|life| records.insert(key, hash, quota, life, now));
+                reply::status(out, done);
+            }
+            Request::Purge { key } => reply::status(out, records.purge(key, hash, now)),
+            Request::Set { ttl, key, value } => {
+                let life = convert::life(ttl);
+                let done = life.is_some_and(|life| records.set(key, hash, value, life, now));
+                reply::status(out, done);
+            }
+            Request::Get { key } => {
+                let see = |value: &[u8], unit, left| {
+                    reply::get(out, size, unit_to_wire(unit), left, value);
+                };
+                if records.get(key, hash, now, see).is_none() {
+                    reply::status(out, false);
+                }
+            }
+            Request::Consume { cost, quota, ttl, key } => {
+                self.consume(cost, quota, ttl, key, hash, now, out);
+            }
+            _ => return self.seldom(guest, request, now, out),
+        }
+        None
+    }
+
+    #[inline]
+    fn update(
+        &self,
+        attribute: Option<Attribute>,
+        change: Option<Change>,
+        value: u64,
+        key: &[u8],
+        hash: u64,
+        now: Now,
+    ) -> bool {
+        let (Some(attribute), Some(change)) = (attribute, change) else { return false };
+        let change = convert::change(change);
+        match attribute {
+            Attribute::Quota => {
+                self.records.update_quota(key, hash, change, value, self.size.max(), now)
+            }
+            Attribute::Ttl => self.records.update_ttl(key, hash, change, value, now),
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "a request's fields, its hash and the time")]
+    fn consume(
+        &self,
+        cost: u64,
+        quota: u64,
+        ttl: Ttl,
+        key: &[u8],
+        hash: u64,
+        now: Now,
+        out: &mut Vec<u8>,
+    ) {
+        let Some(life) = convert::life(ttl) else {
+            return reply::consume(out, self.size, false, 0, 0);
+        };
+        let consumed = self.records.consume(key, hash, cost, quota, life, now);
+        reply::consume(out, self.size, consumed.taken, consumed.remaining, consumed.left);
+    }
+
+    /// What nobody asks by the million.
+    #[inline(never)]
+    fn seldom(
+        &mut self,
+        guest: &mut Guest,
+        request: &Request<'_>,
+        now: Now,
+        out: &mut Vec<u8>,
+    ) -> Option<Pause> {
+        match *request {
+            Request::Whoami => reply::whoami(out, &guest.card.id),
+            Request::Stat { key } => match self.records.stat(key, self.records.hash(key), now) {
+                Some(stat) => reply::stat(out, &convert::stat(&stat)),
+                None => reply::status(out, false),
+            },
+            Request::Info => {
+                // So that it counts what this batch has done so far, itself included.
+                self.tally.settle(&guest.card, &self.lane);
+                reply::info(out, &self.hall.info(&self.records, now));
+            }
+            Request::Connection { id } => {
+                self.tally.settle(&guest.card, &self.lane);
+                match self.hall.connection(&id) {
+                    Some(record) => reply::connection(out, &record),
+                    None => reply::status(out, false),
+                }
+            }
+            Request::Subscribe { channel } => {
+                let done = guest.subscribe(channel, &self.hall, &mut self.floor, now);
+                if done == Err(NotSubscribed::TooMany) {
+                    self.metrics.bad_input(Door::Throttr, "too_many_subscriptions");
+                }
+                reply::status(out, done.is_ok());
+            }
+            Request::Unsubscribe { channel } => {
+                let done = guest.unsubscribe(channel, &self.hall, &mut self.floor);
+                reply::status(out, done);
+            }
+            Request::Publish { channel, payload } => self.publish(guest, channel, payload, out),
+            Request::Event { payload, .. } => return self.event(guest, payload, now, out),
+            Request::List => return Some(Pause::Ask(Question::List)),
+            Request::Stats => return Some(Pause::Ask(Question::Stats)),
+            Request::Connections => return Some(Pause::Ask(Question::Connections)),
+            Request::Channels => return Some(Pause::Ask(Question::Channels)),
+            Request::Channel { channel } => {
+                return Some(Pause::Ask(Question::Channel(channel.into())));
+            }
+            Request::Insert { .. }
+            | Request::Query { .. }
+            | Request::Update { .. }
+            | Request::Purge { .. }
+            | Request::Set { .. }
+            | Request::Get { .. }
+            | Request::Consume { .. } => unreachable!("these are asked by the million"),
+            Request::ConsumeMany { takes } => self.consume_many(&takes, now, out),
+        }
+        None
+    }
+
+    /// All of them take, or none does; a unit that does not exist refuses all.
+    fn consume_many(&self, takes: &Takes<'_>, now: Now, out: &mut Vec<u8>) {
+        let records = &self.records;
+        let known = takes.iter().map(|take| {
+            let Take { cost, quota, ttl, key } = take;
+            let life = convert::life(ttl)?;
+            Some(records::Take { key, hash: records.hash(key), cost, quota, life })
+        });
+        let Some(known) = known.collect::<Option<Vec<_>>>() else {
+            return reply::consume_many(out, self.size, false, takes.iter().map(|_| (0, 0)));
+        };
+        let mut stands = Vec::with_capacity(known.len());
+        let taken = records.consume_all(&known, now, |remaining, left| {
+            stands.push((remaining, left));
+        });
+        reply::consume_many(out, self.size, taken, stands);
+    }
+
+    /// The publisher has its own event before it knows that it was published.
+    fn publish(&mut self, guest: &Guest, channel: &[u8], payload: &[u8], out: &mut Vec<u8>) {
+        guest.card.has_published(payload.len());
+        if guest.is_subscribed(channel) && reply::event(out, self.size, channel, payload).is_ok() {
+            guest.card.has_received(payload.len());
+            self.lane.add(Figure::Delivered, 1);
+        }
+        let published = self.hall.channels.publish(channel, payload, &guest.card);
+        self.lane.add(Figure::Lost, published.lost as u64);
+        reply::status(out, published.somebody);
+    }
+
+    /// `01`, then what the request in the payload says.
+    fn event(
+        &mut self,
+        guest: &mut Guest,
+        payload: &[u8],
+        now: Now,
+        out: &mut Vec<u8>,
+    ) -> Option<Pause> {
+        let request = match self.inner(payload) {
+            // The codec lets no event through that holds another, or something else.
+            Some(request) if request.kind() != Kind::Event => request,
+            _ => return Some(self.broken(Broken::UnevenEvent)),
+        };
+        reply::status(out, true);
+        self.tally.count(request.kind());
+        let hash = key(&request).map_or(0, |key| self.records.hash(key));
+        self.one(guest, &request, hash, now, out)
+    }
+
+    fn broken(&self, broken: Broken) -> Pause {
+        self.metrics.bad_input(Door::Throttr, broken.reason());
+        Pause::Broken
+    }
+}
+
+/// The key that a request looks up, if it looks up one.
+#[inline]
+fn key<'a>(request: &Request<'a>) -> Option<&'a [u8]> {
+    match *request {
+        Request::Query { key }
+        | Request::Update { key, .. }
+        | Request::Insert { key, .. }
+        | Request::Purge { key }
+        | Request::Set { key, .. }
+        | Request::Get { key }
+        | Request::Consume { key, .. } => Some(key),
+        _ => None,
+    }
+}
+
+/// Requests by kind that are not yet in the lane and in the connection's card.
+#[derive(Default)]
+struct Tally {
+    counts: [u32; Kind::COUNT],
+    /// The kinds that were counted, a bit each.
+    seen: u32,
+}
+
+impl Tally {
+    #[inline]
+    fn count(&mut self, kind: Kind) {
+        self.counts[kind.index()] += 1;
+        self.seen |= 1 << kind.index();
+    }
+
+    #[inline]
+    fn settle(&mut self, card: &Card, lane: &Lane) {
+        while self.seen != 0 {
+            let kind = self.seen.trailing_zeros() as usize;
+            self.seen &= self.seen - 1;
+            let count = u64::from(std::mem::take(&mut self.counts[kind]));
+            card.count(kind, count);
+            lane.requests(kind, count);
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! What the loops count: requests by kind, bytes, events; since the start and by the minute.
+//!
+//! Each loop counts in a lane of its own, so that counting never makes two cores meet. Whoever
+//! asks sums the lanes. Minutes are those of the monotonic clock, so that a step of the wall clock
+//! loses no count; they turn when somebody counts or asks, and need no timer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use parking_lot::Mutex;
+use tidegate_core::Now;
+use tidegate_core::time::MINUTE;
+use tidegate_wire::throttr::Kind;
+use tidegate_wire::throttr::figures::Rate;
+
+/// What is counted beside the kinds of requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Figure {
+    /// Bytes that were read.
+    Read = Kind::COUNT as isize,
+    /// Bytes that were written.
+    Written,
+    /// Events that were handed to a subscriber.
+    Delivered,
+    /// Events that a subscriber did not get.
+    Lost,
+}
+
+/// Figures of one lane: the kinds of requests, then [`Figure`].
+const FIGURES: usize = Kind::COUNT + 4;
+
+type Figures = [u64; FIGURES];
+
+/// The counts of one loop. Only that loop adds to it.
+pub(super) struct Lane {
+    figures: [AtomicU64; FIGURES],
+    /// The number of the minute that runs, so that a batch need not take the lock to know.
+    number: AtomicU64,
+    minutes: Mutex<Minutes>,
+}
+
+/// What the figures read when minutes began.
+struct Minutes {
+    /// The minute in which something was last counted.
+    number: u64,
+    /// At its beginning.
+    began: Figures,
+    /// At the beginning of the minute before it.
+    before: Figures,
+}
+
+impl Lane {
+    fn new() -> Self {
+        Self {
+            figures: [const { AtomicU64::new(0) }; FIGURES],
+            number: AtomicU64::new(0),
+            minutes: Mutex::new(Minutes { number: 0, began: [0; FIGURES], before: [0; FIGURES] }),
+        }
+    }
+
+    /// Says that what is added from now on happened at `now`.
+    #[inline]
+    pub(super) fn turn(&self, now: Now) {
+        let number = now.mono / MINUTE;
+        if number > self.number.load(Relaxed) {
+            self.turn_to(number);
+        }
+    }
+
+    #[cold]
+    fn turn_to(&self, number: u64) {
+        let mut minutes = self.minutes.lock();
+        let began = self.read();
+        minutes.before = if number == minutes.number + 1 { minutes.began } else { began };
+        minutes.began = began;
+        minutes.number = number;
+        self.number.store(number, Relaxed);
+    }
+
+    /// Adds requests of a kind.
+    #[inline]
+    pub(super) fn requests(&self, kind: usize, count: u64) {
+        self.bump(kind, count);
+    }
+
+    /// Adds to another figure.
+    #[inline]
+    pub(super) fn add(&self, figure: Figure, count: u64) {
+        self.bump(figure as usize, count);
+    }
+
+    #[inline]
+    fn bump(&self, place: usize, count: u64) {
+        // One writer: no locked instruction is needed to lose nothing.
+        let figure = &self.figures[place];
+        figure.store(figure.load(Relaxed) + count, Relaxed);
+    }
+
+    fn read(&self) -> Figures {
+        std::array::from_fn(|place| self.figures[place].load(Relaxed))
+    }
+
+    /// The figures, and how much each rose in the last full minute.
+    fn rates(&self, now: Now) -> (Figures, Figures) {
+        let minutes = self.minutes.lock();
+        let figures = self.read();
+        let running = now.mono / MINUTE;
+        let risen = |from: &Figures, to: &Figures| {
+            std::array::from_fn(|place| to[place].saturating_sub(from[place]))
+        };
+        let last = match running.saturating_sub(minutes.number) {
+            0 => risen(&minutes.before, &minutes.began),
+            1 => risen(&minutes.began, &figures),
+            _ => [0; FIGURES],
+        };
+        (figures, last)
+    }
+}
+
+/// The lanes of all loops of the process.
+#[derive(Default)]
+pub(super) struct Lanes {
+    all: Vec<Arc<Lane>>,
+    /// Those whose loop has ended. They keep their counts, and the next loop goes on with them.
+    free: Vec<Arc<Lane>>,
+}
+
+impl Lanes {
+    /// A lane for a loop that begins.
+    pub(super) fn take(&mut self) -> Arc<Lane> {
+        self.free.pop().unwrap_or_else(|| {
+            let lane = Arc::new(Lane::new());
+            self.all.push(lane.clone());
+            lane
+        })
+    }
+
+    /// Takes the lane of a loop that has ended.
+    pub(super) fn give_back(&mut self, lane: Arc<Lane>) {
+        self.free.push(lane);
+    }
+
+    /// The sum of all lanes.
+    pub(super) fn sum(&self, now: Now) -> Sum {
+        let mut sum = Sum { figures: [Rate::default(); FIGURES] };
+        for lane in &self.all {
+            let (totals, last) = lane.rates(now);
+            for (rate, (total, last)) in sum.figures.iter_mut().zip(totals.iter().zip(last)) {
+                rate.total += total;
+                rate.per_minute += last;
+            }
+        }
+        sum
+    }
+}
+
+/// What all loops counted.
+pub(super) struct Sum {
+    figures: [Rate; FIGURES],
+}
+
+impl Sum {
+    /// Requests by [`Kind::index`].
+    pub(super) fn kinds(&self) -> [Rate; Kind::COUNT] {
+        std::array::from_fn(|kind| self.figures[kind])
+    }
+
+    /// All requests.
+    pub(super) fn requests(&self) -> Rate {
+        self.kinds().iter().fold(Rate::default(), |sum, rate| Rate {
+            total: sum.total + rate.total,
+            per_minute: sum.per_minute + rate.per_minute,
+        })
+    }
+
+    /// Another figure.
+    pub(super) fn figure(&self, figure: Figure) -> Rate {
+        self.figures[figure as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Now {
+        Now { mono: 1000 * MINUTE + seconds * MINUTE / 60, unix: 0 }
+    }
+
+    #[test]
+    fn the_last_full_minute_is_told_whether_or_not_somebody_counts() {
+        let mut lanes = Lanes::default();
+        let (one, other) = (lanes.take(), lanes.take());
+        let count = |lane: &Lane, seconds, count| {
+            lane.turn(at(seconds));
+            lane.add(Figure::Read, count);
+        };
+        let told = |lanes: &Lanes, seconds| {
+            let rate = lanes.sum(at(seconds)).figure(Figure::Read);
+            (rate.total, rate.per_minute)
+        };
+        count(&one, 10, 5);
+        count(&one, 59, 1);
+        count(&other, 30, 100);
+        assert_eq!(told(&lanes, 59), (106, 0), "no minute is full yet");
+        assert_eq!(told(&lanes, 60), (106, 106));
+        count(&one, 61, 7);
+        assert_eq!(told(&lanes, 119), (113, 106), "what this minute adds is not in the last");
+        assert_eq!(told(&lanes, 120), (113, 7));
+        count(&other, 121, 1);
+        assert_eq!(told(&lanes, 130), (114, 7));
+        assert_eq!(told(&lanes, 180), (114, 1));
+        assert_eq!(told(&lanes, 240), (114, 0));
+        count(&one, 900, 2);
+        assert_eq!(told(&lanes, 910), (116, 0), "a long silence lies before it");
+        lanes.give_back(one);
+        count(&lanes.take(), 965, 3);
+        assert_eq!(told(&lanes, 970), (119, 2), "a lane keeps its counts for the next loop");
+        assert_eq!(lanes.all.len(), 2);
+    }
+}

@@ -1,0 +1,127 @@
+//! The hall: what the loops of all listeners share. Who is connected, channels, and counts.
+//!
+//! None of it is touched by a QUERY or an UPDATE: a loop counts in its own lane and in the card of
+//! its connection. Locks here are taken when a client comes or goes, publishes, or asks about it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use parking_lot::Mutex;
+use prometheus_client::collector::Collector;
+use tidegate_core::{Nanos, Now};
+use tidegate_wire::throttr::figures::{ConnectionRecord, Info, padded};
+
+use super::card::{Card, Id, new_id};
+use super::channels::Channels;
+use super::clerk::Clerk;
+use super::counts::{Figure, Lane, Lanes, Sum};
+use super::series::Series;
+use super::socket::Peer;
+use crate::clock::Clock;
+use crate::records::Records;
+
+/// Shared by all Throttr listeners of the process.
+pub struct Hall {
+    started_at: Nanos,
+    clock: Clock,
+    pub(super) channels: Channels,
+    cards: Mutex<HashMap<Id, Arc<Card>>>,
+    /// The number of the next connection.
+    next: AtomicU64,
+    lanes: Mutex<Lanes>,
+    /// Who writes the answers that take long.
+    pub(super) clerk: Clerk,
+}
+
+impl Hall {
+    /// Nobody is here yet.
+    #[must_use]
+    pub fn new(clock: Clock) -> Arc<Self> {
+        Arc::new(Self {
+            started_at: clock.now().unix,
+            clock,
+            channels: Channels::default(),
+            cards: Mutex::default(),
+            next: AtomicU64::new(1),
+            lanes: Mutex::default(),
+            clerk: Clerk::default(),
+        })
+    }
+
+    /// What of it Prometheus is shown.
+    #[must_use]
+    pub fn collector(self: Arc<Self>) -> Box<dyn Collector> {
+        Box::new(Series(self))
+    }
+
+    /// Enters a connection. An error means that the system has no randomness for its id.
+    pub(super) fn enter(&self, peer: Peer, now: Now) -> Result<Arc<Card>, getrandom::Error> {
+        let number = self.next.fetch_add(1, Relaxed);
+        let card = Arc::new(Card::new(number, new_id()?, peer, now.unix));
+        self.cards.lock().insert(card.id, card.clone());
+        Ok(card)
+    }
+
+    /// Strikes a connection off.
+    pub(super) fn leave(&self, card: &Card) {
+        self.cards.lock().remove(&card.id);
+    }
+
+    /// One connection.
+    pub(super) fn connection(&self, id: &Id) -> Option<ConnectionRecord> {
+        let card = self.cards.lock().get(id).cloned();
+        card.map(|card| card.record())
+    }
+
+    /// Every connection, the oldest first.
+    pub(super) fn connections(&self) -> Vec<ConnectionRecord> {
+        let mut cards: Vec<Arc<Card>> = self.cards.lock().values().cloned().collect();
+        cards.sort_unstable_by_key(|card| card.number);
+        cards.iter().map(|card| card.record()).collect()
+    }
+
+    /// A place to count for a loop that begins.
+    pub(super) fn lane(&self) -> Arc<Lane> {
+        self.lanes.lock().take()
+    }
+
+    /// Takes the place of a loop that has ended.
+    pub(super) fn leave_lane(&self, lane: Arc<Lane>) {
+        self.lanes.lock().give_back(lane);
+    }
+
+    /// What all loops counted, as of now.
+    pub(super) fn sum(&self) -> Sum {
+        self.lanes.lock().sum(self.clock.now())
+    }
+
+    /// How many connections there are.
+    pub(super) fn len(&self) -> usize {
+        self.cards.lock().len()
+    }
+
+    /// Everything that INFO tells.
+    pub(super) fn info(&self, records: &Records, now: Now) -> Info {
+        let sum = self.lanes.lock().sum(now);
+        let size = records.size();
+        let (subscriptions, channels) = self.channels.size();
+        Info {
+            now_s: now.unix / tidegate_core::time::SECOND,
+            requests: sum.requests(),
+            kinds: sum.kinds(),
+            read_bytes: sum.figure(Figure::Read),
+            written_bytes: sum.figure(Figure::Written),
+            keys: (size.counters + size.buffers) as u64,
+            counters: size.counters as u64,
+            buffers: size.buffers as u64,
+            counter_bytes: size.counter_bytes as u64,
+            buffer_bytes: size.buffer_bytes as u64,
+            subscriptions: subscriptions as u64,
+            channels: channels as u64,
+            started_at_ns: self.started_at,
+            connections: self.len() as u64,
+            version: padded(env!("CARGO_PKG_VERSION")),
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Opening this door's sockets, and taking clients in.
+//!
+//! An IP address has one listening socket for each loop, all sharing its port. A Unix socket has
+//! one file and so one socket. Nothing here reads or writes a byte of the protocol.
+
+use std::fs;
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::net::{SocketAddrAny, SocketFlags, acceptfrom_with};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+
+/// Clients that wait to be accepted, as far as the system allows.
+const BACKLOG_MAX: i32 = 4096;
+/// A client that is gone without a word is noticed after about two minutes.
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(15);
+const KEEPALIVE_PROBES: u32 = 4;
+
+/// A listening socket of either kind. It does not block.
+pub(super) enum Listener {
+    /// One of the siblings at an IP address.
+    Tcp(TcpListener),
+    /// The one socket at a path.
+    Unix(UnixListener),
+}
+
+/// Who came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Peer {
+    /// Over TCP, from this address.
+    Tcp(SocketAddr),
+    /// Through a Unix socket.
+    Unix,
+}
+
+impl Peer {
+    /// The address that an allow list judges, if there is one.
+    pub(super) fn ip(self) -> Option<IpAddr> {
+        match self {
+            Peer::Tcp(address) => Some(address.ip()),
+            Peer::Unix => None,
+        }
+    }
+}
+
+impl Listener {
+    /// The client that has waited longest, ready to be spoken with.
+    pub(super) fn accept(&self) -> io::Result<(OwnedFd, Peer)> {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        match self {
+            Listener::Tcp(listener) => {
+                let (socket, from) = acceptfrom_with(listener, flags)?;
+                let from = from.and_then(|from| peer(&from)).ok_or(io::ErrorKind::InvalidData)?;
+                dress(&socket)?;
+                Ok((socket, Peer::Tcp(from)))
+            }
+            Listener::Unix(listener) => Ok((acceptfrom_with(listener, flags)?.0, Peer::Unix)),
+        }
+    }
+
+    /// What epoll watches.
+    pub(super) fn socket(&self) -> impl AsFd + '_ {
+        match self {
+            Listener::Tcp(listener) => listener.as_fd(),
+            Listener::Unix(listener) => listener.as_fd(),
+        }
+    }
+}
+
+fn peer(from: &SocketAddrAny) -> Option<SocketAddr> {
+    SocketAddr::try_from(from.clone()).ok()
+}
+
+/// Replies leave at once, and a client that vanished does not stay for ever.
+fn dress(socket: &OwnedFd) -> io::Result<()> {
+    let socket = SockRef::from(socket);
+    socket.set_tcp_nodelay(true)?;
+    let keepalive = TcpKeepalive::new()
+        .with_time(KEEPALIVE_AFTER)
+        .with_interval(KEEPALIVE_EVERY)
+        .with_retries(KEEPALIVE_PROBES);
+    socket.set_tcp_keepalive(&keepalive)
+}
+
+/// Binds `count` sockets to `address`, or none. Port 0 takes a free port, the same for all.
+///
+/// The first binds alone, so that an address which another process has is refused even if that
+/// process shares it; only then does it agree to share with its siblings.
+pub(super) fn bind_tcp(
+    address: SocketAddr,
+    count: usize,
+) -> io::Result<(SocketAddr, Vec<Listener>)> {
+    let first = open(address)?;
+    first.bind(&address.into())?;
+    first.set_reuse_port(true)?;
+    let bound = first.local_addr()?;
+    let taken = bound.as_socket().ok_or(io::ErrorKind::InvalidData)?;
+    let mut listeners = vec![listen(first)?];
+    for _ in 1..count {
+        let sibling = open(address)?;
+        sibling.set_reuse_port(true)?;
+        sibling.bind(&bound)?;
+        listeners.push(listen(sibling)?);
+    }
+    Ok((taken, listeners))
+}
+
+fn open(address: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    // So that a restart at once is not kept out by connections that are still winding down.
+    socket.set_reuse_address(true)?;
+    if address.is_ipv6() {
+        // So that both wildcards can be listed side by side.
+        socket.set_only_v6(true)?;
+    }
+    Ok(socket)
+}
+
+fn listen(socket: Socket) -> io::Result<Listener> {
+    socket.listen(BACKLOG_MAX)?;
+    socket.set_nonblocking(true)?;
+    Ok(Listener::Tcp(socket.into()))
+}
+
+/// The file of a Unix socket, removed when the door has closed.
+#[derive(Debug)]
+pub(super) struct SocketFile {
+    path: PathBuf,
+    /// Device and number: by now the path may lead to somebody else's socket.
+    identity: (u64, u64),
+}
+
+impl SocketFile {
+    /// Where it is.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if identity(&self.path).is_ok_and(|now| now == self.identity) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let file = fs::symlink_metadata(path)?;
+    Ok((file.dev(), file.ino()))
+}
+
+/// Binds the socket at `path`. What a crashed process left behind is removed; a socket on which
+/// somebody answers, or a file that is no socket, is not.
+pub(super) fn bind_unix(path: &Path) -> io::Result<(Listener, SocketFile)> {
+    let listener = match UnixListener::bind(path) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_stale(path) => {
+            fs::remove_file(path)?;
+            UnixListener::bind(path)?
+        }
+        bound => bound?,
+    };
+    let file = SocketFile { path: path.to_owned(), identity: identity(path)? };
+    listener.set_nonblocking(true)?;
+    Ok((Listener::Unix(listener), file))
+}
+
+fn is_stale(path: &Path) -> bool {
+    let socket = fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
+    let answer = || UnixStream::connect(path).map_err(|error| error.kind());
+    socket && matches!(answer(), Err(io::ErrorKind::ConnectionRefused))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address_of(listener: &Listener) -> SocketAddr {
+        match listener {
+            Listener::Tcp(listener) => listener.local_addr().expect("bound"),
+            Listener::Unix(_) => panic!("no address"),
+        }
+    }
+
+    #[test]
+    fn siblings_share_one_port_and_nobody_else_does() {
+        let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
+        let (address, ours) = bind_tcp(loopback, 3).expect("three siblings bind");
+        assert!(ours.iter().all(|listener| address_of(listener) == address));
+        let second = bind_tcp(address, 1).err().expect("another door must not share the port");
+        assert_eq!(second.kind(), io::ErrorKind::AddrInUse);
+        drop(ours);
+        bind_tcp(address, 2).expect("the port is free again at once");
+    }
+
+    #[test]
+    fn a_socket_file_is_taken_over_only_if_nobody_answers() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("gate");
+        let first = bind_unix(&path).expect("a free path");
+        let second = bind_unix(&path).err().expect("somebody answers there");
+        assert_eq!(second.kind(), io::ErrorKind::AddrInUse);
+        drop(first);
+        assert!(!path.exists(), "a closed door leaves nothing behind");
+
+        // A process that crashes closes its socket and leaves the file.
+        drop(UnixListener::bind(&path).expect("a free path"));
+        assert!(path.exists());
+        let heir = bind_unix(&path).expect("nobody answers there");
+        fs::remove_file(&path).expect("it is there");
+        let other = UnixListener::bind(&path).expect("a free path");
+        drop(heir);
+        assert!(path.exists(), "a socket that is not ours stays");
+        drop(other);
+
+        fs::remove_file(&path).expect("it is there");
+        fs::write(&path, "precious").expect("a file");
+        assert!(bind_unix(&path).is_err());
+        assert_eq!(fs::read(&path).expect("still there"), b"precious");
+    }
+}
