@@ -59,9 +59,10 @@ pub(super) struct Record {
 const _: () = assert!(size_of::<Record>() <= 96);
 
 impl Record {
-    /// A record that is made now, which counts as its first write.
+    /// A record that is made now. That is not a use of it: existing clients expect a record they
+    /// have just made to have no writes.
     pub(super) fn new(name: Name, value: Value, life: Life, sequence: u64, now: Now) -> Self {
-        let mut record = Self {
+        Self {
             name,
             value,
             expiry: life.expiry(now),
@@ -69,9 +70,7 @@ impl Record {
             totals: [0; 2],
             minutes: Minutes { number: Minute::of(now), ..Minutes::default() },
             unit: life.unit,
-        };
-        record.count(Use::Write, now);
-        record
+        }
     }
 
     /// Whether its time is over.

@@ -21,7 +21,7 @@ pub struct Stat {
     pub writes_per_minute: u64,
     /// Reads since the record was made.
     pub reads: u64,
-    /// Writes since the record was made, its making included.
+    /// Writes since the record was made; its making is none.
     pub writes: u64,
 }
 

@@ -171,7 +171,6 @@ impl Model {
         let by_minute = BTreeMap::new();
         let known = Known { content, unit, expiry, number, uses: [0; 2], by_minute };
         self.known.insert(key, known);
-        self.used(key, 1);
         true
     }
 

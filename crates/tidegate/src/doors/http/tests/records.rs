@@ -47,7 +47,7 @@ async fn a_record_is_shown_and_removed() {
             (404, &"unknown_record".into())
         );
         house.consume(json!({"key": key, "quota": 7, "ttl_ms": 60_000})).await;
-        let stats = json!({"reads_per_minute": 0, "writes_per_minute": 0, "reads": 0, "writes": 1});
+        let stats = json!({"reads_per_minute": 0, "writes_per_minute": 0, "reads": 0, "writes": 0});
         for _ in 0..2 {
             let reply = house.ask("GET", &path).await;
             assert_eq!(reply.status, 200);
