@@ -53,8 +53,8 @@ impl<T> Lock<T> {
         let mut looks = 0;
         while self.taken.load(Relaxed) || self.taken.swap(true, Acquire) {
             match looks {
-                ..SPINS => hint::spin_loop(),
-                ..LOOKS => thread::yield_now(),
+                0..SPINS => hint::spin_loop(),
+                SPINS..LOOKS => thread::yield_now(),
                 _ => thread::sleep(NAP),
             }
             looks = looks.saturating_add(1);
