@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-fuzz build run test bench fuzz soak
+.PHONY: help setup setup-bench setup-fuzz build run test bench fuzz soak
 
 # A toolchain that rustup has just installed works before the shell is restarted.
 export PATH := $(PATH):$(HOME)/.cargo/bin
@@ -56,10 +56,23 @@ test: setup ## Check format and lints, run every test
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	$(CARGO) test --locked --workspace
 
-bench: build ## Measure the limiter and the text door beside their peers
+setup-bench: setup
+	@# The peer of the Throttr door. Its package may start a service, which the benchmark does not use.
+	@command -v redis-server >/dev/null || { $(call apt_install,redis-server); }
+
+bench: build setup-bench ## Measure the limiter and the doors beside their peers
 	$(CARGO) bench --locked -p tidegate --bench '*'
 	$(TIDEGATE) bench text --peer echo
 	$(TIDEGATE) bench text --peer echo --burst 32 --clients 64
+	for request in query update; do \
+		for connections in 16 1; do \
+			for pipeline in 128 1024; do \
+				(set -x; $(TIDEGATE) bench throttr --peer redis --request $$request \
+					--connections $$connections --pipeline $$pipeline); \
+			done; \
+		done; \
+		(set -x; $(TIDEGATE) bench throttr --peer echo --request $$request --pipeline 1); \
+	done
 
 setup-fuzz: setup
 	@# libFuzzer is C++.

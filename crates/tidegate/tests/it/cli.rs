@@ -217,3 +217,51 @@ fn a_closed_pipe_is_no_error() {
         assert_eq!(child.wait().unwrap().code(), Some(0), "{arguments:?}");
     }
 }
+
+#[test]
+fn bench_throttr_measures_its_own_server() {
+    for request in ["query", "update", "insert", "consume"] {
+        let short = ["bench", "throttr", "--request", request, "--count", "1000", "--keys", "5000"];
+        let small = ["--connections", "3", "--pipeline", "7", "--value-size", "32", "--json"];
+        let run = tidegate([&short[..], &small].concat());
+        assert_eq!(code(&run), 0, "{run:?}");
+        let json: Value = serde_json::from_slice(&run.stdout).unwrap();
+        assert_eq!((&json["sent"], &json["answered"]), (&1000.into(), &1000.into()), "{request}");
+        assert_eq!(json["refused"], 0, "{request}: every counter is there, and every insert new");
+        assert!(json["server_cpu_ns_per_request"].is_number(), "{json}");
+    }
+}
+
+#[test]
+fn bench_throttr_takes_turns_with_an_echo() {
+    let load = ["bench", "throttr", "--peer", "echo", "--request", "insert", "--rounds", "2"];
+    let run = tidegate([&load[..], &["--count", "1000", "--keys", "1000"]].concat());
+    assert_eq!(code(&run), 0, "{run:?}");
+    let told = stdout(&run);
+    let lines: Vec<_> = told.lines().collect();
+    assert_eq!(lines.len(), 3, "{told}");
+    assert!(lines[1].starts_with("round 2: tidegate "), "{told}");
+    assert_eq!(lines[1].matches("(1000 answered, 0 lost)").count(), 2, "no key is used twice");
+    assert!(lines[2].starts_with("median server CPU per request: tidegate "), "{told}");
+    assert!(lines[2].contains(" ns, echo ") && lines[2].contains("; ratio to echo "), "{told}");
+}
+
+#[test]
+fn bench_throttr_says_what_is_wrong() {
+    for wrong in [
+        &["--value-size", "12"][..],
+        &["--request", "list"],
+        &["--pipeline", "0"],
+        &["--peer", "echo", "--server", "127.0.0.1:1"],
+        &["--server-pid", "1"],
+    ] {
+        assert_eq!(code(&tidegate([&["bench", "throttr"], wrong].concat())), 2, "{wrong:?}");
+    }
+    let no_redis = command(["bench", "throttr", "--peer", "redis", "--keys", "1"])
+        .env("PATH", "")
+        .output()
+        .expect("the program can be started");
+    assert_eq!(code(&no_redis), 1, "{no_redis:?}");
+    let said = String::from_utf8_lossy(&no_redis.stderr).into_owned();
+    assert!(said.contains("redis-server is not installed") && said.contains("make setup-bench"));
+}

@@ -6,11 +6,11 @@ use std::io::{self, IoSlice};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::BorrowedFd;
 
-use hdrhistogram::Histogram;
 use tidegate_core::Nanos;
 use tidegate_core::time::MILLISECOND;
 
 use super::keys::{self, Keys, REQUEST_BYTES_MAX};
+use super::tally::Tally;
 use crate::clock::Clock;
 use crate::doors::text::mmsg::{Address, BATCH, Inbox, Message, Outbox};
 
@@ -36,10 +36,7 @@ pub(super) struct Desk {
     pub(super) outbox: Outbox,
     pub(super) keys: Keys,
     pub(super) server: Address,
-    pub(super) latency: Histogram<u64>,
-    pub(super) sent: u64,
-    pub(super) answered: u64,
-    pub(super) lost: u64,
+    pub(super) tally: Tally,
 }
 
 /// Opens a client's socket.
@@ -105,8 +102,8 @@ impl Client {
         for (message, part) in messages.iter_mut().zip(&parts) {
             message.parts = std::slice::from_ref(part);
         }
-        desk.sent += count as u64;
-        let (slots, free, lost) = (&mut self.slots, &mut self.free, &mut desk.lost);
+        desk.tally.sent += count as u64;
+        let (slots, free, lost) = (&mut self.slots, &mut self.free, &mut desk.tally.lost);
         desk.outbox.send(socket, &messages[..count], |at, _| {
             slots[places[at]].sent = FREE;
             free.push(places[at]);
@@ -130,8 +127,8 @@ impl Client {
             let slot = &mut self.slots[place];
             // A reply that matches no open request is ignored.
             if slot.id == id && slot.sent != FREE {
-                desk.latency.saturating_record(now.saturating_sub(slot.sent).max(1));
-                desk.answered += 1;
+                desk.tally.latency.saturating_record(now.saturating_sub(slot.sent).max(1));
+                desk.tally.answered += 1;
                 slot.sent = FREE;
                 self.free.push(place);
             }
@@ -145,7 +142,7 @@ impl Client {
             if slot.sent != FREE && now.saturating_sub(slot.sent) > LOST_AFTER {
                 slot.sent = FREE;
                 self.free.push(place);
-                desk.lost += 1;
+                desk.tally.lost += 1;
             }
         }
     }

@@ -1,56 +1,94 @@
-//! Ours and the peer under the same load, in turns, so that what the machine does meanwhile
-//! falls on both.
+//! Ours and the peers under the same load, in turns, so that what the machine does meanwhile
+//! falls on all of them.
+
+use std::fmt::Write;
 
 use anyhow::Context as _;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use super::super::Failure;
 use super::super::output::print;
 use super::subject::Subject;
-use super::{Run, Text, measure, report};
+use super::tally::Drive;
+use super::{Run, measure, report};
 
-/// Runs the comparison and prints it.
-pub(super) fn run(text: &Text) -> Result<(), Failure> {
-    let (ours, peer) = (Subject::ours()?, Subject::echo()?);
-    let (our_load, peer_load) = (text.load(ours.address())?, text.load(peer.address())?);
-    our_load.touch_every_key().context("cannot send")?;
-    let mut rounds = Vec::new();
-    for round in 1..=text.rounds {
-        let ours = measure("tidegate", &ours, &our_load)?;
-        let peer = measure("echo", &peer, &peer_load)?;
-        let cost = |run: &Run| run.cpu_per_request().context("nothing was answered");
-        let (our_cost, peer_cost) = (cost(&ours)?, cost(&peer)?);
-        if !text.json {
-            let line = format!(
-                "round {round}: tidegate {our_cost:.0} ns ({} answered, {} lost), \
-                 echo {peer_cost:.0} ns ({} answered, {} lost), ratio {:.2}\n",
-                ours.tally.answered,
-                ours.tally.lost,
-                peer.tally.answered,
-                peer.tally.lost,
-                our_cost / peer_cost
-            );
-            print(line.as_bytes())?;
+/// A server, and the load to put on it.
+pub(super) struct Contender<L> {
+    pub(super) name: &'static str,
+    pub(super) subject: Subject,
+    pub(super) load: L,
+}
+
+/// Runs the comparison and prints it; `unit` is what the servers are asked with.
+pub(super) fn run<L: Drive>(
+    ours: &Contender<L>,
+    peers: &[Contender<L>],
+    unit: &str,
+    rounds: u32,
+    json: bool,
+) -> Result<(), Failure> {
+    let all: Vec<_> = std::iter::once(ours).chain(peers).collect();
+    let mut costs = vec![Vec::new(); all.len()];
+    let mut pages = Vec::new();
+    for round in 1..=rounds {
+        let mut line = format!("round {round}:");
+        let mut page = Map::new();
+        for (contender, costs) in all.iter().zip(&mut costs) {
+            let run = measure(contender.name, &contender.subject, &contender.load)?;
+            costs.push(run.cpu_per_request().context("nothing was answered")?);
+            let _ = write!(line, " {} {};", contender.name, told(&run));
+            page.insert(contender.name.to_owned(), report::json(&run));
         }
-        rounds.push((our_cost, peer_cost, report::json(&ours), report::json(&peer)));
+        line.pop();
+        let latest: Vec<f64> = costs.iter().filter_map(|costs| costs.last().copied()).collect();
+        for (peer, ratio) in peers.iter().zip(ratios(&latest)) {
+            let _ = write!(line, "; ratio to {} {ratio:.3}", peer.name);
+        }
+        if !json {
+            print(format!("{line}\n").as_bytes())?;
+        }
+        pages.push(page);
     }
-    let our_median = median(rounds.iter().map(|round| round.0).collect());
-    let peer_median = median(rounds.iter().map(|round| round.1).collect());
-    let ratio = our_median / peer_median;
-    let page = if text.json {
-        let rounds: Vec<_> =
-            rounds.iter().map(|round| json!({ "tidegate": round.2, "echo": round.3 })).collect();
-        let medians = json!({ "tidegate": our_median, "echo": peer_median });
-        let whole = json!({ "rounds": rounds, "median_cpu_ns": medians, "ratio": ratio });
+    let medians: Vec<f64> = costs.into_iter().map(median).collect();
+    let names = || all.iter().map(|contender| contender.name);
+    let page = if json {
+        let medians_told = named(names().zip(medians.iter().copied()));
+        let ratios = named(names().skip(1).zip(ratios(&medians)));
+        let whole = json!({ "rounds": pages, "median_cpu_ns": medians_told, "ratio": ratios });
         format!("{whole:#}\n")
     } else {
-        format!(
-            "median server CPU per datagram: tidegate {our_median:.0} ns, \
-             echo {peer_median:.0} ns, ratio {ratio:.2}\n"
-        )
+        let costs: Vec<_> =
+            names().zip(&medians).map(|(name, cost)| format!("{name} {cost:.0} ns")).collect();
+        let ratios: Vec<_> = names()
+            .skip(1)
+            .zip(ratios(&medians))
+            .map(|(name, ratio)| format!("ratio to {name} {ratio:.3}"))
+            .collect();
+        let (costs, ratios) = (costs.join(", "), ratios.join(", "));
+        format!("median server CPU per {unit}: {costs}; {ratios}\n")
     };
     print(page.as_bytes())?;
     Ok(())
+}
+
+/// What one contender showed in a round.
+fn told(run: &Run) -> String {
+    let cost = run.cpu_per_request().unwrap_or(f64::NAN);
+    let tally = &run.tally;
+    let mut out = format!("{cost:.0} ns ({} answered, {} lost", tally.answered, tally.lost);
+    if let Some(refused) = tally.refused.filter(|refused| *refused > 0) {
+        let _ = write!(out, ", {refused} refused");
+    }
+    out + ")"
+}
+
+/// Of the first to each of the others.
+fn ratios(costs: &[f64]) -> impl Iterator<Item = f64> {
+    costs.iter().skip(1).map(|peer| costs[0] / peer)
+}
+
+fn named<'a>(values: impl Iterator<Item = (&'a str, f64)>) -> Map<String, Value> {
+    values.map(|(name, value)| (name.to_owned(), json!(value))).collect()
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -65,12 +103,17 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::median;
+    use super::{median, ratios};
 
     #[test]
     fn medians() {
         assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.5);
         assert!(median(Vec::new()).is_nan());
+    }
+
+    #[test]
+    fn ratios_are_ours_to_each_peer() {
+        assert_eq!(ratios(&[2.0, 4.0, 1.0]).collect::<Vec<_>>(), [0.5, 2.0]);
     }
 }

@@ -8,21 +8,16 @@ use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::thread;
-use std::time::Duration;
 
-use hdrhistogram::Histogram;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tidegate_core::Nanos;
 use tidegate_core::time::{MILLISECOND, SECOND};
 
 use super::client::{self, Client, Desk};
 use super::keys::{Choice, Keys};
+use super::tally::{Drive, Tally, Until, on_threads};
 use crate::clock::Clock;
 use crate::doors::text::mmsg::{BATCH, Inbox, Outbox};
-
-/// How often progress is told.
-const PROGRESS_EVERY: Duration = Duration::from_millis(250);
 
 /// How often a thread looks for replies that will not come.
 const GIVE_UP_EVERY: Nanos = 100 * MILLISECOND;
@@ -42,13 +37,6 @@ pub(super) enum Pace {
     Open { per_second: u64 },
 }
 
-/// When to stop: whichever comes first.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Until {
-    pub(super) span: Nanos,
-    pub(super) count: u64,
-}
-
 /// A load to put on a server.
 #[derive(Clone, Debug)]
 pub(super) struct Load {
@@ -62,49 +50,22 @@ pub(super) struct Load {
     pub(super) until: Until,
 }
 
-/// What came of it.
-pub(super) struct Tally {
-    pub(super) sent: u64,
-    pub(super) answered: u64,
-    pub(super) lost: u64,
-    /// From the first request to the last.
-    pub(super) elapsed: Nanos,
-    /// In nanoseconds.
-    pub(super) latency: Histogram<u64>,
+impl Drive for Load {
+    fn drive(&self, progress: &dyn Fn(u64, Nanos)) -> io::Result<Tally> {
+        on_threads(self.threads, self.until.span, progress, |number, clock, answered| {
+            self.station(number, clock, answered)
+        })
+    }
 }
 
 impl Load {
-    /// Runs to the end; tells `progress` now and then how many were answered, and since when.
-    pub(super) fn run(&self, progress: impl Fn(u64, Nanos)) -> io::Result<Tally> {
-        let clock = Clock::system();
-        let start = clock.now().mono;
-        let answered = AtomicU64::new(0);
-        let results = thread::scope(|scope| {
-            let threads: Vec<_> = (0..self.threads)
-                .map(|number| {
-                    let (answered, clock) = (&answered, clock.clone());
-                    scope.spawn(move || self.station(number, clock, answered))
-                })
-                .collect();
-            while threads.iter().any(|thread| !thread.is_finished()) {
-                thread::sleep(PROGRESS_EVERY.min(Duration::from_nanos(self.until.span)));
-                progress(answered.load(Relaxed), clock.now().mono - start);
-            }
-            threads
-                .into_iter()
-                .map(|thread| thread.join().unwrap_or_else(|_| Err(io::Error::other("a panic"))))
-                .collect::<io::Result<Vec<_>>>()
-        })?;
-        let mut total = Tally { sent: 0, answered: 0, lost: 0, elapsed: 1, latency: histogram() };
-        for part in results {
-            total.sent += part.sent;
-            total.answered += part.answered;
-            total.lost += part.lost;
-            total.elapsed = total.elapsed.max(part.elapsed);
-            // Both have the same bounds, so this cannot fail.
-            let _ = total.latency.add(&part.latency);
-        }
-        Ok(total)
+    /// Which load it is, for people.
+    pub(super) fn title(&self) -> String {
+        let pace = match self.pace {
+            Pace::Closed { window } => format!("closed loop, window {window}"),
+            Pace::Open { per_second } => format!("open loop, {per_second} per second"),
+        };
+        format!("{} clients, {pace}, burst {}, {} keys", self.clients, self.burst, self.keys)
     }
 
     /// Makes the server remember every key, so that none is new when it is measured.
@@ -118,7 +79,7 @@ impl Load {
             until: Until { span: Nanos::MAX / 2, count: self.keys },
             ..self.clone()
         };
-        touch.run(|_, _| ()).map(|_| ())
+        touch.drive(&|_, _| ()).map(drop)
     }
 
     /// The work of one thread.
@@ -136,10 +97,7 @@ impl Load {
             outbox: Outbox::new(),
             keys: Keys::new(self.keys, self.choice, number as u64),
             server: self.server.into(),
-            latency: histogram(),
-            sent: 0,
-            answered: 0,
-            lost: 0,
+            tally: Tally::new(),
         };
         let mut station = Station {
             load: self,
@@ -152,14 +110,8 @@ impl Load {
             next: 0,
         };
         let elapsed = station.run(answered)?;
-        let Desk { sent, answered, lost, latency, .. } = station.desk;
-        Ok(Tally { sent, answered, lost, elapsed, latency })
+        Ok(Tally { elapsed, ..station.desk.tally })
     }
-}
-
-fn histogram() -> Histogram<u64> {
-    const MINUTE: u64 = 60 * SECOND;
-    Histogram::new_with_bounds(1, MINUTE, 3).expect("the bounds are sound")
 }
 
 /// One thread with its share of the clients.
@@ -186,7 +138,7 @@ impl<'a> Station<'a> {
         }
         loop {
             let now = self.clock.now().mono;
-            if now >= end || self.desk.sent >= self.quota {
+            if now >= end || self.desk.tally.sent >= self.quota {
                 break;
             }
             let due = self.send_due(start, now);
@@ -201,8 +153,8 @@ impl<'a> Station<'a> {
                 look = now + GIVE_UP_EVERY;
                 self.give_up(now);
             }
-            answered.fetch_add(self.desk.answered - told, Relaxed);
-            told = self.desk.answered;
+            answered.fetch_add(self.desk.tally.answered - told, Relaxed);
+            told = self.desk.tally.answered;
         }
         let elapsed = self.clock.now().mono - start;
         self.drain()?;
@@ -222,7 +174,7 @@ impl<'a> Station<'a> {
     fn refill(&mut self, at: usize) {
         let Pace::Closed { .. } = self.load.pace else { return };
         let socket = self.socket(at);
-        while self.clients[at].room() >= self.load.burst && self.desk.sent < self.quota {
+        while self.clients[at].room() >= self.load.burst && self.desk.tally.sent < self.quota {
             let room = self.clients[at].room().min(BATCH);
             let count = if self.load.burst > 1 { self.load.burst } else { room };
             let now = self.clock.now().mono;
@@ -236,9 +188,9 @@ impl<'a> Station<'a> {
         let threads = self.load.threads as u128;
         let burst = self.load.burst as u64;
         loop {
-            let nanos = u128::from(self.desk.sent) * u128::from(SECOND) * threads;
+            let nanos = u128::from(self.desk.tally.sent) * u128::from(SECOND) * threads;
             let due = start + (nanos / u128::from(per_second)) as u64;
-            if due > now || self.desk.sent >= self.quota {
+            if due > now || self.desk.tally.sent >= self.quota {
                 return due;
             }
             let at = self.next;
@@ -247,8 +199,8 @@ impl<'a> Station<'a> {
             let room = self.clients[at].room() as u64;
             self.clients[at].send(&mut self.desk, socket, burst as usize, due);
             let unsent = burst.saturating_sub(room);
-            self.desk.sent += unsent;
-            self.desk.lost += unsent;
+            self.desk.tally.sent += unsent;
+            self.desk.tally.lost += unsent;
         }
     }
 

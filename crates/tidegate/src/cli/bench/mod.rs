@@ -1,12 +1,12 @@
-//! `tidegate bench`: the load generator, and the comparison with a plain echo server.
+//! `tidegate bench`: the load generators, and the comparison with peers.
 //!
-//! - [`load`]: sends requests and measures the answers
-//! - [`client`]: one client socket and what it has outstanding
+//! - [`load`], [`client`], [`echo`]: the text door's load, one client of it, and its peer
+//! - [`throttr`]: the Throttr door's load and its peers
 //! - [`keys`]: which keys are asked for, and how unevenly
 //! - [`subject`]: the server under load, started here or already running, and its CPU time
-//! - [`compare`]: ours and the peer, in turns
+//! - [`tally`]: what came of a load
+//! - [`compare`]: ours and the peers, in turns
 //! - [`report`]: what is printed
-//! - [`echo`]: the peer
 //!
 //! Benchmarks are not tests: nothing here passes or fails.
 
@@ -17,6 +17,8 @@ mod keys;
 mod load;
 mod report;
 mod subject;
+mod tally;
+mod throttr;
 
 use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
@@ -26,9 +28,11 @@ use clap::builder::RangedU64ValueParser;
 use clap::{Subcommand, ValueEnum};
 use tidegate_core::time::SECOND;
 
+use self::compare::Contender;
 use self::keys::Choice;
-use self::load::{Load, Pace, Until};
+use self::load::{Load, Pace};
 use self::subject::Subject;
+use self::tally::{Drive, Tally, Until};
 use super::output::print;
 use super::{Code, Failure, OK};
 use crate::doors::text::loops;
@@ -45,12 +49,17 @@ pub(super) struct Args {
 enum What {
     /// The text door (UDP).
     Text(Box<Text>),
+    /// The Throttr door (TCP).
+    Throttr(Box<throttr::Args>),
     /// The peer of the comparison: sends every datagram back as it came.
     #[command(hide = true)]
     Echo(Echo),
+    /// A peer of the Throttr door: sends every byte back as it came.
+    #[command(hide = true)]
+    EchoTcp(Echo),
 }
 
-/// The arguments of `tidegate bench echo`.
+/// The arguments of `tidegate bench echo` and `tidegate bench echo-tcp`.
 #[derive(Debug, clap::Args)]
 struct Echo {
     /// Where to listen.
@@ -153,34 +162,62 @@ impl Text {
 pub(super) fn run(args: &Args) -> Result<Code, Failure> {
     match &args.what {
         What::Echo(echo) => echo::serve(echo.listen).context("cannot listen")?,
+        What::EchoTcp(echo) => throttr::echo::serve(echo.listen).context("cannot listen")?,
         What::Text(text) => match text.peer {
-            Some(Peer::Echo) => compare::run(text)?,
+            Some(Peer::Echo) => beside_echo(text)?,
             None => one(text)?,
         },
+        What::Throttr(args) => throttr::run(args)?,
     }
     Ok(OK)
 }
 
-/// One server under load, once.
+/// What our server is started with: the seed's rule for the keys that the load asks for.
+const TEXT_CONFIG: &str = r#"
+[[rule]]
+match = "ws ip=*"
+limit = "22 per 20s"
+algorithm = "average"
+strict = true
+
+[text]
+listen = "127.0.0.1:0"
+"#;
+
+/// The text door and a plain echo server, in turns.
+fn beside_echo(text: &Text) -> Result<(), Failure> {
+    let (ours, echo) = (Subject::ours(TEXT_CONFIG)?, Subject::echo("echo")?);
+    let (our_load, echo_load) = (text.load(ours.address())?, text.load(echo.address())?);
+    our_load.touch_every_key().context("cannot send")?;
+    let ours = Contender { name: "tidegate", subject: ours, load: our_load };
+    let echo = Contender { name: "echo", subject: echo, load: echo_load };
+    compare::run(&ours, &[echo], "datagram", text.rounds, text.json)
+}
+
+/// The text door under load, once.
 fn one(text: &Text) -> Result<(), Failure> {
     let subject = match text.server {
         Some(address) => Subject::running(address, text.server_pid),
-        None => Subject::ours()?,
+        None => Subject::ours(TEXT_CONFIG)?,
     };
     let load = text.load(subject.address())?;
     if text.server.is_none() {
         load.touch_every_key().context("cannot send")?;
     }
     let run = measure("text", &subject, &load)?;
-    let page =
-        if text.json { format!("{:#}\n", report::json(&run)) } else { report::human(&run, &load) };
+    show(&run, &load.title(), text.json)
+}
+
+/// Prints one run.
+fn show(run: &Run, title: &str, json: bool) -> Result<(), Failure> {
+    let page = if json { format!("{:#}\n", report::json(run)) } else { report::human(run, title) };
     print(page.as_bytes())?;
     Ok(())
 }
 
 /// What one run showed.
 struct Run {
-    tally: load::Tally,
+    tally: Tally,
     /// Nanoseconds that the server was on a CPU, where its process is known.
     cpu: Option<u64>,
 }
@@ -193,10 +230,10 @@ impl Run {
     }
 }
 
-fn measure(name: &str, subject: &Subject, load: &Load) -> anyhow::Result<Run> {
+fn measure(name: &str, subject: &Subject, load: &impl Drive) -> anyhow::Result<Run> {
     let before = subject.cpu();
     let terminal = io::stderr().is_terminal();
-    let tally = load.run(|answered, elapsed| {
+    let tally = load.drive(&|answered, elapsed| {
         if terminal {
             let rate = answered as f64 / (elapsed.max(1) as f64 / SECOND as f64);
             eprint!("\r{name}: {answered} answered, {rate:.0} per second ");

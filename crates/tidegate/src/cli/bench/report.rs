@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 use tidegate_core::time::SECOND;
 
 use super::Run;
-use super::load::{Load, Pace};
 
 const QUANTILES: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999)];
 
@@ -32,6 +31,7 @@ pub(super) fn json(run: &Run) -> Value {
         "sent": tally.sent,
         "answered": tally.answered,
         "lost": tally.lost,
+        "refused": tally.refused,
         "seconds": tally.elapsed as f64 / SECOND as f64,
         "per_second": per_second(run),
         "latency_ns": latency,
@@ -39,20 +39,15 @@ pub(super) fn json(run: &Run) -> Value {
     })
 }
 
-/// The same for people, with a picture of the latencies.
-pub(super) fn human(run: &Run, load: &Load) -> String {
+/// The same for people, with a picture of the latencies. The title says which load it was.
+pub(super) fn human(run: &Run, title: &str) -> String {
     let tally = &run.tally;
-    let mut out = String::new();
-    let pace = match load.pace {
-        Pace::Closed { window } => format!("closed loop, window {window}"),
-        Pace::Open { per_second } => format!("open loop, {per_second} per second"),
-    };
+    let mut out = format!("{title}\n");
+    let refused = tally.refused.map(|refused| format!(", {refused} refused")).unwrap_or_default();
     // Writing to a String cannot fail.
-    let _ =
-        writeln!(out, "{} clients, {pace}, burst {}, {} keys", load.clients, load.burst, load.keys);
     let _ = writeln!(
         out,
-        "{} sent, {} answered, {} lost, {:.0} answered per second",
+        "{} sent, {} answered, {} lost{refused}, {:.0} answered per second",
         tally.sent,
         tally.answered,
         tally.lost,

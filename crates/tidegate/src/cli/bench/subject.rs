@@ -1,25 +1,18 @@
 //! The server under load: one that is running, or one started here in a process of its own.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
+use std::io::{self, BufRead, BufReader};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-/// What our server is started with: the seed's rule for the keys that the load asks for.
-const CONFIG: &str = r#"
-[[rule]]
-match = "ws ip=*"
-limit = "22 per 20s"
-algorithm = "average"
-strict = true
-
-[text]
-listen = "127.0.0.1:0"
-"#;
+/// How often, and after how long each time, it is tried whether Redis listens: ten seconds.
+const REDIS_TRIES: u32 = 500;
+const REDIS_RETRY: Duration = Duration::from_millis(20);
 
 /// A server under load. One that was started here ends with it.
 pub(super) struct Subject {
@@ -35,11 +28,11 @@ impl Subject {
         Self { address, pid, child: None, config: None }
     }
 
-    /// Starts our server on a free port.
-    pub(super) fn ours() -> Result<Self> {
+    /// Starts our server with this configuration, which opens one door on a free port.
+    pub(super) fn ours(config: &str) -> Result<Self> {
         let name = format!("tidegate-bench-{}.toml", std::process::id());
         let path = std::env::temp_dir().join(name);
-        fs::write(&path, CONFIG).with_context(|| format!("cannot write {}", path.display()))?;
+        fs::write(&path, config).with_context(|| format!("cannot write {}", path.display()))?;
         let mut command = program()?;
         command.arg("serve").arg("-c").arg(&path);
         let mut subject = Self::start(command);
@@ -50,11 +43,41 @@ impl Subject {
         subject
     }
 
-    /// Starts the echo server on a free port.
-    pub(super) fn echo() -> Result<Self> {
+    /// Starts an echo server on a free port: the peer of this name among our own commands.
+    pub(super) fn echo(name: &str) -> Result<Self> {
         let mut command = program()?;
-        command.args(["bench", "echo"]);
+        command.args(["bench", name]);
         Self::start(command)
+    }
+
+    /// Starts a Redis server on a free port; it keeps everything in memory.
+    pub(super) fn redis() -> Result<Self> {
+        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no port is free")?;
+        let address = free.local_addr().context("no port is free")?;
+        drop(free);
+        let mut command = Command::new("redis-server");
+        command.args(["--bind", "127.0.0.1", "--port", &address.port().to_string()]);
+        command.args(["--save", "", "--appendonly", "no", "--daemonize", "no"]);
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        let child = match command.spawn() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => bail!(
+                "redis-server is not installed\n\
+                 install it with `make setup-bench`, or with `apt-get install redis-server`"
+            ),
+            child => child.context("cannot start redis-server")?,
+        };
+        let pid = Some(child.id());
+        let mut subject = Self { address, pid, child: Some(child), config: None };
+        for _ in 0..REDIS_TRIES {
+            if TcpStream::connect(address).is_ok() {
+                return Ok(subject);
+            }
+            if let Some(status) = subject.child.as_mut().and_then(|child| child.try_wait().ok()?) {
+                bail!("redis-server did not start: {status}");
+            }
+            thread::sleep(REDIS_RETRY);
+        }
+        bail!("redis-server does not answer at {address}")
     }
 
     /// Starts a server that tells its address as all our servers do.
