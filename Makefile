@@ -67,11 +67,12 @@ bench: build setup-bench ## Measure the limiter and the doors beside their peers
 	for request in query update; do \
 		for connections in 16 1; do \
 			for pipeline in 128 1024; do \
-				(set -x; $(TIDEGATE) bench throttr --peer redis --request $$request \
+				(set -x; $(TIDEGATE) bench throttr --seconds 1 --peer redis --request $$request \
 					--connections $$connections --pipeline $$pipeline); \
 			done; \
 		done; \
-		(set -x; $(TIDEGATE) bench throttr --peer echo --request $$request --pipeline 1); \
+		(set -x; $(TIDEGATE) bench throttr --seconds 1 --rounds 9 --peer echo \
+			--request $$request --pipeline 1); \
 	done
 
 setup-fuzz: setup
