@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tidegate_core::rules::RuleSet;
@@ -68,6 +69,7 @@ pub fn serve(named: Option<PathBuf>, logs: Logs) -> Result<(), ServeError> {
     // Before the file is read, so that no change after that is missed.
     let mut watch = Watch::start(reloader.source());
     let config = reloader.first()?;
+    raise_file_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let served = runtime.block_on(async {
         let mut signals = Signals::new()?;
@@ -80,6 +82,14 @@ pub fn serve(named: Option<PathBuf>, logs: Logs) -> Result<(), ServeError> {
     // What did not drain within the grace is not waited for.
     runtime.shutdown_background();
     served
+}
+
+/// Lets the process open as many files as it is allowed to: every connection is one, and what a
+/// system allows by default is less than what doors are asked to hold.
+fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    // Where that is refused, the doors make do with less.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 /// What the outside can say to the process.

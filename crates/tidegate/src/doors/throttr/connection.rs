@@ -5,7 +5,6 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use tidegate_core::{Nanos, Now};
@@ -179,8 +178,10 @@ impl Connection {
         let in_place = self.input.len() > COPY_BYTES_MAX;
         let kept = self.input.len();
         let read = if in_place {
-            self.input.reserve(READ_BYTES);
-            rustix::io::read(&self.socket, spare_capacity(&mut self.input))
+            self.input.resize(kept + READ_BYTES, 0);
+            let read = rustix::io::read(&self.socket, &mut self.input[kept..]);
+            self.input.truncate(kept + read.unwrap_or(0));
+            read
         } else {
             rustix::io::read(&self.socket, &mut bench.scratch[kept..])
         };
@@ -218,6 +219,9 @@ impl Connection {
             input.clear();
         } else {
             input.drain(..taken);
+        }
+        if input.len() <= COPY_BYTES_MAX {
+            input.shrink_to(COPY_BYTES_MAX);
         }
         self.input = input;
         self.settle();

@@ -448,3 +448,100 @@ impl Tally {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+
+    use tidegate_wire::throttr::Unit;
+
+    use super::super::post::Post;
+    use super::super::socket::Peer;
+    use super::*;
+    use crate::clock::Clock;
+
+    const NOW: Now = Now { mono: 1 << 60, unix: 1 << 60 };
+    const SIZE: ValueSize = ValueSize::Bits32;
+
+    fn open(value_max: usize) -> (Corridor, Guest) {
+        let clock = Clock::manual(NOW);
+        let settings = records::Settings { max_records: 100, max_bytes: 64 << 20 };
+        let (records, hall) = (Records::new(settings), Hall::new(clock));
+        let floor = Floor::new(Arc::new(Post::new().expect("an eventfd")));
+        let metrics = Arc::new(Metrics::new());
+        let mut corridor = Corridor::new(records, hall, floor, metrics, SIZE, value_max);
+        let peer = Peer::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 1)));
+        let guest = Guest::enter(peer, 0, &corridor.hall, &mut corridor.floor, NOW);
+        (corridor, guest.expect("randomness"))
+    }
+
+    fn written(requests: &[Request<'_>]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for request in requests {
+            request.encode(SIZE, &mut bytes).expect("it can be written");
+        }
+        bytes
+    }
+
+    #[test]
+    fn an_event_to_the_publisher_starts_a_write_of_its_own() {
+        let (mut corridor, mut guest) = open(100);
+        let query = written(&[Request::Query { key: b"k" }]);
+        let publish = written(&[Request::Publish { channel: b"*", payload: b"hi" }]);
+        let inner = [Request::Event { channel: b"", payload: &publish }];
+        for event in [publish.clone(), written(&inner)] {
+            let input = [&query[..], &event, &query].concat();
+            let mut out = Vec::new();
+            let first = corridor.execute(&mut guest, &input, NOW, &mut out);
+            assert_eq!((first, &out[..]), ((query.len(), Pause::Flush), &[0][..]));
+            out.clear();
+            let rest = &input[query.len()..];
+            let second = corridor.execute(&mut guest, rest, NOW, &mut out);
+            assert_eq!(second, (rest.len(), Pause::Starved));
+            assert!(out.ends_with(b"*hi\x01\x00"), "{out:?}");
+        }
+        // To others it is a status like any other.
+        let nobody = written(&[Request::Publish { channel: b"nobody", payload: b"hi" }]);
+        let mut out = vec![1];
+        let done = corridor.execute(&mut guest, &nobody, NOW, &mut out);
+        assert_eq!((done, &out[..]), ((nobody.len(), Pause::Starved), &[1, 0][..]));
+    }
+
+    #[test]
+    fn replies_of_one_write_are_bounded() {
+        const VALUE: usize = 50_000;
+        let (mut corridor, mut guest) = open(VALUE);
+        let ttl = Ttl::new(9, Unit::Hours);
+        let set = written(&[Request::Set { ttl, key: b"k", value: &[7; VALUE] }]);
+        let mut out = Vec::new();
+        corridor.execute(&mut guest, &set, NOW, &mut out);
+        let get = written(&[Request::Get { key: b"k" }]);
+        let input = get.repeat(1000);
+        let (mut at, mut replies, mut writes) = (0, 0, 0);
+        while at < input.len() {
+            out.clear();
+            let (taken, pause) = corridor.execute(&mut guest, &input[at..], NOW, &mut out);
+            assert!(taken > 0 && out.len() < OUTPUT_BYTES_MAX + VALUE + 100);
+            assert_eq!(pause == Pause::Full, at + taken < input.len());
+            (at, replies, writes) = (at + taken, replies + out.len(), writes + 1);
+        }
+        assert_eq!(replies, 1000 * (VALUE + 10));
+        assert!(writes <= 334, "as few writes as fit: {writes}");
+    }
+
+    #[test]
+    fn requests_are_counted_by_kind_for_the_loop_and_the_connection() {
+        let (mut corridor, mut guest) = open(100);
+        let query = Request::Query { key: b"k" };
+        let input = written(&[query, query, Request::Whoami, query]);
+        // Half a request more, which does not count.
+        let input = [&input[..], &[2]].concat();
+        let mut out = Vec::new();
+        let (taken, pause) = corridor.execute(&mut guest, &input, NOW, &mut out);
+        assert_eq!((taken, pause), (input.len() - 1, Pause::Starved));
+        let kinds = corridor.hall.sum().kinds();
+        assert_eq!(kinds[Kind::Query.index()].total, 3);
+        assert_eq!(kinds[Kind::Whoami.index()].total, 1);
+        assert_eq!(guest.card.record().requests[Kind::Query.index()], 3);
+    }
+}

@@ -81,6 +81,8 @@ pub(super) struct Loop {
     fresh: VecDeque<u32>,
     /// When accepting goes on after a failure.
     accept_at: Option<Nanos>,
+    /// Whether accepting failed the last time, which is told once.
+    refusing: bool,
     look_at: Nanos,
     turns: usize,
     encoded: Vec<u8>,
@@ -111,6 +113,7 @@ impl Loop {
             again: VecDeque::new(),
             fresh: VecDeque::new(),
             accept_at: None,
+            refusing: false,
             look_at: 0,
             turns: 0,
             encoded: Vec::new(),
@@ -253,11 +256,17 @@ impl Loop {
         for _ in 0..ACCEPTS_MAX {
             let Some(listener) = &self.listener else { return };
             match listener.accept() {
-                Ok((socket, peer)) => self.welcome(socket, peer),
+                Ok((socket, peer)) => {
+                    self.refusing = false;
+                    self.welcome(socket, peer);
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if left_early(&error) => {}
                 Err(error) => {
-                    tracing::warn!(%error, "throttr: cannot accept, trying again");
+                    if !self.refusing {
+                        tracing::warn!(%error, "throttr: cannot accept, trying again");
+                    }
+                    self.refusing = true;
                     // Level-triggered, it would be told of the same client again and again.
                     if self.poll.forget(listener.socket()).is_ok() {
                         self.accept_at = Some(self.bench.clock.now().mono + ACCEPT_PAUSE);
