@@ -7,10 +7,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use tidegate_core::{Nanos, Now};
 
 use super::listing::WALK_STRIDE;
-use super::record::{Name, Record, Value};
+use super::record::{Record, Value};
 use super::tally::{Minute, Minutes};
 use super::{KEY_BYTES_MAX, Records, Unit, find};
-use crate::table::Step;
+use crate::table::{Name, Step};
 
 /// Where numbers in the order of insertion end: nobody lives to see it, so it is damage.
 const SEQUENCE_MAX: u64 = 1 << 62;

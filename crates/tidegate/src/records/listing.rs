@@ -5,9 +5,9 @@
 
 use tidegate_core::{Nanos, Now};
 
-use super::record::{Name, Record, Value};
+use super::record::{Record, Value};
 use super::{Kind, Records, Stat, Unit};
-use crate::table::Step;
+use crate::table::{Name, Step};
 
 /// Cells looked at under one lock, at least.
 pub(super) const WALK_STRIDE: usize = 64;

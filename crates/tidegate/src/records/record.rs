@@ -7,6 +7,7 @@ use tidegate_core::{Nanos, Now};
 use super::life::{Life, Unit, left_nanos};
 use super::room::Footprint;
 use super::tally::{Minute, Minutes, Stat, Use};
+use crate::table::Name;
 
 /// What kind a record is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -110,42 +111,5 @@ impl Record {
     /// What it takes.
     pub(super) fn footprint(&self) -> Footprint {
         Footprint::new(&self.name, &self.value)
-    }
-}
-
-/// The most bytes of a key that stay inside the record.
-const INLINE_BYTES: usize = 22;
-
-/// A key's bytes: short ones inline, so that comparing them follows no pointer.
-pub(super) enum Name {
-    Inline { len: u8, bytes: [u8; INLINE_BYTES] },
-    Heap(Box<[u8]>),
-}
-
-const _: () = assert!(size_of::<Name>() == 24);
-
-impl Name {
-    pub(super) fn new(key: &[u8]) -> Self {
-        if key.len() > INLINE_BYTES {
-            return Name::Heap(key.into());
-        }
-        let mut bytes = [0; INLINE_BYTES];
-        bytes[..key.len()].copy_from_slice(key);
-        Name::Inline { len: key.len() as u8, bytes }
-    }
-
-    #[inline]
-    pub(super) fn as_bytes(&self) -> &[u8] {
-        match self {
-            Name::Inline { len, bytes } => &bytes[..usize::from(*len).min(INLINE_BYTES)],
-            Name::Heap(bytes) => bytes,
-        }
-    }
-
-    pub(super) fn heap_bytes(&self) -> usize {
-        match self {
-            Name::Inline { .. } => 0,
-            Name::Heap(bytes) => bytes.len(),
-        }
     }
 }

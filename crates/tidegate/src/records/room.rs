@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use tidegate_core::{Nanos, Now};
 
-use super::record::{Kind, Name, Record, Value};
+use super::record::{Kind, Record, Value};
 use super::{Life, Records, Settings, find};
 use crate::budget::Budget;
 use crate::limiter::Limiter;
-use crate::table::{Locked, Spot};
+use crate::table::{Locked, Name, Spot};
 
 /// Cells looked at for each new record, so that dead ones are found faster than new ones come.
 const SWEEP_PER_INSERT: usize = 4;

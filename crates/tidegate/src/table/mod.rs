@@ -14,6 +14,7 @@
 mod arena;
 mod cells;
 mod lock;
+mod name;
 mod walk;
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
@@ -22,6 +23,7 @@ use std::thread;
 use self::arena::{Arena, prefetch, prefetch_to_write};
 use self::cells::Cells;
 use self::lock::{Guard, Lock};
+pub(crate) use self::name::Name;
 pub(crate) use self::walk::Step;
 
 /// Shards for each core: enough that loops seldom meet.

@@ -25,12 +25,12 @@ use parking_lot::Mutex;
 use tidegate_core::key::same;
 use tidegate_core::rules::OnFull;
 
+use self::slot::Slot;
 pub(crate) use self::slot::{Body, Held};
-use self::slot::{Name, Slot};
 pub use self::tally::KeyStats;
 pub(crate) use self::tally::{Bucket, RULE_MAX, Tally};
 use crate::budget::Budget;
-use crate::table::{Locked, Spot, Table};
+use crate::table::{Locked, Name, Spot, Table};
 
 /// Cells looked at for each new key, so that dead ones are found faster than new ones come.
 const SWEEP_PER_INSERT: usize = 4;

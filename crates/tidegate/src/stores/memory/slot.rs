@@ -5,6 +5,7 @@
 use tidegate_core::State;
 
 use super::tally::Tally;
+use crate::table::Name;
 
 /// One remembered key under one rule.
 pub(super) struct Slot {
@@ -85,43 +86,6 @@ impl Held {
         match self {
             Held::One(_) => states,
             Held::Many(many) => states + size_of_val(&**many),
-        }
-    }
-}
-
-/// The most bytes of a name that stay inside the slot.
-const INLINE_BYTES: usize = 22;
-
-/// A key's bytes: short ones inline, so that comparing them follows no pointer.
-pub(super) enum Name {
-    Inline { len: u8, bytes: [u8; INLINE_BYTES] },
-    Heap(Box<[u8]>),
-}
-
-const _: () = assert!(size_of::<Name>() == 24);
-
-impl Name {
-    pub(super) fn new(key: &[u8]) -> Self {
-        if key.len() > INLINE_BYTES {
-            return Name::Heap(key.into());
-        }
-        let mut bytes = [0; INLINE_BYTES];
-        bytes[..key.len()].copy_from_slice(key);
-        Name::Inline { len: key.len() as u8, bytes }
-    }
-
-    #[inline]
-    pub(super) fn as_bytes(&self) -> &[u8] {
-        match self {
-            Name::Inline { len, bytes } => &bytes[..usize::from(*len).min(INLINE_BYTES)],
-            Name::Heap(bytes) => bytes,
-        }
-    }
-
-    pub(super) fn heap_bytes(&self) -> usize {
-        match self {
-            Name::Inline { .. } => 0,
-            Name::Heap(bytes) => bytes.len(),
         }
     }
 }
