@@ -6,7 +6,7 @@ use clap::Parser as _;
 use tidegate::cli::{self, Cli};
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::try_parse_from(cli::words(std::env::args_os())) {
         Ok(cli) => cli,
         Err(error) => {
             // Help and version are asked for in the same way as mistakes are told. A closed pipe

@@ -5,8 +5,10 @@
 //! load generator and the fuzz targets share them. A protocol's words and its polarity (a text
 //! door's `Y` means *over*) stop here.
 //!
+//! - [`jarl`]: a delay in seconds for whoever connects
 //! - [`text`]: the UDP text protocol: `over_limit ws ip=1.2.3.4`
 //! - [`throttr`]: the binary record protocol over byte streams, with pub/sub and introspection
 
+pub mod jarl;
 pub mod text;
 pub mod throttr;

@@ -9,12 +9,16 @@ mod client;
 mod completions;
 mod config;
 mod failure;
+mod jarl;
 mod keys;
 mod man;
 mod output;
 mod request;
 mod serve;
 mod waiting;
+
+use std::ffi::OsString;
+use std::path::Path;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
@@ -32,6 +36,20 @@ const USAGE: Code = 2;
 /// The use was refused.
 const REFUSED: Code = 3;
 
+/// Names of links to the program, and the command that each of them stands for.
+const LINKS: [(&str, &str); 1] = [("jarl", "jarl")];
+
+/// The words of the command line, with the command that the program's own name stands for.
+pub fn words(given: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let mut words: Vec<OsString> = given.into_iter().collect();
+    let name = words.first().and_then(|first| Path::new(first).file_name());
+    let link = LINKS.iter().find(|(link, _)| name.is_some_and(|name| name == *link));
+    if let Some((_, command)) = link {
+        words.insert(1, command.into());
+    }
+    words
+}
+
 /// One rate limiter behind many doors.
 #[derive(Debug, Parser)]
 #[command(name = "tidegate", version, max_term_width = 100)]
@@ -44,6 +62,8 @@ pub struct Cli {
 enum Command {
     /// Run the server: every door of the configuration.
     Serve(serve::Args),
+    /// Tell callers of one service how long to wait, over TCP (also as a link named `jarl`).
+    Jarl(jarl::Args),
     /// Ask a running server for a use of one or several keys; exit 0 if allowed, 3 if refused.
     Check(check::Args),
     /// Take a use of a key, sleeping until it may be had.
@@ -72,6 +92,7 @@ enum Command {
 pub fn run(cli: Cli) -> Result<Code, Failure> {
     match cli.command {
         Command::Serve(args) => serve::run(args),
+        Command::Jarl(args) => jarl::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Wait(args) => waiting::wait(&args),
         Command::Exec(args) => waiting::exec(&args),
@@ -93,5 +114,20 @@ mod tests {
     #[test]
     fn the_definition_of_the_command_line_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_link_stands_for_its_command() {
+        let check = |given: &[&str], expected: &[&str]| {
+            assert_eq!(words(given.iter().map(OsString::from)), expected);
+        };
+        check(&["/usr/bin/jarl", "--port", "1"], &["/usr/bin/jarl", "jarl", "--port", "1"]);
+        check(&["jarl"], &["jarl", "jarl"]);
+        check(&["./tidegate", "jarl"], &["./tidegate", "jarl"]);
+        check(&["jarl/tidegate"], &["jarl/tidegate"]);
+        check(&[], &[]);
+        for (_, command) in LINKS {
+            assert!(Cli::command().find_subcommand(command).is_some(), "{command}");
+        }
     }
 }

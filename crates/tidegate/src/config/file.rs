@@ -9,9 +9,10 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de};
 
+use super::implicit::ImplicitRule;
 use super::rule::{DefaultTable, RuleTable};
 use super::units::{Size, Span};
-use crate::doors::{DoorConfig, http, text, throttr};
+use crate::doors::{DoorConfig, http, jarl, text, throttr};
 use crate::records;
 use crate::server;
 use crate::stores::memory;
@@ -32,6 +33,9 @@ pub struct File {
     /// Records over binary TCP and Unix sockets, one table for each value size. Absent: closed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub throttr: Vec<throttr::Config>,
+    /// How long to wait before a call, over TCP: one table for each service. Absent: closed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub jarl: Vec<jarl::Config>,
     /// The JSON API, /metrics, /healthz and /readyz. Absent: closed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub http: Option<http::Config>,
@@ -52,8 +56,14 @@ impl File {
     pub fn doors(&self) -> Vec<DoorConfig> {
         let text = self.text.clone().map(DoorConfig::Text);
         let throttr = self.throttr.iter().cloned().map(DoorConfig::Throttr);
+        let jarl = self.jarl.iter().cloned().map(DoorConfig::Jarl);
         let http = self.http.clone().map(DoorConfig::Http);
-        text.into_iter().chain(throttr).chain(http).collect()
+        text.into_iter().chain(throttr).chain(jarl).chain(http).collect()
+    }
+
+    /// The rules that doors with a limit of their own add behind those of the file.
+    pub(super) fn implicit_rules(&self) -> Vec<ImplicitRule<'_>> {
+        self.jarl.iter().map(jarl::Config::implicit_rule).collect()
     }
 }
 

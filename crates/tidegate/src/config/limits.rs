@@ -49,17 +49,19 @@ impl JsonSchema for AlgorithmWord {
     }
 }
 
-/// What a rule or `[default]` says about counting.
-pub(super) struct Counting<'a> {
-    pub(super) limit: &'a Spanned<Texts>,
-    pub(super) algorithm: Option<&'a Spanned<AlgorithmWord>>,
-    pub(super) strict: Option<&'a Spanned<bool>>,
-    pub(super) exact: Option<&'a Spanned<bool>>,
+/// What a rule, `[default]` or a door's own limit says about counting.
+pub(crate) struct Counting<'a> {
+    pub(crate) limit: &'a Spanned<Texts>,
+    pub(crate) algorithm: Option<&'a Spanned<AlgorithmWord>>,
+    pub(crate) strict: Option<&'a Spanned<bool>>,
+    pub(crate) exact: Option<&'a Spanned<bool>>,
+    /// What counts where no algorithm is named.
+    pub(crate) usual: AlgorithmName,
 }
 
 impl Counting<'_> {
     fn algorithm(&self) -> AlgorithmName {
-        self.algorithm.map_or(AlgorithmName::default(), |word| word.get_ref().0)
+        self.algorithm.map_or(self.usual, |word| word.get_ref().0)
     }
 
     /// A setting, if it is of the algorithm that it belongs to.
@@ -154,14 +156,15 @@ fn within(source: &str, text: &str, outer: &Range<usize>, inner: Range<usize>) -
 }
 
 /// Writes out what the limits are counted by, where the table left it to the default.
-pub(super) fn fill_in(
+pub(crate) fn fill_in(
     limits: &[Limit],
     algorithm: &mut Option<Spanned<AlgorithmWord>>,
     strict: &mut Option<Spanned<bool>>,
     exact: &mut Option<Spanned<bool>>,
 ) {
     let Some(limit) = limits.iter().find(|limit| is_chosen(limit)) else { return };
-    algorithm.get_or_insert_with(|| Spanned::new(0..0, AlgorithmWord::default()));
+    let word = AlgorithmName::parse(limit.algorithm.name()).map(AlgorithmWord).unwrap_or_default();
+    algorithm.get_or_insert_with(|| Spanned::new(0..0, word));
     match limit.algorithm {
         Algorithm::Average { strict: value } => *strict = Some(Spanned::new(0..0, value)),
         Algorithm::Jarl { exact: value } => *exact = Some(Spanned::new(0..0, value)),

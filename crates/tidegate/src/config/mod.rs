@@ -3,12 +3,14 @@
 //! Nothing here opens a door or changes what runs; that is for `reload.rs` and `server.rs`.
 //!
 //! - [`file`]: the tables; each door's own table lives beside its code
-//! - [`rule`], [`limits`]: rules, and the limits of each
+//! - [`rule`], [`limits`]: rules, and the limits of each; [`implicit`]: the rules of doors that
+//!   have a limit of their own
 //! - [`read`], [`names`]: text to tables, and which names are known
 //! - [`problem`]: what is wrong, where, and what would be right
 //! - [`listen`], [`units`]: addresses, networks, sizes and spans of time
 
 pub mod file;
+pub(crate) mod implicit;
 pub mod limits;
 pub mod listen;
 mod names;
@@ -101,7 +103,8 @@ impl Config {
     pub fn parse(name: &str, text: &str) -> Result<Self, Problems> {
         let mut problems = Vec::new();
         let file = read::file(text, &mut problems);
-        let rules = rule::compile(text, &file.rules, file.default.as_ref(), &mut problems);
+        let (implicit, default) = (file.implicit_rules(), file.default.as_ref());
+        let rules = rule::compile(text, &file.rules, &implicit, default, &mut problems);
         if problems.is_empty() {
             check_whole(&file, &mut problems);
         }
@@ -110,6 +113,17 @@ impl Config {
         } else {
             Err(Problems::new(name, text, problems))
         }
+    }
+
+    /// Checks tables that a command has put together.
+    ///
+    /// # Errors
+    /// As [`Self::parse`], with the tables written out.
+    pub fn of(file: &File) -> Result<Self, Problems> {
+        let name = "<command line>";
+        let text = toml::to_string(file)
+            .map_err(|error| Problems::unreadable(name, &std::io::Error::other(error)))?;
+        Self::parse(name, &text)
     }
 
     /// What runs, as a file: every setting that has a default is written out.
@@ -125,8 +139,13 @@ impl Config {
                 &mut table.exact,
             );
         }
+        let own = self.rules.rules().iter().skip(file.rules.len());
+        for (config, rule) in file.jarl.iter_mut().zip(own) {
+            config.fill_in(&rule.limits);
+        }
+        let before = file.rules.len() + file.implicit_rules().len();
         let default = file.default.get_or_insert_with(DefaultTable::none);
-        if let Some(rule) = self.rules.rules().get(file.rules.len()) {
+        if let Some(rule) = self.rules.rules().get(before) {
             let DefaultTable { algorithm, strict, exact, .. } = default;
             limits::fill_in(&rule.limits, algorithm, strict, exact);
         }
@@ -139,7 +158,7 @@ fn check_whole(file: &File, problems: &mut Vec<Problem>) {
     let doors = file.doors();
     if doors.is_empty() {
         // Also what a file looks like that is just being written.
-        let remedy = "add the table of one: [text], [[throttr]] or [http]";
+        let remedy = "add the table of one: [text], [[throttr]], [[jarl]] or [http]";
         problems.push(Problem::new(0..0, "no door is open", remedy));
     }
 }

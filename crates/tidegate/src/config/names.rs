@@ -13,7 +13,7 @@ use super::file::File;
 use super::problem::Problem;
 
 /// Doors that Tidegate will have and this version has not.
-const DOORS_TO_COME: [&str; 5] = ["jarl", "smockron", "proxy", "grpc", "resp"];
+const DOORS_TO_COME: [&str; 4] = ["smockron", "proxy", "grpc", "resp"];
 
 /// The schema with every definition in its place, so that a walk needs no references.
 static INLINE_SCHEMA: LazyLock<Value> = LazyLock::new(|| {
@@ -70,7 +70,7 @@ fn unknown_name(
 ) -> Problem {
     if place == "the file" && DOORS_TO_COME.contains(&name) {
         let message = format!("this version of Tidegate does not have the door \"{name}\"");
-        let remedy = "remove the table; the doors are [text], [[throttr]] and [http]";
+        let remedy = "remove the table; the doors are [text], [[throttr]], [[jarl]] and [http]";
         return Problem::new(span, message, remedy);
     }
     let message = format!("unknown name \"{name}\" in {place}");

@@ -31,6 +31,7 @@ pub(super) fn file(text: &str, problems: &mut Vec<Problem>) -> File {
         default: tables.one("default"),
         text: tables.one("text"),
         throttr: tables.list("throttr"),
+        jarl: tables.list("jarl"),
         http: tables.one("http"),
         store: tables.one("store").unwrap_or_default(),
         memory: tables.one("memory").unwrap_or_default(),
@@ -119,6 +120,8 @@ fn from_toml(error: &toml::de::Error, otherwise: Range<usize>) -> Problem {
     if let Some(name) = missing_field(error) {
         let remedy = match name.as_str() {
             "match" => "say which keys it is for: match = \"ws ip=*\"",
+            "service" => "name what callers wait for: service = \"PaymentGateway\"",
+            "listen" => "say where: listen = \"127.0.0.1:1234\"",
             "limit" => "add a limit: limit = \"22 per 20s\", or limit = \"none\"",
             _ => "see the commented example: tidegate config example",
         };

@@ -8,9 +8,11 @@ use schemars::JsonSchema;
 use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tidegate_core::key::KEY_BYTES_MAX;
+use tidegate_core::limit::AlgorithmName;
 use tidegate_core::rules::{self, Pattern, Rule, RuleSet};
 use toml::Spanned;
 
+use super::implicit::ImplicitRule;
 use super::limits::{self, AlgorithmWord, Counting};
 use super::problem::Problem;
 
@@ -156,7 +158,7 @@ impl From<OnFull> for rules::OnFull {
 }
 
 /// One text, or a list that keeps the place of each.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Texts {
     /// A text on its own.
     One(String),
@@ -168,7 +170,7 @@ pub enum Texts {
 #[derive(JsonSchema)]
 #[serde(untagged)]
 #[expect(dead_code, reason = "only its schema is used")]
-enum TextsSchema {
+pub(crate) enum TextsSchema {
     One(String),
     Many(Vec<String>),
 }
@@ -208,14 +210,16 @@ impl Serialize for Texts {
     }
 }
 
-/// Compiles all rules of a file; `source` is its text, for the places of what is wrong.
+/// Compiles all rules of a file, those of its doors last; `source` is its text, for the places of
+/// what is wrong.
 pub(super) fn compile(
     source: &str,
     tables: &[RuleTable],
+    implicit: &[ImplicitRule],
     default: Option<&DefaultTable>,
     problems: &mut Vec<Problem>,
 ) -> RuleSet {
-    let mut names: HashMap<String, Range<usize>> = HashMap::new();
+    let mut names = Names { source, taken: HashMap::new() };
     let mut compiled = Vec::new();
     for table in tables {
         let (name, at) = match &table.name {
@@ -223,16 +227,13 @@ pub(super) fn compile(
             None => (table.r#match.get_ref(), table.r#match.span()),
         };
         check_name(name, &at, table, problems);
-        if let Some(first) = names.insert(name.clone(), at.clone()) {
-            let line = source[..first.start].matches('\n').count() + 1;
-            let message = format!("another rule, in line {line}, already has the name \"{name}\"");
-            problems.push(Problem::new(at, message, "give each rule a name of its own"));
-        }
+        names.take(name, at, problems);
         let counting = Counting {
             limit: &table.limit,
             algorithm: table.algorithm.as_ref(),
             strict: table.strict.as_ref(),
             exact: table.exact.as_ref(),
+            usual: AlgorithmName::default(),
         };
         compiled.push(Rule {
             name: name.as_str().into(),
@@ -244,9 +245,29 @@ pub(super) fn compile(
             on_full: table.on_full.into(),
         });
     }
+    for rule in implicit {
+        names.take(&rule.name, rule.at.clone(), problems);
+        compiled.push(rule.compile(source, problems));
+    }
     let default = default.map(|table| compile_default(source, table, problems));
     // Without a limit the default would only cost a look-up.
     RuleSet::new(compiled, default.filter(|rule| !rule.limits.is_empty()))
+}
+
+/// The names of rules, each at its place.
+struct Names<'a> {
+    source: &'a str,
+    taken: HashMap<String, Range<usize>>,
+}
+
+impl Names<'_> {
+    fn take(&mut self, name: &str, at: Range<usize>, problems: &mut Vec<Problem>) {
+        if let Some(first) = self.taken.insert(name.to_owned(), at.clone()) {
+            let line = self.source[..first.start].matches('\n').count() + 1;
+            let message = format!("another rule, in line {line}, already has the name \"{name}\"");
+            problems.push(Problem::new(at, message, "give each rule a name of its own"));
+        }
+    }
 }
 
 fn compile_default(source: &str, table: &DefaultTable, problems: &mut Vec<Problem>) -> Rule {
@@ -255,6 +276,7 @@ fn compile_default(source: &str, table: &DefaultTable, problems: &mut Vec<Proble
         algorithm: table.algorithm.as_ref(),
         strict: table.strict.as_ref(),
         exact: table.exact.as_ref(),
+        usual: AlgorithmName::default(),
     };
     Rule {
         name: DEFAULT_NAME.into(),

@@ -43,8 +43,8 @@ fn unknown_names_are_told_with_the_nearest_known_one() {
 
 #[test]
 fn doors_of_later_versions_are_told_apart_from_slips() {
-    for door in ["jarl", "smockron", "proxy", "grpc", "resp"] {
-        let remedy = "remove the table; the doors are [text], [[throttr]] and [http]";
+    for door in ["smockron", "proxy", "grpc", "resp"] {
+        let remedy = "remove the table; the doors are [text], [[throttr]], [[jarl]] and [http]";
         let line =
             format!("t:1:2: this version of Tidegate does not have the door \"{door}\"; {remedy}");
         check(&format!("[{door}]\nlisten = '127.0.0.1:1'"), &[&line]);
@@ -246,6 +246,72 @@ fn throttr_tables_are_read_and_told_apart() {
             "t:5:1: unknown name \"port\" in [[throttr]]; known here: allow, idle_timeout, listen, \
              max_connections, max_value, unix, value_size",
         ],
+    );
+}
+
+#[test]
+fn a_doors_own_limit_is_a_rule_behind_the_others() {
+    let jarl = |service: &str, more: &str| {
+        format!(
+            "[[jarl]]\nservice = '{service}'\nlisten = '127.0.0.1:0'\nlimit = '3 per 2s'\n{more}"
+        )
+    };
+    let rule = "[[rule]]\nmatch = 'jarl service=taken'\nlimit = '1/s'\n";
+    let default = "[default]\nlimit = '9 per day'\n";
+    let text = jarl("Pay me 100%", "exact = true\n") + &jarl("taken", "") + rule + default;
+    let config = parse(&text);
+    let found = |key: &[u8]| {
+        let rule = &config.rules.rules()[config.rules.find(key).unwrap()];
+        format!("{} {:?}", rule.name, rule.limits[0].algorithm)
+    };
+    assert_eq!(found(b"jarl service=Pay%20me%20100%25"), "jarl:Pay me 100% Jarl { exact: true }");
+    assert_eq!(found(b"jarl service=taken"), "jarl service=taken Gcra { burst: 1 }");
+    assert_eq!(found(b"jarl service=other"), "default Gcra { burst: 9 }");
+    let shown = config.show().unwrap();
+    let again = Config::parse("shown", &shown).unwrap_or_else(|wrong| panic!("{wrong}"));
+    assert_eq!(again.rules.rules(), config.rules.rules());
+    let gcra = parse(&jarl("a", "algorithm = 'gcra'"));
+    assert_eq!(gcra.rules.rules()[0].limits[0].algorithm.name(), "gcra");
+}
+
+#[test]
+fn jarl_tables_are_checked() {
+    let jarl = "[[jarl]]\nservice = 'a'\nlisten = '127.0.0.1:0'\n";
+    check(
+        &format!("{jarl}limit = '1/s'\n{jarl}limit = '1/s'"),
+        &["t:6:11: another rule, in line 2, already has the name \"jarl:a\"; \
+           give each rule a name of its own"],
+    );
+    check(
+        &format!("{jarl}limit = '5 in flight'"),
+        &["t:4:9: this door cannot say when a use ends, so nothing can be in flight; \
+           write a limit on uses in a time: limit = \"100 per 1s\""],
+    );
+    check(
+        &format!("{jarl}limit = '1/s'\nexact = true\nalgorithm = 'gcra'\nmax_connections = 0"),
+        &[
+            "t:5:9: `exact` belongs to the algorithm `jarl`; \
+             remove it, or write algorithm = \"jarl\"",
+            "t:7:19: 0 is no number of connections to hold; \
+             write a whole number from 1 to 1000000",
+        ],
+    );
+    check(
+        "[[jarl]]\nservice = ''",
+        &["t:2:11: a service must have a name; write a readable name of 1 to 251 bytes"],
+    );
+    check(
+        "[[jarl]]\nservice = 'a'\nlimit = '1/s'",
+        &["t:1:1: `listen` is missing here; say where: listen = \"127.0.0.1:1234\""],
+    );
+    check(
+        "[[jarl]]\nlimit = '1/s'",
+        &["t:1:1: `service` is missing here; \
+           name what callers wait for: service = \"PaymentGateway\""],
+    );
+    check(
+        &format!("{jarl}limit = '10000001 per 1s'"),
+        &["t:4:10: `jarl` remembers at most 10000000 uses"],
     );
 }
 

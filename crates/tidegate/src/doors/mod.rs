@@ -7,6 +7,8 @@
 //! [`Bound`], and a field in [`config::File`](crate::config::File).
 
 pub mod http;
+pub mod jarl;
+mod tcp;
 pub mod text;
 pub mod throttr;
 
@@ -55,6 +57,8 @@ pub enum DoorConfig {
     Text(text::Config),
     /// Seed 002's records.
     Throttr(throttr::Config),
+    /// Seed 003's delays.
+    Jarl(jarl::Config),
     /// The JSON API, `/metrics`, `/healthz` and `/readyz`.
     Http(http::Config),
 }
@@ -66,6 +70,7 @@ impl DoorConfig {
         match self {
             DoorConfig::Text(_) => Door::Text,
             DoorConfig::Throttr(_) => Door::Throttr,
+            DoorConfig::Jarl(_) => Door::Jarl,
             DoorConfig::Http(_) => Door::Http,
         }
     }
@@ -77,6 +82,7 @@ impl DoorConfig {
         match self {
             DoorConfig::Text(config) => ip(&config.listen),
             DoorConfig::Throttr(config) => config.addresses(),
+            DoorConfig::Jarl(config) => ip(&config.listen),
             DoorConfig::Http(config) => ip(&config.listen),
         }
     }
@@ -93,6 +99,7 @@ impl DoorConfig {
         match self {
             DoorConfig::Text(config) => &config.allow,
             DoorConfig::Throttr(config) => &config.allow,
+            DoorConfig::Jarl(config) => &config.allow,
             DoorConfig::Http(config) => &config.allow,
         }
     }
@@ -105,6 +112,7 @@ impl DoorConfig {
     pub fn same_sockets(&self, other: &DoorConfig) -> bool {
         match (self, other) {
             (DoorConfig::Throttr(ours), DoorConfig::Throttr(theirs)) => ours.same_door(theirs),
+            (DoorConfig::Jarl(ours), DoorConfig::Jarl(theirs)) => ours.same_door(theirs),
             _ => self.door() == other.door() && self.addresses() == other.addresses(),
         }
     }
@@ -114,6 +122,7 @@ impl DoorConfig {
         Ok(match self {
             DoorConfig::Text(config) => Bound::Text(text::bind(config)?),
             DoorConfig::Throttr(config) => Bound::Throttr(throttr::bind(config)?),
+            DoorConfig::Jarl(config) => Bound::Jarl(jarl::bind(config)?),
             DoorConfig::Http(config) => Bound::Http(http::bind(config)?),
         })
     }
@@ -125,6 +134,8 @@ pub enum Bound {
     Text(text::Bound),
     /// Seed 002's records.
     Throttr(throttr::Bound),
+    /// Seed 003's delays.
+    Jarl(jarl::Bound),
     /// The JSON API.
     Http(http::Bound),
 }
@@ -136,6 +147,7 @@ impl Bound {
         match self {
             Bound::Text(bound) => bound.addresses().into_iter().map(Address::Ip).collect(),
             Bound::Throttr(bound) => bound.addresses(),
+            Bound::Jarl(bound) => bound.addresses().into_iter().map(Address::Ip).collect(),
             Bound::Http(bound) => bound.addresses().into_iter().map(Address::Ip).collect(),
         }
     }
@@ -146,6 +158,7 @@ impl Bound {
         match self {
             Bound::Text(bound) => bound.serve(gate),
             Bound::Throttr(bound) => bound.serve(gate),
+            Bound::Jarl(bound) => bound.serve(gate),
             Bound::Http(bound) => bound.serve(gate),
         }
     }

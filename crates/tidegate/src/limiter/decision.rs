@@ -4,9 +4,9 @@
 
 use tidegate_core::algorithms;
 use tidegate_core::rules::Rule;
-use tidegate_core::{Judgement, Limit, Nanos, Now, Op, Outcome, Verdict};
+use tidegate_core::{Algorithm, Judgement, Limit, Nanos, Now, Op, Outcome, Verdict};
 
-use super::Line;
+use super::{Line, Wait};
 use crate::metrics::Counted;
 use crate::stores::memory::{Body, Bucket, Place};
 
@@ -183,6 +183,18 @@ impl<const N: usize> Opinion<N> {
             };
             (limit, verdict)
         })
+    }
+
+    /// How long the caller must wait: as long as the limit says that is last to let it go.
+    pub(super) fn wait(&self, rule: &Rule, body: &Body, op: Op, now: Now) -> Wait {
+        if self.shadow {
+            return Wait::NONE;
+        }
+        let promises = |limit: &Limit| limit.algorithm != Algorithm::Jarl { exact: false };
+        self.verdicts(rule, body, op, now)
+            .map(|(limit, verdict)| Wait { delay: verdict.delay, firm: promises(limit) })
+            .max_by_key(|wait| wait.delay)
+            .unwrap_or(Wait::NONE)
     }
 
     /// The name of what happened, for the metrics.

@@ -87,6 +87,21 @@ impl Line {
         Line { over: false, rate: 0.0, limit: 1, period: tidegate_core::time::SECOND };
 }
 
+/// How long the caller of one key must wait before it goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// Nothing, if it may go at once.
+    pub delay: Nanos,
+    /// Whether a caller that goes a little too early breaks a limit. Not so under the formula of
+    /// `jarl`'s document, which promises nothing.
+    pub firm: bool,
+}
+
+impl Wait {
+    /// What is said of a key that nothing limits.
+    pub const NONE: Wait = Wait { delay: 0, firm: false };
+}
+
 /// A verdict on all keys of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {

@@ -84,6 +84,22 @@ pub fn serve(named: Option<PathBuf>, logs: Logs) -> Result<(), ServeError> {
     served
 }
 
+/// Serves the doors of a configuration that no file says and nothing changes, until told to stop.
+pub fn serve_fixed(config: Config, logs: Logs) -> Result<(), ServeError> {
+    raise_file_limit();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let served = runtime.block_on(async {
+        let mut signals = Signals::new()?;
+        let mut server = Server::new(&config, logs);
+        server.start(config).await?;
+        server.run_fixed(&mut signals).await;
+        server.stop(&mut signals.stop).await;
+        Ok(())
+    });
+    runtime.shutdown_background();
+    served
+}
+
 /// Lets the process open as many files as it is allowed to: every connection is one, and what a
 /// system allows by default is less than what doors are asked to hold.
 fn raise_file_limit() {
@@ -219,6 +235,18 @@ impl Server {
                     }
                     watch.follow(reloader.source());
                 }
+                () = self.upkeep.turn() => {}
+            }
+        }
+    }
+
+    /// As [`Self::run`], without a file to read again.
+    async fn run_fixed(&mut self, signals: &mut Signals) {
+        loop {
+            tokio::select! {
+                () = signals.stop.told() => return,
+                // Whoever started it may have gone; it serves on.
+                _ = signals.hang_up.recv() => {}
                 () = self.upkeep.turn() => {}
             }
         }

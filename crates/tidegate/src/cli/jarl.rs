@@ -1,0 +1,60 @@
+//! `tidegate jarl`: seed 003's program, one service on one address.
+
+use std::net::{IpAddr, SocketAddr};
+
+use clap::builder::RangedU64ValueParser;
+
+use super::{Code, Failure, OK};
+use crate::config::Config;
+use crate::config::file::{File, MemoryTable};
+use crate::doors::jarl::{self, check_service};
+use crate::logs::Logs;
+use crate::server;
+
+/// The most bookings that the algorithm keeps.
+const REQUESTS_MAX: u64 = 10_000_000;
+/// The longest period of a limit: 366 days.
+const PERIOD_SECONDS_MAX: u64 = 366 * 24 * 60 * 60;
+/// There is one key.
+const KEYS_MAX: u64 = 1024;
+
+/// The arguments of `tidegate jarl`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Name of the service to rate-limit; other doors know it as the key `jarl service=<SERVICE>`.
+    #[arg(long, value_parser = service)]
+    service: String,
+    /// Maximum number of requests to allow within the period.
+    #[arg(long, value_parser = RangedU64ValueParser::<u64>::new().range(1..=REQUESTS_MAX))]
+    requests: u64,
+    /// Period to enforce rate over, in seconds.
+    #[arg(long, value_parser = RangedU64ValueParser::<u64>::new().range(1..=PERIOD_SECONDS_MAX))]
+    period: u64,
+    /// Interface to bind to, normally 0.0.0.0, or :: for IPv6.
+    #[arg(long)]
+    ip: IpAddr,
+    /// Port to bind to.
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+    port: u16,
+    /// Book the moment at which each call will start, so that callers who obey never exceed the
+    /// limit and get all of it. Recommended.
+    #[arg(long)]
+    exact: bool,
+}
+
+fn service(name: &str) -> Result<String, String> {
+    check_service(name).map_err(|wrong| wrong.replace('\n', "; "))?;
+    Ok(name.to_owned())
+}
+
+pub(super) fn run(args: &Args) -> Result<Code, Failure> {
+    let listen = SocketAddr::new(args.ip, args.port);
+    let limit = format!("{} per {}s", args.requests, args.period);
+    let file = File {
+        jarl: vec![jarl::Config::new(&args.service, listen, limit, args.exact)],
+        memory: MemoryTable { max_keys: KEYS_MAX, ..MemoryTable::default() },
+        ..File::default()
+    };
+    server::serve_fixed(Config::of(&file)?, Logs::start())?;
+    Ok(OK)
+}

@@ -1,0 +1,157 @@
+//! The `[[jarl]]` tables, and the rule that each of them makes.
+
+use std::net::SocketAddr;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize, de};
+use tidegate_core::Limit;
+use tidegate_core::key::{KEY_BYTES_MAX, KeyBuilder};
+use tidegate_core::limit::AlgorithmName;
+use tidegate_core::rules::Pattern;
+use toml::Spanned;
+
+use crate::config::implicit::ImplicitRule;
+use crate::config::limits::{self, AlgorithmWord, Counting};
+use crate::config::listen::{Allow, Listen};
+use crate::config::rule::{NAME_BYTES_MAX, Texts, TextsSchema};
+
+/// What the name of a service's own rule begins with.
+const RULE_PREFIX: &str = "jarl:";
+/// The longest name of a service: with the prefix it is the name of a rule.
+const SERVICE_BYTES_MAX: usize = NAME_BYTES_MAX - RULE_PREFIX.len();
+/// The key of a service is never too long, even if every byte of its name is encoded.
+const _: () = assert!(3 * SERVICE_BYTES_MAX + "jarl service=".len() <= KEY_BYTES_MAX);
+/// Clients that a door holds at most, unless told otherwise.
+const CONNECTIONS_USUAL: u32 = 10_000;
+/// The most that `max_connections` may allow: their places are made at the start.
+const CONNECTIONS_MAX: u32 = 1_000_000;
+
+/// One `[[jarl]]` table: a service, and how often it may be called.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// What callers wait for. Its key is `jarl service=<name>`, its rule `jarl:<name>`.
+    #[serde(deserialize_with = "service")]
+    #[schemars(with = "String")]
+    pub service: Spanned<String>,
+    /// Where it listens.
+    pub listen: Listen,
+    /// A limit like "100 per 1s", or a list of limits that must all hold. A [[rule]] that matches
+    /// the service's key goes before it.
+    #[schemars(with = "TextsSchema")]
+    pub limit: Spanned<Texts>,
+    /// How calls are counted. Absent: jarl.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<AlgorithmWord>")]
+    pub algorithm: Option<Spanned<AlgorithmWord>>,
+    /// For `average`: whether refused attempts are counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<bool>")]
+    pub strict: Option<Spanned<bool>>,
+    /// For `jarl`: whether starts are booked instead of arrivals. Recommended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<bool>")]
+    pub exact: Option<Spanned<bool>>,
+    /// Who may come in.
+    #[serde(default, skip_serializing_if = "Allow::is_open")]
+    pub allow: Allow,
+    /// Answered clients that are given time to leave. Beyond it the oldest are closed at once.
+    #[serde(default = "connections_max", deserialize_with = "connections")]
+    #[schemars(range(min = 1, max = CONNECTIONS_MAX))]
+    pub max_connections: u32,
+}
+
+impl Config {
+    /// A service under the document's formula, or under exact booking, at one address.
+    #[must_use]
+    pub fn new(service: &str, listen: SocketAddr, limit: String, exact: bool) -> Self {
+        Self {
+            service: Spanned::new(0..0, service.to_owned()),
+            listen: listen.into(),
+            limit: Spanned::new(0..0, Texts::One(limit)),
+            algorithm: None,
+            strict: None,
+            exact: exact.then(|| Spanned::new(0..0, true)),
+            allow: Allow::default(),
+            max_connections: CONNECTIONS_USUAL,
+        }
+    }
+
+    /// The key under which every caller of the service is booked.
+    #[must_use]
+    pub fn key(&self) -> Vec<u8> {
+        key(self.service.get_ref())
+    }
+
+    /// Whether a door of `other` can go on as this one: the rules know the limit, and the allow
+    /// list is swapped.
+    pub(crate) fn same_door(&self, other: &Self) -> bool {
+        let of = |config: &Self| (config.service.get_ref().clone(), config.max_connections);
+        of(self) == of(other) && self.listen == other.listen
+    }
+
+    /// The rule that its limit makes.
+    pub(crate) fn implicit_rule(&self) -> ImplicitRule<'_> {
+        ImplicitRule {
+            name: format!("{RULE_PREFIX}{}", self.service.get_ref()),
+            at: self.service.span(),
+            pattern: Pattern::exact(&self.key()),
+            counting: Counting {
+                limit: &self.limit,
+                algorithm: self.algorithm.as_ref(),
+                strict: self.strict.as_ref(),
+                exact: self.exact.as_ref(),
+                usual: AlgorithmName::Jarl,
+            },
+            can_end: false,
+        }
+    }
+
+    /// Writes out what the limits are counted by, where the table left it to the default.
+    pub(crate) fn fill_in(&mut self, limits: &[Limit]) {
+        limits::fill_in(limits, &mut self.algorithm, &mut self.strict, &mut self.exact);
+    }
+}
+
+/// The key of a service.
+pub(super) fn key(service: &str) -> Vec<u8> {
+    let mut key = Vec::new();
+    // Never too long: the names of services are bounded.
+    let _ = KeyBuilder::new(&mut key, b"jarl").entry(b"service", service.as_bytes()).finish();
+    key
+}
+
+/// What is wrong with the name of a service, if something is.
+///
+/// # Errors
+/// What is wrong, then on a line of its own what would be right.
+pub fn check_service(name: &str) -> Result<(), String> {
+    let wrong = match name.len() {
+        0 => "a service must have a name",
+        1..=SERVICE_BYTES_MAX if name.contains(char::is_control) => {
+            "the name of a service has no control characters"
+        }
+        1..=SERVICE_BYTES_MAX => return Ok(()),
+        _ => "the name of the service is too long",
+    };
+    Err(format!("{wrong}\nwrite a readable name of 1 to {SERVICE_BYTES_MAX} bytes"))
+}
+
+fn service<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Spanned<String>, D::Error> {
+    let name = Spanned::<String>::deserialize(deserializer)?;
+    check_service(name.get_ref()).map_err(de::Error::custom)?;
+    Ok(name)
+}
+
+fn connections_max() -> u32 {
+    CONNECTIONS_USUAL
+}
+
+fn connections<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    let number = i64::deserialize(deserializer)?;
+    let fits = u32::try_from(number).ok().filter(|n| (1..=CONNECTIONS_MAX).contains(n));
+    fits.ok_or_else(|| {
+        let remedy = format!("write a whole number from 1 to {CONNECTIONS_MAX}");
+        de::Error::custom(format!("{number} is no number of connections to hold\n{remedy}"))
+    })
+}

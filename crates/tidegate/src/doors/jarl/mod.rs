@@ -1,0 +1,77 @@
+//! The JARL door: seed 003's protocol. Who connects is told how long to wait.
+//!
+//! - [`config`]: the `[[jarl]]` tables, and the rule that each of them makes
+//! - [`corridor`]: book and encode, without a socket
+//! - [`turn`]: one loop: accept, answer, see out
+//! - [`linger`]: who has an answer and has not left yet
+//!
+//! For every address there is one loop for each core, each on a thread of its own with a listener
+//! of its own; the kernel spreads clients over them. The bytes of the protocol are the business of
+//! `tidegate_wire::jarl`.
+
+mod config;
+mod corridor;
+mod linger;
+mod turn;
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::num::NonZero;
+use std::thread;
+
+pub use self::config::{Config, check_service};
+pub use self::corridor::Corridor;
+use self::turn::Loop;
+use super::{Gate, Serving, tcp};
+use crate::metrics::Door;
+
+/// A door whose addresses are taken and that answers nobody yet.
+pub struct Bound {
+    /// For each address, its sockets: one for each loop.
+    listeners: Vec<(SocketAddr, Vec<TcpListener>)>,
+    key: Box<[u8]>,
+    connections_max: usize,
+}
+
+/// Takes every address of `config`, or none.
+///
+/// # Errors
+/// The address that cannot be had, and why.
+pub fn bind(config: &Config) -> io::Result<Bound> {
+    let loops = thread::available_parallelism().map_or(1, NonZero::get);
+    let bind_one = |&address: &SocketAddr| tcp::bind(address, loops);
+    let listeners = config.listen.addresses().iter().map(bind_one).collect::<io::Result<_>>()?;
+    let connections_max = config.max_connections as usize;
+    Ok(Bound { listeners, key: config.key().into(), connections_max })
+}
+
+impl Bound {
+    /// The addresses in file order, with the ports that were taken.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.listeners.iter().map(|(address, _)| *address).collect()
+    }
+
+    /// Begins to answer, on threads of its own.
+    ///
+    /// # Panics
+    /// If the system refuses a thread or an epoll.
+    #[must_use]
+    pub fn serve(self, gate: Gate) -> Serving {
+        let Self { listeners, key, connections_max } = self;
+        let listeners: Vec<TcpListener> = listeners.into_iter().flat_map(|(_, all)| all).collect();
+        // Rounded up, so that each loop has room for one at least.
+        let share = connections_max.div_ceil(listeners.len().max(1));
+        let start = |(number, listener): (usize, TcpListener)| {
+            let corridor = Corridor::of_key(gate.limiter.desk(Door::Jarl), key.clone());
+            let turning = Loop::new(corridor, listener, gate.allow.clone(), share)
+                .expect("the system has file descriptors left at start-up");
+            let shutdown = gate.shutdown.clone();
+            thread::Builder::new()
+                .name(format!("jarl-{number}"))
+                .spawn(move || turning.run(&shutdown))
+                .expect("the system has threads left at start-up")
+        };
+        Serving::threads(listeners.into_iter().enumerate().map(start).collect())
+    }
+}

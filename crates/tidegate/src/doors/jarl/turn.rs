@@ -1,0 +1,301 @@
+//! One loop of the door: accepts, answers, and sees its clients out.
+//!
+//! A client gets its answer and the end of the stream in one segment. Its socket must not be closed
+//! yet: bytes that it sent, or sends now, would make a reset of it, and a reset may take an unread
+//! answer along. So a client is given time to leave. Most have left when they are looked at for the
+//! first time, and cost no more than that look; the others are watched, drained within bounds, and
+//! closed when their time is over. Whatever a client sends and whatever the kernel says, the loop
+//! goes on.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::net::{
+    RecvFlags, SendFlags, Shutdown as Side, SocketFlags, accept_with, acceptfrom_with, recv, send,
+    shutdown as shut,
+};
+use rustix::time::Timespec;
+use tidegate_core::Nanos;
+use tidegate_core::time::{MILLISECOND, SECOND};
+
+use super::corridor::Corridor;
+use super::linger::{Lingering, Ticket};
+use crate::config::listen::Allow;
+use crate::metrics::{Door, Metrics};
+use crate::shutdown::Shutdown;
+
+/// How long a loop sleeps in the kernel before it looks whether the door is closing.
+const NOTICE_SHUTDOWN: Nanos = 200 * MILLISECOND;
+/// Clients that are accepted in one turn.
+const ACCEPTS_MAX: usize = 64;
+/// Clients that wait already when the door closes, and are answered.
+const LATE_ACCEPTS_MAX: usize = 4096;
+/// How long to wait before accepting again when that failed, say for want of file descriptors.
+const ACCEPT_PAUSE: Nanos = 50 * MILLISECOND;
+/// When an answered client is looked at for the first time: most have left by then.
+const FRESH_MAX: Nanos = 5 * MILLISECOND;
+/// How long an answered client may stay.
+const LINGER_MAX: Nanos = SECOND;
+/// How long answered clients may stay when the door closes.
+const DRAIN_MAX: Nanos = 250 * MILLISECOND;
+/// Bytes that a client may send, which nobody wants.
+const INPUT_BYTES_MAX: usize = 16 << 20;
+/// Bytes that are thrown away in one call, and calls for one client in one turn.
+const SINK_BYTES: usize = 64 << 10;
+const SINKS_MAX: usize = 8;
+/// Clients that one wait tells of.
+const EVENTS_MAX: usize = 256;
+/// The pause after an error of epoll itself, so that a lasting one does not burn a core.
+const ERROR_PAUSE: Duration = Duration::from_millis(10);
+/// How the listener is called in what a wait tells.
+const LISTENER: u64 = u64::MAX;
+
+/// One loop.
+pub(super) struct Loop {
+    corridor: Corridor,
+    listener: Option<TcpListener>,
+    epoll: OwnedFd,
+    allow: Arc<ArcSwap<Allow>>,
+    metrics: Arc<Metrics>,
+    lingering: Lingering<OwnedFd>,
+    /// As many as came at once the last time: one more try would find nobody.
+    accepts: usize,
+    /// When accepting goes on after a failure.
+    accept_at: Option<Nanos>,
+    /// Whether accepting failed the last time, which is told once.
+    refusing: bool,
+    sink: Box<[u8]>,
+}
+
+/// What became of a client that was looked at.
+enum Seen {
+    /// It is still there.
+    Staying,
+    /// It has left, or its connection is broken.
+    Gone,
+    /// It sent more than anybody has to bear.
+    TooMuch,
+}
+
+impl Loop {
+    /// Takes its listener in hand; `max` clients linger at most.
+    pub(super) fn new(
+        corridor: Corridor,
+        listener: TcpListener,
+        allow: Arc<ArcSwap<Allow>>,
+        max: usize,
+    ) -> io::Result<Self> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
+        let metrics = corridor.desk().limiter().metrics().clone();
+        Ok(Self {
+            corridor,
+            listener: Some(listener),
+            epoll,
+            allow,
+            metrics,
+            lingering: Lingering::new(max),
+            accepts: 1,
+            accept_at: None,
+            refusing: false,
+            sink: vec![0; SINK_BYTES].into(),
+        })
+    }
+
+    /// Serves until `shutdown`, then answers who is waiting already.
+    pub(super) fn run(mut self, shutdown: &Shutdown) {
+        let mut events = Vec::with_capacity(EVENTS_MAX);
+        while !shutdown.is_set() {
+            self.turn(&mut events);
+        }
+        self.accept(LATE_ACCEPTS_MAX);
+        // Nobody finds the way in any more.
+        self.listener = None;
+        self.accept_at = None;
+        let until = self.now() + DRAIN_MAX;
+        while !self.lingering.is_empty() && self.now() < until {
+            self.turn(&mut events);
+        }
+        while self.dismiss_oldest() {}
+    }
+
+    fn now(&self) -> Nanos {
+        self.corridor.desk().now().mono
+    }
+
+    fn turn(&mut self, events: &mut Vec<Event>) {
+        events.clear();
+        let longest = self.sleep_for();
+        match epoll::wait(&self.epoll, spare_capacity(events), Some(&longest)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => {
+                tracing::debug!(%error, "jarl: waiting failed");
+                thread::sleep(ERROR_PAUSE);
+            }
+        }
+        for event in events.iter() {
+            match event.data.u64() {
+                LISTENER => {
+                    let most = self.accepts;
+                    let found = self.accept(most);
+                    let all = found == most;
+                    self.accepts = if all { 2 * most } else { found }.clamp(1, ACCEPTS_MAX);
+                }
+                bits => self.look(Ticket { place: (bits >> 32) as u32, generation: bits as u32 }),
+            }
+        }
+        self.see_out();
+    }
+
+    /// Until somebody must be looked at, whatever happens.
+    fn sleep_for(&self) -> Timespec {
+        let fresh = self.lingering.fresh_since().map(|since| since + FRESH_MAX);
+        let oldest = self.lingering.oldest_since().map(|since| since + LINGER_MAX);
+        let due = [fresh, oldest, self.accept_at].into_iter().flatten().min();
+        let longest = match due {
+            Some(due) => due.saturating_sub(self.now()).min(NOTICE_SHUTDOWN),
+            None => NOTICE_SHUTDOWN,
+        };
+        Timespec { tv_sec: 0, tv_nsec: longest as i64 }
+    }
+
+    /// Accepts and answers up to `most` clients; returns how many there were.
+    fn accept(&mut self, most: usize) -> usize {
+        let allow = self.allow.load_full();
+        for found in 0..most {
+            let Some(listener) = &self.listener else { return found };
+            match next_client(listener, &allow) {
+                Ok(Some(socket)) => {
+                    self.refusing = false;
+                    self.answer(socket);
+                }
+                Ok(None) => self.metrics.bad_input(Door::Jarl, "not_allowed"),
+                Err(Errno::AGAIN) => return found,
+                // The client was gone before it was accepted.
+                Err(Errno::CONNABORTED | Errno::CONNRESET | Errno::PROTO | Errno::INTR) => {}
+                Err(error) => {
+                    // Whoever lingers longest makes room, if that is what is wanting.
+                    if !self.dismiss_oldest() {
+                        self.pause(error);
+                        return found;
+                    }
+                }
+            }
+        }
+        most
+    }
+
+    /// Stops accepting for a while: the listener would be told of the same client for ever.
+    fn pause(&mut self, error: Errno) {
+        if !self.refusing {
+            tracing::warn!(%error, "jarl: cannot accept, trying again");
+        }
+        self.refusing = true;
+        if let Some(listener) = &self.listener
+            && epoll::delete(&self.epoll, listener).is_ok()
+        {
+            self.accept_at = Some(self.now() + ACCEPT_PAUSE);
+        }
+    }
+
+    fn answer(&mut self, socket: OwnedFd) {
+        let now = self.corridor.desk().now();
+        let answer = match self.corridor.answer(now) {
+            Ok(answer) => answer,
+            Err(unfit) => return self.metrics.bad_input(Door::Jarl, unfit.reason()),
+        };
+        // The answer is held back until the end of the stream can leave with it.
+        let sent = send(&socket, answer, SendFlags::MORE | SendFlags::NOSIGNAL);
+        if sent != Ok(answer.len()) || shut(&socket, Side::Write).is_err() {
+            return;
+        }
+        if self.lingering.is_full() {
+            self.metrics.bad_input(Door::Jarl, "too_many_connections");
+            self.dismiss_oldest();
+        }
+        self.lingering.add(socket, now.mono);
+    }
+
+    /// Looks at those whose time it is, and accepts again after a failure.
+    fn see_out(&mut self) {
+        let now = self.now();
+        while self.lingering.fresh_since().is_some_and(|since| now >= since + FRESH_MAX) {
+            let Some(ticket) = self.lingering.watch_next() else { break };
+            self.look(ticket);
+            let name = u64::from(ticket.place) << 32 | u64::from(ticket.generation);
+            if let Some(guest) = self.lingering.at(ticket)
+                && epoll::add(&self.epoll, &guest.socket, EventData::new_u64(name), EventFlags::IN)
+                    .is_err()
+            {
+                self.lingering.remove(ticket);
+            }
+        }
+        while self.lingering.oldest_since().is_some_and(|since| now >= since + LINGER_MAX) {
+            self.dismiss_oldest();
+        }
+        if self.accept_at.is_some_and(|at| now >= at) {
+            let again = self.listener.as_ref().is_some_and(|listener| {
+                let name = EventData::new_u64(LISTENER);
+                epoll::add(&self.epoll, listener, name, EventFlags::IN).is_err()
+            });
+            self.accept_at = again.then_some(now + ACCEPT_PAUSE);
+        }
+    }
+
+    /// Throws away what a client sent, and closes it if it has left.
+    fn look(&mut self, ticket: Ticket) {
+        let Some(guest) = self.lingering.at(ticket) else { return };
+        let seen = drain(&guest.socket, &mut guest.bytes, &mut self.sink);
+        if let Seen::TooMuch = seen {
+            self.metrics.bad_input(Door::Jarl, "too_much_input");
+        }
+        if !matches!(seen, Seen::Staying) {
+            // Closing the socket takes it out of epoll.
+            self.lingering.remove(ticket);
+        }
+    }
+
+    /// Closes the client that lingers longest; `false` if there is none.
+    fn dismiss_oldest(&mut self) -> bool {
+        let Some(mut guest) = self.lingering.remove_oldest() else { return false };
+        // Bytes that lie unread would make a reset of the end.
+        let _ = drain(&guest.socket, &mut guest.bytes, &mut self.sink);
+        true
+    }
+}
+
+/// The client that has waited longest; `None` if it may not come in.
+fn next_client(listener: &TcpListener, allow: &Allow) -> Result<Option<OwnedFd>, Errno> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    if allow.is_open() {
+        return accept_with(listener, flags).map(Some);
+    }
+    let (socket, from) = acceptfrom_with(listener, flags)?;
+    let ip: Option<IpAddr> = from.and_then(|from| Some(SocketAddr::try_from(from).ok()?.ip()));
+    Ok(ip.filter(|ip| allow.permits(*ip)).map(|_| socket))
+}
+
+/// Throws away what is there, without copying it.
+fn drain(socket: &OwnedFd, bytes: &mut usize, sink: &mut [u8]) -> Seen {
+    for _ in 0..SINKS_MAX {
+        match recv(socket, &mut *sink, RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
+            Ok((_, 0)) => return Seen::Gone,
+            Ok((_, count)) => *bytes = bytes.saturating_add(count),
+            Err(Errno::AGAIN) => return Seen::Staying,
+            Err(Errno::INTR) => {}
+            Err(_) => return Seen::Gone,
+        }
+        if *bytes > INPUT_BYTES_MAX {
+            return Seen::TooMuch;
+        }
+    }
+    Seen::Staying
+}
