@@ -3,6 +3,8 @@
 use std::net::{IpAddr, SocketAddr};
 
 use clap::builder::RangedU64ValueParser;
+use tidegate_core::limit::{JARL_STAMPS_MAX, PERIOD_MAX};
+use tidegate_core::time::SECOND;
 
 use super::{Code, Failure, OK};
 use crate::config::Config;
@@ -12,9 +14,9 @@ use crate::logs::Logs;
 use crate::server;
 
 /// The most bookings that the algorithm keeps.
-const REQUESTS_MAX: u64 = 10_000_000;
-/// The longest period of a limit: 366 days.
-const PERIOD_SECONDS_MAX: u64 = 366 * 24 * 60 * 60;
+const REQUESTS_MAX: u64 = JARL_STAMPS_MAX;
+/// The longest period of a limit.
+const PERIOD_SECONDS_MAX: u64 = PERIOD_MAX / SECOND;
 /// There is one key.
 const KEYS_MAX: u64 = 1024;
 

@@ -311,7 +311,8 @@ fn jarl_tables_are_checked() {
     );
     check(
         &format!("{jarl}limit = '10000001 per 1s'"),
-        &["t:4:10: `jarl` remembers at most 10000000 uses"],
+        &["t:4:10: `jarl` would have to remember 10000001 uses; \
+           `jarl` holds at most 10000000; `gcra` has no such bound"],
     );
 }
 

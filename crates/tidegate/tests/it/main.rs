@@ -2,6 +2,7 @@
 
 mod cli;
 mod http;
+mod jarl;
 mod program;
 mod reload;
 mod serve;
