@@ -40,6 +40,8 @@ setup: ## Check the toolchain and install what is missing
 	@# A program that links is the test: the compiler alone, without libc's start files, is not enough.
 	@echo 'int main(void) { return 0; }' | cc -x c -o /dev/null - 2>/dev/null || { \
 		$(call apt_install,gcc libc6-dev); }
+	@# The JARL document's own client is written in it, and a test runs it.
+	@python3 -c 'import socket' 2>/dev/null || { $(call apt_install,python3); }
 	@$(CARGO) fmt --version >/dev/null 2>&1 && $(CARGO) clippy --version >/dev/null 2>&1 || { \
 		command -v rustup >/dev/null || { \
 			echo "cargo fmt or cargo clippy is missing; install both beside cargo" >&2; exit 1; }; \
@@ -74,6 +76,8 @@ bench: build setup-bench ## Measure the limiter and the doors beside their peers
 		(set -x; $(TIDEGATE) bench throttr --seconds 1 --rounds 9 --peer echo \
 			--request $$request --pipeline 1); \
 	done
+	$(TIDEGATE) bench jarl --peer plain --peer abrupt
+	$(TIDEGATE) bench jarl --peer plain --exact
 
 setup-fuzz: setup
 	@# libFuzzer is C++.

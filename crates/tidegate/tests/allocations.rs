@@ -1,4 +1,4 @@
-//! The text path and the use of records allocate nothing, shown by an allocator that counts.
+//! The text path, the JARL path and the use of records allocate nothing, shown by an allocator that counts.
 //!
 //! A binary of its own, because an allocator is for the whole process.
 #![allow(unsafe_code, reason = "an allocator that counts must be an allocator")]
@@ -8,7 +8,8 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use tidegate::clock::Clock;
-use tidegate::config::Source;
+use tidegate::config::{Config, Source};
+use tidegate::doors::jarl::Corridor;
 use tidegate::doors::text::{Replies, answer_batch};
 use tidegate::doors::throttr::{Conversation, Hall};
 use tidegate::limiter::Limiter;
@@ -94,6 +95,31 @@ fn the_text_path_allocates_nothing_per_request() {
     assert_eq!(answered, 11 * 6_000, "all but the malformed are answered");
     assert_eq!(made, 0, "allocations in 64,000 requests");
     assert!(allocations(|| drop(vec![1])) > 0, "the counter counts");
+}
+
+#[test]
+fn the_jarl_path_allocates_nothing_per_caller() {
+    for exact in [false, true] {
+        let table = format!(
+            "[[jarl]]\nservice = 'a'\nlisten = '127.0.0.1:0'\nlimit = '1000 per 1s'\nexact = {exact}"
+        );
+        let rules = Config::parse("t", &table).expect("a sound table").rules;
+        let clock = Clock::manual(Now { mono: 1 << 40, unix: 1 << 60 });
+        let settings = memory::Settings { max_keys: 100, max_bytes: 64 << 20 };
+        let limiter = Limiter::new(clock.clone(), Arc::new(Metrics::new()), rules, settings);
+        let mut corridor = Corridor::new(limiter.desk(Door::Jarl), "a");
+        let mut told = 0;
+        let mut call = || {
+            told += corridor.answer(clock.now()).map_or(0, <[u8]>::len);
+            // Every call at a moment of its own: as many bookings as there can be.
+            clock.advance(500_000);
+        };
+        // The first calls make the slot, and the room for all bookings that are kept.
+        (0..3_000).for_each(|_| call());
+        let made = allocations(|| (0..10_000).for_each(|_| call()));
+        assert!(told >= 5 * 13_000, "every caller is answered");
+        assert_eq!(made, 0, "allocations in 10,000 calls, exact {exact}");
+    }
 }
 
 #[test]

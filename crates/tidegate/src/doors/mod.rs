@@ -8,7 +8,7 @@
 
 pub mod http;
 pub mod jarl;
-mod tcp;
+pub(crate) mod tcp;
 pub mod text;
 pub mod throttr;
 

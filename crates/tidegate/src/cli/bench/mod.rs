@@ -1,7 +1,7 @@
 //! `tidegate bench`: the load generators, and the comparison with peers.
 //!
 //! - [`load`], [`client`], [`echo`]: the text door's load, one client of it, and its peer
-//! - [`throttr`]: the Throttr door's load and its peers
+//! - [`throttr`], [`jarl`]: the loads of those doors, and their peers
 //! - [`keys`]: which keys are asked for, and how unevenly
 //! - [`subject`]: the server under load, started here or already running, and its CPU time
 //! - [`tally`]: what came of a load
@@ -13,6 +13,7 @@
 mod client;
 mod compare;
 mod echo;
+mod jarl;
 mod keys;
 mod load;
 mod report;
@@ -29,6 +30,7 @@ use clap::{Subcommand, ValueEnum};
 use tidegate_core::time::SECOND;
 
 use self::compare::Contender;
+use self::jarl::plain::Close;
 use self::keys::Choice;
 use self::load::{Load, Pace};
 use self::subject::Subject;
@@ -51,15 +53,23 @@ enum What {
     Text(Box<Text>),
     /// The Throttr door (TCP).
     Throttr(Box<throttr::Args>),
+    /// The JARL door (TCP).
+    Jarl(Box<jarl::Args>),
     /// The peer of the comparison: sends every datagram back as it came.
     #[command(hide = true)]
     Echo(Echo),
     /// A peer of the Throttr door: sends every byte back as it came.
     #[command(hide = true)]
     EchoTcp(Echo),
+    /// A peer of the JARL door: accepts, writes and closes the same way.
+    #[command(hide = true)]
+    PlainTcp(Echo),
+    /// A peer of the JARL door: accepts, writes and closes at once.
+    #[command(hide = true)]
+    AbruptTcp(Echo),
 }
 
-/// The arguments of `tidegate bench echo` and `tidegate bench echo-tcp`.
+/// The arguments of the peers.
 #[derive(Debug, clap::Args)]
 struct Echo {
     /// Where to listen.
@@ -168,8 +178,15 @@ pub(super) fn run(args: &Args) -> Result<Code, Failure> {
             None => one(text)?,
         },
         What::Throttr(args) => throttr::run(args)?,
+        What::Jarl(args) => jarl::run(args)?,
+        What::PlainTcp(peer) => serve_plain(peer, Close::Careful)?,
+        What::AbruptTcp(peer) => serve_plain(peer, Close::Abrupt)?,
     }
     Ok(OK)
+}
+
+fn serve_plain(peer: &Echo, close: Close) -> anyhow::Result<()> {
+    jarl::plain::serve(peer.listen, close).context("cannot listen")
 }
 
 /// What our server is started with: the seed's rule for the keys that the load asks for.

@@ -1,14 +1,14 @@
 //! How connections end: what a client sends never costs it the answer, and nobody stays for ever.
 
-use std::ffi::OsStr;
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::process::Command;
 use std::thread;
 
 use rustix::process::Signal;
 
 use super::{PLENTY, ask, bad_input, connect, read, table};
-use crate::program::{DOORS, Program, binary, command};
+use crate::program::{DOORS, Program, binary};
 
 fn plenty() -> Program {
     Program::serve(&format!("{DOORS}{}", table("a", PLENTY, "")))
@@ -113,15 +113,9 @@ fn with_few_files(config: &str) -> Program {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("tidegate.toml");
     std::fs::write(&path, config).expect("the file can be written");
-    let mut shell = command::<&OsStr>([]);
     let serve = format!("ulimit -n 80 && exec '{}' serve -c '{}'", binary(), path.display());
-    shell = {
-        let mut sh = std::process::Command::new("sh");
-        sh.args(["-c", &serve]).current_dir(folder.path());
-        sh.envs(shell.get_envs().filter_map(|(name, value)| Some((name, value?))));
-        sh.env_remove("RUST_LOG");
-        sh
-    };
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &serve]).current_dir(folder.path()).env_remove("RUST_LOG");
     let mut program = Program::spawn(shell, folder);
     program.wait_until_ready();
     program

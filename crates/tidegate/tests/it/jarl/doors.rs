@@ -26,12 +26,8 @@ fn a_call_is_booked_for_every_door() {
     let seen = peek(&program, KEY);
     assert_eq!(seen["limits"][0]["remaining"], 1);
     assert_eq!(seen["limits"][0]["rule"], "jarl:Payment Gateway");
-    assert_eq!(peek(&program, KEY), {
-        let mut again = peek(&program, KEY);
-        // Time passes; nothing else does.
-        again["limits"][0]["reset_ms"] = peek(&program, KEY)["limits"][0]["reset_ms"].clone();
-        again
-    });
+    let again = peek(&program, KEY);
+    assert_eq!(again["limits"][0]["remaining"], 1, "looking books nothing");
     // A check over HTTP books the third call, and a fourth is told to come later, but booked.
     let check = |code: i32| {
         let out = tidegate(["check", KEY, "--json", "--server", &program.url()]);
@@ -114,14 +110,13 @@ fn strangers_are_turned_away_unbooked() {
 fn a_reload_opens_and_closes_doors_and_counts_live_on() {
     let mut program = Program::serve(&table("a", "2 per 1h", ""));
     let a = program.address("jarl");
-    let at = |door: &str, limit: &str| table("a", limit, "").replace("127.0.0.1:0", door);
     assert_eq!((ask(a).as_str(), ask(a).as_str()), ("0.000", "0.000"));
     let reload = |program: &mut Program, config: &str| {
         program.write_config(config);
         program.wait_for_line(|line| line.contains("configuration reloaded"));
     };
     // The door stays where it is, its limit is another, and a second service comes.
-    let more = at(&a.to_string(), "3 per 1h") + &table("b", "1 per 1h", "");
+    let more = table("a", "3 per 1h", "") + &table("b", "1 per 1h", "");
     reload(&mut program, &more);
     let b = program.address("jarl");
     assert_eq!(program.listening().len(), 2, "the first was not opened again");
