@@ -6,7 +6,7 @@ use tidegate_core::algorithms;
 use tidegate_core::rules::Rule;
 use tidegate_core::{Algorithm, Judgement, Limit, Nanos, Now, Op, Outcome, Verdict};
 
-use super::{Line, Wait};
+use super::{Delay, Line};
 use crate::metrics::Counted;
 use crate::stores::memory::{Body, Bucket, Place};
 
@@ -186,15 +186,15 @@ impl<const N: usize> Opinion<N> {
     }
 
     /// How long the caller must wait: as long as the limit says that is last to let it go.
-    pub(super) fn wait(&self, rule: &Rule, body: &Body, op: Op, now: Now) -> Wait {
+    pub(super) fn delay(&self, rule: &Rule, body: &Body, op: Op, now: Now) -> Delay {
         if self.shadow {
-            return Wait::NONE;
+            return Delay::NONE;
         }
         let promises = |limit: &Limit| limit.algorithm != Algorithm::Jarl { exact: false };
         self.verdicts(rule, body, op, now)
-            .map(|(limit, verdict)| Wait { delay: verdict.delay, firm: promises(limit) })
-            .max_by_key(|wait| wait.delay)
-            .unwrap_or(Wait::NONE)
+            .map(|(limit, verdict)| Delay { span: verdict.delay, firm: promises(limit) })
+            .max_by_key(|delay| (delay.span, delay.firm))
+            .unwrap_or(Delay::NONE)
     }
 
     /// The name of what happened, for the metrics.

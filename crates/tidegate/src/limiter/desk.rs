@@ -10,7 +10,7 @@ use tidegate_core::{Now, Op};
 
 use super::catalog::{Catalog, creates};
 use super::decision::{LIMITS_MAX, Opinion, Settled};
-use super::{Answer, HeldKey, KEYS_MAX, LimitAnswer, Limiter, Line, TakenFrom, Unfit, Wait};
+use super::{Answer, Delay, HeldKey, KEYS_MAX, LimitAnswer, Limiter, Line, TakenFrom, Unfit};
 use crate::metrics::{Counted, Door};
 use crate::stores::memory::{Address, Body, Bucket, Place, Seat};
 
@@ -234,7 +234,7 @@ impl Desk {
 
     /// Decides on one key and says how long its caller must wait. Allocates nothing for a key that
     /// is known, unless what it remembers grows.
-    pub fn wait(&self, key: &[u8], op: Op, now: Now) -> Result<Wait, Unfit> {
+    pub fn delay(&self, key: &[u8], op: Op, now: Now) -> Result<Delay, Unfit> {
         asks_for_something(op)?;
         let (memory, bucket) = (self.limiter.memory(), Bucket::of(now));
         let catalog = self.limiter.catalog.load();
@@ -243,22 +243,22 @@ impl Desk {
             found.and_then(|rule| catalog.address(memory, rule, key, memory.hash(key), op));
         let Some((position, address)) = found.zip(address) else {
             self.count(&catalog, op, found, Counted::Allow);
-            return Ok(Wait::NONE);
+            return Ok(Delay::NONE);
         };
         let rule = catalog.rule(position);
-        let (wait, counted, full) = memory.one(
+        let (delay, counted, full) = memory.one(
             &address,
             bucket,
             |body, pressed| catalog.dead(body, pressed, bucket, now),
             |body, place| {
                 let opinion = Opinion::<LIMITS_MAX>::settled(rule, body, place, op, (now, bucket));
-                (opinion.wait(rule, body, op, now), opinion.counted(), opinion.full())
+                (opinion.delay(rule, body, op, now), opinion.counted(), opinion.full())
             },
         );
         self.count(&catalog, op, found, counted);
         self.count_full(full);
         self.time(1, now);
-        Ok(wait)
+        Ok(delay)
     }
 
     /// Decides on all keys of a request, all or nothing, and says all there is to say.

@@ -89,17 +89,17 @@ impl Line {
 
 /// How long the caller of one key must wait before it goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wait {
+pub struct Delay {
     /// Nothing, if it may go at once.
-    pub delay: Nanos,
+    pub span: Nanos,
     /// Whether a caller that goes a little too early breaks a limit. Not so under the formula of
     /// `jarl`'s document, which promises nothing.
     pub firm: bool,
 }
 
-impl Wait {
+impl Delay {
     /// What is said of a key that nothing limits.
-    pub const NONE: Wait = Wait { delay: 0, firm: false };
+    pub const NONE: Delay = Delay { span: 0, firm: false };
 }
 
 /// A verdict on all keys of a request.

@@ -40,8 +40,8 @@ impl Corridor {
     /// # Errors
     /// If the rule of the service is one that this door cannot ask: nothing is booked.
     pub fn answer(&mut self, now: Now) -> Result<&[u8], Unfit> {
-        let wait = self.desk.wait(&self.key, ONE_CALL, now)?;
-        let rounding = if wait.firm { Rounding::Up } else { Rounding::Nearest };
-        Ok(wire::encode(&mut self.bytes, wait.delay, rounding))
+        let delay = self.desk.delay(&self.key, ONE_CALL, now)?;
+        let rounding = if delay.firm { Rounding::Up } else { Rounding::Nearest };
+        Ok(wire::encode(&mut self.bytes, delay.span, rounding))
     }
 }

@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::net::{SocketAddrAny, SocketFlags, acceptfrom_with};
-use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+use socket2::{SockRef, TcpKeepalive};
 
-/// Clients that wait to be accepted, as far as the system allows.
-const BACKLOG_MAX: i32 = 4096;
+use crate::doors::tcp;
+
 /// A client that is gone without a word is noticed after about two minutes.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(15);
@@ -89,43 +89,12 @@ fn dress(socket: &OwnedFd) -> io::Result<()> {
 }
 
 /// Binds `count` sockets to `address`, or none. Port 0 takes a free port, the same for all.
-///
-/// The first binds alone, so that an address which another process has is refused even if that
-/// process shares it; only then does it agree to share with its siblings.
 pub(super) fn bind_tcp(
     address: SocketAddr,
     count: usize,
 ) -> io::Result<(SocketAddr, Vec<Listener>)> {
-    let first = open(address)?;
-    first.bind(&address.into())?;
-    first.set_reuse_port(true)?;
-    let bound = first.local_addr()?;
-    let taken = bound.as_socket().ok_or(io::ErrorKind::InvalidData)?;
-    let mut listeners = vec![listen(first)?];
-    for _ in 1..count {
-        let sibling = open(address)?;
-        sibling.set_reuse_port(true)?;
-        sibling.bind(&bound)?;
-        listeners.push(listen(sibling)?);
-    }
-    Ok((taken, listeners))
-}
-
-fn open(address: SocketAddr) -> io::Result<Socket> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    // So that a restart at once is not kept out by connections that are still winding down.
-    socket.set_reuse_address(true)?;
-    if address.is_ipv6() {
-        // So that both wildcards can be listed side by side.
-        socket.set_only_v6(true)?;
-    }
-    Ok(socket)
-}
-
-fn listen(socket: Socket) -> io::Result<Listener> {
-    socket.listen(BACKLOG_MAX)?;
-    socket.set_nonblocking(true)?;
-    Ok(Listener::Tcp(socket.into()))
+    let (taken, listeners) = tcp::bind(address, count)?;
+    Ok((taken, listeners.into_iter().map(Listener::Tcp).collect()))
 }
 
 /// The file of a Unix socket, removed when the door has closed.
@@ -180,24 +149,6 @@ fn is_stale(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn address_of(listener: &Listener) -> SocketAddr {
-        match listener {
-            Listener::Tcp(listener) => listener.local_addr().expect("bound"),
-            Listener::Unix(_) => panic!("no address"),
-        }
-    }
-
-    #[test]
-    fn siblings_share_one_port_and_nobody_else_does() {
-        let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
-        let (address, ours) = bind_tcp(loopback, 3).expect("three siblings bind");
-        assert!(ours.iter().all(|listener| address_of(listener) == address));
-        let second = bind_tcp(address, 1).err().expect("another door must not share the port");
-        assert_eq!(second.kind(), io::ErrorKind::AddrInUse);
-        drop(ours);
-        bind_tcp(address, 2).expect("the port is free again at once");
-    }
 
     #[test]
     fn a_socket_file_is_taken_over_only_if_nobody_answers() {

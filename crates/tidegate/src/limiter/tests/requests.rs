@@ -236,3 +236,34 @@ fn a_peek_tells_what_a_full_table_means() {
         assert!(peek("k newer"));
     }
 }
+
+proptest! {
+    #![proptest_config(many_cases())]
+
+    /// The short way to a delay says, writes and counts what the long one does.
+    #[test]
+    fn a_delay_is_that_of_the_whole_verdict(
+        limits in prop::collection::vec(any_limit(), 1..4),
+        shadow: bool,
+        calls in prop::collection::vec((0_u8..3, wait(), any::<bool>()), 1..60),
+    ) {
+        let rules = || vec![Rule { shadow, ..rule("k", limits.clone()) }];
+        let (short, long) = (desk(rules()), desk(rules()));
+        for (key, pause, peek) in calls {
+            short.limiter().clock().advance(pause);
+            long.limiter().clock().advance(pause);
+            let (key, now) = (name(key), short.now());
+            let op = if peek { Op::Peek(1) } else { Op::Take(1) };
+            let answer = long.decide(&[&key], op, now).expect("fit");
+            let told = short.delay(&key, op, now).expect("fit");
+            prop_assert_eq!(told.span, answer.delay);
+            let firm = answer.limits.iter().any(|limit| {
+                let promises = limit.limit.algorithm != Algorithm::Jarl { exact: false };
+                promises && limit.verdict.delay == told.span
+            });
+            prop_assert_eq!(told.firm, firm && !shadow);
+            let stats = |desk: &Desk| desk.limiter().stats(&key, now);
+            prop_assert_eq!(stats(&short), stats(&long));
+        }
+    }
+}
