@@ -8,6 +8,7 @@
 //! - [`records`]: counters and buffers with a time to live, beside the limiter
 //! - `table`, `budget`: what both are kept in, and the bytes that they share
 //! - [`uses`]: uses in flight that somebody will give back
+//! - [`waiting`]: holds requests until they may go
 //! - [`metrics`]: what is counted
 //! - [`clock`]: the only room that reads a clock
 //! - [`config`]: the file, read and checked whole
@@ -33,3 +34,4 @@ pub mod snapshot;
 pub mod stores;
 mod table;
 pub mod uses;
+pub mod waiting;

@@ -15,7 +15,7 @@ use prometheus_client::encoding::{
 };
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
@@ -191,6 +191,7 @@ pub struct Metrics {
     decision_seconds: Family<DoorLabel, Histogram>,
     reloads: Family<ResultLabel, Counter>,
     full: Family<ActionLabel, Counter>,
+    waiting: Family<DoorLabel, Gauge>,
     sizes: Arc<Mutex<Sizes>>,
     registry: Mutex<Registry>,
 }
@@ -210,6 +211,7 @@ impl Metrics {
         let bad_input = Family::<BadInput, Counter>::default();
         let reloads = Family::<ResultLabel, Counter>::default();
         let full = Family::<ActionLabel, Counter>::default();
+        let waiting = Family::<DoorLabel, Gauge>::default();
         let decision_seconds = Family::<DoorLabel, Histogram>::new_with_constructor(|| {
             Histogram::new(exponential_buckets(1e-8, 4.0, 12))
         });
@@ -222,6 +224,7 @@ impl Metrics {
         );
         registry.register("config_reloads", "Configurations read", reloads.clone());
         registry.register("table_full", "New keys that found no slot free", full.clone());
+        registry.register("waiting", "Requests that wait until they may go", waiting.clone());
         registry.register(
             "build",
             "What is running",
@@ -229,7 +232,8 @@ impl Metrics {
         );
         registry
             .register_collector(Box::new(Scrape { books: books.clone(), sizes: sizes.clone() }));
-        Self { books, bad_input, decision_seconds, reloads, full, sizes, registry: registry.into() }
+        let registry = registry.into();
+        Self { books, bad_input, decision_seconds, reloads, full, waiting, sizes, registry }
     }
 
     /// Adds series that somebody else counts, summed when a page is asked for.
@@ -256,6 +260,11 @@ impl Metrics {
         // Writing to a string does not fail.
         let _ = text::encode(&mut page, &self.registry.lock());
         page
+    }
+
+    /// How many requests of a door wait: for the crowd to keep.
+    pub(crate) fn waiting(&self, door: Door) -> Gauge {
+        self.waiting.get_or_create_owned(&DoorLabel { door })
     }
 
     pub(crate) fn table_full(&self, action: &'static str) {

@@ -164,6 +164,22 @@ pub fn take(limit: &Limit, state: &mut State, cost: u64, now: Now) -> Judgement 
     })
 }
 
+/// As [`take`], except that nothing is written where the use is not allowed: not even by the
+/// algorithms that remember attempts or book callers. For those who will ask again.
+#[inline(always)]
+pub fn take_if_allowed(limit: &Limit, state: &mut State, cost: u64, now: Now) -> Judgement {
+    let op = Op::Take(cost);
+    with_law!(limit, L => {
+        let judgement = L::judge(limit, live::<L>(limit, state, now), op, now);
+        if judgement.allowed {
+            let memory = L::unwrap(mem::take(state)).filter(|m| !L::forgotten(limit, m, now));
+            let kept = L::apply(limit, memory, op, &judgement, Outcome::Granted, now);
+            *state = kept.map_or(State::None, L::wrap);
+        }
+        judgement
+    })
+}
+
 /// All that can be said of `limit` and the key, once the outcome has been applied to `state`.
 #[must_use]
 pub fn explain(limit: &Limit, state: &State, op: Op, judgement: &Judgement, now: Now) -> Verdict {

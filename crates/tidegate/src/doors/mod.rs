@@ -26,6 +26,7 @@ use crate::metrics::{Door, Metrics};
 use crate::records::Records;
 pub use crate::shutdown::Shutdown;
 use crate::uses::Uses;
+use crate::waiting::Waiting;
 
 /// All that a door may touch.
 #[derive(Clone)]
@@ -40,6 +41,8 @@ pub struct Gate {
     pub metrics: Arc<Metrics>,
     /// Uses in flight that somebody will give back.
     pub uses: Arc<Uses>,
+    /// Where requests are held until they may go.
+    pub waiting: Arc<Waiting>,
     /// What the loops of all Throttr listeners share.
     pub throttr: Arc<throttr::Hall>,
     /// What the process tells about itself.

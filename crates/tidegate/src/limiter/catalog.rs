@@ -131,6 +131,12 @@ impl Catalog {
         })
     }
 
+    /// Whether uses of the rule at this position are given back when they end.
+    #[inline]
+    pub(super) fn in_flight(&self, position: usize) -> bool {
+        self.entries[position].in_flight
+    }
+
     /// The slot of a key, for looking at it.
     pub(super) fn slot_of<'k>(&self, memory: &Memory, key: &'k [u8]) -> Option<Address<'k>> {
         let op = Op::Peek(0);

@@ -162,6 +162,39 @@ impl<const N: usize> Opinion<N> {
         }
     }
 
+    /// How long the request would be booked to wait, if every limit that is against it books.
+    pub(super) fn booking(&self, rule: &Rule) -> Option<Nanos> {
+        let judgements = self.judgements.iter().take(rule.limits.len());
+        let mut against = judgements.filter(|judgement| !judgement.allowed);
+        against.try_fold(0, |longest: Nanos, judgement| {
+            (judgement.booked > 0).then(|| longest.max(judgement.booked))
+        })
+    }
+
+    /// Takes what every limit grants, and books what those want to have booked.
+    pub(super) fn book(&self, rule: &Rule, body: &mut Body, op: Op, bucket: Bucket, now: Now) {
+        let limits = rule.limits.iter().zip(body.held.states_mut());
+        for ((limit, state), judgement) in limits.zip(&self.judgements) {
+            algorithms::apply(limit, state, op, judgement, Outcome::Granted, now);
+        }
+        body.tally.count(false, self.judgements[self.shown].rate, bucket);
+    }
+
+    /// How long until a use of this cost is worth another try, where some limit is against it
+    /// that does not book. Nothing has been applied, so this is what a look at it would say.
+    pub(super) fn until_worth_a_try(&self, rule: &Rule, body: &Body, cost: u64, now: Now) -> Nanos {
+        let op = Op::Peek(cost);
+        let limits = rule.limits.iter().zip(body.held.states()).zip(&self.judgements);
+        limits
+            .filter(|(_, judgement)| !judgement.allowed && judgement.booked == 0)
+            .map(|((limit, state), _)| {
+                let judgement = algorithms::judge(limit, state, op, now);
+                algorithms::explain(limit, state, op, &judgement, now).delay
+            })
+            .max()
+            .unwrap_or(0)
+    }
+
     /// The whole verdict of each limit, once the outcome is applied.
     pub(super) fn verdicts<'a>(
         &'a self,
@@ -204,12 +237,7 @@ impl<const N: usize> Opinion<N> {
 
     #[inline]
     pub(super) fn full(&self) -> Option<&'static str> {
-        match self.place {
-            Place::Own => None,
-            Place::Shared | Place::Joined => Some("share"),
-            Place::Denied => Some("deny"),
-            Place::Uncounted => Some("allow"),
-        }
+        self.place.when_full()
     }
 }
 

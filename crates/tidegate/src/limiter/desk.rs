@@ -23,9 +23,9 @@ const TIME_ONE_IN: u64 = 1024;
 
 /// Where a door asks the limiter.
 pub struct Desk {
-    limiter: Arc<Limiter>,
+    pub(super) limiter: Arc<Limiter>,
     door: Door,
-    lane: usize,
+    pub(super) lane: usize,
 }
 
 /// Decisions of one rule that came out the same, one after another: counted in one go.
@@ -100,7 +100,7 @@ impl Desk {
     }
 
     #[inline]
-    fn look_ahead(&self, key: &[u8]) -> u64 {
+    pub(super) fn look_ahead(&self, key: &[u8]) -> u64 {
         let hash = self.limiter.memory().hash(key);
         self.limiter.memory().prefetch_cell(hash);
         hash
@@ -274,11 +274,36 @@ impl Desk {
     /// Gives back uses in flight that were taken at `started`, by the keys that the answer said
     /// hold some, to where it said that they were taken from.
     pub fn release(&self, held: &[(&[u8], TakenFrom)], cost: u64, started: Now, now: Now) {
+        if let [(key, TakenFrom::Slot)] = *held
+            && self.release_one(key, Op::Release { cost, started }, now)
+        {
+            return;
+        }
         let (keys, from): (Vec<&[u8]>, Vec<TakenFrom>) = held.iter().copied().unzip();
         let op = Op::Release { cost, started };
         // What was fit to be taken is fit to be given back; a key that a reload has made
         // unlimited has nothing to give.
         let _ = self.decide_all(&keys, op, true, &from, now);
+    }
+
+    /// As [`Self::release`], for what almost every end of a use is: one key with a slot of its
+    /// own. Allocates nothing. `false`, and nothing done, where it is not so simple.
+    fn release_one(&self, key: &[u8], op: Op, now: Now) -> bool {
+        let memory = self.limiter.memory();
+        let catalog = self.limiter.catalog.load();
+        let Ok(Some(position)) = catalog.find(key, op, true) else { return false };
+        let Some(address) = catalog.address(memory, position, key, memory.hash(key), op) else {
+            return false;
+        };
+        let (rule, moment) = (catalog.rule(position), (now, Bucket::of(now)));
+        let step = |body: &mut Body| {
+            Opinion::<LIMITS_MAX>::settled(rule, body, Place::Own, op, moment);
+        };
+        let released = memory.known(&address, step).is_some();
+        if released {
+            self.limiter.ring(&address);
+        }
+        released
     }
 
     fn decide_all(
@@ -320,6 +345,10 @@ impl Desk {
         });
         for position in unlimited.into_iter().filter(|_| answer.allowed) {
             self.count(&catalog, op, position, Counted::Allow);
+        }
+        if matches!(op, Op::Release { .. } | Op::Refund(_)) {
+            // The locks are free again: whoever is woken finds what was given back.
+            addresses.iter().for_each(|address| self.limiter.ring(address));
         }
         self.time(1, now);
         Ok(answer)
@@ -383,7 +412,7 @@ impl Desk {
         }
     }
 
-    fn count_full(&self, action: Option<&'static str>) {
+    pub(super) fn count_full(&self, action: Option<&'static str>) {
         if let Some(action) = action {
             self.limiter.metrics.table_full(action);
         }
@@ -391,7 +420,7 @@ impl Desk {
 
     /// Now and then, notes how long `decisions` that began at `start` took.
     #[inline]
-    fn time(&self, decisions: usize, start: Now) {
+    pub(super) fn time(&self, decisions: usize, start: Now) {
         // The low bits of a nanosecond clock are as good as dice, and cost nothing.
         if start.mono & (TIME_ONE_IN - 1) == 0 && decisions > 0 {
             let spent = self.now().mono.saturating_sub(start.mono);

@@ -3,6 +3,7 @@
 //! Doors come to it with keys and leave with verdicts. It chooses no bytes of any protocol, reads
 //! no socket, and takes no lock that a reload holds: the rules are swapped behind an atomic.
 
+mod attempt;
 mod catalog;
 mod decision;
 mod desk;
@@ -10,13 +11,14 @@ mod keep;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tidegate_core::rules::RuleSet;
 use tidegate_core::{Limit, Nanos, Now, Verdict};
 
+pub(crate) use self::attempt::{Count, Take, Taken, Tried};
 use self::catalog::Catalog;
 pub use self::decision::LIMITS_MAX;
 pub use self::desk::Desk;
@@ -25,7 +27,7 @@ use crate::budget::Budget;
 use crate::clock::Clock;
 use crate::metrics::{Door, Metrics};
 use crate::stores::Store;
-use crate::stores::memory::{self, Bucket, Memory};
+use crate::stores::memory::{self, Address, Bucket, Memory};
 pub use crate::stores::memory::{KeyStats, Size, TakenFrom};
 
 /// The most keys that one request may carry.
@@ -160,6 +162,16 @@ pub struct TopKey {
     pub stats: KeyStats,
 }
 
+/// Who wants to be told that there may be something to take. Rung with no lock held.
+pub(crate) trait Bell: Send + Sync {
+    /// Something was given back to this count.
+    fn freed(&self, count: &Count<'_>);
+    /// Something was given back to what keys of this rule share because the table is full.
+    fn freed_anywhere(&self, rule: u32);
+    /// There are new rules.
+    fn renewed(&self, limiter: &Limiter);
+}
+
 /// One limiter behind all doors.
 pub struct Limiter {
     clock: Clock,
@@ -168,6 +180,7 @@ pub struct Limiter {
     /// Held while rules are installed; the last number given to a rule.
     numbers: Mutex<u32>,
     store: Store,
+    bell: OnceLock<Arc<dyn Bell>>,
 }
 
 impl Limiter {
@@ -188,6 +201,7 @@ impl Limiter {
             catalog: ArcSwap::from_pointee(catalog),
             numbers: Mutex::new(number),
             store: Store::Memory(Memory::new(memory)),
+            bell: OnceLock::new(),
         })
     }
 
@@ -198,6 +212,24 @@ impl Limiter {
         let before = self.catalog.load_full();
         let counts = self.metrics.counts(names(&rules));
         self.catalog.store(Arc::new(Catalog::new(rules, Some(&before), &mut number, counts)));
+        // Still under the lock: two reloads arrange those who wait one after the other.
+        if let Some(bell) = self.bell.get() {
+            bell.renewed(self);
+        }
+    }
+
+    /// Lets somebody hear of whatever may be taken again. The first who asks stays.
+    pub(crate) fn watch(&self, bell: Arc<dyn Bell>) {
+        let _ = self.bell.set(bell);
+    }
+
+    fn ring(&self, freed: &Address<'_>) {
+        if let Some(bell) = self.bell.get() {
+            match freed.gives_back {
+                Some(TakenFrom::Shared) => bell.freed_anywhere(freed.rule),
+                _ => bell.freed(&Count::of(freed)),
+            }
+        }
     }
 
     /// Changes the bounds of the table; `false` if it takes a restart to make it larger.
@@ -236,7 +268,11 @@ impl Limiter {
     /// nothing back.
     pub fn reset(&self, key: &[u8]) -> bool {
         let slot = self.catalog.load().slot_of(self.memory(), key);
-        slot.is_some_and(|address| self.memory().remove(&address))
+        slot.is_some_and(|address| {
+            let known = self.memory().remove(&address);
+            self.ring(&address);
+            known
+        })
     }
 
     /// The statistics of one key; zeros if it is not remembered.

@@ -31,6 +31,7 @@ use crate::metrics::{Door, Metrics};
 use crate::records::Records;
 use crate::reload::{Reloader, Watch};
 use crate::uses::Uses;
+use crate::waiting::Waiting;
 
 /// `[server]`: the process as a whole.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
@@ -144,6 +145,7 @@ struct Server {
     metrics: Arc<Metrics>,
     admin: Arc<Admin>,
     uses: Arc<Uses>,
+    waiting: Arc<Waiting>,
     doors: OpenDoors,
     upkeep: Upkeep,
     settings: Settings,
@@ -161,6 +163,7 @@ impl Server {
         let limiter = Limiter::new(clock.clone(), metrics.clone(), RuleSet::default(), memory);
         let records = Records::beside(&limiter, config.file.memory.records().max_records);
         let uses = Arc::new(Uses::new(limiter.desk(Door::Http)));
+        let waiting = Waiting::before(&limiter);
         let admin = Admin::new();
         let shutdown = Shutdown::new();
         let throttr = throttr::Hall::new(clock.clone());
@@ -172,6 +175,7 @@ impl Server {
             clock,
             metrics: metrics.clone(),
             uses: uses.clone(),
+            waiting: waiting.clone(),
             admin: admin.clone(),
             allow: Arc::default(),
             shutdown: shutdown.clone(),
@@ -179,7 +183,19 @@ impl Server {
         let doors = OpenDoors::new(gate);
         let upkeep = Upkeep::new(limiter.clone(), records.clone());
         let settings = Settings::default();
-        Self { limiter, records, metrics, admin, uses, doors, upkeep, settings, logs, shutdown }
+        Self {
+            limiter,
+            records,
+            metrics,
+            admin,
+            uses,
+            waiting,
+            doors,
+            upkeep,
+            settings,
+            logs,
+            shutdown,
+        }
     }
 
     async fn start(&mut self, config: Config) -> Result<(), BindError> {
@@ -187,6 +203,8 @@ impl Server {
         self.metrics.config_reload(true);
         let (uses, shutdown) = (self.uses.clone(), self.shutdown.clone());
         tokio::spawn(async move { uses.keep_lapsing(shutdown).await });
+        let (waiting, shutdown) = (self.waiting.clone(), self.shutdown.clone());
+        tokio::spawn(async move { waiting.keep_waking(shutdown).await });
         self.admin.set_ready(true);
         say("ready");
         Ok(())

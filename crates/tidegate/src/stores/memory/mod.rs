@@ -104,6 +104,17 @@ impl Place {
     pub(crate) fn counts(self) -> bool {
         matches!(self, Place::Own | Place::Shared)
     }
+
+    /// What was done with a key that found the table full, as metrics name it.
+    #[inline]
+    pub(crate) fn when_full(self) -> Option<&'static str> {
+        match self {
+            Place::Own => None,
+            Place::Shared | Place::Joined => Some("share"),
+            Place::Denied => Some("deny"),
+            Place::Uncounted => Some("allow"),
+        }
+    }
 }
 
 /// One body of a step over several slots.

@@ -26,6 +26,7 @@ use crate::metrics::{Door, Metrics};
 use crate::records::Records;
 use crate::stores::memory;
 use crate::uses::Uses;
+use crate::waiting::Waiting;
 
 /// `ws ip=*` has 3 per 10 s, `jobs` 2 in flight, `both *` 5 per 10 s and 1 in flight; others none.
 fn rules() -> RuleSet {
@@ -74,6 +75,7 @@ impl House {
         admin.set_ready(true);
         let gate = Gate {
             uses: Arc::new(Uses::new(limiter.desk(Door::Http))),
+            waiting: Waiting::before(&limiter),
             records: Records::beside(&limiter, 4),
             throttr: throttr::Hall::new(clock.clone()),
             limiter,

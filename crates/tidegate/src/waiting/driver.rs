@@ -1,0 +1,72 @@
+//! The one task that wakes those whose time has come: one timer for all who wait.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tidegate_core::time::MILLISECOND;
+use tidegate_core::{Nanos, Now};
+
+use super::Waiting;
+use crate::shutdown::Shutdown;
+
+/// The longest sleep while somebody waits for a time: how late a step of the wall clock, or the
+/// end of a suspension, is noticed at most.
+const SLEEP_MAX: Duration = Duration::from_secs(1);
+/// A wall clock that went so much faster or slower than the monotonic one was set. Being slewed
+/// it does not get there within a sleep.
+const STEP_MIN: u64 = 5 * MILLISECOND;
+
+/// What the wall clock was ahead of the monotonic one when somebody last looked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WallClock(u64);
+
+impl WallClock {
+    pub(super) fn at(now: Now) -> Self {
+        Self(now.unix.wrapping_sub(now.mono))
+    }
+
+    /// Whether it was set since the last look.
+    pub(super) fn was_set(&mut self, now: Now) -> bool {
+        let ahead = Self::at(now).0;
+        // Modulo 2^64, so a difference either way is small on one of the two sides.
+        let gone = ahead.wrapping_sub(self.0);
+        self.0 = ahead;
+        gone.min(gone.wrapping_neg()) >= STEP_MIN
+    }
+}
+
+impl Waiting {
+    /// Wakes all whose time has come, and after a step of the wall clock the first of every
+    /// line, since fixed windows follow it. Returns when the next one's time comes.
+    pub(super) fn turn(&self, wall: &mut WallClock, cx: &Context<'_>) -> Option<Nanos> {
+        let now = self.clock.now();
+        if wall.was_set(now) {
+            self.hall.ring_all(now.mono);
+        }
+        let next = self.hall.wake_due(now.mono, cx.waker());
+        next.map(|at| at.saturating_sub(now.mono))
+    }
+
+    /// Wakes waiters as their time comes, until `shutdown`. One task for all of them.
+    pub async fn keep_waking(&self, shutdown: Shutdown) {
+        let mut wall = WallClock::at(self.clock.now());
+        let mut stopped = pin!(shutdown.wait());
+        let mut sleep = pin!(tokio::time::sleep(Duration::ZERO));
+        poll_fn(|cx| {
+            loop {
+                if stopped.as_mut().poll(cx).is_ready() {
+                    return Poll::Ready(());
+                }
+                let Some(left) = self.turn(&mut wall, cx) else { return Poll::Pending };
+                let left = Duration::from_nanos(left).min(SLEEP_MAX);
+                sleep.set(tokio::time::sleep(left));
+                if sleep.as_mut().poll(cx).is_pending() {
+                    return Poll::Pending;
+                }
+            }
+        })
+        .await;
+    }
+}

@@ -1,0 +1,320 @@
+//! Who waits for which count, in which order, and when it is worth another try.
+//!
+//! A pure machine: no clock, no lock, no task. Time is handed in, and whoever must be told is
+//! handed out as the `W` that stands for its caller. What is taken, and whether, is not known
+//! here; only the first of each queue ever tries.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use tidegate_core::Nanos;
+
+use super::Count;
+
+/// The number of a waiter, in the order of arrival.
+pub(crate) type Ticket = u64;
+type QueueId = u64;
+
+/// All queues. Leaving is logarithmic in the number of waiters, and so is everything else that
+/// concerns one of them. Without waiters it holds no memory.
+pub(crate) struct Queues<W> {
+    waiters: BTreeMap<Ticket, Waiter<W>>,
+    queues: HashMap<QueueId, Queue>,
+    /// By rule and name, see [`name_of`].
+    index: HashMap<Arc<[u8]>, QueueId>,
+    alarms: BTreeSet<(Nanos, Alarm)>,
+    /// The last number given to a waiter or a queue.
+    last: u64,
+}
+
+struct Waiter<W> {
+    /// Which key it asked for: new rules may give it another count.
+    key: Box<[u8]>,
+    queue: QueueId,
+    /// It has what it wants and only waits for its time: it is no longer in the line.
+    booked: bool,
+    /// When it gives up or, once booked, goes. [`Nanos::MAX`]: never.
+    alarm: Nanos,
+    /// Since when it could have gone, as far as is known.
+    told_at: Nanos,
+    caller: W,
+}
+
+struct Queue {
+    name: Arc<[u8]>,
+    hash: u64,
+    line: BTreeSet<Ticket>,
+    booked: usize,
+    /// When its first is worth another try. [`Nanos::MAX`]: time alone does not help.
+    retry_at: Nanos,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Alarm {
+    Queue(QueueId),
+    Waiter(Ticket),
+}
+
+impl<W> Default for Queues<W> {
+    fn default() -> Self {
+        Self {
+            waiters: BTreeMap::new(),
+            queues: HashMap::new(),
+            index: HashMap::new(),
+            alarms: BTreeSet::new(),
+            last: 0,
+        }
+    }
+}
+
+impl<W: Clone> Queues<W> {
+    /// Whether nobody is in line for this count.
+    pub(crate) fn is_free(&self, count: &Count<'_>) -> bool {
+        self.find(count).is_none_or(|queue| queue.line.is_empty())
+    }
+
+    /// How many wait for this count, those with a booking included.
+    pub(crate) fn len_of(&self, count: &Count<'_>) -> usize {
+        self.find(count).map_or(0, |queue| queue.line.len() + queue.booked)
+    }
+
+    /// How many wait at all.
+    pub(crate) fn len(&self) -> usize {
+        self.waiters.len()
+    }
+
+    /// Puts a newcomer at the end of the line for `count`.
+    pub(crate) fn join(
+        &mut self,
+        count: &Count<'_>,
+        key: &[u8],
+        gives_up_at: Nanos,
+        caller: W,
+        now: Nanos,
+    ) -> Ticket {
+        let queue = self.queue_for(count);
+        self.last += 1;
+        let ticket = self.last;
+        if let Some(queue) = self.queues.get_mut(&queue) {
+            queue.line.insert(ticket);
+        }
+        let key = key.into();
+        let alarm = gives_up_at;
+        let waiter = Waiter { key, queue, booked: false, alarm, told_at: now, caller };
+        self.waiters.insert(ticket, waiter);
+        self.set_alarm(gives_up_at, Alarm::Waiter(ticket));
+        ticket
+    }
+
+    /// Whether it is this waiter's turn to try.
+    pub(crate) fn is_first(&self, ticket: Ticket) -> bool {
+        let queue = self.waiters.get(&ticket).and_then(|waiter| self.queues.get(&waiter.queue));
+        queue.is_some_and(|queue| queue.line.first() == Some(&ticket))
+    }
+
+    /// Since when the waiter could have gone, as far as is known: it came, or was told.
+    pub(crate) fn told_at(&self, ticket: Ticket) -> Nanos {
+        self.waiters.get(&ticket).map_or(0, |waiter| waiter.told_at)
+    }
+
+    /// The hash of the count that a waiter is in line for.
+    pub(crate) fn hash_of(&self, ticket: Ticket) -> Option<u64> {
+        let waiter = self.waiters.get(&ticket).filter(|waiter| !waiter.booked)?;
+        self.queues.get(&waiter.queue).map(|queue| queue.hash)
+    }
+
+    /// The caller to tell from now on.
+    pub(crate) fn caller_mut(&mut self, ticket: Ticket) -> Option<&mut W> {
+        self.waiters.get_mut(&ticket).map(|waiter| &mut waiter.caller)
+    }
+
+    /// The first of a line has tried in vain, and it is worth another try at `at`.
+    pub(crate) fn retry(&mut self, ticket: Ticket, at: Nanos) {
+        if let Some(queue) = self.waiters.get(&ticket).map(|waiter| waiter.queue) {
+            self.set_retry(queue, at);
+        }
+    }
+
+    /// The first of a line has what it wants, and goes at `until`: the next may try.
+    pub(crate) fn book(&mut self, ticket: Ticket, until: Nanos, now: Nanos, told: &mut Vec<W>) {
+        let Some(waiter) = self.waiters.get_mut(&ticket) else { return };
+        let (id, before) = (waiter.queue, waiter.alarm);
+        waiter.booked = true;
+        waiter.alarm = until;
+        self.alarms.remove(&(before, Alarm::Waiter(ticket)));
+        self.set_alarm(until, Alarm::Waiter(ticket));
+        let Some(queue) = self.queues.get_mut(&id) else { return };
+        queue.line.remove(&ticket);
+        queue.booked += 1;
+        self.set_retry(id, Nanos::MAX);
+        self.tell_first(id, now, told);
+    }
+
+    /// A waiter goes, with what it wanted or without. If it was the first of its line, the next
+    /// one is told. Returns its caller, and the hash of its count if it was still in line.
+    pub(crate) fn leave(
+        &mut self,
+        ticket: Ticket,
+        now: Nanos,
+        told: &mut Vec<W>,
+    ) -> Option<(W, Option<u64>)> {
+        let waiter = self.waiters.remove(&ticket)?;
+        self.alarms.remove(&(waiter.alarm, Alarm::Waiter(ticket)));
+        let queue = self.queues.get_mut(&waiter.queue)?;
+        let hash = (!waiter.booked).then_some(queue.hash);
+        if waiter.booked {
+            queue.booked -= 1;
+        } else {
+            let was_first = queue.line.first() == Some(&ticket);
+            queue.line.remove(&ticket);
+            if was_first {
+                self.set_retry(waiter.queue, Nanos::MAX);
+                self.tell_first(waiter.queue, now, told);
+            }
+        }
+        self.drop_if_empty(waiter.queue);
+        if self.waiters.is_empty() {
+            *self = Self { last: self.last, ..Self::default() };
+        }
+        Some((waiter.caller, hash))
+    }
+
+    /// Something was given back to this count.
+    pub(crate) fn ring(&mut self, count: &Count<'_>, now: Nanos, told: &mut Vec<W>) {
+        if let Some(&id) = self.index.get(&name_of(count)[..]) {
+            self.tell_first(id, now, told);
+        }
+    }
+
+    /// Something was given back that any count of this rule may take.
+    pub(crate) fn ring_rule(&mut self, rule: u32, now: Nanos, told: &mut Vec<W>) {
+        let of_rule = |queue: &Queue| queue.name.starts_with(&rule.to_le_bytes());
+        let queues = self.queues.iter().filter(|(_, queue)| of_rule(queue));
+        let ids: Vec<_> = queues.map(|(&id, _)| id).collect();
+        ids.into_iter().for_each(|id| self.tell_first(id, now, told));
+    }
+
+    /// Anything may have changed: the first of every line tries again.
+    pub(crate) fn ring_all(&mut self, now: Nanos, told: &mut Vec<W>) {
+        let ids: Vec<_> = self.queues.keys().copied().collect();
+        ids.into_iter().for_each(|id| self.tell_first(id, now, told));
+    }
+
+    /// Tells those whose time has come, `most` of them; `true` if there may be more.
+    pub(crate) fn due(&mut self, now: Nanos, most: usize, told: &mut Vec<W>) -> bool {
+        for _ in 0..most {
+            let Some(&(at, alarm)) = self.alarms.first().filter(|(at, _)| *at <= now) else {
+                return false;
+            };
+            self.alarms.pop_first();
+            match alarm {
+                Alarm::Queue(id) => {
+                    if let Some(queue) = self.queues.get_mut(&id) {
+                        queue.retry_at = Nanos::MAX;
+                    }
+                    self.tell_first(id, at, told);
+                }
+                Alarm::Waiter(ticket) => {
+                    if let Some(waiter) = self.waiters.get_mut(&ticket) {
+                        waiter.alarm = Nanos::MAX;
+                        told.push(waiter.caller.clone());
+                    }
+                }
+            }
+        }
+        true
+    }
+
+    /// When the next one must be told.
+    pub(crate) fn next_alarm(&self) -> Option<Nanos> {
+        self.alarms.first().map(|&(at, _)| at)
+    }
+
+    /// There are new rules: everybody lines up again, in the order of arrival, and the first of
+    /// each line tries. `moved` hears of the hashes that each one in line had and has.
+    pub(crate) fn rebuild(
+        &mut self,
+        count_of: impl for<'k> Fn(&'k [u8]) -> Count<'k>,
+        mut moved: impl FnMut(u64, u64),
+        now: Nanos,
+        told: &mut Vec<W>,
+    ) {
+        let waiters = std::mem::take(&mut self.waiters);
+        let old = std::mem::take(&mut self.queues);
+        self.index.clear();
+        self.alarms.retain(|(_, alarm)| matches!(alarm, Alarm::Waiter(_)));
+        for (ticket, mut waiter) in waiters {
+            let count = count_of(&waiter.key);
+            let hash = count.hash;
+            let id = self.queue_for(&count);
+            if let Some(queue) = self.queues.get_mut(&id) {
+                if waiter.booked {
+                    queue.booked += 1;
+                } else {
+                    queue.line.insert(ticket);
+                    moved(old.get(&waiter.queue).map_or(hash, |queue| queue.hash), hash);
+                }
+            }
+            waiter.queue = id;
+            self.waiters.insert(ticket, waiter);
+        }
+        self.ring_all(now, told);
+    }
+
+    fn find(&self, count: &Count<'_>) -> Option<&Queue> {
+        if self.queues.is_empty() {
+            return None;
+        }
+        self.index.get(&name_of(count)[..]).and_then(|id| self.queues.get(id))
+    }
+
+    fn queue_for(&mut self, count: &Count<'_>) -> QueueId {
+        let name: Arc<[u8]> = name_of(count).into();
+        if let Some(&id) = self.index.get(&name) {
+            return id;
+        }
+        self.last += 1;
+        let (line, hash) = (BTreeSet::new(), count.hash);
+        let queue = Queue { name: name.clone(), hash, line, booked: 0, retry_at: Nanos::MAX };
+        self.queues.insert(self.last, queue);
+        self.index.insert(name, self.last);
+        self.last
+    }
+
+    fn drop_if_empty(&mut self, id: QueueId) {
+        if self.queues.get(&id).is_some_and(|queue| queue.line.is_empty() && queue.booked == 0) {
+            self.set_retry(id, Nanos::MAX);
+            if let Some(queue) = self.queues.remove(&id) {
+                self.index.remove(&queue.name);
+            }
+        }
+    }
+
+    fn tell_first(&mut self, id: QueueId, at: Nanos, told: &mut Vec<W>) {
+        let first = self.queues.get(&id).and_then(|queue| queue.line.first());
+        if let Some(waiter) = first.and_then(|ticket| self.waiters.get_mut(ticket)) {
+            waiter.told_at = at;
+            told.push(waiter.caller.clone());
+        }
+    }
+
+    fn set_retry(&mut self, id: QueueId, at: Nanos) {
+        let Some(queue) = self.queues.get_mut(&id) else { return };
+        let before = std::mem::replace(&mut queue.retry_at, at);
+        if before != at {
+            self.alarms.remove(&(before, Alarm::Queue(id)));
+            self.set_alarm(at, Alarm::Queue(id));
+        }
+    }
+
+    fn set_alarm(&mut self, at: Nanos, alarm: Alarm) {
+        if at != Nanos::MAX {
+            self.alarms.insert((at, alarm));
+        }
+    }
+}
+
+/// A count as one string of bytes.
+fn name_of(count: &Count<'_>) -> Vec<u8> {
+    [&count.rule.to_le_bytes(), count.name].concat()
+}

@@ -1,0 +1,6 @@
+//! The locks and atomics of the waiting room, in one place: its tests swap them for ones whose
+//! every order of events can be tried.
+
+pub(super) use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+pub(super) use parking_lot::Mutex;
