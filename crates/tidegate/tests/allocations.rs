@@ -1,4 +1,5 @@
-//! The text path, the JARL path and the use of records allocate nothing, shown by an allocator that counts.
+//! The text path, the JARL path, a request that need not wait and the use of records allocate
+//! nothing, shown by an allocator that counts.
 //!
 //! A binary of its own, because an allocator is for the whole process.
 #![allow(unsafe_code, reason = "an allocator that counts must be an allocator")]
@@ -16,7 +17,9 @@ use tidegate::limiter::Limiter;
 use tidegate::metrics::{Door, Metrics};
 use tidegate::records::{self, Change, Life, Records, Unit};
 use tidegate::stores::memory;
-use tidegate_core::Now;
+use tidegate::waiting::{Ask, Waiting};
+use tidegate_core::rules::{Rule, RuleSet};
+use tidegate_core::{Algorithm, Limit, Now};
 use tidegate_wire::throttr::{self as wire, Request, ValueSize};
 
 thread_local! {
@@ -120,6 +123,37 @@ fn the_jarl_path_allocates_nothing_per_caller() {
         assert!(told >= 5 * 13_000, "every caller is answered");
         assert_eq!(made, 0, "allocations in 10,000 calls, exact {exact}");
     }
+}
+
+#[test]
+fn a_request_that_need_not_wait_allocates_nothing() {
+    let flight = Algorithm::InFlight { per_window: false };
+    let limit = |algorithm, period| Limit { amount: 1 << 40, period, algorithm };
+    let rules = vec![
+        Rule::new("window", "api path=*", vec![limit(Algorithm::FixedWindow, 1 << 36)]),
+        Rule::new("flight", "fly path=*", vec![limit(flight, 0)]),
+    ];
+    let clock = Clock::manual(Now { mono: 1 << 40, unix: 1 << 60 });
+    let settings = memory::Settings { max_keys: 10_000, max_bytes: 64 << 20 };
+    let metrics = Arc::new(Metrics::new());
+    let limiter = Limiter::new(clock.clone(), metrics, RuleSet::new(rules, None), settings);
+    let waiting = Waiting::before(&limiter);
+    let desk = limiter.desk(Door::Proxy);
+    let keys: Vec<String> = (0..1_000)
+        .map(|n| format!("{} path=/{n}", if n % 2 == 0 { "api" } else { "fly" }))
+        .collect();
+    let round = || {
+        for key in keys.iter().map(String::as_bytes) {
+            let ask = Ask { key, cost: 1, max_wait: None, can_end: true };
+            let pass = waiting.try_pass(&desk, &ask, clock.now()).expect("fit").expect("free");
+            if let Some(from) = pass.held {
+                desk.release(&[(key, from)], 1, pass.started, clock.now());
+            }
+        }
+    };
+    // The first round makes the slots.
+    round();
+    assert_eq!(allocations(|| (0..10).for_each(|_| round())), 0, "allocations in 10,000 uses");
 }
 
 #[test]

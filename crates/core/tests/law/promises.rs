@@ -117,7 +117,8 @@ fn check_reset(key: &Key, now: Now, reset: Nanos) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// A take in one step is the same as a judgement and its own outcome, applied.
+/// A take in one step is the same as a judgement and its own outcome, applied; a mere try is the
+/// same where the use is allowed, and nothing where it is not.
 fn check_take(key: &Key, cost: u64, now: Now) -> Result<(), TestCaseError> {
     let (mut halves, mut whole) = (key.state.clone(), key.state.clone());
     let op = Op::Take(cost);
@@ -125,7 +126,10 @@ fn check_take(key: &Key, cost: u64, now: Now) -> Result<(), TestCaseError> {
     let outcome = if judgement.allowed { Outcome::Granted } else { Outcome::Refused };
     algorithms::apply(&key.limit, &mut halves, op, &judgement, outcome, now);
     prop_assert_eq!(algorithms::take(&key.limit, &mut whole, cost, now), judgement);
-    prop_assert_eq!(whole, halves);
+    prop_assert_eq!(&whole, &halves);
+    let mut tried = key.state.clone();
+    prop_assert_eq!(algorithms::take_if_allowed(&key.limit, &mut tried, cost, now), judgement);
+    prop_assert_eq!(&tried, if judgement.allowed { &halves } else { &key.state });
     Ok(())
 }
 

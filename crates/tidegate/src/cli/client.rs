@@ -32,6 +32,16 @@ pub(super) struct Check<'a> {
     pub(super) hold_ms: Option<u64>,
 }
 
+/// `POST /v1/wait`.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Wait<'a> {
+    pub(super) key: &'a str,
+    pub(super) cost: u64,
+    pub(super) max_wait_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) hold_ms: Option<u64>,
+}
+
 /// What the server answers. Also printed as it came, so unknown fields are kept in `raw`.
 #[derive(Debug, Deserialize)]
 pub(super) struct Verdict {
@@ -89,6 +99,16 @@ impl Client {
     pub(super) fn check(&self, check: &Check) -> Result<Verdict, Failure> {
         let body = serde_json::to_vec(check).map_err(anyhow::Error::from)?;
         let request = self.agent.post(self.url("/v1/check"));
+        let answer = request.header("content-type", "application/json").send(&body[..]);
+        self.verdict(answer)
+    }
+
+    /// Waits for a use. The server has a little longer to answer than it may let us wait.
+    pub(super) fn wait(&self, wait: &Wait) -> Result<Verdict, Failure> {
+        let body = serde_json::to_vec(wait).map_err(anyhow::Error::from)?;
+        let patience = Duration::from_millis(wait.max_wait_ms).saturating_add(ANSWER_WAIT);
+        let request = self.agent.post(self.url("/v1/wait"));
+        let request = request.config().timeout_global(Some(patience)).build();
         let answer = request.header("content-type", "application/json").send(&body[..]);
         self.verdict(answer)
     }

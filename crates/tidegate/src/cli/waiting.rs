@@ -1,28 +1,23 @@
 //! `tidegate wait` and `tidegate exec`: take a use of a key, sleeping until it may be had.
 //!
-//! The server is asked again and again: a peek, which never counts as an attempt, and a take
-//! once the peek is allowed. Sleeps follow the verdict's own delay, with some jitter so that many
-//! waiters do not come back as one.
+//! The server does the waiting: one request is answered when the use is taken. It is bounded and
+//! made again, so that a server that vanished without a word is noticed.
 
-use std::thread;
 use std::time::Duration;
 
 use clap::ValueEnum;
 use tidegate_core::Nanos;
 
 use super::child;
-use super::client::{Check, Client, ServerArgs, Verdict};
+use super::client::{Client, ServerArgs, Wait};
 use super::output::warn;
 use super::{Code, Failure, OK, REFUSED};
 use crate::clock::Clock;
 use crate::config::units::Span;
 
-/// The shortest sleep between two looks.
-const SLEEP_MIN: Duration = Duration::from_millis(5);
-/// The longest one: limits are raised and keys are reset while somebody sleeps.
-const SLEEP_MAX: Duration = Duration::from_secs(5);
-/// The sleep where nobody can tell how long it takes, as for uses in flight.
-const SLEEP_UNKNOWN: Duration = Duration::from_millis(100);
+/// How long one request waits at most. The next one lines up again behind all others, so it is
+/// long; a server that only stops closes the connection, and that is noticed at once.
+const STEP_MAX: Duration = Duration::from_secs(600);
 
 /// What an unreachable server means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -120,46 +115,28 @@ impl Waiting {
 
     fn try_take(&self, client: &Client, key: &str, hold_ms: Option<u64>) -> Result<Taken, Failure> {
         let patience = Patience::new(self.max_wait);
-        let keys = [key.to_owned()];
-        let take = Check { keys: &keys, cost: self.cost, peek: false, hold_ms };
-        let peek = Check { peek: true, hold_ms: None, ..take.clone() };
+        let mut step = STEP_MAX;
         loop {
-            let mut verdict = client.check(&peek)?;
+            let left = patience.left();
+            let max_wait_ms = whole_millis(left.min(step));
+            let wait = Wait { key, cost: self.cost, max_wait_ms, hold_ms };
+            let verdict = client.wait(&wait)?;
             if verdict.allowed {
-                // A key that books callers lets them all in, each after a delay of its own.
-                if delay(&verdict) > patience.left() {
-                    return Ok(Taken::NotInTime);
-                }
-                verdict = client.check(&take)?;
-            }
-            if verdict.allowed {
-                thread::sleep(delay(&verdict));
                 return Ok(Taken::Yes(verdict.use_id));
             }
-            let left = patience.left();
-            if left.is_zero() {
+            if left <= step {
                 return Ok(Taken::NotInTime);
             }
-            thread::sleep(pause(&verdict).min(left));
+            // A key that books callers books nobody for later than they can wait.
+            let told = Duration::from_millis(verdict.delay_ms.unwrap_or(0));
+            step = STEP_MAX.saturating_add(told);
         }
     }
 }
 
-fn delay(verdict: &Verdict) -> Duration {
-    Duration::from_millis(verdict.delay_ms.unwrap_or(0))
-}
-
-/// How long to sleep before the next look.
-fn pause(verdict: &Verdict) -> Duration {
-    let told = verdict.delay_ms.map_or(SLEEP_UNKNOWN, Duration::from_millis);
-    let sleep = told.clamp(SLEEP_MIN, SLEEP_MAX);
-    sleep + sleep.mul_f64(jitter() / 8.0)
-}
-
-/// A random number from 0 to 1; without randomness there is no jitter and no harm.
-fn jitter() -> f64 {
-    let random = getrandom::u32().unwrap_or(0);
-    f64::from(random) / f64::from(u32::MAX)
+/// Whole milliseconds, rounded up, so that nobody gives up early.
+fn whole_millis(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
 /// The time until `--max-wait` is over.

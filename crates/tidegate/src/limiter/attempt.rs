@@ -70,7 +70,7 @@ pub(crate) struct Count<'a> {
 struct Attempt {
     went: Went,
     place: Place,
-    /// A rule in shadow would have refused.
+    /// The rule is against it: if it was taken all the same, the rule is in shadow.
     over: bool,
 }
 
@@ -120,7 +120,7 @@ impl Attempt {
         match opinion.booking(rule) {
             Some(booked) if booked <= take.booking_max => {
                 opinion.book(rule, body, op, bucket, now);
-                attempt(Went::Taken { booked })
+                Self { went: Went::Taken { booked }, place, over: false }
             }
             Some(_) => attempt(Went::TooLong),
             None => attempt(Went::Later(opinion.until_worth_a_try(rule, body, take.cost, now))),
@@ -164,7 +164,7 @@ impl Desk {
         Ok(match attempt.went {
             Went::Taken { booked } => {
                 let delayed = take.waited || booked > 0;
-                let counted = match attempt.over && catalog.rule(position).shadow {
+                let counted = match attempt.over {
                     true => Counted::Shadow,
                     false if delayed => Counted::Delay,
                     false => Counted::Allow,

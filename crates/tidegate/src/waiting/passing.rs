@@ -77,13 +77,17 @@ impl<'a> Passing<'a> {
         Self { waiting, desk, crowd, ask, state: State::Coming }
     }
 
-    fn join(&self, cx: &Context<'_>) -> Result<Stay<'a>, NotPassed> {
+    /// Finds a place in line, or else the answer at once.
+    fn join(&self, cx: &Context<'_>) -> Result<Stay<'a>, Result<Pass, NotPassed>> {
         let Ask { key, cost, max_wait, can_end } = self.ask;
-        self.desk.check_fit(key, cost, can_end).map_err(NotPassed::Unfit)?;
+        let unfit = |unfit| Err(NotPassed::Unfit(unfit));
+        self.desk.check_fit(key, cost, can_end).map_err(unfit)?;
         let arrived = self.desk.now();
         let gives_up_at = max_wait.map_or(Nanos::MAX, |span| arrived.mono.saturating_add(span));
         let Some(inside) = self.crowd.enter() else {
-            return Err(self.crowded(false));
+            // There is no room to wait, and perhaps no need.
+            let passed = self.waiting.try_pass(self.desk, &self.ask, arrived).map_err(unfit)?;
+            return Err(passed.map_or_else(|| Err(self.crowded(false)), Ok));
         };
         let ticket = self.waiting.hall.join(
             key,
@@ -93,7 +97,7 @@ impl<'a> Passing<'a> {
             cx.waker(),
             arrived.mono,
         );
-        let Some(ticket) = ticket else { return Err(self.crowded(true)) };
+        let Some(ticket) = ticket else { return Err(Err(self.crowded(true))) };
         let (hall, desk) = (&self.waiting.hall, self.desk);
         let (waited, out) = (false, false);
         Ok(Stay { hall, desk, ticket, arrived, gives_up_at, waited, out, _inside: inside })
@@ -186,7 +190,7 @@ impl Future for Passing<'_> {
         match mem::replace(&mut this.state, State::Gone) {
             State::Coming => match this.join(cx) {
                 Ok(stay) => this.stand(stay, cx),
-                Err(not_passed) => Poll::Ready(Err(not_passed)),
+                Err(at_once) => Poll::Ready(at_once),
             },
             State::InLine(stay) => this.stand(stay, cx),
             State::Booked(stay, pass, until) if this.desk.now().mono < until => {

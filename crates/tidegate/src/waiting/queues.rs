@@ -261,6 +261,13 @@ impl<W: Clone> Queues<W> {
         self.ring_all(now, told);
     }
 
+    /// Whether all memory has been given back.
+    #[cfg(test)]
+    pub(crate) fn holds_nothing(&self) -> bool {
+        let (queues, index) = (self.queues.capacity(), self.index.capacity());
+        self.waiters.is_empty() && self.alarms.is_empty() && queues + index == 0
+    }
+
     fn find(&self, count: &Count<'_>) -> Option<&Queue> {
         if self.queues.is_empty() {
             return None;

@@ -116,6 +116,33 @@ fn exec_holds_a_use_in_flight_while_the_command_runs() {
 }
 
 #[test]
+fn exec_waits_until_another_one_has_ended() {
+    use std::io::Read as _;
+
+    let program = server();
+    let url = program.url();
+    let jobs = |script: &str| {
+        let mut exec = command(["exec", "--server", &url, "jobs", "--", "sh", "-c", script]);
+        exec.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+    };
+    let mut first = jobs("echo up; read line");
+    let mut up = [0; 3];
+    first.stdout.as_mut().unwrap().read_exact(&mut up).unwrap();
+    let second = jobs("echo second");
+    let waits = "tidegate_waiting{door=\"http\"} 1\n";
+    let metrics = || {
+        let page = ureq::get(&format!("{url}/metrics")).call().unwrap();
+        page.into_body().read_to_string().unwrap()
+    };
+    while !metrics().contains(waits) {}
+    assert_eq!(code(&ask(&program, &["exec", "jobs", "--max-wait", "1ms", "--", "true"])), 3);
+    drop(first.stdin.take());
+    first.wait().unwrap();
+    let second = second.wait_with_output().unwrap();
+    assert_eq!((code(&second), stdout(&second).as_str()), (0, "second\n"));
+}
+
+#[test]
 fn exec_hands_signals_on_and_gives_the_use_back() {
     use rustix::process::{Pid, Signal, kill_process};
     use std::io::Read as _;

@@ -323,3 +323,50 @@ fn a_request_under_way_is_finished_before_the_program_ends() {
     assert_eq!(Reply::read(stream).status, 200);
     assert!(program.exit_status().success());
 }
+
+/// A request to `/v1/wait` that is in line.
+fn in_line(program: &Program, before: u64, body: &Value) -> TcpStream {
+    let body = body.to_string();
+    let mut stream = connect(program);
+    write!(
+        stream,
+        "POST /v1/wait HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    )
+    .expect("the door reads");
+    wait_for_waiters(program, before + 1);
+    stream
+}
+
+fn wait_for_waiters(program: &Program, expected: u64) {
+    let line = format!("tidegate_waiting{{door=\"http\"}} {expected}");
+    let there = || ask(program, "GET", "/metrics").body.lines().any(|said| said == line);
+    assert!((0..TRIES_MAX).any(|_| there()), "{expected} never waited");
+}
+
+#[test]
+fn a_client_that_leaves_is_out_of_its_line_and_the_next_is_served() {
+    let program = Program::serve(CONFIG);
+    let held = check(&program, &json!({"key": "jobs", "hold_ms": 3_600_000}));
+    let wish = json!({"key": "jobs", "hold_ms": 3_600_000});
+    let leaves = in_line(&program, 0, &wish);
+    let stays = in_line(&program, 1, &wish);
+    drop(leaves);
+    wait_for_waiters(&program, 1);
+    let id = held.json()["use"].as_str().expect("an id").to_owned();
+    assert_eq!(ask(&program, "DELETE", &format!("/v1/uses/{id}")).status, 204);
+    assert_eq!(Reply::read(stays).status, 200);
+    wait_for_waiters(&program, 0);
+}
+
+#[test]
+fn those_who_wait_are_sent_away_when_the_server_stops() {
+    let mut program = Program::serve(CONFIG);
+    check(&program, &json!({"key": "ws ip=a", "cost": 2}));
+    let waits = in_line(&program, 0, &json!({"key": "ws ip=a"}));
+    program.signal(Signal::TERM);
+    let reply = Reply::read(waits);
+    assert_eq!((reply.status, reply.header("retry-after")), (503, "1"));
+    assert!(program.exit_status().success());
+}

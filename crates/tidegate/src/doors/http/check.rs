@@ -24,20 +24,20 @@ const HOLD_MS_MAX: u64 = PERIOD_MAX / MILLISECOND;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct CheckJson {
-    key: Option<String>,
-    keys: Option<Vec<String>>,
-    cost: Option<u64>,
-    peek: Option<bool>,
-    hold_ms: Option<u64>,
+pub(super) struct CheckJson {
+    pub(super) key: Option<String>,
+    pub(super) keys: Option<Vec<String>>,
+    pub(super) cost: Option<u64>,
+    pub(super) peek: Option<bool>,
+    pub(super) hold_ms: Option<u64>,
 }
 
 /// What is asked for, once the fields are known to fit together.
-struct Check {
-    keys: Vec<Vec<u8>>,
-    cost: u64,
+pub(super) struct Check {
+    pub(super) keys: Vec<Vec<u8>>,
+    pub(super) cost: u64,
     peek: bool,
-    hold: Option<Nanos>,
+    pub(super) hold: Option<Nanos>,
 }
 
 impl TryFrom<CheckJson> for Check {
@@ -89,16 +89,21 @@ pub(super) async fn check(
         Some(hold) => take_and_hold(&context, &check, hold, now)?,
         None => (take(&context, &check, now)?, None),
     };
-    let mut json = AnswerJson::new(&check.keys, &answer);
+    Ok(answered(&check, &answer, held))
+}
+
+/// The answer as the client sees it: 200 or 429, with all that can be said.
+pub(super) fn answered(check: &Check, answer: &Answer, held: Option<UseId>) -> Response {
+    let mut json = AnswerJson::new(&check.keys, answer);
     if check.hold.is_some() {
         json = json.with_use(held);
     }
     if answer.allowed {
-        return Ok(respond(StatusCode::OK, &json));
+        return respond(StatusCode::OK, &json);
     }
     let mut response = respond(StatusCode::TOO_MANY_REQUESTS, &json);
-    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(retry_after_s(&answer)));
-    Ok(response)
+    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(retry_after_s(answer)));
+    response
 }
 
 fn take(context: &Context, check: &Check, now: Now) -> Result<Answer, Problem> {

@@ -17,7 +17,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use socket2::SockRef;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -35,6 +35,8 @@ const CONNECTIONS_MAX: u32 = 4_096;
 const HEAD_READ_MAX: Duration = Duration::from_secs(30);
 /// How long an answer may stay unacknowledged, or the client's window shut.
 const WRITE_STALL_MAX: Duration = Duration::from_secs(30);
+/// How long a client that waits for an answer may be silent before it is asked whether it lives.
+const KEEPALIVE: Duration = Duration::from_secs(15);
 /// The most bytes of a request's head: room for a key of 1024 bytes, each percent-encoded.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 /// How long to wait before accepting again when that failed, say for want of file descriptors.
@@ -161,7 +163,10 @@ fn left_early(error: &io::Error) -> bool {
 fn prepare(stream: &TcpStream, write_stall: Duration) -> io::Result<SocketAddr> {
     stream.set_nodelay(true)?;
     // The kernel closes a connection whose peer neither acknowledges nor reads what it is sent.
-    SockRef::from(stream).set_tcp_user_timeout(Some(write_stall))?;
+    let socket = SockRef::from(stream);
+    socket.set_tcp_user_timeout(Some(write_stall))?;
+    // A machine that vanished while its request waits is found out, too.
+    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE))?;
     stream.local_addr()
 }
 

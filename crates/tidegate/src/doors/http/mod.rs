@@ -4,7 +4,7 @@
 //! - `host`: which Host headers are answered
 //! - `router`: which path leads where; counts bad input
 //! - `body`: reads a JSON body within bounds
-//! - `check`, `keys`, `records`, `health`: the handlers
+//! - `check`, `wait`, `keys`, `records`, `health`: the handlers
 //! - `json`, `problem`: the shapes of answers
 //!
 //! It knows neither the store nor other doors, and judges nothing itself.
@@ -21,6 +21,7 @@ mod records;
 mod router;
 #[cfg(test)]
 mod tests;
+mod wait;
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};

@@ -14,10 +14,11 @@ use tokio::sync::Semaphore;
 
 use super::host::{self, Local};
 use super::problem::{Counted, Problem};
-use super::{check, health, keys, records};
+use super::{check, health, keys, records, wait};
 use crate::doors::Gate;
 use crate::limiter::Desk;
 use crate::metrics::Door;
+use crate::waiting::Crowd;
 
 /// How many scans of the whole table run at once.
 const SCANS_MAX: usize = 2;
@@ -27,12 +28,15 @@ pub(super) struct Context {
     pub(super) gate: Gate,
     pub(super) desk: Desk,
     pub(super) scans: Semaphore,
+    /// Those who wait.
+    pub(super) crowd: Arc<Crowd>,
 }
 
 impl Context {
     pub(super) fn new(gate: Gate) -> Arc<Self> {
         let desk = gate.limiter.desk(Door::Http);
-        Arc::new(Self { gate, desk, scans: Semaphore::new(SCANS_MAX) })
+        let crowd = Crowd::new(&gate.metrics, Door::Http, wait::BOUNDS);
+        Arc::new(Self { gate, desk, scans: Semaphore::new(SCANS_MAX), crowd })
     }
 }
 
@@ -45,6 +49,7 @@ pub(super) fn router(context: Arc<Context>) -> Router {
         .route("/readyz", get(health::readyz))
         .route("/metrics", get(health::metrics))
         .route("/v1/check", post(check::check))
+        .route("/v1/wait", post(wait::wait))
         // The empty key is a key; a slash in a key need not be encoded.
         .route("/v1/keys/", key.clone())
         .route("/v1/keys/{*key}", key)

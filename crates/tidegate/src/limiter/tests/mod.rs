@@ -1,5 +1,6 @@
 //! The limiter on a manual clock, against a slow and obvious model of each key alone.
 
+mod attempts;
 mod exactness;
 mod forgiveness;
 mod in_flight;

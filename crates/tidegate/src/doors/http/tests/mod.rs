@@ -5,6 +5,7 @@ mod bounds;
 mod connection;
 mod crowd;
 mod records;
+mod wait;
 
 use std::sync::Arc;
 

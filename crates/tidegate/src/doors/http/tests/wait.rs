@@ -1,0 +1,136 @@
+//! Waiting over HTTP, on a clock that is moved by hand.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::http::header::CONTENT_TYPE;
+use serde_json::{Value, json};
+use tidegate_core::time::SECOND;
+use tokio::task::JoinHandle;
+
+use super::{House, Reply, request};
+
+async fn wait(house: &House, body: Value) -> Reply {
+    let request = request("POST", "/v1/wait").header(CONTENT_TYPE, "application/json");
+    house.send(request.body(Body::from(body.to_string())).unwrap()).await
+}
+
+/// Begins to wait, and comes back once it is in line.
+async fn in_line(house: &Arc<House>, body: Value) -> JoinHandle<Reply> {
+    let before = house.gate.waiting.len();
+    let waiting = tokio::spawn({
+        let house = house.clone();
+        async move { wait(&house, body).await }
+    });
+    while house.gate.waiting.len() == before {
+        assert!(!waiting.is_finished(), "{:?}", waiting.await.map(|reply| reply.text));
+        tokio::task::yield_now().await;
+    }
+    waiting
+}
+
+#[tokio::test]
+async fn what_may_go_goes_at_once_and_is_answered_as_a_check() {
+    let house = House::new();
+    let mut waited = wait(&house, json!({"key": "ws ip=a"})).await;
+    let mut checked = house.check(json!({"key": "ws ip=b"})).await;
+    assert_eq!((waited.status.as_u16(), checked.status.as_u16()), (200, 200));
+    for reply in [&mut waited, &mut checked] {
+        // The rate before and after the use is all that differs.
+        reply.json["limits"][0]["key"] = Value::Null;
+        reply.json["limits"][0]["rate"] = Value::Null;
+    }
+    assert_eq!(waited.json, checked.json);
+    let free = wait(&house, json!({"key": "unlimited"})).await;
+    assert_eq!((free.status.as_u16(), &free.json["limits"]), (200, &json!([])));
+}
+
+#[tokio::test]
+async fn whoever_waits_is_answered_when_a_use_ends_in_the_order_of_arrival() {
+    let house = Arc::new(House::new());
+    let held = house.check(json!({"key": "both a", "hold_ms": 60_000})).await;
+    let body = json!({"key": "both a", "hold_ms": 60_000});
+    let first = in_line(&house, body.clone()).await;
+    let second = in_line(&house, body).await;
+    let end = |reply: &Reply| format!("/v1/uses/{}", reply.json["use"].as_str().unwrap());
+    assert_eq!(house.ask("DELETE", &end(&held)).await.status, 204);
+    let first = first.await.unwrap();
+    assert_eq!((first.status.as_u16(), second.is_finished()), (200, false), "{}", first.text);
+    assert_eq!(house.ask("DELETE", &end(&first)).await.status, 204);
+    assert_eq!(second.await.unwrap().status, 200);
+    assert_eq!(house.gate.waiting.len(), 0);
+}
+
+#[tokio::test]
+async fn a_reset_frees_whoever_waits() {
+    let house = Arc::new(House::new());
+    assert_eq!(house.check(json!({"key": "ws ip=a", "cost": 3})).await.status, 200);
+    let waiting = in_line(&house, json!({"key": "ws ip=a"})).await;
+    assert_eq!(house.ask("DELETE", "/v1/keys/ws%20ip=a").await.status, 204);
+    assert_eq!(waiting.await.unwrap().status, 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_the_time_is_over_it_is_a_refusal() {
+    let house = Arc::new(House::new());
+    let driver = tokio::spawn({
+        let (waiting, shutdown) = (house.gate.waiting.clone(), house.gate.shutdown.clone());
+        async move { waiting.keep_waking(shutdown).await }
+    });
+    assert_eq!(house.check(json!({"key": "ws ip=a", "cost": 3})).await.status, 200);
+    let late = in_line(&house, json!({"key": "ws ip=a", "max_wait_ms": 2_000})).await;
+    let patient = in_line(&house, json!({"key": "ws ip=a"})).await;
+    house.clock.advance(2 * SECOND);
+    let late = late.await.unwrap();
+    assert_eq!((late.status.as_u16(), late.header("retry-after")), (429, "2"));
+    assert_eq!((&late.json["allowed"], &late.json["refused_by"]), (&json!(false), &json!("ws-ip")));
+    assert_eq!(late.json["delay_ms"], 1_334);
+    house.clock.advance(2 * SECOND);
+    assert_eq!(patient.await.unwrap().status, 200);
+    let hasty = wait(&house, json!({"key": "ws ip=a", "max_wait_ms": 0, "cost": 3})).await;
+    assert_eq!(hasty.status, 429);
+    house.gate.shutdown.set();
+    driver.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_door_that_closes_lets_nobody_wait_on() {
+    let house = Arc::new(House::new());
+    assert_eq!(house.check(json!({"key": "ws ip=a", "cost": 3})).await.status, 200);
+    let waiting = in_line(&house, json!({"key": "ws ip=a"})).await;
+    house.gate.shutdown.set();
+    let reply = waiting.await.unwrap();
+    assert_eq!((reply.status.as_u16(), reply.header("retry-after")), (503, "1"));
+    assert_eq!((&reply.json["reason"], house.gate.waiting.len()), (&json!("draining"), 0));
+}
+
+#[tokio::test]
+async fn whoever_leaves_has_left() {
+    let house = Arc::new(House::new());
+    assert_eq!(house.check(json!({"key": "ws ip=a", "cost": 3})).await.status, 200);
+    let waiting = in_line(&house, json!({"key": "ws ip=a"})).await;
+    waiting.abort();
+    assert!(waiting.await.is_err());
+    assert_eq!(house.gate.waiting.len(), 0);
+}
+
+#[tokio::test]
+async fn what_makes_no_sense_is_bad_input() {
+    let house = House::new();
+    for (body, reason) in [
+        (json!({}), "field"),
+        (json!({"keys": ["a"]}), "field"),
+        (json!({"key": "a", "peek": true}), "field"),
+        (json!({"key": "a", "max_wait_ms": -1}), "field"),
+        (json!({"key": "a", "hold_ms": 0}), "field"),
+        (json!({"key": "ws ip=a", "cost": 0}), "cost_zero"),
+        (json!({"key": "ws ip=a", "cost": 4}), "cost_above_limit"),
+        (json!({"key": "jobs"}), "in_flight_key"),
+        (json!({"key": "k".repeat(1025)}), "key_too_long"),
+    ] {
+        let before = house.bad_input(reason);
+        let reply = wait(&house, body.clone()).await;
+        assert_eq!((reply.status.as_u16(), &reply.json["reason"]), (400, &json!(reason)), "{body}");
+        assert_eq!(house.bad_input(reason), before + 1);
+    }
+}

@@ -1,0 +1,268 @@
+//! The waiting room under every order of events that can be tried: its own files, with locks and
+//! atomics that a scheduler controls.
+//!
+//! What is waited for is a count of places behind a lock of its own, as the limiter's are. A
+//! wake-up that is lost leaves a task asleep for ever, and the scheduler reports the deadlock.
+
+#[path = "../src/waiting/hall.rs"]
+#[allow(dead_code, unreachable_pub, reason = "the program uses the rest")]
+mod hall;
+#[path = "../src/waiting/queues.rs"]
+#[allow(dead_code, unreachable_pub, reason = "the program uses the rest")]
+mod queues;
+
+/// The same names as in the program, on the scheduler's types.
+mod sync {
+    pub(crate) use shuttle::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+    pub(crate) struct Mutex<T>(shuttle::sync::Mutex<T>);
+
+    impl<T> Mutex<T> {
+        pub(crate) fn new(value: T) -> Self {
+            Self(shuttle::sync::Mutex::new(value))
+        }
+
+        pub(crate) fn lock(&self) -> shuttle::sync::MutexGuard<'_, T> {
+            self.0.lock().expect("nobody panics with the lock")
+        }
+    }
+}
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use shuttle::future::{block_on, spawn};
+use shuttle::thread;
+
+use self::hall::{Hall, Stepped, Try};
+use self::queues::Ticket;
+use self::sync::Mutex;
+
+/// How many schedules of each scene are tried.
+const SCHEDULES: usize = 2_000;
+/// How many places in a schedule are chosen to do something unlikely.
+const DEPTH: usize = 4;
+
+/// As the limiter has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Count<'a> {
+    pub(crate) rule: u32,
+    pub(crate) name: &'a [u8],
+    pub(crate) hash: u64,
+}
+
+fn count(key: &[u8]) -> Count<'_> {
+    Count { rule: 1, name: key, hash: 7 }
+}
+
+/// A number of places, and those who wait for one.
+struct Pool {
+    hall: Hall,
+    free: Mutex<u32>,
+    /// Who has taken a place, in order.
+    order: Mutex<Vec<u32>>,
+    /// What the rules call the count.
+    rule: sync::AtomicU32,
+}
+
+const KEY: &[u8] = b"k";
+
+impl Pool {
+    fn new(free: u32) -> Arc<Self> {
+        Arc::new(Self {
+            hall: Hall::new(),
+            free: Mutex::new(free),
+            order: Mutex::new(Vec::new()),
+            rule: sync::AtomicU32::new(1),
+        })
+    }
+
+    fn count<'k>(&self, key: &'k [u8]) -> Count<'k> {
+        let rule = self.rule.load(sync::Ordering::SeqCst);
+        Count { rule, hash: u64::from(rule), ..count(key) }
+    }
+
+    fn take(&self) -> bool {
+        let mut free = self.free.lock();
+        let taken = *free > 0;
+        *free -= u32::from(taken);
+        taken
+    }
+
+    /// As a newcomer tries who has not waited.
+    fn try_pass(&self) -> bool {
+        self.hall.is_free(&self.count(KEY)) && self.take()
+    }
+
+    fn give_back(&self) {
+        *self.free.lock() += 1;
+        self.hall.ring(&self.count(KEY), || 0);
+    }
+
+    fn passing(self: &Arc<Self>, name: u32) -> Passing {
+        Passing { pool: self.clone(), name, ticket: None }
+    }
+
+    /// Everything is as it was before anybody came.
+    fn is_as_new(&self, free: u32) {
+        assert_eq!((self.hall.len(), *self.free.lock()), (0, free));
+        assert!(self.hall.is_free(&self.count(KEY)));
+    }
+}
+
+/// One who waits, as the program's own: in line first, then at the head a try; out when dropped.
+struct Passing {
+    pool: Arc<Pool>,
+    name: u32,
+    ticket: Option<Ticket>,
+}
+
+impl Future for Passing {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let pool = self.pool.clone();
+        let join = || pool.hall.join(KEY, count_of_key(&pool), usize::MAX, u64::MAX, cx.waker(), 0);
+        let ticket = *self.ticket.get_or_insert_with(|| join().expect("there is room"));
+        let name = self.name;
+        let attempt = |_| match pool.take() {
+            true => {
+                pool.order.lock().push(name);
+                Try::Out(())
+            }
+            false => Try::Later(u64::MAX),
+        };
+        match pool.hall.step(ticket, cx.waker(), 0, attempt) {
+            Stepped::Waiting => Poll::Pending,
+            Stepped::Out(()) | Stepped::Booked((), _) => {
+                self.ticket = None;
+                Poll::Ready(())
+            }
+        }
+    }
+}
+
+fn count_of_key(pool: &Arc<Pool>) -> impl for<'k> Fn(&'k [u8]) -> Count<'k> {
+    let pool = pool.clone();
+    move |key| pool.count(key)
+}
+
+impl Drop for Passing {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket {
+            self.pool.hall.leave(ticket, 0);
+        }
+    }
+}
+
+fn check(scene: impl Fn() + Send + Sync + 'static) {
+    let scene = Arc::new(scene);
+    let again = scene.clone();
+    shuttle::check_random(move || scene(), SCHEDULES);
+    shuttle::check_pct(move || again(), SCHEDULES, DEPTH);
+}
+
+#[test]
+fn whoever_waits_is_woken_by_whoever_gives_back() {
+    check(|| {
+        let pool = Pool::new(1);
+        let waiters: Vec<_> = (0..3)
+            .map(|name| {
+                let pool = pool.clone();
+                thread::spawn(move || {
+                    if !pool.try_pass() {
+                        block_on(pool.passing(name));
+                    }
+                    pool.give_back();
+                })
+            })
+            .collect();
+        waiters.into_iter().for_each(|waiter| waiter.join().expect("served"));
+        pool.is_as_new(1);
+    });
+}
+
+#[test]
+fn who_leaves_leaves_nothing_behind_and_wakes_the_next() {
+    check(|| {
+        let pool = Pool::new(0);
+        let stays = thread::spawn({
+            let pool = pool.clone();
+            move || block_on(pool.passing(1))
+        });
+        let leaves = thread::spawn({
+            let pool = pool.clone();
+            move || {
+                block_on(async {
+                    let mut passing = pool.passing(2);
+                    let polled = std::future::poll_fn(|cx| {
+                        Poll::Ready(Pin::new(&mut passing).poll(cx).is_ready())
+                    });
+                    let served = polled.await;
+                    drop(passing);
+                    if served {
+                        pool.give_back();
+                    }
+                });
+            }
+        });
+        pool.give_back();
+        leaves.join().expect("left");
+        stays.join().expect("served");
+        pool.is_as_new(0);
+    });
+}
+
+#[test]
+fn those_in_line_go_in_order() {
+    check(|| {
+        let pool = Pool::new(0);
+        block_on(async {
+            let mut first = pool.passing(0);
+            let mut second = pool.passing(1);
+            // Both are in line before anybody gives back.
+            std::future::poll_fn(|cx| {
+                assert!(Pin::new(&mut first).poll(cx).is_pending());
+                assert!(Pin::new(&mut second).poll(cx).is_pending());
+                Poll::Ready(())
+            })
+            .await;
+            let giving = [0, 1, 2].map(|_| {
+                let pool = pool.clone();
+                thread::spawn(move || pool.give_back())
+            });
+            let third = spawn(pool.passing(2));
+            let second = spawn(second);
+            first.await;
+            second.await.expect("served");
+            third.await.expect("served");
+            giving.into_iter().for_each(|giver| giver.join().expect("gave back"));
+        });
+        assert_eq!(*pool.order.lock(), [0, 1, 2]);
+        pool.is_as_new(0);
+    });
+}
+
+#[test]
+fn new_rules_lose_nobody() {
+    check(|| {
+        let pool = Pool::new(0);
+        let waiters = [0, 1].map(|name| {
+            let pool = pool.clone();
+            thread::spawn(move || block_on(pool.passing(name)))
+        });
+        let renewing = thread::spawn({
+            let pool = pool.clone();
+            move || {
+                pool.rule.store(2, sync::Ordering::SeqCst);
+                pool.hall.rebuild(count_of_key(&pool), 0);
+            }
+        });
+        pool.give_back();
+        pool.give_back();
+        renewing.join().expect("renewed");
+        waiters.into_iter().for_each(|waiter| waiter.join().expect("served"));
+        pool.is_as_new(0);
+    });
+}
