@@ -91,6 +91,8 @@ struct Story<'a> {
     gone: Vec<bool>,
     /// Uses of fixed windows of keys on their own: by key and window.
     starts: HashMap<(usize, Nanos), u64>,
+    /// Starts are counted from this time on.
+    counts_from: Nanos,
     /// Passes whose use has not ended: who, and whether it must be given back.
     open: Vec<usize>,
     shared: bool,
@@ -105,6 +107,7 @@ impl<'a> Story<'a> {
             asks: Vec::new(),
             gone: Vec::new(),
             starts: HashMap::new(),
+            counts_from: 0,
             open: Vec::new(),
             shared: shape.shared,
         }
@@ -153,6 +156,9 @@ impl<'a> Story<'a> {
                 house.clock.set_unix(START.unix + ahead);
                 // The driver looks at least once a second.
                 self.driver.woken.0.store(true, SeqCst);
+                // A key stays in a window that the wall clock was set back from, for a period:
+                // until then the windows of the limiter are not those of the wall clock.
+                self.counts_from = house.clock.now().mono + 2 * PERIOD;
                 self.starts.clear();
             }
         }
@@ -163,6 +169,9 @@ impl<'a> Story<'a> {
     }
 
     fn count(&mut self, key: usize, cost: u64, pass: &Pass) {
+        if pass.started.mono < self.counts_from {
+            return;
+        }
         let window = pass.started.unix / PERIOD;
         let key = if self.shared { key.min(2) } else { key };
         *self.starts.entry((key, window)).or_default() += cost;
