@@ -11,9 +11,10 @@ fuzz_target!(|bytes: &[u8]| {
         let seconds: f64 = text.parse().unwrap();
         assert!((seconds - delay.as_secs_f64()).abs() <= seconds * 1e-12 + 1e-12, "{text}");
     }
-    let Some(delay_ns) = bytes.first_chunk().map(|bytes| u64::from_le_bytes(*bytes)) else { return };
-    for (rounding, less, more) in [(Rounding::Nearest, 500_000, 500_000), (Rounding::Up, 0, 999_999)]
-    {
+    let Some(first) = bytes.first_chunk() else { return };
+    let delay_ns = u64::from_le_bytes(*first);
+    let bounds = [(Rounding::Nearest, 500_000, 500_000), (Rounding::Up, 0, 999_999)];
+    for (rounding, less, more) in bounds {
         let mut out = [0; ANSWER_BYTES_MAX];
         let answer = encode(&mut out, delay_ns, rounding);
         let told = parse(answer).unwrap().as_nanos();

@@ -104,7 +104,8 @@ fn the_text_path_allocates_nothing_per_request() {
 fn the_jarl_path_allocates_nothing_per_caller() {
     for exact in [false, true] {
         let table = format!(
-            "[[jarl]]\nservice = 'a'\nlisten = '127.0.0.1:0'\nlimit = '1000 per 1s'\nexact = {exact}"
+            "[[jarl]]\nservice = 'a'\nlisten = '127.0.0.1:0'\nlimit = '1000 per 1s'\n\
+             exact = {exact}"
         );
         let rules = Config::parse("t", &table).expect("a sound table").rules;
         let clock = Clock::manual(Now { mono: 1 << 40, unix: 1 << 60 });

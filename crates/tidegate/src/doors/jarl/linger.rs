@@ -191,7 +191,8 @@ mod tests {
                         prop_assert_eq!(ticket.is_some(), next.is_some());
                         if let Some((ticket, next)) = ticket.zip(next) {
                             next.1 = false;
-                            prop_assert_eq!(real.at(ticket).map(|guest| guest.socket), Some(next.0));
+                            let seen = real.at(ticket).map(|guest| guest.socket);
+                            prop_assert_eq!(seen, Some(next.0));
                             tickets.push((ticket, next.0));
                         }
                     }

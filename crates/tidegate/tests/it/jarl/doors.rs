@@ -44,7 +44,8 @@ fn a_call_is_booked_for_every_door() {
     assert!((5_990.0..=6_000.0).contains(&waited), "{waited}");
     let series = |verdict: &str| {
         format!(
-            "tidegate_decisions_total{{door=\"jarl\",rule=\"jarl:{SERVICE}\",verdict=\"{verdict}\"}}"
+            "tidegate_decisions_total{{door=\"jarl\",rule=\"jarl:{SERVICE}\",\
+             verdict=\"{verdict}\"}}"
         )
     };
     assert_eq!(metric(&program, &series("allow")), 2);
