@@ -143,7 +143,7 @@ fn new_rules_may_make_a_request_unfit() {
 fn what_can_never_be_had_is_told_at_once() {
     let house = House::new(vec![rule("a", vec![in_flight(1)])]);
     let _first = house.try_pass("a").unwrap().expect("free");
-    let mut callers = vec![Caller::came(&house, ask("a", None))];
+    let mut callers = [Caller::came(&house, ask("a", None))];
     let unfit = |ask| match Caller::came(&house, ask).result {
         Some(Err(NotPassed::Unfit(unfit))) => unfit,
         other => panic!("{other:?}"),
