@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-bench setup-fuzz build run test bench fuzz soak
+.PHONY: help setup setup-bench setup-fuzz setup-test build run test bench fuzz soak
 
 # A toolchain that rustup has just installed works before the shell is restarted.
 export PATH := $(PATH):$(HOME)/.cargo/bin
@@ -40,12 +40,21 @@ setup: ## Check the toolchain and install what is missing
 	@# A program that links is the test: the compiler alone, without libc's start files, is not enough.
 	@echo 'int main(void) { return 0; }' | cc -x c -o /dev/null - 2>/dev/null || { \
 		$(call apt_install,gcc libc6-dev); }
-	@# The JARL document's own client is written in it, and a test runs it.
-	@python3 -c 'import socket' 2>/dev/null || { $(call apt_install,python3); }
 	@$(CARGO) fmt --version >/dev/null 2>&1 && $(CARGO) clippy --version >/dev/null 2>&1 || { \
 		command -v rustup >/dev/null || { \
 			echo "cargo fmt or cargo clippy is missing; install both beside cargo" >&2; exit 1; }; \
 		rustup component add rustfmt clippy; }
+
+# What the tests run beside our own: the JARL document's client is written in Python, haproxy and
+# nginx stand before and behind proxies, curl and h2load are clients. Packages of servers may start
+# services, which no test uses. `make soak` wants them, too.
+TEST_PROGRAMS := python3:python3 haproxy:haproxy nginx:nginx curl:curl h2load:nghttp2-client
+
+setup-test: setup
+	@missing=; for pair in $(TEST_PROGRAMS); do \
+		PATH=$$PATH:/usr/sbin command -v $${pair%:*} >/dev/null || missing="$$missing $${pair#*:}"; \
+	done; \
+	[ -z "$$missing" ] || { $(call apt_install,$$missing); }
 
 build: setup
 	$(CARGO) build --locked --release --bin tidegate
@@ -53,7 +62,7 @@ build: setup
 run: build ## Build the server and run it (ARGS="-c FILE" for a configuration)
 	exec $(TIDEGATE) serve $(ARGS)
 
-test: setup ## Check format and lints, run every test
+test: setup-test ## Check format and lints, run every test
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	$(CARGO) test --locked --workspace
@@ -92,5 +101,5 @@ fuzz: setup-fuzz ## Fuzz each target for FUZZ_SECONDS (60)
 			-- -max_total_time=$(FUZZ_SECONDS); \
 	done
 
-soak: setup ## Run the long property and hostile tests whole
+soak: setup-test ## Run the long property and hostile tests whole
 	TIDEGATE_SOAK=1 PROPTEST_CASES=$(SOAK_CASES) $(CARGO) test --locked --workspace
