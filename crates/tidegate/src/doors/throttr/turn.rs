@@ -141,13 +141,28 @@ impl Loop {
             tracing::debug!(%error, "throttr: waiting failed");
             thread::sleep(ERROR_PAUSE);
         }
+        // Events go out before this turn's replies: some clients misread one that lies behind a
+        // reply, and what is written apart may still be read together.
+        let rung = self.post.is_rung();
+        if rung {
+            self.read_letters();
+        }
+        for _ in 0..FLUSHED_MAX {
+            let Some(slot) = self.fresh.pop_front() else { break };
+            self.with(slot, |connection, bench| {
+                connection.fresh = false;
+                connection.flush(bench)
+            });
+        }
         for position in 0..ready.len() {
             match ready.at(position) {
                 (Token::Connection { slot, generation }, flags) => {
                     self.stir(slot, generation, flags);
                 }
                 (Token::Listener, _) => self.accept(),
-                // Letters are read below, whoever rang.
+                // Who rings may be late with the bell itself: the letter was read, and the bell
+                // would go on for ever.
+                (Token::Bell, _) if !rung => self.read_letters(),
                 (Token::Bell, _) => {}
             }
         }
@@ -156,16 +171,6 @@ impl Loop {
             self.with(slot, |connection, bench| {
                 connection.again = false;
                 connection.go_on(bench)
-            });
-        }
-        if self.post.is_rung() {
-            self.read_letters();
-        }
-        for _ in 0..FLUSHED_MAX {
-            let Some(slot) = self.fresh.pop_front() else { break };
-            self.with(slot, |connection, bench| {
-                connection.fresh = false;
-                connection.flush(bench)
             });
         }
         // A clock is read for that in quiet turns, and in one of many busy ones.
@@ -431,4 +436,88 @@ impl Loop {
 fn left_early(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
     matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    use tidegate_core::Now;
+    use tidegate_wire::throttr::{Request, ValueSize};
+
+    use super::super::corridor::Corridor;
+    use super::super::guest::Floor;
+    use super::super::hall::Hall;
+    use super::*;
+    use crate::clock::Clock;
+    use crate::metrics::Metrics;
+    use crate::records::{Records, Settings};
+
+    const SIZE: ValueSize = ValueSize::Bits16;
+
+    /// A loop that turns when it is told to.
+    fn open() -> (Loop, Ready) {
+        let clock = Clock::manual(Now { mono: 1 << 60, unix: 1 << 60 });
+        let records = Records::new(Settings { max_records: 100, max_bytes: 64 << 20 });
+        let floor = Floor::new(Arc::new(Post::new().expect("an eventfd")));
+        let (hall, metrics) = (Hall::new(clock.clone()), Arc::new(Metrics::new()));
+        let corridor = Corridor::new(records, hall, floor, metrics, SIZE, 100);
+        let parts = Parts {
+            bench: Bench::new(corridor, clock),
+            listener: None,
+            deal_to: Vec::new(),
+            room: Room::new(10),
+            allow: Arc::default(),
+            idle_max: None,
+        };
+        (Loop::new(parts).expect("an epoll"), Ready::new())
+    }
+
+    /// A client of this loop.
+    fn client(turning: &mut Loop) -> UnixStream {
+        let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
+        ours.set_nonblocking(true).expect("a socket");
+        theirs.set_nonblocking(true).expect("a socket");
+        let place = turning.room.take().expect("a place");
+        turning.seat(ours.into(), Peer::Unix, place);
+        theirs
+    }
+
+    fn say(mut client: &UnixStream, request: Request<'_>) {
+        let mut bytes = Vec::new();
+        request.encode(SIZE, &mut bytes).expect("a request that can be written");
+        client.write_all(&bytes).expect("the socket takes it");
+    }
+
+    /// What has come so far.
+    fn heard(mut client: &UnixStream) -> Vec<u8> {
+        let mut bytes = vec![0; 1000];
+        let count = client.read(&mut bytes).unwrap_or(0);
+        bytes.truncate(count);
+        bytes
+    }
+
+    #[test]
+    fn an_event_goes_out_before_the_reply_to_what_came_later() {
+        let (mut turning, mut ready) = open();
+        let (reader, writer) = (client(&mut turning), client(&mut turning));
+        say(&writer, Request::Publish { channel: b"*", payload: b"hi" });
+        turning.turn(&mut ready);
+        say(&reader, Request::Query { key: b"none" });
+        turning.turn(&mut ready);
+        turning.turn(&mut ready);
+        let event = [&[0x19, 1, 2, 0][..], b"*hi"].concat();
+        assert_eq!(heard(&reader), [&event[..], &[0]].concat());
+        assert_eq!(heard(&writer), [&event[..], &[1]].concat());
+    }
+
+    #[test]
+    fn a_bell_that_comes_after_its_letter_was_read_falls_silent() {
+        let (mut turning, mut ready) = open();
+        rustix::io::write(turning.post.bell(), &1u64.to_ne_bytes()).expect("an eventfd");
+        turning.turn(&mut ready);
+        let left = rustix::io::read(turning.post.bell(), &mut [0; 8]);
+        assert_eq!(left, Err(rustix::io::Errno::AGAIN));
+    }
 }
