@@ -21,10 +21,13 @@ use super::hall::Hall;
 use crate::metrics::{Door, Metrics};
 use crate::records::{self, Records};
 
-/// Requests that are parsed ahead, so that the index cells of their keys are called for.
-const CELLS_AHEAD: usize = 32;
-/// Requests whose slots are called for. Their cells have arrived by then.
-const SLOTS_AHEAD: usize = 12;
+/// Requests that are parsed, called for and executed together. A call for memory can hold the core
+/// up until its page is found; calls close behind one another are held up together.
+const GROUP: usize = 16;
+/// Room for the group that is parsed, the one whose slots are called for and the one that is
+/// executed. A power of two, since places are taken in turn.
+const AHEAD_MAX: usize = 64;
+const _: () = assert!(AHEAD_MAX >= 3 * GROUP && AHEAD_MAX.is_power_of_two());
 
 /// With so many bytes of replies, the rest of the input waits until they are written.
 pub(super) const OUTPUT_BYTES_MAX: usize = 128 << 10;
@@ -107,8 +110,8 @@ impl Corridor {
         stopped
     }
 
-    /// Executes many requests. While one is executed, the slot of one a little behind it and the
-    /// cell of one further behind are on their way to the cache.
+    /// Executes many requests, group by group. While one group is executed, the slots of the next
+    /// and the index cells of the one behind it are on their way to the cache.
     fn stream(
         &mut self,
         guest: &mut Guest,
@@ -116,52 +119,49 @@ impl Corridor {
         now: Now,
         out: &mut Vec<u8>,
     ) -> (usize, Pause) {
-        let mut ahead = [Ahead { request: Request::List, hash: 0, end: 0 }; CELLS_AHEAD];
+        let mut ahead = [Ahead { request: Request::List, hash: 0, end: 0 }; AHEAD_MAX];
         // How many were parsed, had their slots called for, and were executed; and where parsing
         // goes on.
         let (mut parsed, mut called, mut done, mut at) = (0, 0, 0, 0);
         let mut end = None;
         let mut taken = 0;
         loop {
-            while end.is_none() && parsed < done + CELLS_AHEAD {
+            let (cells_called, slots_called) = (parsed, called);
+            while end.is_none() && parsed < cells_called + GROUP {
                 match throttr::parse(&input[at..], self.size, self.value_max) {
                     Front::Request { request, bytes } => {
                         at += bytes;
-                        let hash = self.call_cell(&request);
-                        ahead[parsed % CELLS_AHEAD] = Ahead { request, hash, end: at };
+                        let hash = key(&request).map_or(0, |key| self.records.hash(key));
+                        ahead[parsed % AHEAD_MAX] = Ahead { request, hash, end: at };
                         parsed += 1;
                     }
                     front => end = Some(front),
                 }
             }
-            while called < parsed.min(done + SLOTS_AHEAD) {
-                self.records.prefetch_slot(ahead[called % CELLS_AHEAD].hash);
+            for number in cells_called..parsed {
+                self.records.prefetch_cell(ahead[number % AHEAD_MAX].hash);
+            }
+            while called < cells_called {
+                self.records.prefetch_slot(ahead[called % AHEAD_MAX].hash);
                 called += 1;
             }
-            if done == parsed {
+            while done < slots_called {
+                let Ahead { request, hash, end } = &ahead[done % AHEAD_MAX];
+                match self.next(guest, request, *hash, now, out) {
+                    Err(pause) => return (taken, pause),
+                    Ok(Some(pause)) => return (*end, pause),
+                    Ok(None) => taken = *end,
+                }
+                done += 1;
+            }
+            if end.is_some() && done == parsed {
                 break;
             }
-            let Ahead { request, hash, end } = &ahead[done % CELLS_AHEAD];
-            match self.next(guest, request, *hash, now, out) {
-                Err(pause) => return (taken, pause),
-                Ok(Some(pause)) => return (*end, pause),
-                Ok(None) => taken = *end,
-            }
-            done += 1;
         }
         match end {
             Some(Front::Broken(broken)) => (taken, self.broken(broken)),
             _ => (taken, Pause::Starved),
         }
-    }
-
-    /// The hash of a request's key, whose cell is called for.
-    #[inline]
-    fn call_cell(&self, request: &Request<'_>) -> u64 {
-        let Some(key) = key(request) else { return 0 };
-        let hash = self.records.hash(key);
-        self.records.prefetch_cell(hash);
-        hash
     }
 
     /// Executes a request, unless there is a reason to stop before it, which is the error. There
