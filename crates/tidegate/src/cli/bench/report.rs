@@ -56,12 +56,19 @@ pub(super) fn human(run: &Run, title: &str) -> String {
     if let Some(cpu) = run.cpu_per_request() {
         let _ = writeln!(out, "server CPU per request: {cpu:.0} ns");
     }
-    let _ = write!(out, "latency:");
-    for (name, quantile) in QUANTILES {
-        let _ = write!(out, " {name} {}", span(tally.latency.value_at_quantile(quantile)));
-    }
-    let _ = writeln!(out, " max {}", span(tally.latency.max()));
+    let _ = writeln!(out, "{}", latency(run));
     picture(&mut out, run);
+    out
+}
+
+/// How long requests took, on one line.
+pub(super) fn latency(run: &Run) -> String {
+    let latency = &run.tally.latency;
+    let mut out = "latency:".to_owned();
+    for (name, quantile) in QUANTILES {
+        let _ = write!(out, " {name} {}", span(latency.value_at_quantile(quantile)));
+    }
+    let _ = write!(out, " max {}", span(latency.max()));
     out
 }
 

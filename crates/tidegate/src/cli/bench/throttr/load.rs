@@ -43,17 +43,26 @@ impl Load {
 
     /// Uses every key once, so that none is new when the server is measured.
     pub(super) fn every_key_once(&self, speech: Speech) -> io::Result<()> {
-        let once = Load {
-            server: self.server,
+        Self::once(self.server, speech, 0, self.keys).all_new()
+    }
+
+    /// A request for each of `count` keys, from this one on.
+    pub(super) fn once(server: SocketAddr, speech: Speech, first: u64, count: u64) -> Self {
+        Self {
+            server,
             speech,
             connections: ONCE_CONNECTIONS,
             threads: 1,
             pipeline: ONCE_PIPELINE,
-            keys: self.keys,
-            new_keys: Some(AtomicU64::new(0)),
-            until: Until { span: Nanos::MAX / 2, count: self.keys },
-        };
-        once.drive(&|_, _| ()).map(drop)
+            keys: count,
+            new_keys: Some(AtomicU64::new(first)),
+            until: Until { span: Nanos::MAX / 2, count },
+        }
+    }
+
+    /// Runs unmeasured.
+    pub(super) fn all_new(&self) -> io::Result<()> {
+        self.drive(&|_, _| ()).map(drop)
     }
 
     /// The work of one thread; `claimed` counts what all of them will have sent.

@@ -4,9 +4,12 @@
 //! - [`connection`]: one of them
 //! - [`speech`]: the bytes that are sent and what comes back, for ours and for each peer
 //! - [`echo`]: a peer, the floor of what any such server costs
+//! - [`growth`], [`expiry`]: what many new records cost, and what others feel when many expire
 
 mod connection;
 pub(super) mod echo;
+mod expiry;
+mod growth;
 mod load;
 mod speech;
 
@@ -35,7 +38,8 @@ pub(super) struct Args {
     /// The process id of that server, to tell its CPU time.
     #[arg(long, value_name = "PID", requires = "server")]
     server_pid: Option<u32>,
-    /// What is asked. Counters are made first, except for inserts, which use new keys only.
+    /// What is asked. Counters are made first, except for inserts, which use new keys only: without
+    /// a peer, the cost of each million of them is told, and --seconds is the most for each.
     #[arg(long, value_enum, default_value_t = Asked::Query)]
     request: Asked,
     /// The door's value size in bits: 8, 16, 32 or 64.
@@ -63,6 +67,15 @@ pub(super) struct Args {
     /// Stop after this many requests, if that comes first.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
+    /// Also make so many counters that expire in the same second, and tell how long requests take
+    /// before that and from then on.
+    #[arg(
+        long,
+        value_name = "RECORDS",
+        conflicts_with = "peer",
+        value_parser = clap::value_parser!(u64).range(1..=10_000_000)
+    )]
+    expire: Option<u64>,
     /// Compare with a peer: the same load on both, in turns. May be given several times.
     #[arg(long, value_enum, conflicts_with = "server")]
     peer: Vec<Peer>,
@@ -94,9 +107,22 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         Some(address) => Subject::running(address, args.server_pid),
         None => Subject::ours(&args.config())?,
     };
-    let load = args.load(subject.address(), args.ours());
+    let mut load = args.load(subject.address(), args.ours());
     if args.request != Asked::Insert {
         load.every_key_once(args.making()).context("cannot make the counters")?;
+    }
+    if let Some(count) = args.expire {
+        let (life_s, size) = (expiry::life_s(count, args.seconds), args.value_size);
+        if args.request == Asked::Insert || life_s > size.max() {
+            let unfit = "--expire goes with short runs of query, update or consume";
+            return Err(Failure::Usage(unfit.to_owned()));
+        }
+        let speech = Speech::Throttr { asked: Asked::Brief(life_s), size };
+        let doomed = Load::once(subject.address(), speech, args.keys, count);
+        return expiry::run(&subject, &load, &doomed, life_s, size, args.json);
+    }
+    if args.peer.is_empty() && args.request == Asked::Insert {
+        return growth::run(&subject, &mut load, args.json);
     }
     if args.peer.is_empty() {
         let run = measure("throttr", &subject, &load)?;
@@ -115,10 +141,11 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 impl Args {
     /// What our server is started with: room for every key that is used.
     fn config(&self) -> String {
-        let runs = if self.request == Asked::Insert { u64::from(self.rounds) } else { 1 };
+        let again = self.request == Asked::Insert && !self.peer.is_empty();
+        let runs = if again { u64::from(self.rounds) } else { 1 };
         format!(
             "[memory]\nmax_records = {}\n[[throttr]]\nlisten = \"127.0.0.1:0\"\nvalue_size = {}\n",
-            self.keys * runs,
+            self.keys * runs + self.expire.unwrap_or(0),
             self.value_size.bytes() * 8
         )
     }

@@ -25,6 +25,9 @@ pub(super) enum Asked {
     Insert,
     /// CONSUME: takes 1 from a counter.
     Consume,
+    /// INSERT: makes a counter that lives for so many seconds.
+    #[value(skip)]
+    Brief(u64),
 }
 
 impl Asked {
@@ -38,6 +41,9 @@ impl Asked {
                 key,
             },
             Asked::Insert => Request::Insert { quota: 0, ttl: LIFE, key },
+            Asked::Brief(seconds) => {
+                Request::Insert { quota: 0, ttl: Ttl::new(seconds, Unit::Seconds), key }
+            }
             Asked::Consume => Request::Consume { cost: 1, quota: size.max(), ttl: LIFE, key },
         }
     }
