@@ -77,14 +77,16 @@ bench: build setup-bench ## Measure the limiter and the doors beside their peers
 	$(TIDEGATE) bench text --peer echo --burst 32 --clients 64
 	for request in query update; do \
 		for connections in 16 1; do \
-			for pipeline in 128 1024; do \
+			for pipeline in 1 16 128 1024; do \
 				(set -x; $(TIDEGATE) bench throttr --seconds 1 --peer redis --request $$request \
 					--connections $$connections --pipeline $$pipeline); \
 			done; \
 		done; \
-		(set -x; $(TIDEGATE) bench throttr --seconds 1 --rounds 9 --peer echo \
+		(set -x; $(TIDEGATE) bench throttr --seconds 1 --rounds 15 --peer echo \
 			--request $$request --pipeline 1); \
 	done
+	$(TIDEGATE) bench throttr --request insert --keys 10000000
+	$(TIDEGATE) bench throttr --seconds 5 --connections 4 --pipeline 1 --expire 1000000
 	$(TIDEGATE) bench jarl --peer plain --peer abrupt
 	$(TIDEGATE) bench jarl --peer plain --exact
 
