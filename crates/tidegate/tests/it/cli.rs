@@ -279,6 +279,8 @@ fn bench_throttr_says_what_is_wrong() {
         &["--value-size", "12"][..],
         &["--request", "list"],
         &["--pipeline", "0"],
+        &["--expire", "9", "--request", "insert"],
+        &["--expire", "9", "--peer", "echo"],
         &["--peer", "echo", "--server", "127.0.0.1:1"],
         &["--server-pid", "1"],
     ] {

@@ -469,7 +469,7 @@ mod tests {
             deal_to: Vec::new(),
             room: Room::new(10),
             allow: Arc::default(),
-            idle_max: None,
+            idle_max: Some(Duration::from_secs(60)),
         };
         (Loop::new(parts).expect("an epoll"), Ready::new())
     }
@@ -501,15 +501,16 @@ mod tests {
     #[test]
     fn an_event_goes_out_before_the_reply_to_what_came_later() {
         let (mut turning, mut ready) = open();
-        let (reader, writer) = (client(&mut turning), client(&mut turning));
-        say(&writer, Request::Publish { channel: b"*", payload: b"hi" });
-        turning.turn(&mut ready);
+        let reader = client(&mut turning);
+        // Somebody in another loop publishes, and the reader asks before this one looks.
+        let hall = turning.bench.corridor.hall.clone();
+        let mut floor = Floor::new(Arc::new(Post::new().expect("an eventfd")));
+        let now = turning.bench.clock.now();
+        let writer = Guest::enter(Peer::Unix, 0, &hall, &mut floor, now).expect("randomness");
+        assert!(hall.channels.publish(b"*", b"hi", &writer.card).somebody);
         say(&reader, Request::Query { key: b"none" });
         turning.turn(&mut ready);
-        turning.turn(&mut ready);
-        let event = [&[0x19, 1, 2, 0][..], b"*hi"].concat();
-        assert_eq!(heard(&reader), [&event[..], &[0]].concat());
-        assert_eq!(heard(&writer), [&event[..], &[1]].concat());
+        assert_eq!(heard(&reader), b"\x19\x01\x02\x00*hi\x00");
     }
 
     #[test]
@@ -519,5 +520,50 @@ mod tests {
         turning.turn(&mut ready);
         let left = rustix::io::read(turning.post.bell(), &mut [0; 8]);
         assert_eq!(left, Err(rustix::io::Errno::AGAIN));
+    }
+
+    #[test]
+    fn who_is_silent_for_too_long_is_closed() {
+        let (mut turning, mut ready) = open();
+        let (silent, busy) = (client(&mut turning), client(&mut turning));
+        turning.bench.clock.advance(50 * SECOND);
+        say(&busy, Request::Query { key: b"none" });
+        turning.turn(&mut ready);
+        turning.bench.clock.advance(11 * SECOND);
+        turning.look_around();
+        assert_eq!(turning.connections.len(), 1);
+        assert_eq!((&silent).read(&mut [0; 9]).expect("the end"), 0);
+        assert_eq!(heard(&busy), [0]);
+    }
+
+    #[test]
+    fn who_was_told_to_go_may_read_for_a_while() {
+        let (mut turning, mut ready) = open();
+        let lost = client(&mut turning);
+        (&lost).write_all(&[2, 0, 0xff]).expect("the socket takes it");
+        turning.turn(&mut ready);
+        assert_eq!(heard(&lost), [0]);
+        assert_eq!((&lost).read(&mut [0; 9]).expect("the end"), 0);
+        assert_eq!(turning.connections.len(), 1, "closing could take back what it has not read");
+        turning.bench.clock.advance(LINGER_MAX + 1);
+        turning.look_around();
+        assert_eq!(turning.connections.len(), 0);
+    }
+
+    #[test]
+    fn who_does_not_read_loses_events() {
+        const EVENTS: u64 = 100;
+        let (mut turning, mut ready) = open();
+        let _deaf = client(&mut turning);
+        let hall = turning.bench.corridor.hall.clone();
+        let mut floor = Floor::new(Arc::new(Post::new().expect("an eventfd")));
+        let now = turning.bench.clock.now();
+        let writer = Guest::enter(Peer::Unix, 0, &hall, &mut floor, now).expect("randomness");
+        for _ in 0..EVENTS {
+            hall.channels.publish(b"*", &[7; 60_000], &writer.card);
+            turning.turn(&mut ready);
+        }
+        let lost = hall.sum().figure(Figure::Lost).total;
+        assert!(lost > EVENTS / 2 && lost < EVENTS, "{lost}");
     }
 }

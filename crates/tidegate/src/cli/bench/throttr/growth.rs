@@ -12,7 +12,7 @@ use super::super::{measure, report};
 use super::load::Load;
 
 /// Requests that are measured together.
-const PORTION: u64 = 1_000_000;
+pub(super) const PORTION: u64 = 1_000_000;
 
 /// Inserts all that the load asks for and tells what each portion cost.
 pub(super) fn run(subject: &Subject, load: &mut Load, json: bool) -> Result<(), Failure> {

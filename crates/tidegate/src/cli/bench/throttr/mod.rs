@@ -38,8 +38,8 @@ pub(super) struct Args {
     /// The process id of that server, to tell its CPU time.
     #[arg(long, value_name = "PID", requires = "server")]
     server_pid: Option<u32>,
-    /// What is asked. Counters are made first, except for inserts, which use new keys only: without
-    /// a peer, the cost of each million of them is told, and --seconds is the most for each.
+    /// What is asked. Counters are made first, except for inserts, which use new keys only: of
+    /// more than a million, without a peer, each million is told, and may take --seconds.
     #[arg(long, value_enum, default_value_t = Asked::Query)]
     request: Asked,
     /// The door's value size in bits: 8, 16, 32 or 64.
@@ -121,7 +121,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         let doomed = Load::once(subject.address(), speech, args.keys, count);
         return expiry::run(&subject, &load, &doomed, life_s, size, args.json);
     }
-    if args.peer.is_empty() && args.request == Asked::Insert {
+    if args.peer.is_empty() && args.request == Asked::Insert && load.until.count > growth::PORTION {
         return growth::run(&subject, &mut load, args.json);
     }
     if args.peer.is_empty() {
