@@ -23,8 +23,8 @@ use rustix::net::{
     shutdown as shut,
 };
 use rustix::time::Timespec;
-use tidegate_core::Nanos;
 use tidegate_core::time::{MILLISECOND, SECOND};
+use tidegate_core::{Nanos, Now};
 
 use super::corridor::Corridor;
 use super::linger::{Lingering, Ticket};
@@ -70,6 +70,8 @@ pub(super) struct Loop {
     accepts: usize,
     /// When accepting goes on after a failure.
     accept_at: Option<Nanos>,
+    /// The time, read once in each turn.
+    now: Now,
     /// Whether accepting failed the last time, which is told once.
     refusing: bool,
     sink: Box<[u8]>,
@@ -97,6 +99,7 @@ impl Loop {
         epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
         let metrics = corridor.desk().limiter().metrics().clone();
         Ok(Self {
+            now: corridor.desk().now(),
             corridor,
             listener: Some(listener),
             epoll,
@@ -120,15 +123,11 @@ impl Loop {
         // Nobody finds the way in any more.
         self.listener = None;
         self.accept_at = None;
-        let until = self.now() + DRAIN_MAX;
-        while !self.lingering.is_empty() && self.now() < until {
+        let until = self.now.mono + DRAIN_MAX;
+        while !self.lingering.is_empty() && self.now.mono < until {
             self.turn(&mut events);
         }
         while self.dismiss_oldest() {}
-    }
-
-    fn now(&self) -> Nanos {
-        self.corridor.desk().now().mono
     }
 
     fn turn(&mut self, events: &mut Vec<Event>) {
@@ -141,6 +140,7 @@ impl Loop {
                 thread::sleep(ERROR_PAUSE);
             }
         }
+        self.now = self.corridor.desk().now();
         for event in events.iter() {
             match event.data.u64() {
                 LISTENER => {
@@ -161,7 +161,7 @@ impl Loop {
         let oldest = self.lingering.oldest_since().map(|since| since + LINGER_MAX);
         let due = [fresh, oldest, self.accept_at].into_iter().flatten().min();
         let longest = match due {
-            Some(due) => due.saturating_sub(self.now()).min(NOTICE_SHUTDOWN),
+            Some(due) => due.saturating_sub(self.now.mono).min(NOTICE_SHUTDOWN),
             None => NOTICE_SHUTDOWN,
         };
         Timespec { tv_sec: 0, tv_nsec: longest as i64 }
@@ -202,13 +202,12 @@ impl Loop {
         if let Some(listener) = &self.listener
             && epoll::delete(&self.epoll, listener).is_ok()
         {
-            self.accept_at = Some(self.now() + ACCEPT_PAUSE);
+            self.accept_at = Some(self.now.mono + ACCEPT_PAUSE);
         }
     }
 
     fn answer(&mut self, socket: OwnedFd) {
-        let now = self.corridor.desk().now();
-        let answer = match self.corridor.answer(now) {
+        let answer = match self.corridor.answer(self.now) {
             Ok(answer) => answer,
             Err(unfit) => return self.metrics.bad_input(Door::Jarl, unfit.reason()),
         };
@@ -221,12 +220,12 @@ impl Loop {
             self.metrics.bad_input(Door::Jarl, "too_many_connections");
             self.dismiss_oldest();
         }
-        self.lingering.add(socket, now.mono);
+        self.lingering.add(socket, self.now.mono);
     }
 
     /// Looks at those whose time it is, and accepts again after a failure.
     fn see_out(&mut self) {
-        let now = self.now();
+        let now = self.now.mono;
         while self.lingering.fresh_since().is_some_and(|since| now >= since + FRESH_MAX) {
             let Some(ticket) = self.lingering.watch_next() else { break };
             self.look(ticket);
