@@ -150,6 +150,9 @@ fn info_and_metrics_say_the_same() {
     }
     assert!(client.does(&Request::Set { ttl: MINUTE, key: b"buffer", value: b"12345" }));
     assert!(client.does(&Request::Subscribe { channel: b"c" }));
+    // What was written is counted a moment after the client has it.
+    let written = "tidegate_throttr_bytes_total{direction=\"written\"}";
+    until(|| metric(&program, written) == 17 + 10 * (1 + 6) + 1 + 1);
     let info = client.ask(&Request::Info, 433);
     // Behind the status, the time and the totals there are 18 pairs.
     let pair = |place: usize| u64_at(&info, 1 + 24 + 16 * place);
@@ -170,6 +173,5 @@ fn info_and_metrics_say_the_same() {
     assert_eq!(metric(&program, "tidegate_records"), 11);
     let read = metric(&program, "tidegate_throttr_bytes_total{direction=\"read\"}");
     assert_eq!(read, figure(0), "nothing was read since");
-    let written = "tidegate_throttr_bytes_total{direction=\"written\"}";
     until(|| metric(&program, written) == figure(2) + 433);
 }
