@@ -1,15 +1,18 @@
 //! What a limit is, and how a written one becomes one.
 //!
 //! The grammar itself is in `limit/grammar.rs`. Here are its results: a [`Spec`] is what was
-//! written, and a [`Limit`] is that together with the rule's algorithm, checked.
+//! written, and a [`Limit`] is that together with the rule's algorithm, checked. How replicas
+//! split one is in `limit/share.rs`.
 
 mod grammar;
+mod share;
 
 use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 
 pub use grammar::{GrammarError, parse_duration};
+pub use share::{REPLICAS_MAX, Share};
 
 use crate::time::{DAY, HOUR, MICROSECOND, MILLISECOND, MINUTE, Nanos, SECOND};
 
@@ -27,7 +30,8 @@ pub const JARL_STAMPS_MAX: u64 = 10_000_000;
 /// One limit of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// Uses per period, or uses in flight; 1 to [`AMOUNT_MAX`].
+    /// Uses per period, or uses in flight; 1 to [`AMOUNT_MAX`]. 0 only for the part of a replica
+    /// for which nothing is left, see [`Share`]; then it is a fixed window or in flight.
     pub amount: u64,
     /// The period; 0 only for a plain `in flight`, which has none.
     pub period: Nanos,

@@ -4,6 +4,7 @@
 //! tried in order, each behind a comparison of its literal prefix.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 
 use crate::key::same;
@@ -145,6 +146,20 @@ impl Pattern {
     }
 }
 
+/// The pattern as configuration files have it.
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, run) in self.parts.iter().enumerate() {
+            if at > 0 {
+                f.write_str("*")?;
+            }
+            let literal = String::from_utf8_lossy(run);
+            f.write_str(&literal.replace('\\', r"\\").replace('*', r"\*"))?;
+        }
+        Ok(())
+    }
+}
+
 fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
     if needle.is_empty() {
         return Some(0);
@@ -247,6 +262,17 @@ mod tests {
         check(&[r"a\*"], "ab", None);
         check(&[r"a\\*"], r"a\b", Some(r"a\\*"));
         check(&[r"a\b"], r"a\b", Some(r"a\b"));
+    }
+
+    #[test]
+    fn what_is_shown_is_the_same_pattern() {
+        for text in ["ws ip=*", "", "*", r"a\*b\\*", r"a\b", "é * é"] {
+            let pattern = Pattern::new(text);
+            assert_eq!(Pattern::new(&pattern.to_string()), pattern, "{text} is {pattern}");
+        }
+        let key = br"a*b\c";
+        assert_eq!(Pattern::new(&Pattern::exact(key).to_string()), Pattern::exact(key));
+        assert_eq!(Pattern::new("ws ip=*").to_string(), "ws ip=*");
     }
 
     #[test]
