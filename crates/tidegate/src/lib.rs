@@ -13,6 +13,7 @@
 //! - [`clock`]: the only room that reads a clock
 //! - [`config`]: the file, read and checked whole
 //! - [`reload`]: a changed file, found and put into effect
+//! - [`rulebook`]: the rules in force, and how they change while the server runs
 //! - [`server`]: spawns, binds, stops
 //! - [`admin`], [`shutdown`]: what the process tells of itself, and its sign to stop
 //! - [`cli`], [`logs`]: the command line, and what it writes to standard error
@@ -28,6 +29,7 @@ pub mod logs;
 pub mod metrics;
 pub mod records;
 pub mod reload;
+pub mod rulebook;
 pub mod server;
 pub mod shutdown;
 pub mod snapshot;

@@ -192,6 +192,7 @@ pub struct Metrics {
     reloads: Family<ResultLabel, Counter>,
     full: Family<ActionLabel, Counter>,
     waiting: Family<DoorLabel, Gauge>,
+    rule_changes: Family<ActionLabel, Counter>,
     sizes: Arc<Mutex<Sizes>>,
     registry: Mutex<Registry>,
 }
@@ -212,6 +213,7 @@ impl Metrics {
         let reloads = Family::<ResultLabel, Counter>::default();
         let full = Family::<ActionLabel, Counter>::default();
         let waiting = Family::<DoorLabel, Gauge>::default();
+        let rule_changes = Family::<ActionLabel, Counter>::default();
         let decision_seconds = Family::<DoorLabel, Histogram>::new_with_constructor(|| {
             Histogram::new(exponential_buckets(1e-8, 4.0, 12))
         });
@@ -225,6 +227,7 @@ impl Metrics {
         registry.register("config_reloads", "Configurations read", reloads.clone());
         registry.register("table_full", "New keys that found no slot free", full.clone());
         registry.register("waiting", "Requests that wait until they may go", waiting.clone());
+        registry.register("rule_changes", "Rules changed over the API", rule_changes.clone());
         registry.register(
             "build",
             "What is running",
@@ -233,7 +236,17 @@ impl Metrics {
         registry
             .register_collector(Box::new(Scrape { books: books.clone(), sizes: sizes.clone() }));
         let registry = registry.into();
-        Self { books, bad_input, decision_seconds, reloads, full, waiting, sizes, registry }
+        Self {
+            books,
+            bad_input,
+            decision_seconds,
+            reloads,
+            full,
+            waiting,
+            rule_changes,
+            sizes,
+            registry,
+        }
     }
 
     /// Adds series that somebody else counts, summed when a page is asked for.
@@ -250,6 +263,11 @@ impl Metrics {
     pub fn config_reload(&self, ok: bool) {
         let result = if ok { "ok" } else { "error" };
         self.reloads.get_or_create(&ResultLabel { result }).inc();
+    }
+
+    /// Counts a rule that was set or restored over the API.
+    pub fn rule_change(&self, action: &'static str) {
+        self.rule_changes.get_or_create(&ActionLabel { action }).inc();
     }
 
     /// Everything in Prometheus' text form, with the tables as full as is said.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de};
 
-use super::implicit::ImplicitRule;
+use super::draft::Draft;
 use super::rule::{DefaultTable, RuleTable};
 use super::units::{Size, Span};
 use crate::doors::{DoorConfig, http, jarl, text, throttr};
@@ -61,9 +61,13 @@ impl File {
         text.into_iter().chain(throttr).chain(jarl).chain(http).collect()
     }
 
-    /// The rules that doors with a limit of their own add behind those of the file.
-    pub(super) fn implicit_rules(&self) -> Vec<ImplicitRule<'_>> {
-        self.jarl.iter().map(jarl::Config::implicit_rule).collect()
+    /// Every rule in order: those of the file, those that doors with a limit of their own add
+    /// behind them, and the default.
+    pub(super) fn drafts(&self) -> Vec<Draft> {
+        let rules = self.rules.iter().filter_map(Draft::of_rule);
+        let doors = self.jarl.iter().map(jarl::Config::own_rule);
+        let default = Draft::of_default(self.default.as_ref());
+        rules.chain(doors).chain([default]).collect()
     }
 }
 

@@ -6,13 +6,13 @@ use std::ops::Range;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-use tidegate_core::limit::{AlgorithmName, GrammarError, Spec};
+use tidegate_core::limit::{AlgorithmName, GrammarError, REPLICAS_MAX, Share, Spec};
 use tidegate_core::{Algorithm, Limit};
 use toml::Spanned;
 
 use super::names;
 use super::problem::Problem;
-use super::rule::Texts;
+use super::rule::{RuleTable, Texts};
 use crate::limiter::LIMITS_MAX;
 
 /// The word in the file for an algorithm. In flight is chosen by the wording of the limit.
@@ -49,29 +49,26 @@ impl JsonSchema for AlgorithmWord {
     }
 }
 
-/// What a rule, `[default]` or a door's own limit says about counting.
-pub(crate) struct Counting<'a> {
-    pub(crate) limit: &'a Spanned<Texts>,
-    pub(crate) algorithm: Option<&'a Spanned<AlgorithmWord>>,
-    pub(crate) strict: Option<&'a Spanned<bool>>,
-    pub(crate) exact: Option<&'a Spanned<bool>>,
+/// What a table says about counting.
+pub(super) struct Counting<'a> {
+    pub(super) table: &'a RuleTable,
     /// What counts where no algorithm is named.
-    pub(crate) usual: AlgorithmName,
+    pub(super) usual: AlgorithmName,
 }
 
 impl Counting<'_> {
     fn algorithm(&self) -> AlgorithmName {
-        self.algorithm.map_or(self.usual, |word| word.get_ref().0)
+        self.table.algorithm.as_ref().map_or(self.usual, |word| word.get_ref().0)
     }
 
     /// A setting, if it is of the algorithm that it belongs to.
-    fn setting(&self, of: AlgorithmName, value: Option<&Spanned<bool>>) -> Option<bool> {
-        value.filter(|_| self.algorithm() == of).map(|value| *value.get_ref())
+    fn setting(&self, of: AlgorithmName, value: &Option<Spanned<bool>>) -> Option<bool> {
+        value.as_ref().filter(|_| self.algorithm() == of).map(|value| *value.get_ref())
     }
 
     fn limit(&self, spec: &Spec) -> Result<Option<Limit>, GrammarError> {
-        let strict = self.setting(AlgorithmName::Average, self.strict);
-        let exact = self.setting(AlgorithmName::Jarl, self.exact);
+        let strict = self.setting(AlgorithmName::Average, &self.table.strict);
+        let exact = self.setting(AlgorithmName::Jarl, &self.table.exact);
         spec.with(Some(self.algorithm()), strict, exact)
     }
 }
@@ -82,8 +79,8 @@ pub(super) fn compile(
     counting: &Counting,
     problems: &mut Vec<Problem>,
 ) -> Vec<Limit> {
-    let whole = counting.limit.span();
-    let texts: Vec<(&str, Range<usize>)> = match counting.limit.get_ref() {
+    let whole = counting.table.limit.span();
+    let texts: Vec<(&str, Range<usize>)> = match counting.table.limit.get_ref() {
         Texts::One(text) => vec![(text, whole.clone())],
         Texts::Many(texts) => texts.iter().map(|t| (t.get_ref().as_str(), t.span())).collect(),
     };
@@ -120,7 +117,7 @@ pub(super) fn compile(
 }
 
 fn check_settings(counting: &Counting, limits: &[Limit], problems: &mut Vec<Problem>) {
-    if let Some(word) = counting.algorithm
+    if let Some(word) = &counting.table.algorithm
         && !limits.iter().any(is_chosen)
     {
         let message = format!("no limit of this rule is counted by `{}`", word.get_ref().0);
@@ -128,7 +125,7 @@ fn check_settings(counting: &Counting, limits: &[Limit], problems: &mut Vec<Prob
                       nothing";
         problems.push(Problem::new(word.span(), message, remedy));
     }
-    let mut belongs = |name: &str, setting: Option<&Spanned<bool>>, home: AlgorithmName| {
+    let mut belongs = |name: &str, setting: &Option<Spanned<bool>>, home: AlgorithmName| {
         if let Some(setting) = setting
             && counting.algorithm() != home
         {
@@ -137,8 +134,40 @@ fn check_settings(counting: &Counting, limits: &[Limit], problems: &mut Vec<Prob
             problems.push(Problem::new(setting.span(), message, remedy));
         }
     };
-    belongs("strict", counting.strict, AlgorithmName::Average);
-    belongs("exact", counting.exact, AlgorithmName::Jarl);
+    belongs("strict", &counting.table.strict, AlgorithmName::Average);
+    belongs("exact", &counting.table.exact, AlgorithmName::Jarl);
+}
+
+/// The share of this replica, as the table says; what is wrong with it is told.
+pub(super) fn share(table: &RuleTable, whole: &[Limit], problems: &mut Vec<Problem>) -> Share {
+    let number = |value: &Spanned<i64>| u64::try_from(*value.get_ref()).unwrap_or(0);
+    let replicas = table.replicas.as_ref().map_or(1, number);
+    if let Some(place) = table.replicas.as_ref().filter(|_| !(1..=REPLICAS_MAX).contains(&replicas))
+    {
+        let message = format!("{} is no number of replicas", place.get_ref());
+        let remedy = format!("write a whole number from 1 to {REPLICAS_MAX}");
+        problems.push(Problem::new(place.span(), message, remedy));
+        return Share::WHOLE;
+    }
+    let Some(share) = Share::new(replicas, table.replica.as_ref().map(number)) else {
+        let place = table.replica.as_ref().map_or(0..0, Spanned::span);
+        let message = match replicas {
+            1 => "there is one replica only".to_owned(),
+            _ => format!("there are the replicas 1 to {replicas} only"),
+        };
+        let remedy = "write which one this is, from 1 to `replicas`";
+        problems.push(Problem::new(place, message, remedy));
+        return Share::WHOLE;
+    };
+    let smallest = whole.iter().map(|limit| limit.amount.min(limit.capacity())).min();
+    if table.replica.is_none() && smallest.is_some_and(|amount| amount < replicas) {
+        let place = table.replicas.as_ref().map_or(0..0, Spanned::span);
+        let message = format!("a limit of this rule has nothing for each of {replicas} replicas");
+        let remedy = "raise the limit, write it for a longer period, or give each replica its \
+                      number (replica = 1, 2, ...), so that only the first ones have a part";
+        problems.push(Problem::new(place, message, remedy));
+    }
+    share
 }
 
 /// Whether the limit is counted by the algorithm that the rule names.

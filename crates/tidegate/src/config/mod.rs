@@ -3,14 +3,15 @@
 //! Nothing here opens a door or changes what runs; that is for `reload.rs` and `server.rs`.
 //!
 //! - [`file`]: the tables; each door's own table lives beside its code
-//! - [`rule`], [`limits`]: rules, and the limits of each; [`implicit`]: the rules of doors that
-//!   have a limit of their own
+//! - [`rule`], [`limits`]: the table of a rule, and its limits
+//! - [`draft`]: from such tables to rules; [`change`]: one changed while the server runs
 //! - [`read`], [`names`]: text to tables, and which names are known
 //! - [`problem`]: what is wrong, where, and what would be right
 //! - [`listen`], [`units`]: addresses, networks, sizes and spans of time
 
+pub(crate) mod change;
+pub(crate) mod draft;
 pub mod file;
-pub(crate) mod implicit;
 pub mod limits;
 pub mod listen;
 mod names;
@@ -24,6 +25,7 @@ use std::path::{Path, PathBuf};
 use tidegate_core::rules::RuleSet;
 use toml::Spanned;
 
+use draft::Written;
 pub use file::File;
 use problem::{Problem, Problems};
 use rule::DefaultTable;
@@ -96,6 +98,8 @@ pub struct Config {
     pub file: File,
     /// The rules, compiled.
     pub rules: RuleSet,
+    /// The same, each with the table that it comes from; the default last.
+    pub(crate) written: Vec<Written>,
 }
 
 impl Config {
@@ -103,13 +107,13 @@ impl Config {
     pub fn parse(name: &str, text: &str) -> Result<Self, Problems> {
         let mut problems = Vec::new();
         let file = read::file(text, &mut problems);
-        let (implicit, default) = (file.implicit_rules(), file.default.as_ref());
-        let rules = rule::compile(text, &file.rules, &implicit, default, &mut problems);
+        let written = draft::write_all(text, file.drafts(), &mut problems);
+        let rules = draft::rule_set(written.iter());
         if problems.is_empty() {
             check_whole(&file, &mut problems);
         }
         if problems.is_empty() {
-            Ok(Self { file, rules })
+            Ok(Self { file, rules, written })
         } else {
             Err(Problems::new(name, text, problems))
         }
@@ -129,25 +133,18 @@ impl Config {
     /// What runs, as a file: every setting that has a default is written out.
     pub fn show(&self) -> Result<String, toml::ser::Error> {
         let mut file = self.file.clone();
-        for (table, rule) in file.rules.iter_mut().zip(self.rules.rules()) {
-            let fill = |text: &str| Spanned::new(0..0, text.to_owned());
-            table.name.get_or_insert_with(|| fill(&rule.name));
-            limits::fill_in(
-                &rule.limits,
-                &mut table.algorithm,
-                &mut table.strict,
-                &mut table.exact,
-            );
+        let mut written = self.written.iter();
+        for (table, written) in file.rules.iter_mut().zip(written.by_ref()) {
+            let name = Spanned::new(0..0, written.draft.name.clone());
+            table.name.get_or_insert(name);
+            table.fill_in(&written.whole);
         }
-        let own = self.rules.rules().iter().skip(file.rules.len());
-        for (config, rule) in file.jarl.iter_mut().zip(own) {
-            config.fill_in(&rule.limits);
+        for (config, written) in file.jarl.iter_mut().zip(written.by_ref()) {
+            config.fill_in(&written.whole);
         }
-        let before = file.rules.len() + file.implicit_rules().len();
-        let default = file.default.get_or_insert_with(DefaultTable::none);
-        if let Some(rule) = self.rules.rules().get(before) {
-            let DefaultTable { algorithm, strict, exact, .. } = default;
-            limits::fill_in(&rule.limits, algorithm, strict, exact);
+        let DefaultTable(default) = file.default.get_or_insert_with(DefaultTable::none);
+        if let Some(written) = self.written.last() {
+            default.fill_in(&written.whole);
         }
         toml::to_string_pretty(&file)
     }

@@ -6,11 +6,13 @@ use std::ops::Range;
 use std::sync::LazyLock;
 
 use schemars::generate::SchemaSettings;
-use serde_json::Value;
+use serde_json::{Map, Value};
+use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::file::File;
 use super::problem::Problem;
+use super::read;
 
 /// Doors that Tidegate will have and this version has not.
 const DOORS_TO_COME: [&str; 4] = ["smockron", "proxy", "grpc", "resp"];
@@ -22,13 +24,35 @@ static INLINE_SCHEMA: LazyLock<Value> = LazyLock::new(|| {
     settings.into_generator().into_root_schema_for::<File>().to_value()
 });
 
-/// Takes every unknown name out of `table` and tells of each.
-pub(super) fn take_unknown(table: &mut DeTable, problems: &mut Vec<Problem>) {
-    walk(table, &INLINE_SCHEMA, "the file", problems);
+/// Takes every unknown name out of `table` and tells of each, and of each that is missing.
+pub(super) fn check(table: &mut Spanned<DeTable>, problems: &mut Vec<Problem>) {
+    let span = table.span();
+    walk(table.get_mut(), span, &INLINE_SCHEMA, "the file", problems);
 }
 
-fn walk(table: &mut DeTable, schema: &Value, place: &str, problems: &mut Vec<Problem>) {
-    let Some(properties) = properties(schema) else { return };
+/// The same for the table of one rule on its own.
+pub(super) fn check_rule(table: &mut Spanned<DeTable>, problems: &mut Vec<Problem>) {
+    let span = table.span();
+    let schema = &INLINE_SCHEMA["properties"]["rule"]["items"];
+    walk(table.get_mut(), span, schema, "a rule", problems);
+}
+
+/// Whether the table of a rule may have this name.
+pub(super) fn in_a_rule(name: &str) -> bool {
+    INLINE_SCHEMA["properties"]["rule"]["items"]["properties"].get(name).is_some()
+}
+
+fn walk(
+    table: &mut DeTable,
+    span: Range<usize>,
+    schema: &Value,
+    place: &str,
+    problems: &mut Vec<Problem>,
+) {
+    let Some((properties, required)) = names(schema) else { return };
+    for name in required.filter(|name| !table.contains_key(*name)) {
+        problems.push(read::missing(span.clone(), name));
+    }
     let mut unknown = Vec::new();
     for (name, value) in table.iter_mut() {
         let text = name.get_ref().as_ref();
@@ -37,13 +61,15 @@ fn walk(table: &mut DeTable, schema: &Value, place: &str, problems: &mut Vec<Pro
             unknown.push(name.clone());
             continue;
         };
+        let span = value.span();
         match value.get_mut() {
-            DeValue::Table(inner) => walk(inner, schema, &format!("[{text}]"), problems),
+            DeValue::Table(inner) => walk(inner, span, schema, &format!("[{text}]"), problems),
             DeValue::Array(elements) => {
                 let schema = schema.get("items").unwrap_or(&Value::Null);
                 for element in elements.iter_mut() {
+                    let span = element.span();
                     if let DeValue::Table(inner) = element.get_mut() {
-                        walk(inner, schema, &format!("[[{text}]]"), problems);
+                        walk(inner, span, schema, &format!("[[{text}]]"), problems);
                     }
                 }
             }
@@ -55,18 +81,22 @@ fn walk(table: &mut DeTable, schema: &Value, place: &str, problems: &mut Vec<Pro
     }
 }
 
-/// The names that a table of this schema may have; `None` if it may have any.
-fn properties(schema: &Value) -> Option<&serde_json::Map<String, Value>> {
+/// The names that a table of this schema may have, and those that it must have; `None` if it may
+/// have any.
+fn names(schema: &Value) -> Option<(&Map<String, Value>, impl Iterator<Item = &str>)> {
     // An optional table is written as "this or null".
     let choices = schema.get("anyOf").and_then(Value::as_array).into_iter().flatten();
-    std::iter::once(schema).chain(choices).find_map(|choice| choice.get("properties")?.as_object())
+    std::iter::once(schema).chain(choices).find_map(|choice| {
+        let required = choice.get("required").and_then(Value::as_array).into_iter().flatten();
+        Some((choice.get("properties")?.as_object()?, required.filter_map(Value::as_str)))
+    })
 }
 
 fn unknown_name(
     span: Range<usize>,
     name: &str,
     place: &str,
-    known: &serde_json::Map<String, Value>,
+    known: &Map<String, Value>,
 ) -> Problem {
     if place == "the file" && DOORS_TO_COME.contains(&name) {
         let message = format!("this version of Tidegate does not have the door \"{name}\"");

@@ -8,24 +8,24 @@ use std::ops::Range;
 
 use serde::de::DeserializeOwned;
 use toml::Spanned;
-use toml::de::{DeTable, DeValue, ValueDeserializer};
+use toml::de::{DeString, DeTable, DeValue, ValueDeserializer};
 
 use super::file::File;
 use super::names;
 use super::problem::Problem;
+use super::rule::RuleTable;
 
 /// Reads the tables of `text`. What could not be read is in `problems`, and its default in its
 /// place.
 pub(super) fn file(text: &str, problems: &mut Vec<Problem>) -> File {
-    let (document, syntax) = DeTable::parse_recoverable(text);
+    let (mut document, syntax) = DeTable::parse_recoverable(text);
     if !syntax.is_empty() {
         // What recovery made of the rest would be told as errors that nobody made.
         problems.extend(syntax.iter().map(|error| from_toml(error, 0..text.len())));
         return File::default();
     }
-    let mut tables = document.into_inner();
-    names::take_unknown(&mut tables, problems);
-    let mut tables = Tables { tables: by_name(tables), problems };
+    names::check(&mut document, problems);
+    let mut tables = Tables { tables: by_name(document.into_inner()), problems };
     File {
         rules: tables.list("rule"),
         default: tables.one("default"),
@@ -38,6 +38,28 @@ pub(super) fn file(text: &str, problems: &mut Vec<Problem>) -> File {
         snapshot: tables.one("snapshot"),
         server: tables.one("server").unwrap_or_default(),
     }
+}
+
+/// Reads `text` as the table of one rule. The second half of what it returns is the place of each
+/// name and its value, by name.
+pub(super) fn rule(
+    text: &str,
+    problems: &mut Vec<Problem>,
+) -> (Option<RuleTable>, Vec<(String, Range<usize>)>) {
+    let mut table = match DeTable::parse(text) {
+        Ok(table) => table,
+        Err(error) => {
+            problems.push(from_toml(&error, 0..text.len()));
+            return (None, Vec::new());
+        }
+    };
+    let place = |(name, value): (&Spanned<DeString>, &Spanned<DeValue>)| {
+        (name.get_ref().to_string(), name.span().start..value.span().end)
+    };
+    let places = table.get_ref().iter().map(place).collect();
+    names::check_rule(&mut table, problems);
+    let whole = Spanned::new(table.span(), DeValue::Table(table.into_inner()));
+    (read(whole, problems), places)
 }
 
 fn by_name(tables: DeTable) -> BTreeMap<String, Spanned<DeValue>> {
@@ -98,7 +120,10 @@ fn read<T: DeserializeOwned>(
         }
         let problem = from_toml(&error, value.span());
         let at = problem.span.clone();
-        problems.push(problem);
+        // What is missing may have been told when the names were checked.
+        if !problems.contains(&problem) {
+            problems.push(problem);
+        }
         let DeValue::Table(table) = value.get_mut() else { return None };
         let holds = |v: &Spanned<DeValue>| v.span().start <= at.start && at.end <= v.span().end;
         let culprit = table.iter().find(|(_, v)| holds(v)).map(|(name, _)| name.clone())?;
@@ -118,14 +143,7 @@ fn from_toml(error: &toml::de::Error, otherwise: Range<usize>) -> Problem {
     let span = error.span().unwrap_or(otherwise);
     let message = error.message();
     if let Some(name) = missing_field(error) {
-        let remedy = match name.as_str() {
-            "match" => "say which keys it is for: match = \"ws ip=*\"",
-            "service" => "name what callers wait for: service = \"PaymentGateway\"",
-            "listen" => "say where: listen = \"127.0.0.1:1234\"",
-            "limit" => "add a limit: limit = \"22 per 20s\", or limit = \"none\"",
-            _ => "see the commented example: tidegate config example",
-        };
-        return Problem::new(span, format!("`{name}` is missing here"), remedy);
+        return missing(span, &name);
     }
     if let Some((wrong, remedy)) = message.split_once('\n') {
         return Problem::new(span, wrong, remedy);
@@ -137,6 +155,18 @@ fn from_toml(error: &toml::de::Error, otherwise: Range<usize>) -> Problem {
         return Problem::new(span, wrong, format!("expected {expected}"));
     }
     Problem::new(span, message, "see the commented example: tidegate config example")
+}
+
+/// A name that a table must have and has not.
+pub(super) fn missing(span: Range<usize>, name: &str) -> Problem {
+    let remedy = match name {
+        "match" => "say which keys it is for: match = \"ws ip=*\"",
+        "service" => "name what callers wait for: service = \"PaymentGateway\"",
+        "listen" => "say where: listen = \"127.0.0.1:1234\"",
+        "limit" => "add a limit: limit = \"22 per 20s\", or limit = \"none\"",
+        _ => "see the commented example: tidegate config example",
+    };
+    Problem::new(span, format!("`{name}` is missing here"), remedy)
 }
 
 /// Serde's ``unknown variant `a`, expected one of `b`, `c` `` in our own words.

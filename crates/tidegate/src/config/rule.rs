@@ -1,28 +1,28 @@
-//! Rules: from their tables to what the law takes, checked one against the other.
+//! The table of a rule, wherever somebody writes one. What becomes of it is in
+//! [`draft`](super::draft).
 
-use std::collections::HashMap;
+use std::borrow::Cow;
 use std::fmt;
-use std::ops::Range;
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use tidegate_core::key::KEY_BYTES_MAX;
-use tidegate_core::limit::AlgorithmName;
-use tidegate_core::rules::{self, Pattern, Rule, RuleSet};
+use serde_json::Value;
+use tidegate_core::Limit;
+use tidegate_core::limit::REPLICAS_MAX;
+use tidegate_core::rules;
 use toml::Spanned;
 
-use super::implicit::ImplicitRule;
-use super::limits::{self, AlgorithmWord, Counting};
-use super::problem::Problem;
+use super::limits::{self, AlgorithmWord};
 
 /// The name of the rule that `[default]` makes.
 pub const DEFAULT_NAME: &str = "default";
 /// The longest name of a rule; it is a label in metrics.
 pub const NAME_BYTES_MAX: usize = 256;
 
-/// One `[[rule]]`.
-#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+/// What can be said of a rule: in a `[[rule]]`, in `[default]`, of a door's own limit, and over the
+/// API.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RuleTable {
     /// Identity across reloads, shown in verdicts and metrics. Absent: the match.
@@ -30,9 +30,11 @@ pub struct RuleTable {
     #[schemars(with = "Option<String>")]
     pub name: Option<Spanned<String>>,
     /// The keys it is for: `*` matches any run of bytes, `\*` is a star.
+    // The schema requires it and says so where it is missing; only `[default]` goes without.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
-    pub r#match: Spanned<String>,
-    /// A limit like "22 per 20s", or a list of limits that must all hold.
+    pub r#match: Option<Spanned<String>>,
+    /// A limit like "22 per 20s", a list of limits that must all hold, or "none".
     #[schemars(with = "TextsSchema")]
     pub limit: Spanned<Texts>,
     /// How uses are counted. Absent: gcra, or in flight where the limit says so.
@@ -47,6 +49,15 @@ pub struct RuleTable {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<bool>")]
     pub exact: Option<Spanned<bool>>,
+    /// Among how many replicas of this server the limits are split. Absent: 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<u64>", range(min = 1, max = REPLICAS_MAX))]
+    pub replicas: Option<Spanned<i64>>,
+    /// Which of the replicas this one is, from 1: the first ones take what cannot be divided
+    /// evenly. Absent: that is left unused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<u64>", range(min = 1, max = REPLICAS_MAX))]
+    pub replica: Option<Spanned<i64>>,
     /// Whether every key that matches shares one count.
     #[serde(default)]
     pub shared: bool,
@@ -61,53 +72,64 @@ pub struct RuleTable {
     pub on_full: OnFull,
 }
 
-/// `[default]`: keys that no rule matches.
-#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct DefaultTable {
-    /// A limit like "22 per 20s", a list of limits, or "none".
-    #[schemars(with = "TextsSchema")]
-    pub limit: Spanned<Texts>,
-    /// How uses are counted. Absent: gcra, or in flight where the limit says so.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<AlgorithmWord>")]
-    pub algorithm: Option<Spanned<AlgorithmWord>>,
-    /// For `average`: whether refused attempts are counted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<bool>")]
-    pub strict: Option<Spanned<bool>>,
-    /// For `jarl`: whether starts are booked instead of arrivals.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<bool>")]
-    pub exact: Option<Spanned<bool>>,
-    /// Whether every such key shares one count.
-    #[serde(default)]
-    pub shared: bool,
-    /// Whether refusals are only counted and reported.
-    #[serde(default)]
-    pub shadow: bool,
-    /// What a failing store means.
-    #[serde(default)]
-    pub on_store_error: OnStoreError,
-    /// What a table full of live keys means for a new key.
-    #[serde(default)]
-    pub on_full: OnFull,
-}
-
-impl DefaultTable {
-    /// What holds where the file has no `[default]`.
+impl RuleTable {
+    /// A table that says nothing but a limit.
     #[must_use]
-    pub fn none() -> Self {
+    pub fn new(limit: Spanned<Texts>) -> Self {
         Self {
-            limit: Spanned::new(0..0, Texts::One("none".to_owned())),
+            name: None,
+            r#match: None,
+            limit,
             algorithm: None,
             strict: None,
             exact: None,
+            replicas: None,
+            replica: None,
             shared: false,
             shadow: false,
             on_store_error: OnStoreError::default(),
             on_full: OnFull::default(),
         }
+    }
+
+    /// Writes out what the limits are counted by, where that was left to the default.
+    pub(super) fn fill_in(&mut self, limits: &[Limit]) {
+        limits::fill_in(limits, &mut self.algorithm, &mut self.strict, &mut self.exact);
+    }
+}
+
+/// `[default]`, for keys that no rule matches: a rule without a name and a match.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(transparent)]
+pub struct DefaultTable(pub RuleTable);
+
+impl DefaultTable {
+    /// What holds where the file has no `[default]`.
+    #[must_use]
+    pub fn none() -> Self {
+        Self(RuleTable::new(Spanned::new(0..0, Texts::One("none".to_owned()))))
+    }
+}
+
+/// The schema of a rule, without what a default cannot have. Names are checked against it.
+impl JsonSchema for DefaultTable {
+    fn schema_name() -> Cow<'static, str> {
+        "DefaultTable".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let mut schema = RuleTable::json_schema(generator);
+        let about = "`[default]`: keys that no rule matches.";
+        schema.insert("description".to_owned(), about.into());
+        for absent in ["name", "match"] {
+            if let Some(Value::Object(properties)) = schema.get_mut("properties") {
+                properties.remove(absent);
+            }
+            if let Some(Value::Array(required)) = schema.get_mut("required") {
+                required.retain(|name| name != absent);
+            }
+        }
+        schema
     }
 }
 
@@ -207,107 +229,5 @@ impl Serialize for Texts {
             Texts::One(text) => text.serialize(serializer),
             Texts::Many(texts) => texts.serialize(serializer),
         }
-    }
-}
-
-/// Compiles all rules of a file, those of its doors last; `source` is its text, for the places of
-/// what is wrong.
-pub(super) fn compile(
-    source: &str,
-    tables: &[RuleTable],
-    implicit: &[ImplicitRule],
-    default: Option<&DefaultTable>,
-    problems: &mut Vec<Problem>,
-) -> RuleSet {
-    let mut names = Names { source, taken: HashMap::new() };
-    let mut compiled = Vec::new();
-    for table in tables {
-        let (name, at) = match &table.name {
-            Some(name) => (name.get_ref(), name.span()),
-            None => (table.r#match.get_ref(), table.r#match.span()),
-        };
-        check_name(name, &at, table, problems);
-        names.take(name, at, problems);
-        let counting = Counting {
-            limit: &table.limit,
-            algorithm: table.algorithm.as_ref(),
-            strict: table.strict.as_ref(),
-            exact: table.exact.as_ref(),
-            usual: AlgorithmName::default(),
-        };
-        compiled.push(Rule {
-            name: name.as_str().into(),
-            pattern: Pattern::new(table.r#match.get_ref()),
-            limits: limits::compile(source, &counting, problems),
-            shared: table.shared,
-            shadow: table.shadow,
-            on_store_error: table.on_store_error.into(),
-            on_full: table.on_full.into(),
-        });
-    }
-    for rule in implicit {
-        names.take(&rule.name, rule.at.clone(), problems);
-        compiled.push(rule.compile(source, problems));
-    }
-    let default = default.map(|table| compile_default(source, table, problems));
-    // Without a limit the default would only cost a look-up.
-    RuleSet::new(compiled, default.filter(|rule| !rule.limits.is_empty()))
-}
-
-/// The names of rules, each at its place.
-struct Names<'a> {
-    source: &'a str,
-    taken: HashMap<String, Range<usize>>,
-}
-
-impl Names<'_> {
-    fn take(&mut self, name: &str, at: Range<usize>, problems: &mut Vec<Problem>) {
-        if let Some(first) = self.taken.insert(name.to_owned(), at.clone()) {
-            let line = self.source[..first.start].matches('\n').count() + 1;
-            let message = format!("another rule, in line {line}, already has the name \"{name}\"");
-            problems.push(Problem::new(at, message, "give each rule a name of its own"));
-        }
-    }
-}
-
-fn compile_default(source: &str, table: &DefaultTable, problems: &mut Vec<Problem>) -> Rule {
-    let counting = Counting {
-        limit: &table.limit,
-        algorithm: table.algorithm.as_ref(),
-        strict: table.strict.as_ref(),
-        exact: table.exact.as_ref(),
-        usual: AlgorithmName::default(),
-    };
-    Rule {
-        name: DEFAULT_NAME.into(),
-        pattern: Pattern::new("*"),
-        limits: limits::compile(source, &counting, problems),
-        shared: table.shared,
-        shadow: table.shadow,
-        on_store_error: table.on_store_error.into(),
-        on_full: table.on_full.into(),
-    }
-}
-
-fn check_name(name: &str, at: &Range<usize>, table: &RuleTable, problems: &mut Vec<Problem>) {
-    let mut wrong = |span: Range<usize>, message: String, remedy: &str| {
-        problems.push(Problem::new(span, message, remedy));
-    };
-    if name == DEFAULT_NAME {
-        let remedy = "give the rule another name";
-        wrong(at.clone(), format!("\"{DEFAULT_NAME}\" is the name of the [default] rule"), remedy);
-    } else if name.is_empty() {
-        let remedy = "add a name to the rule: name = \"...\"";
-        wrong(at.clone(), "a rule must have a name".to_owned(), remedy);
-    } else if name.len() > NAME_BYTES_MAX || name.contains(char::is_control) {
-        let remedy = "add a short, readable name to the rule: name = \"...\"";
-        let message =
-            format!("a name has at most {NAME_BYTES_MAX} bytes and no control characters");
-        wrong(at.clone(), message, remedy);
-    }
-    let pattern = table.r#match.get_ref();
-    if pattern.len() > 2 * KEY_BYTES_MAX {
-        let message = format!("no key is as long as this match: keys end at {KEY_BYTES_MAX} bytes");
-        wrong(table.r#match.span(), message, "shorten the match");
     }
 }

@@ -130,6 +130,61 @@ fn rules_are_checked_one_against_the_other() {
 }
 
 #[test]
+fn the_default_is_a_rule_without_a_name_and_a_match() {
+    check(
+        "[default]\nmatch = 'a'\nlimit = '1/s'",
+        &["t:2:1: unknown name \"match\" in [default]; known here: algorithm, exact, limit, \
+           on_full, on_store_error, replica, replicas, shadow, shared, strict"],
+    );
+    check(
+        "[default]\nshadow = true",
+        &["t:1:1: `limit` is missing here; \
+           add a limit: limit = \"22 per 20s\", or limit = \"none\""],
+    );
+    check(
+        "[[rule]]\nshadow = true",
+        &[
+            "t:1:1: `match` is missing here; say which keys it is for: match = \"ws ip=*\"",
+            "t:1:1: `limit` is missing here; \
+             add a limit: limit = \"22 per 20s\", or limit = \"none\"",
+        ],
+    );
+}
+
+#[test]
+fn limits_are_split_among_replicas() {
+    let split = |settings: &str| {
+        let config = parse(&format!("[[rule]]\nmatch = 'a'\n{settings}\n"));
+        let again = Config::parse("shown", &config.show().unwrap()).unwrap();
+        assert_eq!(again.rules.rules(), config.rules.rules(), "the whole is shown, not the part");
+        config.rules.rules()[0].limits[0].to_string()
+    };
+    assert_eq!(split("limit = '100/min'\nreplicas = 3"), "33 per minute");
+    assert_eq!(split("limit = '100/min'\nreplicas = 3\nreplica = 1"), "34 per minute");
+    assert_eq!(split("limit = '100/min'\nreplicas = 3\nreplica = 2"), "33 per minute");
+    assert_eq!(split("limit = '2/min'\nreplicas = 3\nreplica = 3"), "0 per minute");
+    assert_eq!(split("limit = '9/s burst 4'\nreplicas = 3"), "3 per second burst 1");
+    let too_small = "a limit of this rule has nothing for each of 3 replicas; raise the limit, \
+                     write it for a longer period, or give each replica its number (replica = 1, \
+                     2, ...), so that only the first ones have a part";
+    check_rule("limit = ['9/s', '2 in flight']\nreplicas = 3", &[&format!("t:4:12: {too_small}")]);
+    check_rule("limit = '9/s burst 2'\nreplicas = 3", &[&format!("t:4:12: {too_small}")]);
+    check_rule(
+        "limit = '9/s'\nreplicas = -1\nreplica = 4",
+        &["t:4:12: -1 is no number of replicas; write a whole number from 1 to 10000"],
+    );
+    check_rule(
+        "limit = '9/s'\nreplicas = 3\nreplica = 0",
+        &["t:5:11: there are the replicas 1 to 3 only; \
+           write which one this is, from 1 to `replicas`"],
+    );
+    check_rule(
+        "limit = '9/s'\nreplica = 2",
+        &["t:4:11: there is one replica only; write which one this is, from 1 to `replicas`"],
+    );
+}
+
+#[test]
 fn addresses_are_addresses() {
     check(
         "[text]\nlisten = 'localhost:2000'",
@@ -298,14 +353,19 @@ fn jarl_tables_are_checked() {
     );
     check(
         "[[jarl]]\nservice = ''",
-        &["t:2:11: a service must have a name; write a readable name of 1 to 251 bytes"],
+        &[
+            "t:1:1: `listen` is missing here; say where: listen = \"127.0.0.1:1234\"",
+            "t:1:1: `limit` is missing here; \
+             add a limit: limit = \"22 per 20s\", or limit = \"none\"",
+            "t:2:11: a service must have a name; write a readable name of 1 to 251 bytes",
+        ],
     );
     check(
         "[[jarl]]\nservice = 'a'\nlimit = '1/s'",
         &["t:1:1: `listen` is missing here; say where: listen = \"127.0.0.1:1234\""],
     );
     check(
-        "[[jarl]]\nlimit = '1/s'",
+        "[[jarl]]\nlisten = '127.0.0.1:0'\nlimit = '1/s'",
         &["t:1:1: `service` is missing here; \
            name what callers wait for: service = \"PaymentGateway\""],
     );

@@ -24,6 +24,7 @@ use crate::config::listen::{Address, Allow, Listen};
 use crate::limiter::Limiter;
 use crate::metrics::{Door, Metrics};
 use crate::records::Records;
+use crate::rulebook::Rulebook;
 pub use crate::shutdown::Shutdown;
 use crate::uses::Uses;
 use crate::waiting::Waiting;
@@ -33,6 +34,8 @@ use crate::waiting::Waiting;
 pub struct Gate {
     /// Where decisions are made.
     pub limiter: Arc<Limiter>,
+    /// The rules in force, and how they change.
+    pub rulebook: Arc<Rulebook>,
     /// Counters and buffers with a time to live.
     pub records: Arc<Records>,
     /// The time.

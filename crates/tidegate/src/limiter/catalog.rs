@@ -176,7 +176,9 @@ impl Entry {
                 .limits
                 .iter()
                 .any(|l| matches!(l.algorithm, Algorithm::InFlight { .. })),
-            capacity: rule.limits.iter().map(|l| l.capacity()).min().unwrap_or(u64::MAX),
+            // A replica for which nothing is left refuses a use; it does not call it impossible,
+            // since the rules may change while somebody waits.
+            capacity: rule.limits.iter().map(|l| l.capacity().max(1)).min().unwrap_or(u64::MAX),
         }
     }
 }

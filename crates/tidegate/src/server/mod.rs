@@ -30,6 +30,7 @@ use crate::logs::{LogFormat, Logs};
 use crate::metrics::{Door, Metrics};
 use crate::records::Records;
 use crate::reload::{Reloader, Watch};
+use crate::rulebook::Rulebook;
 use crate::uses::Uses;
 use crate::waiting::Waiting;
 
@@ -141,6 +142,7 @@ impl Stop {
 
 struct Server {
     limiter: Arc<Limiter>,
+    rulebook: Arc<Rulebook>,
     records: Arc<Records>,
     metrics: Arc<Metrics>,
     admin: Arc<Admin>,
@@ -161,6 +163,7 @@ impl Server {
         let memory = config.file.memory.settings();
         // The rules come with the first reload, like everything else.
         let limiter = Limiter::new(clock.clone(), metrics.clone(), RuleSet::default(), memory);
+        let rulebook = Rulebook::new(limiter.clone());
         let records = Records::beside(&limiter, config.file.memory.records().max_records);
         let uses = Arc::new(Uses::new(limiter.desk(Door::Http)));
         let waiting = Waiting::before(&limiter);
@@ -170,6 +173,7 @@ impl Server {
         metrics.register(throttr.clone().collector());
         let gate = Gate {
             limiter: limiter.clone(),
+            rulebook: rulebook.clone(),
             records: records.clone(),
             throttr,
             clock,
@@ -185,6 +189,7 @@ impl Server {
         let settings = Settings::default();
         Self {
             limiter,
+            rulebook,
             records,
             metrics,
             admin,
@@ -212,19 +217,28 @@ impl Server {
 
     /// Puts a configuration into effect, whole or not at all.
     async fn apply(&mut self, config: Config) -> Result<(), BindError> {
-        let Config { file, rules } = config;
+        let Config { file, written, .. } = config;
         let first = !self.admin.is_ready();
         let names = file.http.as_ref().map(|http| http.host_names()).unwrap_or_default();
         let grace = self.settings.shutdown_grace.0;
-        let (limiter, records, admin, logs, upkeep) =
-            (&self.limiter, &self.records, &self.admin, &self.logs, &mut self.upkeep);
+        let (limiter, rulebook, records, admin, logs, upkeep) = (
+            &self.limiter,
+            &self.rulebook,
+            &self.records,
+            &self.admin,
+            &self.logs,
+            &mut self.upkeep,
+        );
         let commit = || {
             logs.set_format(file.server.log_format);
             let memory = &file.memory;
             if !(limiter.resize(memory.settings()) && records.resize(memory.records())) {
                 tracing::warn!("the new [memory] needs a restart; old bounds stay until then");
             }
-            limiter.install(rules);
+            let taken_back = rulebook.install(written);
+            if taken_back > 0 {
+                tracing::warn!(rules = taken_back, "changes made over the API are taken back");
+            }
             admin.set_host_names(names);
             upkeep.set_snapshot(file.snapshot.clone());
             if first {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 
 use rustix::process::Signal;
@@ -34,10 +34,11 @@ names = ["limits.example"]
 /// How often a test asks for something that must come before it gives up.
 const TRIES_MAX: usize = 100_000;
 
-struct Reply {
-    status: u16,
+/// An answer, whole.
+pub(crate) struct Reply {
+    pub(crate) status: u16,
     head: String,
-    body: String,
+    pub(crate) body: String,
 }
 
 impl Reply {
@@ -50,25 +51,40 @@ impl Reply {
         Self { status, head: head.to_ascii_lowercase(), body: body.to_owned() }
     }
 
-    fn header(&self, name: &str) -> &str {
+    pub(crate) fn header(&self, name: &str) -> &str {
         let line = self.head.lines().find_map(|line| line.strip_prefix(&format!("{name}: ")));
         line.unwrap_or_default()
     }
 
-    fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.body).expect("JSON")
     }
 }
 
 fn connect(program: &Program) -> TcpStream {
-    let stream = TcpStream::connect(program.address("http")).expect("the door is open");
+    connect_to(program.address("http"))
+}
+
+fn connect_to(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).expect("the door is open");
     stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
     stream
 }
 
 /// Sends one request, whole, and reads the answer to its end.
 fn send(program: &Program, method: &str, path: &str, headers: &str, body: &str) -> Reply {
-    let mut stream = connect(program);
+    send_to(program.address("http"), method, path, headers, body)
+}
+
+/// As [`send`], to whoever answers at `address`.
+pub(crate) fn send_to(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &str,
+    body: &str,
+) -> Reply {
+    let mut stream = connect_to(address);
     let length = body.len();
     write!(
         stream,

@@ -5,6 +5,7 @@ mod http;
 mod jarl;
 mod program;
 mod reload;
+mod rules;
 mod serve;
 mod snapshot;
 mod text;

@@ -24,6 +24,7 @@ use tokio::sync::Semaphore;
 use tower::ServiceExt;
 
 use super::host::Local;
+use super::local::Peer;
 use super::router::{Context, router};
 use crate::config::listen::Allow;
 use crate::doors::Shutdown;
@@ -110,20 +111,21 @@ impl Lobby {
             let Ok(local) = prepare(&stream, self.bounds.write_stall) else { continue };
             let lobby = self.clone();
             tokio::spawn(async move {
-                lobby.converse(stream, Local(local.ip())).await;
+                lobby.converse(stream, Local(local.ip()), Peer(peer.ip())).await;
                 drop(place);
             });
         }
     }
 
     /// Answers one connection until it closes, is cut, or has been drained.
-    pub(super) async fn converse<T>(&self, stream: T, local: Local)
+    pub(super) async fn converse<T>(&self, stream: T, local: Local, peer: Peer)
     where
         T: AsyncRead + AsyncWrite + Unpin,
     {
         let service = service_fn(|request: Request<Incoming>| {
             let mut request = request.map(Body::new);
             request.extensions_mut().insert(local);
+            request.extensions_mut().insert(peer);
             self.router.clone().oneshot(request)
         });
         let mut http = http1::Builder::new();

@@ -4,7 +4,8 @@
 //! - `host`: which Host headers are answered
 //! - `router`: which path leads where; counts bad input
 //! - `body`: reads a JSON body within bounds
-//! - `check`, `wait`, `keys`, `records`, `health`: the handlers
+//! - `local`: which requests come from this machine
+//! - `check`, `wait`, `keys`, `records`, `rules`, `health`: the handlers
 //! - `json`, `problem`: the shapes of answers
 //!
 //! It knows neither the store nor other doors, and judges nothing itself.
@@ -16,9 +17,11 @@ mod health;
 mod host;
 mod json;
 mod keys;
+mod local;
 mod problem;
 mod records;
 mod router;
+mod rules;
 #[cfg(test)]
 mod tests;
 mod wait;

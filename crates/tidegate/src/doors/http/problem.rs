@@ -10,6 +10,7 @@ use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
+use crate::config::change::Wrong;
 use crate::limiter::Unfit;
 use crate::uses::HoldError;
 
@@ -24,6 +25,8 @@ pub(super) struct Problem {
     reason: &'static str,
     detail: Cow<'static, str>,
     header: Option<(HeaderName, &'static str)>,
+    /// What is wrong with single fields, where there is more to say of each.
+    errors: Vec<Wrong>,
 }
 
 impl Problem {
@@ -32,11 +35,21 @@ impl Problem {
         reason: &'static str,
         detail: impl Into<Cow<'static, str>>,
     ) -> Self {
-        Self { status, reason, detail: detail.into(), header: None }
+        Self { status, reason, detail: detail.into(), header: None, errors: Vec::new() }
     }
 
     pub(super) fn bad_request(reason: &'static str, detail: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, reason, detail)
+    }
+
+    /// Fields that do not fit, each with its remedy.
+    pub(super) fn fields(errors: Vec<Wrong>) -> Self {
+        let told = errors.iter().map(|Wrong { field, message, remedy }| match field.as_str() {
+            "" => format!("{message}; {remedy}"),
+            field => format!("{field}: {message}; {remedy}"),
+        });
+        let detail = told.collect::<Vec<_>>().join("\n");
+        Self { errors, ..Self::bad_request("field", detail) }
     }
 
     pub(super) fn with(mut self, name: HeaderName, value: &'static str) -> Self {
@@ -70,6 +83,21 @@ struct ProblemJson<'a> {
     status: u16,
     detail: &'a str,
     reason: &'static str,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    errors: Vec<ErrorJson<'a>>,
+}
+
+#[derive(Serialize)]
+struct ErrorJson<'a> {
+    field: &'a str,
+    detail: &'a str,
+    remedy: &'a str,
+}
+
+impl<'a> ErrorJson<'a> {
+    fn new(wrong: &'a Wrong) -> Self {
+        Self { field: &wrong.field, detail: &wrong.message, remedy: &wrong.remedy }
+    }
 }
 
 impl IntoResponse for Problem {
@@ -80,6 +108,7 @@ impl IntoResponse for Problem {
             status: self.status.as_u16(),
             detail: &self.detail,
             reason: self.reason,
+            errors: self.errors.iter().map(ErrorJson::new).collect(),
         })
         // A struct of numbers and strings always encodes.
         .unwrap_or_default();

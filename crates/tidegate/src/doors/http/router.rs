@@ -7,14 +7,14 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::header::X_CONTENT_TYPE_OPTIONS;
 use axum::http::{HeaderValue, Request, StatusCode};
-use axum::middleware::{Next, from_fn_with_state};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use tokio::sync::Semaphore;
 
 use super::host::{self, Local};
 use super::problem::{Counted, Problem};
-use super::{check, health, keys, records, wait};
+use super::{check, health, keys, local, records, rules, wait};
 use crate::doors::Gate;
 use crate::limiter::Desk;
 use crate::metrics::Door;
@@ -44,6 +44,11 @@ impl Context {
 pub(super) fn router(context: Arc<Context>) -> Router {
     let key = get(keys::show).delete(keys::reset);
     let record = get(records::show).delete(records::purge);
+    let rule = get(rules::show).put(rules::set).delete(rules::restore);
+    let rules = Router::new()
+        .route("/v1/rules", get(rules::list))
+        .route("/v1/rules/{*name}", rule)
+        .route_layer(from_fn(local::only));
     Router::new()
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
@@ -59,6 +64,7 @@ pub(super) fn router(context: Arc<Context>) -> Router {
         .route("/v1/records/", record.clone())
         .route("/v1/records/{*key}", record)
         .route("/v1/top", get(keys::top))
+        .merge(rules)
         .fallback(unknown_path)
         .method_not_allowed_fallback(unknown_method)
         .layer(from_fn_with_state(context.clone(), pass))

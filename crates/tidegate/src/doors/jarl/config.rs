@@ -10,10 +10,10 @@ use tidegate_core::limit::AlgorithmName;
 use tidegate_core::rules::Pattern;
 use toml::Spanned;
 
-use crate::config::implicit::ImplicitRule;
-use crate::config::limits::{self, AlgorithmWord, Counting};
+use crate::config::draft::{Draft, Place};
+use crate::config::limits::{self, AlgorithmWord};
 use crate::config::listen::{Allow, Listen};
-use crate::config::rule::{NAME_BYTES_MAX, Texts, TextsSchema};
+use crate::config::rule::{NAME_BYTES_MAX, RuleTable, Texts, TextsSchema};
 
 /// What the name of a service's own rule begins with.
 const RULE_PREFIX: &str = "jarl:";
@@ -91,19 +91,18 @@ impl Config {
     }
 
     /// The rule that its limit makes.
-    pub(crate) fn implicit_rule(&self) -> ImplicitRule<'_> {
-        ImplicitRule {
+    pub(crate) fn own_rule(&self) -> Draft {
+        Draft {
             name: format!("{RULE_PREFIX}{}", self.service.get_ref()),
             at: self.service.span(),
             pattern: Pattern::exact(&self.key()),
-            counting: Counting {
-                limit: &self.limit,
-                algorithm: self.algorithm.as_ref(),
-                strict: self.strict.as_ref(),
-                exact: self.exact.as_ref(),
-                usual: AlgorithmName::Jarl,
+            place: Place::Door { usual: AlgorithmName::Jarl, can_end: false },
+            table: RuleTable {
+                algorithm: self.algorithm.clone(),
+                strict: self.strict.clone(),
+                exact: self.exact.clone(),
+                ..RuleTable::new(self.limit.clone())
             },
-            can_end: false,
         }
     }
 

@@ -9,6 +9,7 @@ use tokio::task::JoinHandle;
 
 use super::super::connections::{Bounds, Lobby};
 use super::super::host::Local;
+use super::super::local::Peer;
 use super::super::router::Context;
 use super::House;
 
@@ -16,7 +17,8 @@ fn connect(house: &House) -> (DuplexStream, JoinHandle<()>) {
     let (ours, theirs) = duplex(64 << 10);
     let lobby: Arc<Lobby> = Lobby::new(Context::new(house.gate.clone()), Bounds::default());
     let local = Local(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 7)));
-    (ours, tokio::spawn(async move { lobby.converse(theirs, local).await }))
+    let peer = Peer(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 8)));
+    (ours, tokio::spawn(async move { lobby.converse(theirs, local, peer).await }))
 }
 
 /// Sends `text` and reads until the door closes the connection.

@@ -5,6 +5,7 @@ mod bounds;
 mod connection;
 mod crowd;
 mod records;
+mod rules;
 mod wait;
 
 use std::sync::Arc;
@@ -25,6 +26,7 @@ use crate::doors::{Admin, Gate, Shutdown, throttr};
 use crate::limiter::Limiter;
 use crate::metrics::{Door, Metrics};
 use crate::records::Records;
+use crate::rulebook::Rulebook;
 use crate::stores::memory;
 use crate::uses::Uses;
 use crate::waiting::Waiting;
@@ -78,6 +80,7 @@ impl House {
             uses: Arc::new(Uses::new(limiter.desk(Door::Http))),
             waiting: Waiting::before(&limiter),
             records: Records::beside(&limiter, 4),
+            rulebook: Rulebook::new(limiter.clone()),
             throttr: throttr::Hall::new(clock.clone()),
             limiter,
             clock: clock.clone(),

@@ -1,0 +1,164 @@
+//! Rules on their way from a table to the law: whose they are, what their place makes of them, and
+//! whether they get on with each other.
+//!
+//! A door that has a limit of its own gives its `Config` a method that returns a [`Draft`], and
+//! [`File::drafts`](super::File) lists it behind every `[[rule]]`. All else is done here: names are
+//! told apart, limits compiled and split among replicas, places kept.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use tidegate_core::Limit;
+use tidegate_core::key::KEY_BYTES_MAX;
+use tidegate_core::limit::AlgorithmName;
+use tidegate_core::rules::{Pattern, Rule, RuleSet};
+
+use super::limits::{self, Counting};
+use super::problem::Problem;
+use super::rule::{DEFAULT_NAME, DefaultTable, NAME_BYTES_MAX, RuleTable};
+
+/// Where a rule stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// A `[[rule]]`.
+    Rule,
+    /// A door's own limit, for the keys that the door composes.
+    Door {
+        /// What counts where no algorithm is named.
+        usual: AlgorithmName,
+        /// Whether the door can say when a use ends.
+        can_end: bool,
+    },
+    /// `[default]`.
+    Default,
+}
+
+/// A rule as somebody wrote it.
+#[derive(Clone, Debug)]
+pub(crate) struct Draft {
+    /// Its name; that of a door's own limit is `<door>:<what the door is for>`.
+    pub(crate) name: String,
+    /// Where the file gives it its name.
+    pub(crate) at: Range<usize>,
+    /// The keys that it is for.
+    pub(crate) pattern: Pattern,
+    /// Where it stands.
+    pub(crate) place: Place,
+    /// Everything else. A door's own limit and the default have no name or match in it.
+    pub(crate) table: RuleTable,
+}
+
+/// A draft with what the law takes.
+#[derive(Clone, Debug)]
+pub(crate) struct Written {
+    pub(crate) draft: Draft,
+    /// The limits before they were split among replicas.
+    pub(crate) whole: Vec<Limit>,
+    pub(crate) rule: Rule,
+}
+
+impl Draft {
+    /// Of a `[[rule]]`; `None` if it has no match, which was told when it was read.
+    pub(crate) fn of_rule(table: &RuleTable) -> Option<Self> {
+        let found = table.r#match.as_ref()?;
+        let (name, at) = match &table.name {
+            Some(name) => (name.get_ref().clone(), name.span()),
+            None => (found.get_ref().clone(), found.span()),
+        };
+        let pattern = Pattern::new(found.get_ref());
+        Some(Self { name, at, pattern, place: Place::Rule, table: table.clone() })
+    }
+
+    /// Of `[default]`, or of what holds without one.
+    pub(crate) fn of_default(table: Option<&DefaultTable>) -> Self {
+        let DefaultTable(table) = table.cloned().unwrap_or_else(DefaultTable::none);
+        let (name, pattern) = (DEFAULT_NAME.to_owned(), Pattern::new("*"));
+        Self { name, at: 0..0, pattern, place: Place::Default, table }
+    }
+
+    /// The rule that it makes; `source` is the text it comes from, for the places of what is wrong.
+    pub(crate) fn write(self, source: &str, problems: &mut Vec<Problem>) -> Written {
+        self.check_name(problems);
+        let (usual, can_end) = match self.place {
+            Place::Door { usual, can_end } => (usual, can_end),
+            Place::Rule | Place::Default => (AlgorithmName::default(), true),
+        };
+        let table = &self.table;
+        let whole = limits::compile(source, &Counting { table, usual }, problems);
+        if !can_end && whole.iter().any(Limit::ends) {
+            let message = "this door cannot say when a use ends, so nothing can be in flight";
+            let remedy = "write a limit on uses in a time: limit = \"100 per 1s\"";
+            problems.push(Problem::new(table.limit.span(), message, remedy));
+        }
+        let share = limits::share(table, &whole, problems);
+        let rule = Rule {
+            name: self.name.as_str().into(),
+            pattern: self.pattern.clone(),
+            limits: whole.iter().map(|limit| share.of_limit(limit)).collect(),
+            shared: table.shared,
+            shadow: table.shadow,
+            on_store_error: table.on_store_error.into(),
+            on_full: table.on_full.into(),
+        };
+        Written { draft: self, whole, rule }
+    }
+
+    /// Doors check the names that they make of their own.
+    fn check_name(&self, problems: &mut Vec<Problem>) {
+        if self.place != Place::Rule {
+            return;
+        }
+        let (name, at) = (self.name.as_str(), self.at.clone());
+        if name == DEFAULT_NAME {
+            let message = format!("\"{DEFAULT_NAME}\" is the name of the [default] rule");
+            problems.push(Problem::new(at, message, "give the rule another name"));
+        } else if name.is_empty() {
+            let remedy = "add a name to the rule: name = \"...\"";
+            problems.push(Problem::new(at, "a rule must have a name", remedy));
+        } else if name.len() > NAME_BYTES_MAX || name.contains(char::is_control) {
+            let message =
+                format!("a name has at most {NAME_BYTES_MAX} bytes and no control characters");
+            let remedy = "add a short, readable name to the rule: name = \"...\"";
+            problems.push(Problem::new(at, message, remedy));
+        }
+        if let Some(found) = &self.table.r#match
+            && found.get_ref().len() > 2 * KEY_BYTES_MAX
+        {
+            let message =
+                format!("no key is as long as this match: keys end at {KEY_BYTES_MAX} bytes");
+            problems.push(Problem::new(found.span(), message, "shorten the match"));
+        }
+    }
+}
+
+/// Writes all rules of a file, in order.
+pub(super) fn write_all(
+    source: &str,
+    drafts: Vec<Draft>,
+    problems: &mut Vec<Problem>,
+) -> Vec<Written> {
+    let mut taken: HashMap<String, Range<usize>> = HashMap::new();
+    let mut written = Vec::new();
+    for draft in drafts {
+        let (name, at) = (draft.name.clone(), draft.at.clone());
+        let default = draft.place == Place::Default;
+        written.push(draft.write(source, problems));
+        // A rule that takes the default's name has been told so.
+        if !default && let Some(first) = taken.insert(name.clone(), at.clone()) {
+            let line = source[..first.start].matches('\n').count() + 1;
+            let message = format!("another rule, in line {line}, already has the name \"{name}\"");
+            problems.push(Problem::new(at, message, "give each rule a name of its own"));
+        }
+    }
+    written
+}
+
+/// The rules as the law takes them: those with a place in the order, and the default last.
+pub(crate) fn rule_set<'a>(written: impl Iterator<Item = &'a Written>) -> RuleSet {
+    let (default, rules): (Vec<_>, Vec<_>) =
+        written.partition(|written| written.draft.place == Place::Default);
+    let rule = |written: &Written| written.rule.clone();
+    // Without a limit the default would only cost a look-up.
+    let default = default.into_iter().map(rule).find(|rule| !rule.limits.is_empty());
+    RuleSet::new(rules.into_iter().map(rule).collect(), default)
+}

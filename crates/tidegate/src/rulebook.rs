@@ -1,0 +1,196 @@
+//! The rules in force: what the file says, and what was changed since over the API.
+//!
+//! A change is laid over what is in force, compiled aside and put in force whole, so that no
+//! decision ever sees half of it. Changes and reloads take turns on one lock that no decision and
+//! no reader knows of. A reload takes everything back to what the file says.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use tidegate_core::time::MILLISECOND;
+
+use crate::config::change::{self, Fields, Wrong};
+use crate::config::draft::{self, Place, Written};
+use crate::limiter::Limiter;
+
+/// The most rules that can be added to those of the file.
+pub const ADDED_MAX: usize = 1_000;
+
+/// Where the rules stand that are in force.
+pub struct Rulebook {
+    limiter: Arc<Limiter>,
+    pages: ArcSwap<Pages>,
+    /// Held while the rules change.
+    writing: Mutex<()>,
+}
+
+/// All rules of one moment, in the order in which they are tried; the default last.
+#[derive(Clone, Debug)]
+pub(crate) struct Pages {
+    /// Another one after every change and reload, also across restarts.
+    pub(crate) version: u64,
+    pub(crate) entries: Vec<Arc<Entry>>,
+}
+
+/// One rule.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) now: Written,
+    /// What the file says; `None` for a rule that it does not have.
+    pub(crate) in_file: Option<Written>,
+}
+
+impl Entry {
+    pub(crate) fn name(&self) -> &str {
+        &self.now.draft.name
+    }
+
+    /// Whether it differs from what the file says.
+    pub(crate) fn changed(&self) -> bool {
+        !self.in_file.as_ref().is_some_and(|file| self.is(file))
+    }
+
+    /// Whether it says the same, however it is written.
+    fn is(&self, other: &Written) -> bool {
+        other.rule == self.now.rule && change::shown(other) == change::shown(&self.now)
+    }
+
+    /// Whose rule it is.
+    pub(crate) fn from(&self) -> &'static str {
+        match self.now.draft.place {
+            _ if self.in_file.is_none() => "api",
+            Place::Rule => "rule",
+            Place::Door { .. } => "door",
+            Place::Default => "default",
+        }
+    }
+}
+
+impl Pages {
+    pub(crate) fn find(&self, name: &str) -> Option<&Arc<Entry>> {
+        self.entries.iter().find(|entry| entry.name() == name)
+    }
+}
+
+/// What a change came to.
+#[derive(Clone, Debug)]
+pub(crate) struct Changed {
+    pub(crate) entry: Arc<Entry>,
+    /// Whether there was no such rule before.
+    pub(crate) created: bool,
+    /// The version of the rules with it.
+    pub(crate) version: u64,
+}
+
+/// Why a rule was not changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ChangeError {
+    /// Nobody has such a rule.
+    #[error("there is no rule of this name")]
+    Unknown,
+    /// The rules are not those that the caller knows.
+    #[error("the rules have changed since; read them again")]
+    Outdated,
+    /// There are as many rules as may be added.
+    #[error("{ADDED_MAX} rules have been added, and no more can be; put them into the file")]
+    TooMany,
+    /// The fields do not fit.
+    #[error("the rule is not right")]
+    Wrong(Vec<Wrong>),
+}
+
+impl Rulebook {
+    /// No rules yet: they come with the first reload.
+    #[must_use]
+    pub fn new(limiter: Arc<Limiter>) -> Arc<Self> {
+        // A version that somebody has kept from before a restart must not fit by accident.
+        let version = limiter.clock().now().unix / MILLISECOND;
+        let pages = ArcSwap::from_pointee(Pages { version, entries: Vec::new() });
+        Arc::new(Self { limiter, pages, writing: Mutex::new(()) })
+    }
+
+    /// Puts the rules of a file in force, and tells how many changes that took back: those that
+    /// the file does not say, too.
+    pub(crate) fn install(&self, written: Vec<Written>) -> usize {
+        let _turn = self.writing.lock();
+        let before = self.pages.load_full();
+        let kept = |old: &Entry| written.iter().any(|new| old.is(new));
+        let changed = before.entries.iter().filter(|entry| entry.changed());
+        let taken_back = changed.filter(|entry| !kept(entry)).count();
+        let entry = |now: Written| Arc::new(Entry { in_file: Some(now.clone()), now });
+        self.put_in_force(before.version, written.into_iter().map(entry).collect());
+        taken_back
+    }
+
+    /// The rules in force.
+    pub(crate) fn pages(&self) -> Arc<Pages> {
+        self.pages.load_full()
+    }
+
+    /// Lays `fields` over a rule, or makes a new one of them that is tried before all others.
+    /// `expected` is the version that the caller has seen.
+    pub(crate) fn set(
+        &self,
+        name: &str,
+        fields: Fields,
+        expected: Option<u64>,
+    ) -> Result<Changed, ChangeError> {
+        let _turn = self.writing.lock();
+        let before = self.current(expected)?;
+        let mut entries = before.entries.clone();
+        let at = entries.iter().position(|entry| entry.name() == name);
+        let changed = match at.map(|at| &entries[at]) {
+            Some(old) => change::change(&old.now, fields)
+                .map(|now| Entry { now, in_file: old.in_file.clone() }),
+            None => change::create(name, fields).map(|now| Entry { now, in_file: None }),
+        };
+        let entry = Arc::new(changed.map_err(ChangeError::Wrong)?);
+        match at {
+            Some(at) => entries[at] = entry.clone(),
+            None if added(&entries) >= ADDED_MAX => return Err(ChangeError::TooMany),
+            None => entries.insert(0, entry.clone()),
+        }
+        let version = self.put_in_force(before.version, entries);
+        Ok(Changed { entry, created: at.is_none(), version })
+    }
+
+    /// Takes a rule back to what the file says; one that the file does not have is removed.
+    pub(crate) fn restore(&self, name: &str, expected: Option<u64>) -> Result<(), ChangeError> {
+        let _turn = self.writing.lock();
+        let before = self.current(expected)?;
+        let mut entries = before.entries.clone();
+        let at = entries.iter().position(|entry| entry.name() == name);
+        let at = at.ok_or(ChangeError::Unknown)?;
+        match entries[at].in_file.clone() {
+            Some(_) if !entries[at].changed() => return Ok(()),
+            Some(now) => entries[at] = Arc::new(Entry { in_file: Some(now.clone()), now }),
+            None => drop(entries.remove(at)),
+        }
+        self.put_in_force(before.version, entries);
+        Ok(())
+    }
+
+    fn current(&self, expected: Option<u64>) -> Result<Arc<Pages>, ChangeError> {
+        let before = self.pages.load_full();
+        match expected {
+            Some(version) if version != before.version => Err(ChangeError::Outdated),
+            _ => Ok(before),
+        }
+    }
+
+    /// Must be called while it is the caller's turn. Returns the version of `entries`.
+    fn put_in_force(&self, before: u64, entries: Vec<Arc<Entry>>) -> u64 {
+        self.limiter.install(draft::rule_set(entries.iter().map(|entry| &entry.now)));
+        let version = before + 1;
+        self.pages.store(Arc::new(Pages { version, entries }));
+        version
+    }
+}
+
+fn added(entries: &[Arc<Entry>]) -> usize {
+    entries.iter().filter(|entry| entry.in_file.is_none()).count()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,209 @@
+//! Rules that change: what stays in force, what is counted on, and who comes first.
+
+use std::thread;
+
+use serde_json::{Value, json};
+use tidegate_core::time::MINUTE;
+use tidegate_core::{Now, Op};
+
+use super::*;
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::metrics::{Door, Metrics};
+use crate::stores::memory;
+
+struct House {
+    limiter: Arc<Limiter>,
+    book: Arc<Rulebook>,
+}
+
+impl House {
+    fn new(text: &str) -> Self {
+        let clock = Clock::manual(Now { mono: MINUTE, unix: 1_000 * MINUTE });
+        let settings = memory::Settings { max_keys: 10_000, max_bytes: 16 << 20 };
+        let rules = tidegate_core::rules::RuleSet::default();
+        let limiter = Limiter::new(clock, Arc::new(Metrics::default()), rules, settings);
+        let house = Self { book: Rulebook::new(limiter.clone()), limiter };
+        house.reload(text);
+        house
+    }
+
+    fn reload(&self, text: &str) -> usize {
+        let text = format!("{text}\n[http]\n");
+        self.book
+            .install(Config::parse("t", &text).unwrap_or_else(|wrong| panic!("{wrong}")).written)
+    }
+
+    fn set(&self, name: &str, fields: Value) -> Result<Changed, ChangeError> {
+        self.book.set(name, fields.as_object().unwrap().clone(), None)
+    }
+
+    /// Whether a use of `key` is allowed, and which rule says so.
+    fn take(&self, key: &str) -> (bool, String) {
+        let desk = self.limiter.desk(Door::Http);
+        let answer = desk.decide_held(&[key.as_bytes()], Op::Take(1), desk.now()).unwrap();
+        (
+            answer.allowed,
+            answer.limits.first().map_or(String::new(), |limit| limit.rule.to_string()),
+        )
+    }
+
+    /// How many uses of `key` are allowed.
+    fn take_all(&self, key: &str) -> usize {
+        (0..100).take_while(|_| self.take(key).0).count()
+    }
+
+    /// The rules in order, those that differ from the file with a star.
+    fn names(&self) -> Vec<String> {
+        let pages = self.book.pages();
+        let name = |entry: &Arc<Entry>| {
+            format!("{}{}", entry.name(), if entry.changed() { "*" } else { "" })
+        };
+        pages.entries.iter().map(name).collect()
+    }
+}
+
+const FILE: &str = "[[rule]]\nname = 'r'\nmatch = 'k*'\nlimit = '2 per hour'\n\
+                    algorithm = 'fixed-window'\n\
+                    [[jarl]]\nservice = 's'\nlisten = '127.0.0.1:0'\nlimit = '3 per hour'\n";
+
+#[test]
+fn counts_live_on_where_algorithm_and_period_do() {
+    let house = House::new(FILE);
+    assert_eq!(house.take_all("k"), 2);
+    house.set("r", json!({"limit": "5 per hour"})).unwrap();
+    assert_eq!(house.take_all("k"), 3);
+    house.set("r", json!({"shadow": true})).unwrap();
+    assert_eq!(house.take_all("k"), 100);
+    house.set("r", json!({"shadow": false, "limit": "5 per day"})).unwrap();
+    assert_eq!(house.take_all("k"), 5);
+}
+
+#[test]
+fn a_split_counts_on_and_what_is_left_with_nothing_refuses() {
+    let house = House::new(FILE);
+    assert_eq!(house.take_all("k"), 2);
+    let set = |fields| house.set("r", fields).map(|changed| changed.entry).unwrap();
+    set(json!({"limit": "10 per hour", "replicas": 2}));
+    assert_eq!(house.take_all("k"), 3);
+    set(json!({"replicas": 3, "replica": 1}));
+    assert_eq!(house.take_all("k"), 0, "five of four were used");
+    let none = set(json!({"limit": "2 per hour", "replica": 3}));
+    assert_eq!(none.now.rule.limits[0].to_string(), "0 per hour");
+    assert_eq!(house.take("k new"), (false, "r".to_owned()));
+    set(json!({"limit": "10 per hour", "replicas": 1, "replica": null}));
+    assert_eq!(house.take_all("k"), 5, "nothing was forgotten on the way");
+}
+
+#[test]
+fn a_reload_takes_changes_back_and_tells() {
+    let house = House::new(FILE);
+    assert_eq!(house.names(), ["r", "jarl:s", "default"]);
+    house.set("r", json!({"limit": "2 per hour"})).unwrap();
+    assert_eq!(house.names(), ["r", "jarl:s", "default"], "that is what the file says");
+    house.set("r", json!({"limit": "5 per hour"})).unwrap();
+    house.set("jarl:s", json!({"limit": "5 per hour", "shared": true})).unwrap();
+    house.set("default", json!({"limit": "1 per hour"})).unwrap();
+    assert_eq!(house.names(), ["r*", "jarl:s*", "default*"]);
+    assert_eq!(house.take_all("elsewhere"), 1);
+    assert_eq!(house.reload(&FILE.replace("2 per hour", "5 per hour")), 2, "the file has one now");
+    assert_eq!(house.names(), ["r", "jarl:s", "default"]);
+    assert_eq!(house.take_all("elsewhere"), 100);
+    assert_eq!(house.reload(FILE), 0);
+}
+
+#[test]
+fn rules_are_added_before_all_others_and_removed_again() {
+    let house = House::new(FILE);
+    let added = house.set("block", json!({"match": "k bad*", "limit": "1 per hour"})).unwrap();
+    assert!(added.created);
+    house.set("newer", json!({"match": "k bad guy", "limit": "1 per hour"})).unwrap();
+    assert_eq!(house.names(), ["newer*", "block*", "r", "jarl:s", "default"]);
+    assert_eq!(house.take("k bad guy").1, "newer");
+    assert_eq!(house.take("k bad girl").1, "block");
+    let again = house.set("block", json!({"match": "k worse"})).unwrap();
+    assert!(!again.created);
+    assert_eq!(house.names(), ["newer*", "block*", "r", "jarl:s", "default"]);
+    assert_eq!((house.take("k bad girl").1, house.take("k worse").1), ("r".into(), "block".into()));
+    house.book.restore("newer", None).unwrap();
+    assert_eq!(house.book.restore("newer", None), Err(ChangeError::Unknown));
+    assert_eq!(house.names(), ["block*", "r", "jarl:s", "default"]);
+    assert_eq!(house.reload(FILE), 1);
+    assert_eq!(house.names(), ["r", "jarl:s", "default"]);
+}
+
+#[test]
+fn a_door_keeps_its_keys_and_what_it_cannot_do() {
+    let house = House::new(FILE);
+    let wrong = |fields| match house.set("jarl:s", fields) {
+        Err(ChangeError::Wrong(wrong)) => wrong.into_iter().map(|wrong| wrong.field).collect(),
+        other => panic!("{other:?}"),
+    };
+    let fields: Vec<String> = wrong(json!({"match": "other"}));
+    assert_eq!(fields, ["match"]);
+    assert_eq!(wrong(json!({"limit": "1 in flight"})), ["limit"]);
+    house.set("jarl:s", json!({"match": "jarl service=s", "limit": "7 per hour"})).unwrap();
+    let pages = house.book.pages();
+    let rule = &pages.find("jarl:s").unwrap().now.rule;
+    assert_eq!(rule.limits[0].algorithm.name(), "jarl", "its own, where none is named");
+    assert_eq!(rule.pattern.literal(), Some(b"jarl service=s".as_slice()));
+}
+
+#[test]
+fn what_is_wrong_or_outdated_changes_nothing() {
+    let house = House::new(FILE);
+    let version = house.book.pages().version;
+    assert!(house.set("r", json!({"limit": "many"})).is_err());
+    assert!(house.set("new", json!({"limit": "1/s"})).is_err());
+    assert_eq!(house.book.pages().version, version);
+    let fields = || json!({"limit": "4 per hour"}).as_object().unwrap().clone();
+    let changed = house.book.set("r", fields(), Some(version)).unwrap();
+    assert_eq!(changed.version, house.book.pages().version);
+    let late = house.book.set("r", fields(), Some(version)).map(|changed| changed.version);
+    assert_eq!(late, Err(ChangeError::Outdated));
+    assert_eq!(house.book.restore("r", Some(version)), Err(ChangeError::Outdated));
+    house.reload(FILE);
+    let late = house.book.set("r", fields(), Some(changed.version)).map(|changed| changed.version);
+    assert_eq!(late, Err(ChangeError::Outdated), "a reload in between is seen");
+    house.book.restore("r", None).unwrap();
+    assert_eq!(house.names(), ["r", "jarl:s", "default"]);
+}
+
+#[test]
+fn the_number_of_added_rules_is_bounded() {
+    let house = House::new(FILE);
+    let add = |n: usize| house.set(&format!("n{n}"), json!({"match": "x", "limit": "1/s"}));
+    for n in 0..ADDED_MAX {
+        add(n).unwrap();
+    }
+    assert_eq!(add(ADDED_MAX).map(|changed| changed.version), Err(ChangeError::TooMany));
+    add(0).unwrap();
+    house.book.restore("n0", None).unwrap();
+    add(ADDED_MAX).unwrap();
+}
+
+#[test]
+fn changes_and_reloads_do_not_lose_each_other() {
+    let house = House::new("");
+    let last_reload = thread::scope(|scope| {
+        for thread in 0..4 {
+            let house = &house;
+            scope.spawn(move || {
+                for n in 0..20 {
+                    let name = format!("{thread}-{n}");
+                    house.set(&name, json!({"match": name, "limit": "1 per hour"})).unwrap();
+                }
+            });
+        }
+        let reloading = scope.spawn(|| (0..20).map(|_| house.reload("")).sum::<usize>());
+        reloading.join().unwrap()
+    });
+    // Whatever was set was either taken back by a reload, which told, or is in force.
+    let standing = house.book.pages().entries.len() - 1;
+    assert_eq!(last_reload + standing, 80);
+    let pages = house.book.pages();
+    assert_eq!(house.limiter.rules().rules().len(), standing, "the limiter has the same");
+    for entry in &pages.entries[..standing] {
+        assert_eq!(house.take(entry.name()).1, entry.name());
+    }
+}
