@@ -1,10 +1,12 @@
 //! Drives the real program: every test spawns the binary on free ports and talks to it.
 
+mod balancer;
 mod cli;
 mod http;
 mod jarl;
 mod program;
 mod reload;
+mod replicas;
 mod rules;
 mod serve;
 mod snapshot;

@@ -1,0 +1,78 @@
+//! A limit split among replicas behind a real balancer: together they never allow more than it.
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::thread;
+
+use serde_json::json;
+
+use crate::balancer::Balancer;
+use crate::http::send_to;
+use crate::program::Program;
+
+const JSON: &str = "Host: localhost\r\nContent-Type: application/json\r\n";
+
+/// The period is longer than any test, and its window begins with the first use.
+fn replica(number: Option<usize>) -> Program {
+    let number = number.map_or(String::new(), |number| format!("replica = {number}\n"));
+    Program::serve(&format!(
+        "[[rule]]\nname = 'r'\nmatch = 'k'\nlimit = '100 per day'\nalgorithm = 'sliding-log'\n\
+         replicas = 3\n{number}[http]\nlisten = '127.0.0.1:0'\n"
+    ))
+}
+
+/// Asks `times` times through the balancer, from several clients at once; returns how often a use
+/// was allowed.
+fn ask(balancer: &Balancer, times: usize) -> usize {
+    let (left, allowed) = (AtomicUsize::new(times), AtomicUsize::new(0));
+    let client = || {
+        let next = |left: usize| left.checked_sub(1);
+        while left.fetch_update(Relaxed, Relaxed, next).is_ok() {
+            let reply = send_to(balancer.address(), "POST", "/v1/check", JSON, r#"{"key":"k"}"#);
+            match reply.status {
+                200 => drop(allowed.fetch_add(1, Relaxed)),
+                429 => {}
+                other => panic!("{other}: {}", reply.body),
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(client);
+        }
+    });
+    allowed.into_inner()
+}
+
+fn addresses(replicas: &[Program]) -> Vec<std::net::SocketAddr> {
+    replicas.iter().map(|program| program.address("http")).collect()
+}
+
+#[test]
+fn replicas_that_know_their_number_allow_the_whole_and_no_more() {
+    let replicas = [1, 2, 3].map(|number| replica(Some(number)));
+    let balancer = Balancer::start(&addresses(&replicas));
+    assert_eq!(ask(&balancer, 300), 100);
+    assert_eq!(ask(&balancer, 30), 0);
+    // Told one after the other, while all of them serve.
+    for program in &replicas {
+        let body = json!({"limit": "200 per day"}).to_string();
+        let reply = send_to(program.address("http"), "PUT", "/v1/rules/r", JSON, &body);
+        assert_eq!(reply.status, 200, "{}", reply.body);
+    }
+    assert_eq!(ask(&balancer, 600), 100, "what was used is still counted");
+}
+
+#[test]
+fn replicas_that_do_not_know_it_leave_the_rest_unused() {
+    let replicas = [None; 3].map(replica);
+    let balancer = Balancer::start(&addresses(&replicas));
+    assert_eq!(ask(&balancer, 300), 99);
+    // One goes away: the balancer is told, and then the others.
+    let balancer = Balancer::start(&addresses(&replicas[..2]));
+    for program in &replicas[..2] {
+        let body = r#"{"replicas":2}"#;
+        let reply = send_to(program.address("http"), "PUT", "/v1/rules/r", JSON, body);
+        assert_eq!(reply.json()["in_force"], json!(["50 per day"]));
+    }
+    assert_eq!(ask(&balancer, 300), 34);
+}
