@@ -9,7 +9,7 @@
 //! - `table`, `budget`: what both are kept in, and the bytes that they share
 //! - [`uses`]: uses in flight that somebody will give back
 //! - [`waiting`]: holds requests until they may go
-//! - [`metrics`]: what is counted
+//! - [`metrics`]: what is counted; [`proxies`]: what proxies measure
 //! - [`clock`]: the only room that reads a clock
 //! - [`config`]: the file, read and checked whole
 //! - [`reload`]: a changed file, found and put into effect
@@ -27,6 +27,7 @@ pub mod doors;
 pub mod limiter;
 pub mod logs;
 pub mod metrics;
+pub mod proxies;
 pub mod records;
 pub mod reload;
 pub mod rulebook;

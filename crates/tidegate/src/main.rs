@@ -6,6 +6,8 @@ use clap::Parser as _;
 use tidegate::cli::{self, Cli};
 
 fn main() -> ExitCode {
+    // One for the whole process, whoever speaks TLS in it. Only the first call takes effect.
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let cli = match Cli::try_parse_from(cli::words(std::env::args_os())) {
         Ok(cli) => cli,
         Err(error) => {

@@ -1,9 +1,10 @@
-//! The sign on a door that says: no more, finish what you have.
+//! The sign on a door that says: no more, finish what you have, and how long that may take.
 //!
 //! Threads look at it between batches; tasks wait for it. Nothing else belongs here.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 
@@ -16,6 +17,8 @@ pub struct Shutdown {
 #[derive(Debug, Default)]
 struct Inner {
     set: AtomicBool,
+    /// In milliseconds and one more; 0 if nobody said.
+    grace_ms: AtomicU64,
     waiting: Notify,
 }
 
@@ -30,6 +33,20 @@ impl Shutdown {
     pub fn set(&self) {
         self.inner.set.store(true, Ordering::Release);
         self.inner.waiting.notify_waiters();
+    }
+
+    /// As [`Self::set`], and says how long there is to finish.
+    pub fn set_within(&self, grace: Duration) {
+        let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX).saturating_add(1);
+        self.inner.grace_ms.store(grace_ms, Ordering::Release);
+        self.set();
+    }
+
+    /// How long there is to finish, if that was said.
+    #[must_use]
+    pub fn grace(&self) -> Option<Duration> {
+        let grace_ms = self.inner.grace_ms.load(Ordering::Acquire);
+        grace_ms.checked_sub(1).map(Duration::from_millis)
     }
 
     /// Whether the flag is raised. Cheap: one load.

@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 use super::draft::Draft;
 use super::rule::{DefaultTable, RuleTable};
 use super::units::{Size, Span};
-use crate::doors::{DoorConfig, http, jarl, text, throttr};
+use crate::doors::{DoorConfig, http, jarl, proxy, text, throttr};
 use crate::records;
 use crate::server;
 use crate::stores::memory;
@@ -36,6 +36,9 @@ pub struct File {
     /// How long to wait before a call, over TCP: one table for each service. Absent: closed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub jarl: Vec<jarl::Config>,
+    /// Proxies that hold requests until their limit lets them go, one table each. Absent: closed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub proxy: Vec<proxy::Config>,
     /// The JSON API, /metrics, /healthz and /readyz. Absent: closed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub http: Option<http::Config>,
@@ -57,17 +60,19 @@ impl File {
         let text = self.text.clone().map(DoorConfig::Text);
         let throttr = self.throttr.iter().cloned().map(DoorConfig::Throttr);
         let jarl = self.jarl.iter().cloned().map(DoorConfig::Jarl);
+        let proxy = self.proxy.iter().cloned().map(|proxy| DoorConfig::Proxy(Box::new(proxy)));
         let http = self.http.clone().map(DoorConfig::Http);
-        text.into_iter().chain(throttr).chain(jarl).chain(http).collect()
+        text.into_iter().chain(throttr).chain(jarl).chain(proxy).chain(http).collect()
     }
 
     /// Every rule in order: those of the file, those that doors with a limit of their own add
     /// behind them, and the default.
     pub(super) fn drafts(&self) -> Vec<Draft> {
         let rules = self.rules.iter().filter_map(Draft::of_rule);
-        let doors = self.jarl.iter().map(jarl::Config::own_rule);
+        let jarl = self.jarl.iter().map(jarl::Config::own_rule);
+        let proxy = self.proxy.iter().map(proxy::Config::own_rule);
         let default = Draft::of_default(self.default.as_ref());
-        rules.chain(doors).chain([default]).collect()
+        rules.chain(jarl).chain(proxy).chain([default]).collect()
     }
 }
 

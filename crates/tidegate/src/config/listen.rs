@@ -163,6 +163,11 @@ impl Allow {
         self.0.is_empty() || self.0.iter().any(|network| network.contains(address))
     }
 
+    /// Reads a list that may be empty: for settings where that means nobody.
+    pub(crate) fn nobody_or<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Vec::<Network>::deserialize(deserializer).map(Self)
+    }
+
     /// Whether nobody is kept out.
     #[must_use]
     pub fn is_open(&self) -> bool {

@@ -142,6 +142,9 @@ impl Config {
         for (config, written) in file.jarl.iter_mut().zip(written.by_ref()) {
             config.fill_in(&written.whole);
         }
+        for (config, written) in file.proxy.iter_mut().zip(written.by_ref()) {
+            config.fill_in(&written.whole);
+        }
         let DefaultTable(default) = file.default.get_or_insert_with(DefaultTable::none);
         if let Some(written) = self.written.last() {
             default.fill_in(&written.whole);
@@ -155,7 +158,7 @@ fn check_whole(file: &File, problems: &mut Vec<Problem>) {
     let doors = file.doors();
     if doors.is_empty() {
         // Also what a file looks like that is just being written.
-        let remedy = "add the table of one: [text], [[throttr]], [[jarl]] or [http]";
+        let remedy = "add the table of one: [text], [[throttr]], [[jarl]], [[proxy]] or [http]";
         problems.push(Problem::new(0..0, "no door is open", remedy));
     }
 }

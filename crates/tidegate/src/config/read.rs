@@ -32,6 +32,7 @@ pub(super) fn file(text: &str, problems: &mut Vec<Problem>) -> File {
         text: tables.one("text"),
         throttr: tables.list("throttr"),
         jarl: tables.list("jarl"),
+        proxy: tables.list("proxy"),
         http: tables.one("http"),
         store: tables.one("store").unwrap_or_default(),
         memory: tables.one("memory").unwrap_or_default(),
@@ -162,6 +163,8 @@ pub(super) fn missing(span: Range<usize>, name: &str) -> Problem {
     let remedy = match name {
         "match" => "say which keys it is for: match = \"ws ip=*\"",
         "service" => "name what callers wait for: service = \"PaymentGateway\"",
+        "name" => "give the proxy a name: name = \"api\"",
+        "upstream" => "say where requests go: upstream = \"http://127.0.0.1:3000\"",
         "listen" => "say where: listen = \"127.0.0.1:1234\"",
         "limit" => "add a limit: limit = \"22 per 20s\", or limit = \"none\"",
         _ => "see the commented example: tidegate config example",

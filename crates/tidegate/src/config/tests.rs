@@ -43,8 +43,9 @@ fn unknown_names_are_told_with_the_nearest_known_one() {
 
 #[test]
 fn doors_of_later_versions_are_told_apart_from_slips() {
-    for door in ["smockron", "proxy", "grpc", "resp"] {
-        let remedy = "remove the table; the doors are [text], [[throttr]], [[jarl]] and [http]";
+    for door in ["smockron", "grpc", "resp"] {
+        let remedy =
+            "remove the table; the doors are [text], [[throttr]], [[jarl]], [[proxy]] and [http]";
         let line =
             format!("t:1:2: this version of Tidegate does not have the door \"{door}\"; {remedy}");
         check(&format!("[{door}]\nlisten = '127.0.0.1:1'"), &[&line]);
@@ -373,6 +374,73 @@ fn jarl_tables_are_checked() {
         &format!("{jarl}limit = '10000001 per 1s'"),
         &["t:4:10: `jarl` would have to remember 10000001 uses; \
            `jarl` holds at most 10000000; `gcra` has no such bound"],
+    );
+}
+
+#[test]
+fn proxies_have_rules_of_their_own_behind_the_others() {
+    let proxy = |name: &str, more: &str| {
+        let place = "listen = '127.0.0.1:0'\nupstream = 'http://127.0.0.1:3000'";
+        format!("[[proxy]]\nname = '{name}'\n{place}\n{more}\n")
+    };
+    let rule = "[[rule]]\nmatch = 'api path=/special'\nlimit = '1/s'\n";
+    let jarl = "[[jarl]]\nservice = 'a'\nlisten = '127.0.0.1:0'\nlimit = '3 per 2s'\n";
+    let text = proxy("api", "")
+        + &proxy("my *", "limit = ['5 in flight', '7 per 2s']\nalgorithm = 'gcra'")
+        + &proxy("my other", "limit = '4 in flight per minute'")
+        + rule
+        + jarl;
+    let config = parse(&text);
+    let found = |key: &[u8]| {
+        let rule = &config.rules.rules()[config.rules.find(key).unwrap()];
+        format!(
+            "{} {}",
+            rule.name,
+            rule.limits.iter().map(|l| l.algorithm.name()).collect::<String>()
+        )
+    };
+    assert_eq!(found(b"api path=/special"), "api path=/special gcra");
+    assert_eq!(found(b"api path=/a"), "proxy:api fixed-window");
+    assert_eq!(found(b"my%20* path=/a"), "proxy:my * in-flightgcra");
+    assert_eq!(found(b"my%20other path=/a"), "proxy:my other in-flight");
+    assert!(config.rules.find(b"my%20x path=/a").is_none(), "a star in a name is only a star");
+    assert_eq!(found(b"jarl service=a"), "jarl:a jarl");
+    let again = Config::parse("shown", &config.show().unwrap()).unwrap_or_else(|w| panic!("{w}"));
+    assert_eq!(again.rules.rules(), config.rules.rules());
+    assert_eq!(again.file.doors(), config.file.doors());
+}
+
+#[test]
+fn proxy_tables_are_checked() {
+    let proxy = "[[proxy]]\nname = 'a'\nlisten = '127.0.0.1:0'\nupstream = 'http://a'\n";
+    check(
+        &format!("{proxy}{proxy}"),
+        &["t:6:8: another rule, in line 2, already has the name \"proxy:a\"; \
+           give each rule a name of its own"],
+    );
+    check(
+        &format!("{proxy}key = 'path={{pth}}'\nmax_waiters = 0\nhead_timeout = '1ms'"),
+        &[
+            "t:5:7: \"{pth}\" is not known in keys; \
+             known here: {path}, {prefix:2}, {client}, {method}, {header:NAME}",
+            "t:6:15: 0 is out of bounds; write a whole number from 1 to 1000000",
+            "t:7:16: too short; write a span of at least \"100ms\"",
+        ],
+    );
+    check(
+        &format!("{proxy}on_limit = 'drop'\ntls = {{ cert = 'a' }}"),
+        &[
+            "t:5:12: \"drop\" is not known here; known here: wait, reject",
+            "t:6:7: `key` is missing here; see the commented example: tidegate config example",
+        ],
+    );
+    check(
+        "[[proxy]]\nname = ''\nlisten = '127.0.0.1:0'",
+        &[
+            "t:1:1: `upstream` is missing here; \
+             say where requests go: upstream = \"http://127.0.0.1:3000\"",
+            "t:2:8: a proxy must have a name; write a readable name of 1 to 250 bytes",
+        ],
     );
 }
 

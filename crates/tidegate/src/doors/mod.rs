@@ -8,6 +8,7 @@
 
 pub mod http;
 pub mod jarl;
+pub mod proxy;
 pub(crate) mod tcp;
 pub mod text;
 pub mod throttr;
@@ -23,6 +24,7 @@ use crate::clock::Clock;
 use crate::config::listen::{Address, Allow, Listen};
 use crate::limiter::Limiter;
 use crate::metrics::{Door, Metrics};
+use crate::proxies::Proxies;
 use crate::records::Records;
 use crate::rulebook::Rulebook;
 pub use crate::shutdown::Shutdown;
@@ -46,6 +48,8 @@ pub struct Gate {
     pub uses: Arc<Uses>,
     /// Where requests are held until they may go.
     pub waiting: Arc<Waiting>,
+    /// What the proxies measure.
+    pub proxies: Arc<Proxies>,
     /// What the loops of all Throttr listeners share.
     pub throttr: Arc<throttr::Hall>,
     /// What the process tells about itself.
@@ -65,6 +69,8 @@ pub enum DoorConfig {
     Throttr(throttr::Config),
     /// Seed 003's delays.
     Jarl(jarl::Config),
+    /// Seed 001's proxy.
+    Proxy(Box<proxy::Config>),
     /// The JSON API, `/metrics`, `/healthz` and `/readyz`.
     Http(http::Config),
 }
@@ -77,6 +83,7 @@ impl DoorConfig {
             DoorConfig::Text(_) => Door::Text,
             DoorConfig::Throttr(_) => Door::Throttr,
             DoorConfig::Jarl(_) => Door::Jarl,
+            DoorConfig::Proxy(_) => Door::Proxy,
             DoorConfig::Http(_) => Door::Http,
         }
     }
@@ -89,6 +96,7 @@ impl DoorConfig {
             DoorConfig::Text(config) => ip(&config.listen),
             DoorConfig::Throttr(config) => config.addresses(),
             DoorConfig::Jarl(config) => ip(&config.listen),
+            DoorConfig::Proxy(config) => ip(&config.listen),
             DoorConfig::Http(config) => ip(&config.listen),
         }
     }
@@ -106,6 +114,7 @@ impl DoorConfig {
             DoorConfig::Text(config) => &config.allow,
             DoorConfig::Throttr(config) => &config.allow,
             DoorConfig::Jarl(config) => &config.allow,
+            DoorConfig::Proxy(config) => &config.allow,
             DoorConfig::Http(config) => &config.allow,
         }
     }
@@ -119,6 +128,7 @@ impl DoorConfig {
         match (self, other) {
             (DoorConfig::Throttr(ours), DoorConfig::Throttr(theirs)) => ours.same_door(theirs),
             (DoorConfig::Jarl(ours), DoorConfig::Jarl(theirs)) => ours.same_door(theirs),
+            (DoorConfig::Proxy(ours), DoorConfig::Proxy(theirs)) => ours.same_door(theirs),
             _ => self.door() == other.door() && self.addresses() == other.addresses(),
         }
     }
@@ -129,6 +139,7 @@ impl DoorConfig {
             DoorConfig::Text(config) => Bound::Text(text::bind(config)?),
             DoorConfig::Throttr(config) => Bound::Throttr(throttr::bind(config)?),
             DoorConfig::Jarl(config) => Bound::Jarl(jarl::bind(config)?),
+            DoorConfig::Proxy(config) => Bound::Proxy(Box::new(proxy::bind(config)?)),
             DoorConfig::Http(config) => Bound::Http(http::bind(config)?),
         })
     }
@@ -142,6 +153,8 @@ pub enum Bound {
     Throttr(throttr::Bound),
     /// Seed 003's delays.
     Jarl(jarl::Bound),
+    /// Seed 001's proxy.
+    Proxy(Box<proxy::Bound>),
     /// The JSON API.
     Http(http::Bound),
 }
@@ -154,6 +167,7 @@ impl Bound {
             Bound::Text(bound) => bound.addresses().into_iter().map(Address::Ip).collect(),
             Bound::Throttr(bound) => bound.addresses(),
             Bound::Jarl(bound) => bound.addresses().into_iter().map(Address::Ip).collect(),
+            Bound::Proxy(bound) => bound.addresses().into_iter().map(Address::Ip).collect(),
             Bound::Http(bound) => bound.addresses().into_iter().map(Address::Ip).collect(),
         }
     }
@@ -165,6 +179,7 @@ impl Bound {
             Bound::Text(bound) => bound.serve(gate),
             Bound::Throttr(bound) => bound.serve(gate),
             Bound::Jarl(bound) => bound.serve(gate),
+            Bound::Proxy(bound) => bound.serve(gate),
             Bound::Http(bound) => bound.serve(gate),
         }
     }
@@ -175,19 +190,33 @@ impl Bound {
 pub struct Serving {
     threads: Vec<thread::JoinHandle<()>>,
     tasks: Vec<tokio::task::JoinHandle<()>>,
+    released: Option<Shutdown>,
 }
 
 impl Serving {
     /// A door of loops on threads of their own.
     #[must_use]
     pub fn threads(threads: Vec<thread::JoinHandle<()>>) -> Self {
-        Self { threads, tasks: Vec::new() }
+        Self { threads, ..Self::default() }
     }
 
     /// A door of tasks on the process' runtime.
     #[must_use]
     pub fn tasks(tasks: Vec<tokio::task::JoinHandle<()>>) -> Self {
-        Self { threads: Vec::new(), tasks }
+        Self { tasks, ..Self::default() }
+    }
+
+    /// For a door that gives its addresses up long before it has drained: `released` is raised
+    /// when it has.
+    #[must_use]
+    pub fn releasing(self, released: Shutdown) -> Self {
+        Self { released: Some(released), ..self }
+    }
+
+    /// What is raised when the addresses are free, if that comes before the end.
+    #[must_use]
+    pub fn released(&self) -> Option<Shutdown> {
+        self.released.clone()
     }
 
     /// Waits until the door has drained; its [`Shutdown`] must have been set.

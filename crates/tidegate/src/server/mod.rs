@@ -28,6 +28,7 @@ use crate::doors::{Gate, Shutdown, throttr};
 use crate::limiter::Limiter;
 use crate::logs::{LogFormat, Logs};
 use crate::metrics::{Door, Metrics};
+use crate::proxies::Proxies;
 use crate::records::Records;
 use crate::reload::{Reloader, Watch};
 use crate::rulebook::Rulebook;
@@ -171,11 +172,14 @@ impl Server {
         let shutdown = Shutdown::new();
         let throttr = throttr::Hall::new(clock.clone());
         metrics.register(throttr.clone().collector());
+        let proxies = Proxies::new();
+        metrics.register(proxies.clone().collector());
         let gate = Gate {
             limiter: limiter.clone(),
             rulebook: rulebook.clone(),
             records: records.clone(),
             throttr,
+            proxies,
             clock,
             metrics: metrics.clone(),
             uses: uses.clone(),

@@ -76,7 +76,7 @@ impl OpenDoors {
             && leaving.iter().any(|door| arriving.iter().any(|config| door.blocks(config)))
         {
             // What leaves makes room first; if that does not help, it is put back below.
-            close(&mut leaving, grace).await;
+            close(&mut leaving, grace, &mut self.draining).await;
             bound = bind_all(&arriving);
         }
         let bound = match bound {
@@ -90,7 +90,7 @@ impl OpenDoors {
         commit();
         self.settle(wanted, staying, bound);
         for door in leaving {
-            door.shutdown.set();
+            door.shutdown.set_within(grace);
             self.draining.spawn(door.serving.join());
         }
         Ok(())
@@ -148,7 +148,7 @@ impl OpenDoors {
     /// Tells every door to stop and waits until they have drained; `false` if time ran out.
     pub(super) async fn stop(mut self, grace: Duration) -> bool {
         for door in &self.open {
-            door.shutdown.set();
+            door.shutdown.set_within(grace);
         }
         for door in self.open {
             self.draining.spawn(door.serving.join());
@@ -181,13 +181,21 @@ impl BindError {
 }
 
 /// Closes doors and waits until their sockets are free, but not for ever.
-async fn close(doors: &mut [OpenDoor], grace: Duration) {
+async fn close(doors: &mut [OpenDoor], grace: Duration, draining: &mut JoinSet<()>) {
     for door in doors.iter() {
-        door.shutdown.set();
+        door.shutdown.set_within(grace);
     }
     for door in doors {
         let serving = std::mem::take(&mut door.serving);
-        if timeout(grace, serving.join()).await.is_err() {
+        let free = match serving.released() {
+            Some(released) => {
+                // What it is at may take as long as it may at any other close.
+                draining.spawn(serving.join());
+                timeout(grace, released.wait()).await
+            }
+            None => timeout(grace, serving.join()).await,
+        };
+        if free.is_err() {
             tracing::warn!(door = door.config.door().name(), "a door takes long to close");
         }
     }

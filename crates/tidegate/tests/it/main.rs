@@ -5,6 +5,7 @@ mod cli;
 mod http;
 mod jarl;
 mod program;
+mod proxy;
 mod reload;
 mod replicas;
 mod rules;

@@ -1,4 +1,4 @@
-//! `/healthz`, `/readyz` and `/metrics`: what watches the server asks.
+//! `/healthz`, `/readyz`, `/metrics` and `/v1/proxies`: what watches the server asks.
 
 use std::sync::Arc;
 
@@ -10,9 +10,15 @@ use serde::Serialize;
 
 use super::json::respond;
 use super::router::Context;
+use crate::proxies::ProxySummary;
 
 /// What the metrics are encoded as.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+#[derive(Serialize)]
+struct ProxiesJson {
+    proxies: Vec<ProxySummary>,
+}
 
 #[derive(Serialize)]
 struct ReadyJson<'a> {
@@ -41,4 +47,10 @@ pub(super) async fn metrics(State(context): State<Arc<Context>>) -> Response {
     let text =
         context.gate.metrics.encode(context.gate.limiter.size(), context.gate.records.size());
     ([(CONTENT_TYPE, OPENMETRICS), (CACHE_CONTROL, "no-store")], text).into_response()
+}
+
+/// What each proxy has measured: overhead and waits with their quantiles, answers and failures.
+pub(super) async fn proxies(State(context): State<Arc<Context>>) -> Response {
+    let proxies = context.gate.proxies.summaries();
+    respond(StatusCode::OK, &ProxiesJson { proxies })
 }

@@ -64,6 +64,7 @@ pub(super) fn router(context: Arc<Context>) -> Router {
         .route("/v1/records/", record.clone())
         .route("/v1/records/{*key}", record)
         .route("/v1/top", get(keys::top))
+        .route("/v1/proxies", get(health::proxies))
         .merge(rules)
         .fallback(unknown_path)
         .method_not_allowed_fallback(unknown_method)

@@ -78,6 +78,7 @@ impl House {
         admin.set_ready(true);
         let gate = Gate {
             uses: Arc::new(Uses::new(limiter.desk(Door::Http))),
+            proxies: crate::proxies::Proxies::new(),
             waiting: Waiting::before(&limiter),
             records: Records::beside(&limiter, 4),
             rulebook: Rulebook::new(limiter.clone()),

@@ -1,0 +1,322 @@
+//! Bodies on their way through: what a client sends, and what it is sent.
+//!
+//! Nothing is gathered here but the little that a request may bring along while it waits. What
+//! must happen once a request is over hangs on the body of its answer, and happens when that is
+//! dropped, however it ended.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
+
+use super::finish::Finish;
+use super::streams::Pulse;
+use super::ticks::{Deadline, Tick, Ticks};
+use crate::proxies::UpstreamError;
+
+/// Why a body ends before its end.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Broken {
+    /// The other side broke off, or sent nonsense.
+    #[error(transparent)]
+    Hyper(#[from] hyper::Error),
+    /// It stood still for too long.
+    #[error("the body stood still for too long")]
+    Slow,
+    /// It is longer than it may be.
+    #[error("the body is too long")]
+    TooLong,
+}
+
+/// How far a request's body has come on its way to the upstream.
+pub(super) struct Progress {
+    last: Cell<Tick>,
+    done: Cell<bool>,
+    fault: Cell<Option<Fault>>,
+}
+
+/// What a client may do wrong with a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// It broke off, or sent nonsense.
+    Broken,
+    /// It sent more than it may.
+    TooLong,
+}
+
+impl Progress {
+    /// When the upstream last took a part of it.
+    pub(super) fn last(&self) -> Tick {
+        self.last.get()
+    }
+
+    /// Whether the upstream has all of it.
+    pub(super) fn done(&self) -> bool {
+        self.done.get()
+    }
+
+    /// Whether it is the client's fault that it did not come through.
+    pub(super) fn fault(&self) -> Option<Fault> {
+        self.fault.get()
+    }
+}
+
+/// What a request has brought along before it was its turn.
+#[derive(Default)]
+pub(super) struct Early {
+    frames: VecDeque<Frame<Bytes>>,
+    bytes: u64,
+}
+
+impl Early {
+    pub(super) fn push(&mut self, frame: Frame<Bytes>) {
+        self.bytes += frame.data_ref().map_or(0, |data| data.len() as u64);
+        self.frames.push_back(frame);
+    }
+
+    /// Bytes that are held.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+/// The body of a request on its way to the upstream.
+pub(super) struct Upload {
+    early: Early,
+    rest: Option<Rest>,
+}
+
+struct Rest {
+    incoming: Incoming,
+    progress: Rc<Progress>,
+    pulse: Rc<Pulse>,
+    ticks: Rc<Ticks>,
+    /// How many bytes more there may be.
+    left: Option<u64>,
+}
+
+impl Upload {
+    /// No body.
+    pub(super) fn none() -> Self {
+        Self { early: Early::default(), rest: None }
+    }
+
+    /// The body of a request; nothing to watch if it is over already.
+    pub(super) fn new(
+        early: Early,
+        incoming: Incoming,
+        pulse: &Rc<Pulse>,
+        ticks: &Rc<Ticks>,
+        max: Option<u64>,
+    ) -> (Self, Option<Rc<Progress>>) {
+        if early.frames.is_empty() && incoming.is_end_stream() {
+            return (Self::none(), None);
+        }
+        let progress = Rc::new(Progress {
+            last: Cell::new(ticks.now()),
+            done: Cell::new(false),
+            fault: Cell::new(None),
+        });
+        let rest = Rest {
+            incoming,
+            progress: progress.clone(),
+            pulse: pulse.clone(),
+            ticks: ticks.clone(),
+            left: max.map(|max| max.saturating_sub(early.bytes)),
+        };
+        (Self { early, rest: Some(rest) }, Some(progress))
+    }
+
+    /// Whether there is nothing to send.
+    pub(super) fn is_none(&self) -> bool {
+        self.rest.is_none()
+    }
+}
+
+impl Rest {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        let polled = Pin::new(&mut self.incoming).poll_frame(context);
+        self.pulse.want_body(polled.is_pending());
+        match &polled {
+            Poll::Pending => {}
+            Poll::Ready(None) => self.progress.done.set(true),
+            Poll::Ready(Some(Err(_))) => self.progress.fault.set(Some(Fault::Broken)),
+            Poll::Ready(Some(Ok(frame))) => {
+                self.progress.last.set(self.ticks.now());
+                let bytes = frame.data_ref().map_or(0, |data| data.len() as u64);
+                if let Some(left) = &mut self.left {
+                    let Some(after) = left.checked_sub(bytes) else {
+                        self.progress.fault.set(Some(Fault::TooLong));
+                        return Poll::Ready(Some(Err(Broken::TooLong)));
+                    };
+                    *left = after;
+                }
+            }
+        }
+        // A body of known length is not polled again once it has all come.
+        if self.incoming.is_end_stream() {
+            self.progress.done.set(true);
+        }
+        polled.map_err(Broken::from)
+    }
+}
+
+impl Drop for Rest {
+    fn drop(&mut self) {
+        self.pulse.want_body(false);
+    }
+}
+
+impl Body for Upload {
+    type Data = Bytes;
+    type Error = Broken;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        if let Some(frame) = self.early.frames.pop_front() {
+            self.early.bytes -= frame.data_ref().map_or(0, |data| data.len() as u64);
+            if let Some(rest) = &self.rest {
+                let all = self.early.frames.is_empty() && rest.incoming.is_end_stream();
+                rest.progress.done.set(all);
+            }
+            return Poll::Ready(Some(Ok(frame)));
+        }
+        match &mut self.rest {
+            Some(rest) => rest.poll(context),
+            None => Poll::Ready(None),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        let rest = self.rest.as_ref().is_none_or(|rest| rest.incoming.is_end_stream());
+        self.early.frames.is_empty() && rest
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let rest = self.rest.as_ref().map(|rest| rest.incoming.size_hint());
+        match rest.map_or(Some(0), |hint| hint.exact()) {
+            Some(rest) => SizeHint::with_exact(rest + self.early.bytes),
+            None => SizeHint::default(),
+        }
+    }
+}
+
+/// The body of an answer.
+pub(super) struct Reply {
+    content: Content,
+    finish: Option<Finish>,
+}
+
+enum Content {
+    /// Our own words.
+    Whole(Option<Bytes>),
+    /// The upstream's.
+    Relay { incoming: Incoming, deadline: Deadline, patience: Tick, ended: bool },
+}
+
+impl Reply {
+    /// A few words of our own.
+    pub(super) fn whole(bytes: Bytes) -> Self {
+        Self { content: Content::Whole(Some(bytes).filter(|b| !b.is_empty())), finish: None }
+    }
+
+    /// What the upstream says, for as long as it does not stand still for longer than `patience`.
+    pub(super) fn relay(incoming: Incoming, deadline: Deadline, patience: Tick) -> Self {
+        deadline.clear();
+        let ended = incoming.is_end_stream();
+        Self { content: Content::Relay { incoming, deadline, patience, ended }, finish: None }
+    }
+
+    /// Hangs on it what must happen when it is over.
+    pub(super) fn finishing(mut self, finish: Finish) -> Self {
+        self.finish = Some(finish);
+        self
+    }
+}
+
+impl Body for Reply {
+    type Data = Bytes;
+    type Error = Broken;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        let this = self.get_mut();
+        let (incoming, deadline, patience, ended) = match &mut this.content {
+            Content::Whole(bytes) => {
+                return Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes))));
+            }
+            Content::Relay { incoming, deadline, patience, ended } => {
+                (incoming, deadline, patience, ended)
+            }
+        };
+        let polled = Pin::new(incoming).poll_frame(context);
+        let failed = |finish: &mut Option<Finish>| {
+            if let Some(finish) = finish {
+                finish.failed(UpstreamError::Body);
+            }
+        };
+        match polled {
+            Poll::Pending => {
+                // Set when the wait begins, and left alone until it ends.
+                deadline.no_later(*patience);
+                if deadline.poll(context).is_ready() {
+                    failed(&mut this.finish);
+                    return Poll::Ready(Some(Err(Broken::Slow)));
+                }
+                Poll::Pending
+            }
+            Poll::Ready(Some(Ok(frame))) => {
+                deadline.clear();
+                if let (Some(finish), Some(data)) = (&mut this.finish, frame.data_ref()) {
+                    finish.sent(data.len());
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Poll::Ready(Some(Err(error))) => {
+                failed(&mut this.finish);
+                Poll::Ready(Some(Err(error.into())))
+            }
+            Poll::Ready(None) => {
+                *ended = true;
+                Poll::Ready(None)
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.content {
+            Content::Whole(bytes) => bytes.is_none(),
+            Content::Relay { incoming, .. } => incoming.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.content {
+            Content::Whole(bytes) => {
+                SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
+            }
+            Content::Relay { incoming, .. } => incoming.size_hint(),
+        }
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        let Some(mut finish) = self.finish.take() else { return };
+        match &self.content {
+            Content::Whole(_) => finish.whole(),
+            // A body of known length is not polled again once it has all come.
+            Content::Relay { incoming, ended, .. } if *ended || incoming.is_end_stream() => {
+                finish.whole();
+            }
+            Content::Relay { .. } => {}
+        }
+    }
+}

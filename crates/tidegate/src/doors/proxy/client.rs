@@ -1,0 +1,27 @@
+//! One connected client, as its requests see it.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use super::floor::Floor;
+use super::headers::Introduction;
+use super::streams::{Pulse, Socket};
+use super::tunnel::Tunnel;
+
+/// What all requests of a connection share.
+pub(super) struct Client {
+    pub(super) floor: Rc<Floor>,
+    pub(super) pulse: Rc<Pulse>,
+    pub(super) introduction: RefCell<Introduction>,
+    /// What the connection goes on as once its answer is sent.
+    pub(super) tunnel: Cell<Option<Tunnel>>,
+    /// Absent where streams are shared: there, leaving is told by the protocol.
+    pub(super) socket: Option<Rc<RefCell<Socket>>>,
+}
+
+impl Client {
+    /// Whether the client has closed its side, even if there is something left to read.
+    pub(super) fn left(&self) -> bool {
+        self.socket.as_ref().is_some_and(|socket| socket.borrow().left())
+    }
+}

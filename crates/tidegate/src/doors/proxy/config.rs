@@ -1,0 +1,344 @@
+//! The `[[proxy]]` tables, and the rule that each of them makes.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize, de};
+use tidegate_core::Limit;
+use tidegate_core::key::{KEY_BYTES_MAX, KeyBuilder};
+use tidegate_core::limit::AlgorithmName;
+use tidegate_core::rules::Pattern;
+use toml::Spanned;
+
+use super::target::Target;
+use super::template::Template;
+use crate::config::draft::{Draft, Place};
+use crate::config::limits::{self, AlgorithmWord};
+use crate::config::listen::{Allow, Listen};
+use crate::config::rule::{NAME_BYTES_MAX, RuleTable, Texts, TextsSchema};
+use crate::config::units::{Size, Span};
+
+/// What the name of a proxy's own rule begins with.
+const RULE_PREFIX: &str = "proxy:";
+/// The longest name of a proxy: with the prefix it is the name of a rule.
+const PROXY_BYTES_MAX: usize = NAME_BYTES_MAX - RULE_PREFIX.len();
+/// A name leaves room for a path, even if every byte of it is encoded.
+const _: () = assert!(3 * PROXY_BYTES_MAX + 128 <= KEY_BYTES_MAX);
+/// The limit of a proxy that says none.
+const LIMIT_USUAL: &str = "100 per minute";
+/// The most waiters, connections or idle sockets that a table may ask for.
+const COUNT_MAX: u32 = 1_000_000;
+/// The shortest time that a bound on a wait may be: bounds are looked at ten times a second.
+const SPAN_MIN: Duration = Duration::from_millis(100);
+
+/// One `[[proxy]]` table: an upstream, and how often its resources may be asked for.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// What keys begin with: `<name> path=/a`. Its rule is `proxy:<name>`.
+    #[serde(deserialize_with = "name")]
+    #[schemars(with = "String")]
+    pub name: Spanned<String>,
+    /// Where it listens.
+    pub listen: Listen,
+    /// Where requests go: `http://` or `https://`, a host and perhaps a port.
+    #[schemars(with = "String")]
+    pub upstream: Target,
+    /// A limit like "100 per minute", or a list of limits that must all hold. A [[rule]] that
+    /// matches a key goes before it.
+    #[serde(default = "limit_usual")]
+    #[schemars(with = "TextsSchema")]
+    pub limit: Spanned<Texts>,
+    /// How requests are counted. Absent: fixed-window, or in flight where the limit says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<AlgorithmWord>")]
+    pub algorithm: Option<Spanned<AlgorithmWord>>,
+    /// For `average`: whether refused attempts are counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<bool>")]
+    pub strict: Option<Spanned<bool>>,
+    /// For `jarl`: whether starts are booked instead of arrivals.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<bool>")]
+    pub exact: Option<Spanned<bool>>,
+    /// What a resource is: the entries of its key.
+    #[serde(default)]
+    pub key: Template,
+    /// What happens to a request over its limit.
+    #[serde(default)]
+    pub on_limit: OnLimit,
+    /// How long a request may wait. Absent: for ever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_wait: Option<Span>,
+    /// The most requests that may wait for one key.
+    #[serde(default = "waiters_max", deserialize_with = "count")]
+    #[schemars(range(min = 1, max = COUNT_MAX))]
+    pub max_waiters: u32,
+    /// The most requests that may wait in all.
+    #[serde(default = "waiters_max", deserialize_with = "count")]
+    #[schemars(range(min = 1, max = COUNT_MAX))]
+    pub max_waiters_total: u32,
+    /// Proxies whose word on whom a request comes from is taken.
+    #[serde(
+        default,
+        deserialize_with = "Allow::nobody_or",
+        skip_serializing_if = "Allow::is_open"
+    )]
+    pub trusted_proxies: Allow,
+    /// Who may come in.
+    #[serde(default, skip_serializing_if = "Allow::is_open")]
+    pub allow: Allow,
+    /// Certificates for clients. Absent: plain HTTP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<Tls>,
+    /// Whether the upstream is spoken to over HTTP/2: at once with `http://`, by agreement with
+    /// `https://`.
+    #[serde(default)]
+    pub http2: bool,
+    /// Certificates that the upstream's is checked against. Absent: those of the system.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub upstream_ca: Option<PathBuf>,
+    /// How long a connection to the upstream may take to be made.
+    #[serde(default = "connect_timeout", deserialize_with = "span")]
+    pub connect_timeout: Span,
+    /// How long the upstream may take to begin its answer, or to go on with it.
+    #[serde(default = "response_timeout", deserialize_with = "span")]
+    pub response_timeout: Span,
+    /// Idle connections to the upstream that each loop keeps.
+    #[serde(default = "idle_upstream", deserialize_with = "count_or_none")]
+    #[schemars(range(max = COUNT_MAX))]
+    pub idle_upstream: u32,
+    /// How long an idle connection to the upstream is kept.
+    #[serde(default = "idle_upstream_timeout", deserialize_with = "span")]
+    pub idle_upstream_timeout: Span,
+    /// How long a client may take for the head of a request.
+    #[serde(default = "head_timeout", deserialize_with = "span")]
+    pub head_timeout: Span,
+    /// How long a client may be silent between two requests.
+    #[serde(default = "idle_timeout", deserialize_with = "span")]
+    pub idle_timeout: Span,
+    /// How long a body may stand still because its client neither sends nor reads.
+    #[serde(default = "stall_timeout", deserialize_with = "span")]
+    pub stall_timeout: Span,
+    /// The longest body of a request. Absent: any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_body: Option<Size>,
+    /// Clients beyond it wait to be accepted.
+    #[serde(default = "connections_max", deserialize_with = "count")]
+    #[schemars(range(min = 1, max = COUNT_MAX))]
+    pub max_connections: u32,
+    /// One line for each request: true for the log, or the path of a file.
+    #[serde(default, skip_serializing_if = "AccessLog::is_off")]
+    pub access_log: AccessLog,
+}
+
+/// What happens to a request over its limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum OnLimit {
+    /// It waits for its turn.
+    #[default]
+    Wait,
+    /// It is refused at once.
+    Reject,
+}
+
+/// Certificates for clients.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Tls {
+    /// The certificate and what leads up to it, PEM.
+    pub cert: PathBuf,
+    /// Its key, PEM.
+    pub key: PathBuf,
+    /// Who must have signed the certificate that every client then has to show.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_ca: Option<PathBuf>,
+}
+
+/// Where a line for each request goes.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(untagged)]
+pub enum AccessLog {
+    /// To the log, or nowhere.
+    Log(bool),
+    /// To a file.
+    File(PathBuf),
+}
+
+impl Default for AccessLog {
+    fn default() -> Self {
+        Self::Log(false)
+    }
+}
+
+impl AccessLog {
+    /// Whether no line is written.
+    #[must_use]
+    pub fn is_off(&self) -> bool {
+        *self == AccessLog::Log(false)
+    }
+}
+
+impl Config {
+    /// A proxy about which nothing is said but its name, where it listens, where it leads and how
+    /// often.
+    #[must_use]
+    pub fn new(name: &str, listen: SocketAddr, upstream: Target, limit: String) -> Self {
+        Self {
+            name: Spanned::new(0..0, name.to_owned()),
+            listen: listen.into(),
+            upstream,
+            limit: Spanned::new(0..0, Texts::One(limit)),
+            algorithm: None,
+            strict: None,
+            exact: None,
+            key: Template::default(),
+            on_limit: OnLimit::default(),
+            max_wait: None,
+            max_waiters: waiters_max(),
+            max_waiters_total: waiters_max(),
+            trusted_proxies: Allow::default(),
+            allow: Allow::default(),
+            tls: None,
+            http2: false,
+            upstream_ca: None,
+            connect_timeout: connect_timeout(),
+            response_timeout: response_timeout(),
+            idle_upstream: idle_upstream(),
+            idle_upstream_timeout: idle_upstream_timeout(),
+            head_timeout: head_timeout(),
+            idle_timeout: idle_timeout(),
+            stall_timeout: stall_timeout(),
+            max_body: None,
+            max_connections: connections_max(),
+            access_log: AccessLog::default(),
+        }
+    }
+
+    /// Whether a door of `other` can go on as this one: the rules know the limit, and the allow
+    /// list is swapped.
+    pub(crate) fn same_door(&self, other: &Self) -> bool {
+        let of = |config: &Self| Self {
+            name: Spanned::new(0..0, config.name.get_ref().clone()),
+            limit: limit_usual(),
+            algorithm: None,
+            strict: None,
+            exact: None,
+            allow: Allow::default(),
+            ..config.clone()
+        };
+        of(self) == of(other)
+    }
+
+    /// The rule that its limit makes.
+    pub(crate) fn own_rule(&self) -> Draft {
+        let name = self.name.get_ref();
+        Draft {
+            name: format!("{RULE_PREFIX}{name}"),
+            at: self.name.span(),
+            pattern: Pattern::new(&format!("{} *", literal(name))),
+            place: Place::Door { usual: AlgorithmName::FixedWindow, can_end: true },
+            table: RuleTable {
+                algorithm: self.algorithm.clone(),
+                strict: self.strict.clone(),
+                exact: self.exact.clone(),
+                ..RuleTable::new(self.limit.clone())
+            },
+        }
+    }
+
+    /// Writes out what the limits are counted by, where the table left it to the default.
+    pub(crate) fn fill_in(&mut self, limits: &[Limit]) {
+        limits::fill_in(limits, &mut self.algorithm, &mut self.strict, &mut self.exact);
+    }
+}
+
+/// The domain of a proxy's keys as a pattern that matches just that.
+fn literal(name: &str) -> String {
+    let mut domain = Vec::new();
+    // Never too long: the names of proxies are bounded.
+    let _ = KeyBuilder::new(&mut domain, name.as_bytes()).finish();
+    String::from_utf8_lossy(&domain).replace('\\', "\\\\").replace('*', "\\*")
+}
+
+fn limit_usual() -> Spanned<Texts> {
+    Spanned::new(0..0, Texts::One(LIMIT_USUAL.to_owned()))
+}
+
+fn waiters_max() -> u32 {
+    10_000
+}
+
+fn connections_max() -> u32 {
+    10_000
+}
+
+fn idle_upstream() -> u32 {
+    128
+}
+
+fn connect_timeout() -> Span {
+    Span(Duration::from_secs(5))
+}
+
+fn response_timeout() -> Span {
+    Span(Duration::from_secs(60))
+}
+
+fn idle_upstream_timeout() -> Span {
+    Span(Duration::from_secs(60))
+}
+
+fn head_timeout() -> Span {
+    Span(Duration::from_secs(15))
+}
+
+fn idle_timeout() -> Span {
+    Span(Duration::from_secs(75))
+}
+
+fn stall_timeout() -> Span {
+    Span(Duration::from_secs(60))
+}
+
+fn name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Spanned<String>, D::Error> {
+    let name = Spanned::<String>::deserialize(deserializer)?;
+    let wrong = match name.get_ref().len() {
+        0 => "a proxy must have a name",
+        1..=PROXY_BYTES_MAX if name.get_ref().contains(char::is_control) => {
+            "the name of a proxy has no control characters"
+        }
+        1..=PROXY_BYTES_MAX => return Ok(name),
+        _ => "the name of the proxy is too long",
+    };
+    let remedy = format!("write a readable name of 1 to {PROXY_BYTES_MAX} bytes");
+    Err(de::Error::custom(format!("{wrong}\n{remedy}")))
+}
+
+fn count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    number(deserializer, 1)
+}
+
+fn count_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    number(deserializer, 0)
+}
+
+fn number<'de, D: Deserializer<'de>>(deserializer: D, least: u32) -> Result<u32, D::Error> {
+    let number = i64::deserialize(deserializer)?;
+    let fits = u32::try_from(number).ok().filter(|n| (least..=COUNT_MAX).contains(n));
+    fits.ok_or_else(|| {
+        let remedy = format!("write a whole number from {least} to {COUNT_MAX}");
+        de::Error::custom(format!("{number} is out of bounds\n{remedy}"))
+    })
+}
+
+fn span<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Span, D::Error> {
+    let span = Span::deserialize(deserializer)?;
+    if span.0 >= SPAN_MIN {
+        return Ok(span);
+    }
+    Err(de::Error::custom("too short\nwrite a span of at least \"100ms\""))
+}

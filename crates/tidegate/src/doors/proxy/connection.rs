@@ -1,0 +1,179 @@
+//! One client's connection: TLS if there is any, then the HTTP that it speaks, until it ends, is
+//! cut, or has been drained.
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::IpAddr;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::time::Duration;
+
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead as _, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsStream;
+
+use super::client::Client;
+use super::exchange;
+use super::floor::Floor;
+use super::headers::Introduction;
+use super::streams::{Cut, Felt, Pulse, Socket};
+use super::tls::H2;
+use super::upstream::Here;
+use crate::metrics::Door;
+
+/// What every HTTP/2 connection begins with, and no request of HTTP/1 does.
+const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// The most bytes of a request's head.
+const HEAD_BYTES_MAX: usize = 64 << 10;
+/// The most requests of one HTTP/2 connection at a time.
+const STREAMS_MAX: u32 = 250;
+/// How often a silent HTTP/2 client is asked whether it still lives, and how long it has.
+const PING_EVERY: Duration = Duration::from_secs(30);
+const PING_PATIENCE: Duration = Duration::from_secs(20);
+/// How long an idle HTTP/2 client has to take its leave.
+const GOODBYE_MAX: Duration = Duration::from_secs(1);
+
+/// Speaks with one client until the end.
+pub(super) async fn converse(floor: Rc<Floor>, stream: TcpStream, peer: IpAddr) {
+    let pulse = Pulse::new(&floor.ticks, floor.patience);
+    if let Err(cut) = greet(&floor, &pulse, stream, peer).await {
+        let reason = match cut {
+            // Nobody's fault.
+            Cut::Idle => return,
+            Cut::SlowHead => "head_slow",
+            Cut::SlowBody => "body_slow",
+            Cut::SlowReader => "reader_slow",
+        };
+        floor.metrics.bad_input(Door::Proxy, reason);
+    }
+}
+
+async fn greet(
+    floor: &Rc<Floor>,
+    pulse: &Rc<Pulse>,
+    stream: TcpStream,
+    peer: IpAddr,
+) -> Result<(), Cut> {
+    let (mut socket, agreed) = match &floor.tls {
+        None => (Socket::Plain(stream), None),
+        Some(acceptor) => {
+            let Ok(stream) = pulse.bounds(acceptor.accept(stream)).await? else {
+                floor.metrics.bad_input(Door::Proxy, "tls");
+                return Ok(());
+            };
+            let agreed = stream.get_ref().1.alpn_protocol().map(|protocol| protocol == H2);
+            (Socket::Tls(Box::new(TlsStream::Server(stream))), agreed)
+        }
+    };
+    let (http2, early) = match agreed {
+        Some(http2) => (http2, Vec::new()),
+        None => match pulse.bounds(sniff(&mut socket)).await? {
+            Ok(found) => found,
+            // Gone before it said anything.
+            Err(_) => return Ok(()),
+        },
+    };
+    let tls = matches!(socket, Socket::Tls(_));
+    let socket = Rc::new(RefCell::new(socket));
+    let io = Felt::new(socket.clone(), pulse.clone(), early);
+    let trusted = floor.trusts(peer);
+    let client = Rc::new(Client {
+        floor: floor.clone(),
+        pulse: pulse.clone(),
+        introduction: Introduction::new(peer, trusted, tls).into(),
+        tunnel: Cell::new(None),
+        socket: (!http2).then_some(socket),
+    });
+    if http2 { speak_http2(client, io).await } else { speak_http1(client, io).await }
+}
+
+/// Reads just enough to tell which HTTP is spoken.
+async fn sniff(socket: &mut Socket) -> io::Result<(bool, Vec<u8>)> {
+    let mut early = [0; PREFACE.len()];
+    let mut count = 0;
+    while count < early.len() && early[..count] == PREFACE[..count] {
+        let mut buffer = ReadBuf::new(&mut early[count..]);
+        poll_fn(|context| Pin::new(&mut *socket).poll_read(context, &mut buffer)).await?;
+        match buffer.filled().len() {
+            0 if count == 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            0 => break,
+            more => count += more,
+        }
+    }
+    Ok((early[..count] == PREFACE[..], early[..count].to_vec()))
+}
+
+async fn speak_http1(client: Rc<Client>, io: Felt) -> Result<(), Cut> {
+    let floor = client.floor.clone();
+    let service = {
+        let client = client.clone();
+        service_fn(move |request| exchange::answer(client.clone(), request))
+    };
+    let mut connection = http1::Builder::new()
+        .header_read_timeout(None)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .serve_connection(TokioIo::new(io), service);
+    let mut told = false;
+    let conversation = poll_fn(|context| {
+        let mut connection = Pin::new(&mut connection);
+        if floor.is_draining() && !told {
+            told = true;
+            connection.as_mut().graceful_shutdown();
+        }
+        connection.poll(context)
+    });
+    let ended = client.pulse.bounds(conversation).await?;
+    if let Err(error) = &ended
+        && error.is_parse()
+    {
+        floor.metrics.bad_input(Door::Proxy, "http");
+    }
+    let Some(tunnel) = client.tunnel.take() else { return Ok(()) };
+    if ended.is_ok() {
+        let parts = connection.into_parts();
+        let io = parts.io.into_inner().after(&parts.read_buf);
+        tunnel.run(io).await;
+    }
+    Ok(())
+}
+
+async fn speak_http2(client: Rc<Client>, io: Felt) -> Result<(), Cut> {
+    let floor = client.floor.clone();
+    let service = {
+        let client = client.clone();
+        service_fn(move |request| exchange::answer(client.clone(), request))
+    };
+    let mut connection = pin!(
+        http2::Builder::new(Here)
+            .timer(TokioTimer::new())
+            .keep_alive_interval(PING_EVERY)
+            .keep_alive_timeout(PING_PATIENCE)
+            .max_concurrent_streams(STREAMS_MAX)
+            .max_header_list_size(HEAD_BYTES_MAX as u32)
+            .serve_connection(TokioIo::new(io), service)
+    );
+    client.pulse.share();
+    let mut told = false;
+    let conversation = poll_fn(|context| {
+        if floor.is_draining() && !told {
+            told = true;
+            connection.as_mut().graceful_shutdown();
+        }
+        connection.as_mut().poll(context)
+    });
+    match client.pulse.bounds(conversation).await {
+        // How a connection ended says nothing about the requests that it carried.
+        Ok(_) => Ok(()),
+        Err(Cut::Idle) => {
+            // A request may be on its way: the client is told which ones were seen.
+            connection.as_mut().graceful_shutdown();
+            let _ = tokio::time::timeout(GOODBYE_MAX, connection).await;
+            Ok(())
+        }
+        Err(cut) => Err(cut),
+    }
+}

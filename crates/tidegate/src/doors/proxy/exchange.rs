@@ -1,0 +1,368 @@
+//! One request's way: looked at, admitted, forwarded, answered.
+//!
+//! What goes upstream is written anew from what was understood, so that nobody can understand it
+//! in another way.
+
+use std::convert::Infallible;
+use std::rc::Rc;
+
+use hyper::body::{Body as _, Incoming};
+use hyper::header::{
+    CONNECTION, CONTENT_LENGTH, COOKIE, HOST, HeaderMap, HeaderValue, TRANSFER_ENCODING, UPGRADE,
+};
+use hyper::http::request::Parts;
+use hyper::http::uri::{self, Authority, PathAndQuery, Scheme};
+use hyper::{Method, Request, Response, StatusCode, Uri, Version};
+use tidegate_core::{Nanos, Now};
+
+use super::access::Record;
+use super::admission::not_passed;
+use super::bodies::{Early, Fault, Reply, Upload};
+use super::client::Client;
+use super::config::OnLimit;
+use super::finish::Finish;
+use super::headers;
+use super::holding::{self, Ended};
+use super::problem::Problem;
+use super::template::Asked;
+use super::tunnel::Tunnel;
+use super::upstream::{Answered, Failure};
+use crate::metrics::Door;
+use crate::proxies::UpstreamError;
+use crate::waiting::Pass;
+
+/// Answers one request, whatever becomes of it.
+pub(super) async fn answer(
+    client: Rc<Client>,
+    request: Request<Incoming>,
+) -> Result<Response<Reply>, Infallible> {
+    let floor = client.floor.clone();
+    let start = floor.clock.now();
+    let (parts, body) = request.into_parts();
+    let record = (!floor.access.is_off()).then(|| {
+        let caller = client.introduction.borrow().client(&parts.headers, &floor.trusted);
+        Record::new(start.unix, caller, &parts.method, parts.uri.path())
+    });
+    let mut finish = Finish::new(client.clone(), record);
+    let response = match pursue(&client, parts, body, start, &mut finish).await {
+        Ok(Outcome::Answer(response)) => response.map(|reply| reply.finishing(finish)),
+        Ok(Outcome::Tunnel(response, upgrade)) => {
+            client.tunnel.set(Some(Tunnel::new(upgrade, finish)));
+            response
+        }
+        Err(problem) => {
+            if let Some(reason) = problem.bad_input() {
+                floor.metrics.bad_input(Door::Proxy, reason);
+            }
+            let response = problem.response();
+            if let Some(record) = finish.record() {
+                record.status = response.status().as_u16();
+                record.bytes = response.body().size_hint().lower();
+            }
+            response.map(|reply| reply.finishing(finish))
+        }
+    };
+    floor.lane.answered(response.status().as_u16());
+    Ok(response)
+}
+
+enum Outcome {
+    Answer(Response<Reply>),
+    Tunnel(Response<Reply>, hyper::upgrade::OnUpgrade),
+}
+
+async fn pursue(
+    client: &Rc<Client>,
+    mut parts: Parts,
+    body: Incoming,
+    start: Now,
+    finish: &mut Finish,
+) -> Result<Outcome, Problem> {
+    let floor = &client.floor;
+    check(&parts, body.size_hint().exact(), floor.body_max)?;
+    settle_host(&mut parts)?;
+    let Admitted { pass, body, early } = admit(client, &parts, body, start, finish).await?;
+    if pass.waited > 0 {
+        floor.lane.wait(pass.waited);
+    }
+    if let Some(record) = finish.record() {
+        record.waited = pass.waited;
+    }
+    let upgrade = upgrade_of(&parts, floor.upstream.http2());
+    let (upload, progress) = Upload::new(early, body, &client.pulse, &floor.ticks, floor.body_max);
+    prepare(client, &mut parts, &upload, upgrade.as_ref())?;
+    let request = Request::from_parts(parts, upload);
+    let deadline = floor.ticks.deadline();
+    let mut sent_at = 0;
+    let forwarding = || sent_at = floor.clock.now().mono;
+    let sent = floor.upstream.send(request, progress.as_ref(), &deadline, forwarding).await;
+    if sent_at > 0 {
+        floor.lane.overhead(sent_at.saturating_sub(pass.due));
+    }
+    let Answered { response, line } = sent.map_err(|Failure(error)| {
+        failed(client, error, progress.as_ref().and_then(|progress| progress.fault()))
+    })?;
+    note(finish, &response, floor.clock.now().mono.saturating_sub(sent_at));
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        return switch(response, upgrade).ok_or_else(|| {
+            floor.lane.failed(UpstreamError::Protocol);
+            Problem::BadAnswer
+        });
+    }
+    let mut response = response;
+    tidy(&mut response).map_err(|problem| {
+        floor.lane.failed(UpstreamError::Protocol);
+        problem
+    })?;
+    if let Some(line) = line {
+        finish.keep(line, progress);
+    }
+    let patience = floor.upstream.patience();
+    Ok(Outcome::Answer(response.map(|body| Reply::relay(body, deadline, patience))))
+}
+
+fn note(finish: &mut Finish, response: &Response<Incoming>, upstream: Nanos) {
+    if let Some(record) = finish.record() {
+        record.status = response.status().as_u16();
+        record.upstream = Some(upstream);
+    }
+}
+
+fn failed(client: &Client, error: UpstreamError, fault: Option<Fault>) -> Problem {
+    match fault {
+        Some(Fault::TooLong) => return Problem::BodyTooLong,
+        Some(Fault::Broken) => return Problem::Malformed("the body broke off"),
+        None => {}
+    }
+    client.floor.lane.failed(error);
+    match error {
+        UpstreamError::Connect | UpstreamError::BackingOff => Problem::Unreachable,
+        UpstreamError::Timeout => Problem::TooSlow,
+        UpstreamError::Closed | UpstreamError::Body | UpstreamError::Protocol => Problem::BadAnswer,
+    }
+}
+
+/// Sees that the message means one thing, and one that this proxy does.
+fn check(parts: &Parts, length: Option<u64>, body_max: Option<u64>) -> Result<(), Problem> {
+    if parts.method == Method::CONNECT {
+        return Err(Problem::Connect);
+    }
+    let path = parts.uri.path();
+    let everything = path == "*" && parts.method == Method::OPTIONS;
+    if !path.starts_with('/') && !everything {
+        return Err(Problem::Malformed("the target of the request is no path"));
+    }
+    let mut codings = parts.headers.get_all(TRANSFER_ENCODING).iter();
+    if let Some(coding) = codings.next()
+        && (!coding.as_bytes().eq_ignore_ascii_case(b"chunked") || codings.next().is_some())
+    {
+        return Err(Problem::Malformed("no transfer coding is known but chunked, once"));
+    }
+    if length.zip(body_max).is_some_and(|(length, max)| length > max) {
+        return Err(Problem::BodyTooLong);
+    }
+    Ok(())
+}
+
+/// Sees that there is one host, under `Host`: the target's, if the target has one.
+fn settle_host(parts: &mut Parts) -> Result<(), Problem> {
+    if let Some(authority) = parts.uri.authority() {
+        let text = authority.as_str();
+        if text.contains('@') {
+            return Err(Problem::Malformed("the target of the request names a user"));
+        }
+        if parts.headers.get(HOST).is_none_or(|host| host.as_bytes() != text.as_bytes()) {
+            let host = HeaderValue::from_str(text);
+            let host = host.map_err(|_| Problem::Malformed("the host is no host"))?;
+            parts.headers.insert(HOST, host);
+        }
+    }
+    let mut hosts = parts.headers.get_all(HOST).iter();
+    match (hosts.next(), hosts.next()) {
+        (Some(_), None) => Ok(()),
+        (None, _) if parts.version < Version::HTTP_11 => Ok(()),
+        (None, _) => Err(Problem::Malformed("the request has no Host")),
+        (Some(_), Some(_)) => Err(Problem::Malformed("the request has more than one Host")),
+    }
+}
+
+struct Admitted {
+    pass: Pass,
+    body: Incoming,
+    early: Early,
+}
+
+/// Lets the request pass at once if it may; otherwise it waits, or is turned away.
+async fn admit(
+    client: &Rc<Client>,
+    parts: &Parts,
+    body: Incoming,
+    start: Now,
+    finish: &mut Finish,
+) -> Result<Admitted, Problem> {
+    let floor = &client.floor;
+    let key: Box<[u8]> = {
+        let asked = Asked {
+            method: &parts.method,
+            uri: &parts.uri,
+            headers: &parts.headers,
+            client: client.introduction.borrow().client(&parts.headers, &floor.trusted),
+        };
+        let mut scratch = floor.scratch.borrow_mut();
+        let key = floor.template.fill(&floor.name, &asked, &mut scratch);
+        let key = key.map_err(|_| Problem::KeyTooLong)?;
+        if let Some(pass) = floor.admission.try_pass(key, start)? {
+            finish.hold(floor.admission.held(key, &pass));
+            return Ok(Admitted { pass, body, early: Early::default() });
+        }
+        if floor.on_limit == OnLimit::Reject {
+            return Err(floor.admission.refuse(key, start));
+        }
+        key.into()
+    };
+    let expects = parts.headers.contains_key(hyper::header::EXPECT);
+    let mut held = holding::Holding::new(body, expects);
+    let pass = match holding::hold(client, &mut held, floor.admission.pass(&key)).await {
+        Ended::Passed(passed) => passed.map_err(not_passed)?,
+        Ended::Stopping => return Err(Problem::Stopping),
+        Ended::Left => return Err(Problem::Left),
+    };
+    finish.hold(floor.admission.held(&key, &pass));
+    let (body, early) = held.into_parts();
+    Ok(Admitted { pass, body, early })
+}
+
+/// The protocol that the client asks to go on with, if the upstream can be asked.
+fn upgrade_of(parts: &Parts, upstream_http2: bool) -> Option<HeaderValue> {
+    if parts.version != Version::HTTP_11 || upstream_http2 {
+        return None;
+    }
+    // To HTTP/2 on the same connection nobody is taken: what is inside would pass unlimited.
+    headers::upgrade(&parts.headers).filter(|to| !to.as_bytes().eq_ignore_ascii_case(b"h2c"))
+}
+
+/// Makes of the client's request the one that is sent.
+fn prepare(
+    client: &Client,
+    parts: &mut Parts,
+    upload: &Upload,
+    upgrade: Option<&HeaderValue>,
+) -> Result<(), Problem> {
+    let floor = &client.floor;
+    headers::strip_request(&mut parts.headers);
+    let host = parts.headers.get(HOST).cloned();
+    client.introduction.borrow_mut().introduce(&mut parts.headers, host.as_ref());
+    if let Some(protocol) = upgrade {
+        parts.headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        parts.headers.insert(UPGRADE, protocol.clone());
+    }
+    parts.extensions.clear();
+    if floor.upstream.http2() {
+        return to_http2(parts, floor.upstream.tls(), host, floor.upstream.authority());
+    }
+    if host.is_none() {
+        let own = HeaderValue::from_str(floor.upstream.authority().as_str());
+        parts.headers.insert(HOST, own.map_err(|_| Problem::BadAnswer)?);
+    }
+    parts.version = Version::HTTP_11;
+    if parts.uri.authority().is_some() {
+        parts.uri = origin_form(&parts.uri);
+    }
+    let headers = &mut parts.headers;
+    join_cookies(headers);
+    if upload.is_none() {
+        return Ok(());
+    }
+    if upload.size_hint().exact().is_none() {
+        // Said outright, since a library may think that a GET has no body.
+        headers.remove(CONTENT_LENGTH);
+        headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+    }
+    Ok(())
+}
+
+/// The path and the query alone.
+fn origin_form(uri: &Uri) -> Uri {
+    let path = uri.path_and_query().cloned();
+    Uri::from(path.unwrap_or_else(|| PathAndQuery::from_static("/")))
+}
+
+/// HTTP/2 may split a cookie into several lines; nothing else may.
+fn join_cookies(headers: &mut HeaderMap) {
+    if headers.get_all(COOKIE).iter().nth(1).is_none() {
+        return;
+    }
+    let lines: Vec<&[u8]> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    if let Ok(joined) = HeaderValue::from_bytes(&lines.join(&b"; "[..])) {
+        headers.insert(COOKIE, joined);
+    }
+}
+
+fn to_http2(
+    parts: &mut Parts,
+    tls: bool,
+    host: Option<HeaderValue>,
+    own: &Authority,
+) -> Result<(), Problem> {
+    let authority = match host {
+        Some(host) => Authority::try_from(host.as_bytes())
+            .map_err(|_| Problem::Malformed("the host is no host"))?,
+        None => own.clone(),
+    };
+    parts.headers.remove(HOST);
+    let mut uri = uri::Parts::default();
+    uri.scheme = Some(if tls { Scheme::HTTPS } else { Scheme::HTTP });
+    uri.authority = Some(authority);
+    uri.path_and_query = parts.uri.path_and_query().cloned();
+    parts.uri = Uri::from_parts(uri).map_err(|_| Problem::Malformed("the target is no path"))?;
+    parts.version = Version::HTTP_2;
+    Ok(())
+}
+
+/// Turns back what was made for HTTP/2, for an upstream that turns out not to speak it.
+pub(super) fn to_http1(request: &mut Request<Upload>) {
+    if let Some(authority) = request.uri().authority()
+        && let Ok(host) = HeaderValue::from_str(authority.as_str())
+    {
+        request.headers_mut().insert(HOST, host);
+    }
+    *request.uri_mut() = origin_form(request.uri());
+    *request.version_mut() = Version::HTTP_11;
+    join_cookies(request.headers_mut());
+    if !request.body().is_none() && request.body().size_hint().exact().is_none() {
+        let chunked = HeaderValue::from_static("chunked");
+        request.headers_mut().insert(TRANSFER_ENCODING, chunked);
+    }
+}
+
+/// Makes of the upstream's answer the one that the client gets.
+fn tidy(response: &mut Response<Incoming>) -> Result<(), Problem> {
+    *response.version_mut() = Version::HTTP_11;
+    let headers = response.headers_mut();
+    if let Some(coding) = headers.get(TRANSFER_ENCODING) {
+        // What else is in it would reach the client without its name.
+        if !coding.as_bytes().eq_ignore_ascii_case(b"chunked") {
+            return Err(Problem::BadAnswer);
+        }
+        headers.remove(CONTENT_LENGTH);
+    }
+    if headers.get_all(CONTENT_LENGTH).iter().nth(1).is_some()
+        && let Some(length) = headers.get(CONTENT_LENGTH).cloned()
+    {
+        headers.insert(CONTENT_LENGTH, length);
+    }
+    headers::strip(headers);
+    Ok(())
+}
+
+/// The answer that ends HTTP on this connection, if that is what was asked for.
+fn switch(mut response: Response<Incoming>, asked: Option<HeaderValue>) -> Option<Outcome> {
+    asked?;
+    let protocol = response.headers().get(UPGRADE)?.clone();
+    let upgrade = hyper::upgrade::on(&mut response);
+    tidy(&mut response).ok()?;
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    response.headers_mut().insert(UPGRADE, protocol);
+    let response = response.map(|_| Reply::whole(hyper::body::Bytes::new()));
+    Some(Outcome::Tunnel(response, upgrade))
+}

@@ -1,0 +1,78 @@
+//! What must happen once a request is over, however it ended: the use is given back, the
+//! connection to the upstream goes back to the pool, and the line of the log is written.
+
+use std::rc::Rc;
+
+use super::access::Record;
+use super::admission::Held;
+use super::bodies::Progress;
+use super::client::Client;
+use super::upstream::Line;
+use crate::proxies::UpstreamError;
+
+/// All of it, done when dropped.
+pub(super) struct Finish {
+    client: Rc<Client>,
+    held: Option<Held>,
+    line: Option<(Line, Option<Rc<Progress>>)>,
+    record: Option<Box<Record>>,
+    whole: bool,
+}
+
+impl Finish {
+    /// For a request that has just begun.
+    pub(super) fn new(client: Rc<Client>, record: Option<Box<Record>>) -> Self {
+        client.pulse.begin();
+        Self { client, held: None, line: None, record, whole: false }
+    }
+
+    /// A use that must be given back.
+    pub(super) fn hold(&mut self, held: Option<Held>) {
+        self.held = held;
+    }
+
+    /// A connection that may be used again once both bodies are through.
+    pub(super) fn keep(&mut self, line: Line, upload: Option<Rc<Progress>>) {
+        self.line = Some((line, upload));
+    }
+
+    /// What the log will say, if there is one.
+    pub(super) fn record(&mut self) -> Option<&mut Record> {
+        self.record.as_deref_mut()
+    }
+
+    /// Some of the body is on its way to the client.
+    pub(super) fn sent(&mut self, bytes: usize) {
+        if let Some(record) = &mut self.record {
+            record.bytes += bytes as u64;
+        }
+    }
+
+    /// The upstream failed within its answer.
+    pub(super) fn failed(&mut self, error: UpstreamError) {
+        self.client.floor.lane.failed(error);
+        self.line = None;
+    }
+
+    /// The answer was whole.
+    pub(super) fn whole(&mut self) {
+        self.whole = true;
+    }
+}
+
+impl Drop for Finish {
+    fn drop(&mut self) {
+        if let Some((line, upload)) = self.line.take()
+            && self.whole
+            && upload.is_none_or(|upload| upload.done())
+        {
+            self.client.floor.upstream.put(line);
+        }
+        // Given back before the next request of this client can ask.
+        self.held.take();
+        if let Some(record) = self.record.take() {
+            self.client.floor.write(&record, self.whole);
+        }
+        self.client.pulse.end();
+    }
+}

@@ -1,0 +1,286 @@
+//! One loop of a proxy: a thread with a runtime of its own, and all that its clients share there.
+//!
+//! Nothing here is shared with another loop but counters that are summed when somebody asks, and
+//! the limiter. Connections stay on the loop that accepted them.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio::runtime::{Builder, LocalOptions};
+use tokio::sync::{Notify, Semaphore};
+use tokio::task::spawn_local;
+use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio_rustls::TlsAcceptor;
+
+use super::access::{Access, Record};
+use super::admission::Admission;
+use super::config::OnLimit;
+use super::connection::converse;
+use super::streams::{Patience, dress};
+use super::template::{Scratch, Template};
+use super::ticks::{TICK_SPAN, Ticks, ticks_in};
+use super::upstream::Upstream;
+use super::{Door as ProxyDoor, Loop};
+use crate::clock::Clock;
+use crate::config::listen::Allow;
+use crate::doors::Shutdown;
+use crate::metrics::{Door, Metrics};
+use crate::proxies::Lane;
+
+/// How long to wait before accepting again when that failed, say for want of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How long a proxy takes to stop that was not told how long it has.
+const GRACE_USUAL: Duration = Duration::from_secs(10);
+/// The end of the grace, in which those that still wait are told to come back: a tenth, but no
+/// more than this.
+const LAST_CALL_MAX: Duration = Duration::from_secs(1);
+/// How often idle connections to the upstream are looked through, in ticks.
+const SWEEP_EVERY: u64 = 10;
+
+/// All that the clients of one loop share.
+pub(super) struct Floor {
+    pub(super) name: Arc<str>,
+    pub(super) template: Template,
+    pub(super) clock: Clock,
+    pub(super) ticks: Rc<Ticks>,
+    pub(super) scratch: RefCell<Scratch>,
+    pub(super) admission: Rc<Admission>,
+    pub(super) on_limit: OnLimit,
+    pub(super) body_max: Option<u64>,
+    pub(super) upstream: Rc<Upstream>,
+    pub(super) trusted: Allow,
+    pub(super) patience: Patience,
+    pub(super) tls: Option<TlsAcceptor>,
+    pub(super) access: Access,
+    pub(super) lane: Arc<Lane>,
+    pub(super) metrics: Arc<Metrics>,
+    allow: Arc<ArcSwap<Allow>>,
+    places: Arc<Semaphore>,
+    shutdown: Shutdown,
+    draining: Cell<bool>,
+    last_call: Cell<bool>,
+    connections: Cell<usize>,
+    empty: Notify,
+}
+
+impl Floor {
+    fn new(door: &ProxyDoor) -> Rc<Self> {
+        let ProxyDoor { config, gate, crowd, figures, .. } = door;
+        let ticks = Rc::new(Ticks::default());
+        ticks.advance(Ticks::of(gate.clock.now().mono));
+        let lane = figures.lane();
+        let max_wait =
+            config.max_wait.map(|span| u64::try_from(span.0.as_nanos()).unwrap_or(u64::MAX));
+        let desk = gate.limiter.desk(Door::Proxy);
+        let admission = Admission::new(desk, gate.waiting.clone(), crowd.clone(), max_wait);
+        let upstream = Upstream::new(
+            config,
+            door.upstream_tls.clone(),
+            ticks.clone(),
+            lane.clone(),
+            figures.clone(),
+        );
+        Rc::new(Self {
+            name: config.name.get_ref().as_str().into(),
+            template: config.key.clone(),
+            clock: gate.clock.clone(),
+            ticks,
+            scratch: RefCell::default(),
+            admission: Rc::new(admission),
+            on_limit: config.on_limit,
+            body_max: config.max_body.map(|size| size.0),
+            upstream,
+            trusted: config.trusted_proxies.clone(),
+            patience: Patience {
+                head: ticks_in(config.head_timeout.0),
+                idle: ticks_in(config.idle_timeout.0),
+                stall: ticks_in(config.stall_timeout.0),
+            },
+            tls: door.client_tls.clone().map(TlsAcceptor::from),
+            access: door.access.clone(),
+            lane,
+            metrics: gate.metrics.clone(),
+            allow: gate.allow.clone(),
+            places: door.places.clone(),
+            shutdown: gate.shutdown.clone(),
+            draining: Cell::new(false),
+            last_call: Cell::new(false),
+            connections: Cell::new(0),
+            empty: Notify::new(),
+        })
+    }
+
+    /// Whether what `peer` says about whom it speaks for is taken.
+    pub(super) fn trusts(&self, peer: IpAddr) -> bool {
+        !self.trusted.is_open() && self.trusted.permits(peer)
+    }
+
+    /// Whether connections are to end with the request that they are at.
+    pub(super) fn is_draining(&self) -> bool {
+        self.draining.get()
+    }
+
+    /// Whether those that wait are to be told to come back.
+    pub(super) fn is_last_call(&self) -> bool {
+        self.last_call.get()
+    }
+
+    /// Writes a line of the access log.
+    pub(super) fn write(&self, record: &Record, whole: bool) {
+        self.access.write(&self.name, record, whole);
+    }
+
+    /// Accepts until shutdown. Nothing that a client or the system does ends this.
+    async fn accept(self: Rc<Self>, listener: tokio::net::TcpListener) {
+        let mut failing = false;
+        loop {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                () = self.shutdown.wait() => return,
+            };
+            let (stream, peer) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) if left_early(&error) => continue,
+                Err(error) => {
+                    if !failing {
+                        tracing::warn!(door = "proxy", %error, "cannot accept");
+                    }
+                    failing = true;
+                    sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            failing = false;
+            // Asked for only now: a place that a loop keeps for whom it has not seen yet would be
+            // missing where somebody has come.
+            let place = tokio::select! {
+                place = self.places.clone().acquire_owned() => place,
+                () = self.shutdown.wait() => return,
+            };
+            // The semaphore is never closed.
+            let Ok(place) = place else { return };
+            self.welcome(stream, peer, place);
+        }
+    }
+
+    fn welcome(
+        self: &Rc<Self>,
+        stream: tokio::net::TcpStream,
+        peer: SocketAddr,
+        place: tokio::sync::OwnedSemaphorePermit,
+    ) {
+        if !self.allow.load().permits(peer.ip()) {
+            self.metrics.bad_input(Door::Proxy, "not_allowed");
+            return;
+        }
+        if dress(&stream).is_err() {
+            return;
+        }
+        let here = Here::new(self.clone());
+        let floor = self.clone();
+        spawn_local(async move {
+            converse(floor, stream, peer.ip()).await;
+            drop((here, place));
+        });
+    }
+
+    /// Moves the coarse clock on.
+    async fn keep_ticking(self: Rc<Self>) {
+        let mut timer = interval(TICK_SPAN);
+        timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            timer.tick().await;
+            let now = Ticks::of(self.clock.now().mono);
+            self.ticks.advance(now);
+            if now.is_multiple_of(SWEEP_EVERY) {
+                self.upstream.sweep();
+            }
+        }
+    }
+
+    /// Lets every connection end with the request that it is at, tells those that still wait near
+    /// the end of the grace, and returns when nobody is left or the grace is over.
+    async fn drain(&self) {
+        let grace = self.shutdown.grace().unwrap_or(GRACE_USUAL);
+        let last_call = (grace / 10).min(LAST_CALL_MAX);
+        self.draining.set(true);
+        self.upstream.close_idle();
+        self.ticks.wake_all();
+        let empty = async {
+            while self.connections.get() > 0 {
+                self.empty.notified().await;
+            }
+        };
+        let in_time = async {
+            sleep(grace - last_call).await;
+            self.last_call.set(true);
+            self.ticks.wake_all();
+            sleep(last_call).await;
+        };
+        tokio::select! {
+            () = empty => {}
+            () = in_time => {}
+        }
+    }
+}
+
+/// A client that is here until this is dropped.
+struct Here(Rc<Floor>);
+
+impl Here {
+    fn new(floor: Rc<Floor>) -> Self {
+        floor.connections.set(floor.connections.get() + 1);
+        floor.lane.connections(1);
+        Self(floor)
+    }
+}
+
+impl Drop for Here {
+    fn drop(&mut self) {
+        let Self(floor) = self;
+        floor.lane.connections(-1);
+        floor.connections.set(floor.connections.get() - 1);
+        if floor.connections.get() == 0 {
+            floor.empty.notify_one();
+        }
+    }
+}
+
+/// The client was gone before it was accepted: no reason to pause.
+fn left_early(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionReset};
+    matches!(error.kind(), ConnectionAborted | ConnectionReset)
+}
+
+impl Loop {
+    /// Serves until shutdown, on the thread that calls it.
+    ///
+    /// # Panics
+    /// If the system refuses an epoll at start-up.
+    pub(super) fn run(self, listeners: Vec<TcpListener>) {
+        let runtime =
+            Builder::new_current_thread().enable_all().build_local(LocalOptions::default());
+        let runtime = runtime.expect("the system has file descriptors left at start-up");
+        runtime.block_on(async {
+            let floor = Floor::new(&self.door);
+            spawn_local(floor.clone().keep_ticking());
+            let mut accepting = Vec::new();
+            for listener in listeners {
+                let listener = tokio::net::TcpListener::from_std(listener);
+                let listener = listener.expect("a listener can be watched at start-up");
+                accepting.push(spawn_local(floor.clone().accept(listener)));
+            }
+            floor.shutdown.wait().await;
+            for loop_of_one in accepting {
+                let _ = loop_of_one.await;
+            }
+            self.door.release();
+            floor.drain().await;
+        });
+    }
+}

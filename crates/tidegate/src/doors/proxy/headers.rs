@@ -1,0 +1,323 @@
+//! What a proxy does to the headers of a message: takes out what is meant for one hop, and says
+//! on whose behalf a request comes.
+//!
+//! Pure: header maps in, header maps out. Where a message goes is not decided here.
+
+use std::fmt::Write as _;
+use std::net::IpAddr;
+
+use hyper::header::{
+    CONNECTION, EXPECT, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
+};
+
+use crate::config::listen::Allow;
+
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+/// HTTP/2's answer to `Upgrade: h2c`; without the upgrade it means nothing.
+const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
+
+/// What is meant for one hop whether or not `Connection` names it.
+static ONE_HOP: [HeaderName; 8] = [
+    CONNECTION,
+    KEEP_ALIVE,
+    PROXY_CONNECTION,
+    PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION,
+    TRANSFER_ENCODING,
+    UPGRADE,
+    HTTP2_SETTINGS,
+];
+
+/// The most hops of a client's own `X-Forwarded-For` that are looked at.
+const HOPS_MAX: usize = 64;
+
+/// Whether a list field holds `token`, whatever the case.
+fn has_token(value: &HeaderValue, token: &str) -> bool {
+    let mut tokens = value.as_bytes().split(|byte| *byte == b',');
+    tokens.any(|found| found.trim_ascii().eq_ignore_ascii_case(token.as_bytes()))
+}
+
+/// The protocol that a request over HTTP/1.1 asks to go on with, if it does.
+pub(super) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
+    let protocol = headers.get(UPGRADE)?;
+    let asked = headers.get_all(CONNECTION).iter().any(|value| has_token(value, "upgrade"));
+    asked.then(|| protocol.clone())
+}
+
+/// Takes out all that is meant for this hop alone, and what `Connection` names as such.
+pub(super) fn strip(headers: &mut HeaderMap) {
+    // One walk finds what is there: most messages have nothing to take out.
+    let one_hop = |name: &HeaderName| ONE_HOP.contains(name) || name == TE;
+    if !headers.keys().any(one_hop) {
+        return;
+    }
+    if let Some(value) = headers.get(CONNECTION)
+        && !matches!(value.as_bytes(), b"keep-alive" | b"close" | b"Keep-Alive" | b"Close")
+    {
+        for name in named(headers) {
+            headers.remove(name);
+        }
+    }
+    for name in &ONE_HOP {
+        headers.remove(name);
+    }
+    // The one coding that a proxy which hands trailers on may repeat.
+    let trailers = headers.get_all(TE).iter().any(|value| has_token(value, "trailers"));
+    headers.remove(TE);
+    if trailers {
+        headers.insert(TE, HeaderValue::from_static("trailers"));
+    }
+}
+
+/// The fields that `Connection` names, but for those that a request cannot do without.
+fn named(headers: &HeaderMap) -> Vec<HeaderName> {
+    let lists = headers.get_all(CONNECTION).iter();
+    let tokens = lists.flat_map(|list| list.as_bytes().split(|byte| *byte == b','));
+    tokens
+        .filter_map(|token| HeaderName::from_bytes(token.trim_ascii()).ok())
+        .filter(|name| name != HOST && name != TE)
+        .collect()
+}
+
+/// As [`strip`], for a request: its expectation is met here.
+pub(super) fn strip_request(headers: &mut HeaderMap) {
+    strip(headers);
+    headers.remove(EXPECT);
+}
+
+/// What is told of one client, made once for a connection.
+pub(super) struct Introduction {
+    peer: IpAddr,
+    trusted: bool,
+    tls: bool,
+    /// The peer as `X-Forwarded-For` has it.
+    peer_value: HeaderValue,
+    /// `Forwarded` for the host asked last: clients ask for the same one again and again.
+    last: Option<(HeaderValue, HeaderValue)>,
+}
+
+impl Introduction {
+    pub(super) fn new(peer: IpAddr, trusted: bool, tls: bool) -> Self {
+        let peer = peer.to_canonical();
+        let peer_value = value(&peer.to_string());
+        Self { peer, trusted, tls, peer_value, last: None }
+    }
+
+    /// The client: the peer, or whom a trusted one speaks for.
+    pub(super) fn client(&self, headers: &HeaderMap, trusted: &Allow) -> IpAddr {
+        if !self.trusted || trusted.is_open() {
+            return self.peer;
+        }
+        let mut client = self.peer;
+        // From the right: what stands left of an address that is not trusted, anybody may have
+        // written.
+        let lists = headers.get_all(X_FORWARDED_FOR).iter().rev();
+        let hops = lists.flat_map(|list| list.as_bytes().rsplit(|byte| *byte == b','));
+        for hop in hops.take(HOPS_MAX) {
+            let Some(address) = address(hop) else { break };
+            client = address;
+            if !trusted.permits(address) {
+                break;
+            }
+        }
+        client
+    }
+
+    /// Writes on whose behalf the request comes. What a stranger says about that is replaced; what
+    /// a trusted proxy says is kept, and added to.
+    pub(super) fn introduce(&mut self, headers: &mut HeaderMap, host: Option<&HeaderValue>) {
+        let proto = HeaderValue::from_static(if self.tls { "https" } else { "http" });
+        let forwarded = self.forwarded(host);
+        if !self.trusted {
+            headers.insert(X_FORWARDED_FOR, self.peer_value.clone());
+            headers.insert(X_FORWARDED_PROTO, proto);
+            match host {
+                Some(host) => drop(headers.insert(X_FORWARDED_HOST, host.clone())),
+                None => drop(headers.remove(X_FORWARDED_HOST)),
+            }
+            headers.insert(FORWARDED, forwarded);
+            return;
+        }
+        add(headers, X_FORWARDED_FOR, &self.peer_value);
+        headers.entry(X_FORWARDED_PROTO).or_insert(proto);
+        if let Some(host) = host {
+            headers.entry(X_FORWARDED_HOST).or_insert_with(|| host.clone());
+        }
+        add(headers, FORWARDED, &forwarded);
+    }
+
+    fn forwarded(&mut self, host: Option<&HeaderValue>) -> HeaderValue {
+        let none = HeaderValue::from_static("");
+        let host = host.unwrap_or(&none);
+        if let Some((asked, made)) = &self.last
+            && asked == host
+        {
+            return made.clone();
+        }
+        let made = forwarded(self.peer, self.tls, host);
+        self.last = Some((host.clone(), made.clone()));
+        made
+    }
+}
+
+/// An element of `Forwarded` (RFC 7239).
+fn forwarded(peer: IpAddr, tls: bool, host: &HeaderValue) -> HeaderValue {
+    let mut text = match peer {
+        IpAddr::V4(peer) => format!("for={peer}"),
+        IpAddr::V6(peer) => format!("for=\"[{peer}]\""),
+    };
+    if let Ok(host) = host.to_str()
+        && !host.is_empty()
+    {
+        // Writing to a string does not fail.
+        let _ = match host.bytes().all(is_token) {
+            true => write!(text, ";host={host}"),
+            false => write!(text, ";host=\"{}\"", host.replace('\\', "\\\\").replace('"', "\\\"")),
+        };
+    }
+    text.push_str(if tls { ";proto=https" } else { ";proto=http" });
+    value(&text)
+}
+
+fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
+/// Text that is known to fit into a header.
+fn value(text: &str) -> HeaderValue {
+    HeaderValue::from_str(text).unwrap_or_else(|_| HeaderValue::from_static("unknown"))
+}
+
+/// Adds to the end of a list field, on one line.
+fn add(headers: &mut HeaderMap, name: HeaderName, last: &HeaderValue) {
+    let mut line: Vec<u8> = Vec::new();
+    for value in headers.get_all(&name) {
+        line.extend_from_slice(value.as_bytes());
+        line.extend_from_slice(b", ");
+    }
+    line.extend_from_slice(last.as_bytes());
+    headers.insert(name, HeaderValue::from_bytes(&line).unwrap_or_else(|_| last.clone()));
+}
+
+/// An address as people write it into `X-Forwarded-For`: with a port or brackets, too.
+fn address(hop: &[u8]) -> Option<IpAddr> {
+    let text = std::str::from_utf8(hop).ok()?.trim();
+    let bare = text.strip_prefix('[').and_then(|rest| rest.split_once(']')).map(|(bare, _)| bare);
+    let parsed = bare.unwrap_or(text).parse::<IpAddr>().ok();
+    let parsed = parsed.or_else(|| text.parse::<std::net::SocketAddr>().ok().map(|at| at.ip()));
+    parsed.map(|address| address.to_canonical())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(lines: &str) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for line in lines.lines().filter(|line| !line.is_empty()) {
+            let (name, value) = line.split_once(": ").expect("a header");
+            let name = HeaderName::from_bytes(name.as_bytes()).expect("a name");
+            headers.append(name, HeaderValue::from_str(value).expect("a value"));
+        }
+        headers
+    }
+
+    fn shown(headers: &HeaderMap) -> String {
+        let line = |(name, value): (&HeaderName, &HeaderValue)| {
+            format!("{name}: {}", value.to_str().expect("text"))
+        };
+        let mut lines: Vec<String> = headers.iter().map(line).collect();
+        lines.sort();
+        lines.join("\n")
+    }
+
+    #[test]
+    fn what_is_meant_for_one_hop_goes_no_further() {
+        let check = |before: &str, after: &str| {
+            let mut headers = map(before);
+            strip(&mut headers);
+            assert_eq!(shown(&headers), after, "{before}");
+        };
+        check("host: a\naccept: x", "accept: x\nhost: a");
+        check("connection: close\nx: 1", "x: 1");
+        check("connection: keep-alive, X-Secret , x-two\nx-secret: 1\nx-two: 2\ny: 3", "y: 3");
+        check("connection: x-a\nconnection: x-b\nx-a: 1\nx-b: 2\ny: 3", "y: 3");
+        check("connection: host, te\nhost: a", "host: a");
+        check("keep-alive: 1\nproxy-connection: x\nproxy-authorization: y\na: b", "a: b");
+        check("transfer-encoding: chunked\nupgrade: h2c\nhttp2-settings: x\na: b", "a: b");
+        check("te: gzip, Trailers\ntrailer: x-sum", "te: trailers\ntrailer: x-sum");
+        check("te: gzip", "");
+    }
+
+    #[test]
+    fn an_upgrade_is_one_only_if_connection_says_so() {
+        assert!(upgrade(&map("upgrade: websocket")).is_none());
+        assert!(upgrade(&map("connection: upgrade")).is_none());
+        let asked = upgrade(&map("connection: keep-alive, Upgrade\nupgrade: websocket"));
+        assert_eq!(asked.unwrap(), "websocket");
+    }
+
+    fn introduced(trusted: bool, before: &str) -> String {
+        let mut headers = map(before);
+        let host = headers.get(HOST).cloned();
+        let mut introduction = Introduction::new([192, 0, 2, 9].into(), trusted, true);
+        introduction.introduce(&mut headers, host.as_ref());
+        let first = shown(&headers);
+        let mut again = map(before);
+        introduction.introduce(&mut again, host.as_ref());
+        assert_eq!(shown(&again), first, "what is kept for the next request says the same");
+        first
+    }
+
+    #[test]
+    fn what_a_stranger_says_about_itself_is_replaced() {
+        let lies = "host: a.example\nx-forwarded-for: 1.1.1.1\nx-forwarded-host: lie\n\
+                    x-forwarded-proto: gopher\nforwarded: for=1.1.1.1\nforwarded: for=2.2.2.2";
+        let truth = "forwarded: for=192.0.2.9;host=a.example;proto=https\nhost: a.example\n\
+                     x-forwarded-for: 192.0.2.9\nx-forwarded-host: a.example\n\
+                     x-forwarded-proto: https";
+        assert_eq!(introduced(false, lies), truth);
+        let nameless = "forwarded: for=192.0.2.9;proto=https\nx-forwarded-for: 192.0.2.9\n\
+                        x-forwarded-proto: https";
+        assert_eq!(introduced(false, "x-forwarded-host: lie"), nameless);
+    }
+
+    #[test]
+    fn what_a_trusted_proxy_says_is_added_to() {
+        let said = "host: a:80\nx-forwarded-for: 1.1.1.1\nx-forwarded-for: 2.2.2.2\n\
+                    x-forwarded-host: outside\nx-forwarded-proto: http\nforwarded: for=1.1.1.1";
+        let told = "forwarded: for=1.1.1.1, for=192.0.2.9;host=\"a:80\";proto=https\nhost: a:80\n\
+                    x-forwarded-for: 1.1.1.1, 2.2.2.2, 192.0.2.9\nx-forwarded-host: outside\n\
+                    x-forwarded-proto: http";
+        assert_eq!(introduced(true, said), told);
+    }
+
+    #[test]
+    fn the_client_is_the_last_hop_that_is_not_trusted() {
+        let trusted: Allow = toml::from_str::<std::collections::BTreeMap<String, Allow>>(
+            "a = ['192.0.2.0/24', '10.0.0.0/8']",
+        )
+        .unwrap()
+        .remove("a")
+        .unwrap();
+        let check = |peer: [u8; 4], lines: &str, expected: &str| {
+            let introduction = Introduction::new(peer.into(), trusted.permits(peer.into()), false);
+            let client = introduction.client(&map(lines), &trusted);
+            assert_eq!(client, expected.parse::<IpAddr>().unwrap(), "{lines}");
+        };
+        check([203, 0, 113, 1], "x-forwarded-for: 1.1.1.1", "203.0.113.1");
+        check([192, 0, 2, 1], "", "192.0.2.1");
+        check([192, 0, 2, 1], "x-forwarded-for: 6.6.6.6, 1.1.1.1", "1.1.1.1");
+        check([192, 0, 2, 1], "x-forwarded-for: 6.6.6.6\nx-forwarded-for: 1.1.1.1", "1.1.1.1");
+        check([192, 0, 2, 1], "x-forwarded-for: 6.6.6.6, 1.1.1.1, 10.1.1.1", "1.1.1.1");
+        check([192, 0, 2, 1], "x-forwarded-for: 10.2.2.2, 10.1.1.1", "10.2.2.2");
+        check([192, 0, 2, 1], "x-forwarded-for: 6.6.6.6, nonsense", "192.0.2.1");
+        check([192, 0, 2, 1], "x-forwarded-for: 1.1.1.1:99", "1.1.1.1");
+        check([192, 0, 2, 1], "x-forwarded-for: [2001:db8::1]:99", "2001:db8::1");
+    }
+}

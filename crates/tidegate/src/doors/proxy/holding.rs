@@ -1,0 +1,102 @@
+//! Holding a request until its turn: it waits, a little of its body comes along, and it is noticed
+//! if its client leaves or the proxy stops.
+
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use hyper::body::{Body as _, Incoming};
+
+use super::bodies::Early;
+use super::client::Client;
+use super::ticks::{Deadline, Tick};
+use crate::waiting::{NotPassed, Pass};
+
+/// The most bytes of a body that come along while its request waits. hyper reads no further, and
+/// so would not see the client leave: from here on the socket is asked instead.
+const EARLY_BYTES_MAX: u64 = 64 << 10;
+/// How often the socket is asked, in ticks.
+const LOOK_EVERY: Tick = 5;
+
+/// How a wait ends.
+pub(super) enum Ended {
+    /// Its turn, or none to be had.
+    Passed(Result<Pass, NotPassed>),
+    /// The proxy stops.
+    Stopping,
+    /// The client is gone.
+    Left,
+}
+
+/// The body of a request that waits.
+pub(super) struct Holding {
+    body: Incoming,
+    early: Early,
+    /// The body is at its end, or must not be read yet.
+    closed: bool,
+    /// hyper does not see the client leave.
+    blind: bool,
+}
+
+impl Holding {
+    /// A body that is `expected` comes only once it is asked for, and that is not before its turn.
+    pub(super) fn new(body: Incoming, expected: bool) -> Self {
+        let ended = body.is_end_stream();
+        Self { body, early: Early::default(), closed: ended || expected, blind: expected && !ended }
+    }
+
+    pub(super) fn into_parts(self) -> (Incoming, Early) {
+        (self.body, self.early)
+    }
+
+    /// Takes in what has come. An error means that the client is gone.
+    fn take_in(&mut self, context: &mut Context<'_>) -> Result<(), hyper::Error> {
+        while !self.closed {
+            match Pin::new(&mut self.body).poll_frame(context) {
+                Poll::Pending => break,
+                Poll::Ready(None) => self.closed = true,
+                Poll::Ready(Some(frame)) => {
+                    self.early.push(frame?);
+                    self.blind = self.early.bytes() >= EARLY_BYTES_MAX;
+                    self.closed = self.blind || self.body.is_end_stream();
+                    self.blind &= !self.body.is_end_stream();
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Waits for `turn`, or for a reason not to.
+pub(super) async fn hold(
+    client: &Rc<Client>,
+    held: &mut Holding,
+    turn: impl Future<Output = Result<Pass, NotPassed>>,
+) -> Ended {
+    let mut turn = pin!(turn);
+    let look: Deadline = client.floor.ticks.deadline();
+    poll_fn(|context| {
+        if let Poll::Ready(passed) = turn.as_mut().poll(context) {
+            return Poll::Ready(Ended::Passed(passed));
+        }
+        if client.floor.is_last_call() {
+            return Poll::Ready(Ended::Stopping);
+        }
+        if held.take_in(context).is_err() {
+            return Poll::Ready(Ended::Left);
+        }
+        if held.blind {
+            look.no_later(LOOK_EVERY);
+        }
+        // Also without a moment to wait for: this is where the loop finds those it must wake.
+        while look.poll(context).is_ready() {
+            if client.left() {
+                return Poll::Ready(Ended::Left);
+            }
+            look.set(LOOK_EVERY);
+        }
+        Poll::Pending
+    })
+    .await
+}

@@ -1,0 +1,155 @@
+//! The proxy door: seed 001's program. Requests pass on to an upstream, at most as many as their
+//! limit lets start; the others wait.
+//!
+//! - [`config`], [`target`], [`template`]: the `[[proxy]]` tables, their upstreams and keys
+//! - [`floor`]: one loop, with [`ticks`], its coarse time; [`streams`]: sockets and their pulse
+//! - [`connection`], [`client`]: one client; [`tunnel`]: one that goes on as something else
+//! - [`exchange`]: one request's way; [`holding`] while it waits; [`finish`] when it is over
+//! - [`admission`]: the waiting room as a loop uses it
+//! - [`upstream`], [`bodies`], [`headers`], [`tls`]: the other side, and what goes between
+//! - [`problem`], [`access`]: what clients are told, and what the log is
+//!
+//! There is one loop for each core, each on a thread of its own with a listener of its own at
+//! every address and connections of its own to the upstream. The bytes of HTTP are hyper's
+//! business.
+
+mod access;
+mod admission;
+mod bodies;
+mod client;
+mod config;
+mod connection;
+mod exchange;
+mod finish;
+mod floor;
+mod headers;
+mod holding;
+mod problem;
+mod streams;
+mod target;
+mod template;
+mod ticks;
+mod tls;
+mod tunnel;
+mod upstream;
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::num::NonZero;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use tokio::sync::Semaphore;
+
+use self::access::Access;
+pub use self::config::{AccessLog, Config, OnLimit, Tls};
+pub use self::target::Target;
+pub use self::template::Template;
+use super::{Gate, Serving, Shutdown, tcp};
+use crate::metrics;
+use crate::proxies::ProxyFigures;
+use crate::waiting::{Bounds, Crowd};
+
+/// A door whose addresses are taken and that answers nobody yet.
+pub struct Bound {
+    /// For each address, its sockets: one for each loop.
+    listeners: Vec<(SocketAddr, Vec<TcpListener>)>,
+    config: Config,
+    client_tls: Option<Arc<rustls::ServerConfig>>,
+    upstream_tls: Option<Arc<rustls::ClientConfig>>,
+    access: Access,
+}
+
+/// Takes every address of `config`, or none, and reads its certificates.
+///
+/// # Errors
+/// The address that cannot be had, or the file that is no use, and why.
+pub fn bind(config: &Config) -> io::Result<Bound> {
+    let client_tls = config.tls.as_ref().map(tls::for_clients).transpose()?;
+    let upstream_tls = tls::for_upstream(config)?;
+    let access = Access::open(&config.access_log)?;
+    let bind_one = |&address: &SocketAddr| tcp::bind(address, loops());
+    let listeners = config.listen.addresses().iter().map(bind_one).collect::<io::Result<_>>()?;
+    Ok(Bound { listeners, config: config.clone(), client_tls, upstream_tls, access })
+}
+
+/// One loop for each core.
+fn loops() -> usize {
+    thread::available_parallelism().map_or(1, NonZero::get)
+}
+
+/// What all loops of a door are made from.
+struct Door {
+    config: Config,
+    gate: Gate,
+    crowd: Arc<Crowd>,
+    figures: Arc<ProxyFigures>,
+    places: Arc<Semaphore>,
+    client_tls: Option<Arc<rustls::ServerConfig>>,
+    upstream_tls: Option<Arc<rustls::ClientConfig>>,
+    access: Access,
+    /// Loops that still listen.
+    listening: AtomicUsize,
+    released: Shutdown,
+}
+
+impl Door {
+    /// One loop listens no more.
+    fn release(&self) {
+        if self.listening.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.released.set();
+        }
+    }
+}
+
+/// One loop that is yet to run.
+struct Loop {
+    door: Arc<Door>,
+}
+
+impl Bound {
+    /// The addresses in file order, with the ports that were taken.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.listeners.iter().map(|(address, _)| *address).collect()
+    }
+
+    /// Begins to answer, on threads of its own.
+    ///
+    /// # Panics
+    /// If the system refuses a thread or an epoll.
+    #[must_use]
+    pub fn serve(self, gate: Gate) -> Serving {
+        let Self { listeners, config, client_tls, upstream_tls, access } = self;
+        let bounds = Bounds {
+            per_key: config.max_waiters as usize,
+            total: config.max_waiters_total as usize,
+        };
+        let door = Arc::new(Door {
+            crowd: Crowd::new(&gate.metrics, metrics::Door::Proxy, bounds),
+            figures: gate.proxies.figures(config.name.get_ref()),
+            places: Arc::new(Semaphore::new(config.max_connections as usize)),
+            config,
+            gate,
+            client_tls,
+            upstream_tls,
+            access,
+            listening: AtomicUsize::new(loops()),
+            released: Shutdown::new(),
+        });
+        let mut of_loops: Vec<Vec<TcpListener>> = (0..loops()).map(|_| Vec::new()).collect();
+        for (_, siblings) in listeners {
+            of_loops.iter_mut().zip(siblings).for_each(|(own, sibling)| own.push(sibling));
+        }
+        let start = |listeners: Vec<TcpListener>| {
+            let turning = Loop { door: door.clone() };
+            thread::Builder::new()
+                .name("proxy".to_owned())
+                .spawn(move || turning.run(listeners))
+                .expect("the system has threads left at start-up")
+        };
+        let threads = of_loops.into_iter().map(start).collect();
+        Serving::threads(threads).releasing(door.released.clone())
+    }
+}

@@ -1,0 +1,285 @@
+//! What a proxy says when it does not hand a request on: `application/problem+json` (RFC 9457),
+//! with what the client needs to come back at the right time.
+
+use hyper::body::Bytes;
+use hyper::header::{
+    ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER,
+};
+use hyper::{Response, StatusCode};
+use serde::Serialize;
+use sfv::{Integer, KeyRef, ListSerializer, StringRef};
+use tidegate_core::Nanos;
+use tidegate_core::limit::PERIOD_MAX;
+use tidegate_core::time::SECOND;
+
+use super::bodies::Reply;
+use crate::limiter::Answer;
+
+const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
+const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+
+/// Why a request is not handed on, or has no answer from its upstream.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Problem {
+    /// The message could be read in more than one way, or not at all; the connection is closed.
+    Malformed(&'static str),
+    /// The client left while it waited; nobody reads this.
+    Left,
+    /// A tunnel was asked for.
+    Connect,
+    /// The key would be too long.
+    KeyTooLong,
+    /// The body is longer than it may be.
+    BodyTooLong,
+    /// Over its limit, and not to wait or to wait any longer.
+    OverLimit(Box<Answer>),
+    /// Too many wait already.
+    Crowded,
+    /// Its limit can never be had: the cost of a request is above it.
+    Never,
+    /// The proxy is about to stop.
+    Stopping,
+    /// The upstream cannot be reached.
+    Unreachable,
+    /// The upstream broke off, or spoke no HTTP.
+    BadAnswer,
+    /// The upstream took too long.
+    TooSlow,
+}
+
+#[derive(Serialize)]
+struct Json<'a> {
+    r#type: &'static str,
+    title: &'a str,
+    status: u16,
+    detail: &'a str,
+    reason: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refused_by: Option<&'a str>,
+}
+
+impl Problem {
+    fn status(&self) -> StatusCode {
+        match self {
+            Problem::Malformed(_) | Problem::Left => StatusCode::BAD_REQUEST,
+            Problem::Connect => StatusCode::METHOD_NOT_ALLOWED,
+            Problem::KeyTooLong => StatusCode::URI_TOO_LONG,
+            Problem::BodyTooLong => StatusCode::PAYLOAD_TOO_LARGE,
+            Problem::OverLimit(_) | Problem::Never => StatusCode::TOO_MANY_REQUESTS,
+            Problem::Crowded | Problem::Stopping => StatusCode::SERVICE_UNAVAILABLE,
+            Problem::Unreachable | Problem::BadAnswer => StatusCode::BAD_GATEWAY,
+            Problem::TooSlow => StatusCode::GATEWAY_TIMEOUT,
+        }
+    }
+
+    /// The word under which it is counted, or told.
+    fn reason(&self) -> &'static str {
+        match self {
+            Problem::Malformed(_) => "malformed",
+            Problem::Left => "left",
+            Problem::Connect => "connect",
+            Problem::KeyTooLong => "key_too_long",
+            Problem::BodyTooLong => "body_too_long",
+            Problem::OverLimit(_) | Problem::Never => "over_limit",
+            Problem::Crowded => "crowded",
+            Problem::Stopping => "stopping",
+            Problem::Unreachable => "upstream_unreachable",
+            Problem::BadAnswer => "upstream_bad_answer",
+            Problem::TooSlow => "upstream_timeout",
+        }
+    }
+
+    /// The reason, if the client is to blame.
+    pub(super) fn bad_input(&self) -> Option<&'static str> {
+        match self {
+            Problem::Malformed(_)
+            | Problem::Connect
+            | Problem::KeyTooLong
+            | Problem::BodyTooLong => Some(self.reason()),
+            _ => None,
+        }
+    }
+
+    fn detail(&self) -> &'static str {
+        match self {
+            Problem::Malformed(what) => what,
+            Problem::Left => "the client left while its request waited",
+            Problem::Connect => "this proxy opens no tunnels",
+            Problem::KeyTooLong => "the path makes a key of more than 1024 bytes",
+            Problem::BodyTooLong => "the body is longer than this proxy takes",
+            Problem::OverLimit(_) => "the limit of this resource is reached",
+            Problem::Never => "the limit of this resource lets no request through",
+            Problem::Crowded => "too many requests wait already",
+            Problem::Stopping => "the proxy is stopping",
+            Problem::Unreachable => "the upstream cannot be reached",
+            Problem::BadAnswer => "the upstream broke off or did not speak HTTP",
+            Problem::TooSlow => "the upstream did not answer in time",
+        }
+    }
+
+    /// After how many seconds it is worth coming back, if that can be said.
+    fn retry_after_s(&self) -> Option<u64> {
+        match self {
+            Problem::OverLimit(answer) => Some(retry_after_s(answer)),
+            Problem::Crowded | Problem::Stopping => Some(1),
+            _ => None,
+        }
+    }
+
+    /// The answer to the client.
+    pub(super) fn response(&self) -> Response<Reply> {
+        let status = self.status();
+        let refused_by = match self {
+            Problem::OverLimit(answer) => answer.refused_by.as_deref(),
+            _ => None,
+        };
+        let body = serde_json::to_vec(&Json {
+            r#type: "about:blank",
+            title: status.canonical_reason().unwrap_or("Error"),
+            status: status.as_u16(),
+            detail: self.detail(),
+            reason: self.reason(),
+            refused_by,
+        });
+        // A struct of numbers and strings always encodes.
+        let mut response = Response::new(Reply::whole(Bytes::from(body.unwrap_or_default())));
+        *response.status_mut() = status;
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        if let Some(seconds) = self.retry_after_s() {
+            headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        match self {
+            Problem::OverLimit(answer) => {
+                let lines = [(RATELIMIT_POLICY, policy(answer)), (RATELIMIT, state(answer))];
+                for (name, line) in lines {
+                    if let Some(value) = line.and_then(|line| HeaderValue::try_from(line).ok()) {
+                        headers.insert(name, value);
+                    }
+                }
+            }
+            // What follows in the stream cannot be told from a body.
+            Problem::Malformed(_) | Problem::Left => {
+                headers.insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            Problem::Connect => {
+                // What a client sends into a tunnel that it believes open is no request.
+                headers.insert(CONNECTION, HeaderValue::from_static("close"));
+                let methods = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS, TRACE";
+                headers.insert(ALLOW, HeaderValue::from_static(methods));
+            }
+            _ => {}
+        }
+        response
+    }
+}
+
+/// Whole seconds until it is worth coming back: at least one, and never too early.
+fn retry_after_s(answer: &Answer) -> u64 {
+    let refusing = answer.limits.iter().filter(|limit| !limit.verdict.allowed);
+    let delays = refusing.map(|limit| limit.verdict.delay).filter(|delay| *delay < Nanos::MAX);
+    delays.max().unwrap_or(0).div_ceil(SECOND).max(1)
+}
+
+/// `"rule";q=100;w=60` for each limit.
+fn policy(answer: &Answer) -> Option<String> {
+    list(answer, |limit, item| {
+        let item = item.parameter(KeyRef::constant("q"), integer(limit.limit.amount));
+        if limit.limit.period > 0 {
+            let window = limit.limit.period.div_ceil(SECOND);
+            let _ = item.parameter(KeyRef::constant("w"), integer(window));
+        }
+    })
+}
+
+/// `"rule";r=0;t=30` for each limit.
+fn state(answer: &Answer) -> Option<String> {
+    list(answer, |limit, item| {
+        let item = item.parameter(KeyRef::constant("r"), integer(limit.verdict.remaining));
+        let wait = if limit.verdict.allowed { limit.verdict.reset } else { limit.verdict.delay };
+        // A use in flight ends when it ends.
+        if wait <= PERIOD_MAX {
+            let _ = item.parameter(KeyRef::constant("t"), integer(wait.div_ceil(SECOND)));
+        }
+    })
+}
+
+type Item<'a> = sfv::ParameterSerializer<&'a mut String>;
+
+fn list(
+    answer: &Answer,
+    mut write: impl FnMut(&crate::limiter::LimitAnswer, Item<'_>),
+) -> Option<String> {
+    let mut list = ListSerializer::new();
+    for (at, limit) in answer.limits.iter().enumerate() {
+        let twins = answer.limits.iter().filter(|other| other.rule == limit.rule).count();
+        let printable = |c: char| if (' '..='~').contains(&c) { c } else { '?' };
+        let mut name: String = limit.rule.chars().map(printable).collect();
+        if twins > 1 {
+            name.push_str(&format!("#{}", at + 1));
+        }
+        let Ok(name) = StringRef::from_str(&name) else { continue };
+        write(limit, list.bare_item(name));
+    }
+    list.finish()
+}
+
+fn integer(number: u64) -> Integer {
+    // Amounts end at 2^53, and the format's integers at 10^15.
+    Integer::try_from(number.min(999_999_999_999_999)).unwrap_or(Integer::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_core::time::MINUTE;
+    use tidegate_core::{Algorithm, Limit, Verdict};
+
+    use super::*;
+    use crate::limiter::LimitAnswer;
+
+    fn answer(limits: &[(Limit, Verdict)]) -> Answer {
+        let limits = limits.iter().map(|&(limit, verdict)| LimitAnswer {
+            key: 0,
+            rule: "proxy:ä\"pi".into(),
+            limit,
+            verdict,
+        });
+        Answer {
+            allowed: false,
+            delay: 1,
+            refused_by: Some("proxy:ä\"pi".into()),
+            held: Vec::new(),
+            limits: limits.collect(),
+        }
+    }
+
+    fn refused(delay: Nanos) -> Verdict {
+        Verdict { allowed: false, remaining: 0, rate: 1.0, delay, reset: delay }
+    }
+
+    #[test]
+    fn a_refusal_tells_when_to_come_back() {
+        let minute = Limit { amount: 100, period: MINUTE, algorithm: Algorithm::FixedWindow };
+        let problem = Problem::OverLimit(Box::new(answer(&[(minute, refused(29 * SECOND + 1))])));
+        let response = problem.response();
+        let header = |name: &str| response.headers()[name].to_str().unwrap().to_owned();
+        assert_eq!(response.status(), 429);
+        assert_eq!(header("retry-after"), "30");
+        assert_eq!(header("ratelimit-policy"), r#""proxy:?\"pi";q=100;w=60"#);
+        assert_eq!(header("ratelimit"), r#""proxy:?\"pi";r=0;t=30"#);
+        assert_eq!(header("content-type"), "application/problem+json");
+    }
+
+    #[test]
+    fn several_limits_have_names_of_their_own_and_uses_in_flight_no_window() {
+        let second = Limit { amount: 5, period: SECOND, algorithm: Algorithm::FixedWindow };
+        let flying =
+            Limit { amount: 9, period: 0, algorithm: Algorithm::InFlight { per_window: false } };
+        let fine = Verdict { allowed: true, remaining: 3, rate: 1.0, delay: 0, reset: SECOND };
+        let answer = answer(&[(second, fine), (flying, refused(Nanos::MAX))]);
+        assert_eq!(policy(&answer).unwrap(), r#""proxy:?\"pi#1";q=5;w=1, "proxy:?\"pi#2";q=9"#);
+        assert_eq!(state(&answer).unwrap(), r#""proxy:?\"pi#1";r=3;t=1, "proxy:?\"pi#2";r=0"#);
+        assert_eq!(retry_after_s(&answer), 1);
+    }
+}

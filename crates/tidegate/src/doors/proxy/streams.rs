@@ -1,0 +1,434 @@
+//! Sockets as hyper reads and writes them, plain or TLS, and the pulse that is felt on a client's.
+//!
+//! The pulse notes what the client is at and since when; no byte is changed or looked at here.
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::io::{self, IoSlice};
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsStream;
+
+use super::ticks::{Deadline, Tick, Ticks};
+
+/// A peer that is gone without a word is noticed after about two minutes.
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(15);
+const KEEPALIVE_PROBES: u32 = 4;
+
+/// How long a client may be at something.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Patience {
+    /// For the head of a request, or for a handshake.
+    pub(super) head: Tick,
+    /// Between two requests.
+    pub(super) idle: Tick,
+    /// With a body, or an answer, that does not move.
+    pub(super) stall: Tick,
+}
+
+/// What a client is at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Nothing: the last answer is sent.
+    Idle,
+    /// A head, or a handshake, has begun.
+    Head,
+    /// We are: at least one request is under way.
+    Busy,
+}
+
+/// Why a client is cut off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cut {
+    /// Silent between two requests. Nobody's fault.
+    Idle,
+    /// The head did not come in time.
+    SlowHead,
+    /// The body that is waited for does not come.
+    SlowBody,
+    /// The answer is not read.
+    SlowReader,
+}
+
+/// Since when something has stood still; not at all if there is nothing in it.
+type Since = Cell<Option<Tick>>;
+
+/// What a client is at and since when. All of one connection's tasks are on one thread.
+pub(super) struct Pulse {
+    phase: Cell<Phase>,
+    since: Cell<Tick>,
+    requests: Cell<u32>,
+    /// Many requests share the connection: what is read is no sign that one begins.
+    shared: Cell<bool>,
+    body_wanted: Since,
+    write_blocked: Since,
+    patience: Patience,
+    deadline: Deadline,
+}
+
+impl Pulse {
+    pub(super) fn new(ticks: &Rc<Ticks>, patience: Patience) -> Rc<Self> {
+        let deadline = ticks.deadline();
+        deadline.set(patience.head);
+        Rc::new(Self {
+            phase: Cell::new(Phase::Head),
+            since: Cell::new(ticks.now()),
+            requests: Cell::new(0),
+            shared: Cell::new(false),
+            body_wanted: Cell::new(None),
+            write_blocked: Cell::new(None),
+            patience,
+            deadline,
+        })
+    }
+
+    fn now(&self) -> Tick {
+        self.deadline.ticks().now()
+    }
+
+    fn enter(&self, phase: Phase, patience: Tick) {
+        self.phase.set(phase);
+        self.since.set(self.now());
+        self.deadline.no_later(patience);
+    }
+
+    /// The connection is one that many requests share, and that may be idle from the start.
+    pub(super) fn share(&self) {
+        self.shared.set(true);
+        self.enter(Phase::Idle, self.patience.idle);
+    }
+
+    /// A request has begun.
+    pub(super) fn begin(&self) {
+        self.requests.set(self.requests.get() + 1);
+        self.phase.set(Phase::Busy);
+    }
+
+    /// A request has been answered, or given up.
+    pub(super) fn end(&self) {
+        self.requests.set(self.requests.get().saturating_sub(1));
+        if self.requests.get() == 0 {
+            self.body_wanted.set(None);
+            self.enter(Phase::Idle, self.patience.idle);
+        }
+    }
+
+    /// The next part of a body is waited for, or has come.
+    pub(super) fn want_body(&self, wanted: bool) {
+        self.stands_still(&self.body_wanted, wanted);
+    }
+
+    fn stands_still(&self, since: &Since, still: bool) {
+        if !still {
+            since.set(None);
+        } else if since.get().is_none() {
+            since.set(Some(self.now()));
+            self.deadline.no_later(self.patience.stall);
+        }
+    }
+
+    fn has_read(&self) {
+        if self.phase.get() == Phase::Idle && !self.shared.get() {
+            self.enter(Phase::Head, self.patience.head);
+        }
+        if self.body_wanted.get().is_some() {
+            self.body_wanted.set(Some(self.now()));
+        }
+    }
+
+    /// Why the client is cut off now; otherwise the deadline is set to when that may come.
+    fn verdict(&self) -> Option<Cut> {
+        let Patience { head, idle, stall } = self.patience;
+        let waits = [
+            (self.phase.get() == Phase::Head).then_some((self.since.get(), head, Cut::SlowHead)),
+            (self.phase.get() == Phase::Idle).then_some((self.since.get(), idle, Cut::Idle)),
+            self.body_wanted.get().map(|since| (since, stall, Cut::SlowBody)),
+            self.write_blocked.get().map(|since| (since, stall, Cut::SlowReader)),
+        ];
+        let now = self.now();
+        self.deadline.clear();
+        for (since, patience, cut) in waits.into_iter().flatten() {
+            let at = since.saturating_add(patience);
+            if at <= now {
+                return Some(cut);
+            }
+            self.deadline.no_later(at - now);
+        }
+        None
+    }
+
+    /// Runs `work` for as long as the client keeps to its bounds.
+    pub(super) async fn bounds<F: Future>(&self, work: F) -> Result<F::Output, Cut> {
+        let mut work = pin!(work);
+        poll_fn(|context| {
+            while self.deadline.poll(context).is_ready() {
+                if let Some(cut) = self.verdict() {
+                    return Poll::Ready(Err(cut));
+                }
+            }
+            work.as_mut().poll(context).map(Ok)
+        })
+        .await
+    }
+}
+
+/// A socket to a client or to an upstream.
+pub(super) enum Socket {
+    /// As it is.
+    Plain(TcpStream),
+    /// Inside of TLS.
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Socket {
+    fn tcp(&self) -> &TcpStream {
+        match self {
+            Socket::Plain(stream) => stream,
+            Socket::Tls(stream) => stream.get_ref().0,
+        }
+    }
+
+    /// Whether the client has closed its side, even if there is something left to read.
+    pub(super) fn left(&self) -> bool {
+        let mut asked = [PollFd::new(self.tcp(), PollFlags::RDHUP)];
+        let polled = poll(&mut asked, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+        polled.is_ok_and(|count| count > 0)
+    }
+}
+
+/// Bytes leave at once, and a peer that vanished does not stay for ever.
+pub(super) fn dress(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let keepalive = TcpKeepalive::new()
+        .with_time(KEEPALIVE_AFTER)
+        .with_interval(KEEPALIVE_EVERY)
+        .with_retries(KEEPALIVE_PROBES);
+    SockRef::from(stream).set_tcp_keepalive(&keepalive)
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Socket::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
+            Socket::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Socket::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
+            Socket::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Socket::Plain(stream) => Pin::new(stream).poll_write_vectored(context, parts),
+            Socket::Tls(stream) => Pin::new(stream).poll_write_vectored(context, parts),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Socket::Plain(stream) => stream.is_write_vectored(),
+            Socket::Tls(stream) => stream.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Socket::Plain(stream) => Pin::new(stream).poll_flush(context),
+            Socket::Tls(stream) => Pin::new(stream).poll_flush(context),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Socket::Plain(stream) => Pin::new(stream).poll_shutdown(context),
+            Socket::Tls(stream) => Pin::new(stream).poll_shutdown(context),
+        }
+    }
+}
+
+/// A socket with its pulse felt, and with what was read of it before anybody knew what it speaks.
+pub(super) struct Felt {
+    socket: Rc<RefCell<Socket>>,
+    pulse: Rc<Pulse>,
+    early: Vec<u8>,
+}
+
+impl Felt {
+    pub(super) fn new(socket: Rc<RefCell<Socket>>, pulse: Rc<Pulse>, early: Vec<u8>) -> Self {
+        Self { socket, pulse, early }
+    }
+
+    /// The same socket once it is no longer HTTP, with what was read too far.
+    pub(super) fn after(mut self, read: &[u8]) -> Self {
+        self.early.extend_from_slice(read);
+        self
+    }
+
+    fn wrote<T>(&self, polled: Poll<T>) -> Poll<T> {
+        self.pulse.stands_still(&self.pulse.write_blocked, polled.is_pending());
+        polled
+    }
+}
+
+impl AsyncRead for Felt {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if !self.early.is_empty() {
+            let count = self.early.len().min(buffer.remaining());
+            buffer.put_slice(&self.early[..count]);
+            self.early.drain(..count);
+            return Poll::Ready(Ok(()));
+        }
+        let before = buffer.filled().len();
+        let polled = Pin::new(&mut *self.socket.borrow_mut()).poll_read(context, buffer);
+        if polled.is_ready() && buffer.filled().len() > before {
+            self.pulse.has_read();
+        }
+        polled
+    }
+}
+
+impl AsyncWrite for Felt {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.wrote(Pin::new(&mut *self.socket.borrow_mut()).poll_write(context, bytes))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.wrote(Pin::new(&mut *self.socket.borrow_mut()).poll_write_vectored(context, parts))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.borrow().is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.wrote(Pin::new(&mut *self.socket.borrow_mut()).poll_flush(context))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.wrote(Pin::new(&mut *self.socket.borrow_mut()).poll_shutdown(context))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+    use std::task::Waker;
+
+    use super::*;
+
+    const PATIENCE: Patience = Patience { head: 10, idle: 100, stall: 50 };
+
+    /// A client, and how it is cut while hyper has nothing to do: asked at each tick in turn.
+    struct Watched {
+        ticks: Rc<Ticks>,
+        pulse: Rc<Pulse>,
+    }
+
+    impl Watched {
+        fn new() -> Self {
+            let ticks = Rc::new(Ticks::default());
+            ticks.advance(1000);
+            let pulse = Pulse::new(&ticks, PATIENCE);
+            Self { ticks, pulse }
+        }
+
+        /// Lets up to `count` ticks pass; after how many the client was cut, and why.
+        fn pass(&self, count: Tick) -> Option<(Tick, Cut)> {
+            let mut context = Context::from_waker(Waker::noop());
+            let mut watch = pin!(self.pulse.bounds(pending::<()>()));
+            for passed in 1..=count {
+                assert!(watch.as_mut().poll(&mut context).is_pending());
+                self.ticks.advance(self.ticks.now() + 1);
+                if let Poll::Ready(Err(cut)) = watch.as_mut().poll(&mut context) {
+                    return Some((passed, cut));
+                }
+            }
+            None
+        }
+    }
+
+    #[test]
+    fn each_phase_has_its_own_patience() {
+        assert_eq!(Watched::new().pass(1000), Some((10, Cut::SlowHead)), "said nothing");
+        let client = Watched::new();
+        client.pulse.begin();
+        assert_eq!(client.pass(1000), None, "what we take does not count");
+        client.pulse.end();
+        assert_eq!(client.pass(60), None);
+        client.pulse.has_read();
+        assert_eq!(client.pass(1000), Some((10, Cut::SlowHead)), "a head that does not end");
+        let client = Watched::new();
+        client.pulse.begin();
+        client.pulse.end();
+        assert_eq!(client.pass(1000), Some((100, Cut::Idle)));
+    }
+
+    #[test]
+    fn what_moves_is_not_cut_and_what_stands_still_is() {
+        let client = Watched::new();
+        client.pulse.begin();
+        client.pulse.want_body(true);
+        for _ in 0..10 {
+            assert_eq!(client.pass(40), None);
+            client.pulse.has_read();
+        }
+        assert_eq!(client.pass(1000), Some((50, Cut::SlowBody)));
+        client.pulse.want_body(false);
+        client.pulse.stands_still(&client.pulse.write_blocked, true);
+        assert_eq!(client.pass(30), None);
+        client.pulse.stands_still(&client.pulse.write_blocked, true);
+        assert_eq!(client.pass(1000), Some((20, Cut::SlowReader)), "counted from the beginning");
+    }
+
+    #[test]
+    fn a_shared_connection_is_idle_only_while_it_has_no_request() {
+        let client = Watched::new();
+        client.pulse.share();
+        client.pulse.has_read();
+        assert_eq!(client.pass(99), None, "a ping is no head");
+        client.pulse.begin();
+        client.pulse.begin();
+        client.pulse.end();
+        assert_eq!(client.pass(1000), None);
+        client.pulse.end();
+        assert_eq!(client.pass(1000), Some((100, Cut::Idle)));
+    }
+}

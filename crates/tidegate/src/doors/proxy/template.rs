@@ -1,0 +1,351 @@
+//! Key templates: `path={path} client={client}`, read once and filled in for each request.
+//!
+//! A template has one part for each entry of the key, parted by spaces, and at most one placeholder
+//! in a part: so two different requests never share a key by accident. The path is decoded once
+//! and not normalised; what a key cannot hold as it is, the law's builder encodes.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use hyper::header::{HeaderMap, HeaderName};
+use hyper::{Method, Uri};
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use tidegate_core::key::{KeyBuilder, KeyTooLong};
+
+/// The template where none is written: every path is a resource of its own.
+const USUAL: &str = "path={path}";
+/// The most parts that a template may have.
+const PARTS_MAX: usize = 8;
+
+/// How the key of a request is made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Template {
+    text: String,
+    parts: Vec<Part>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Part {
+    /// Absent for a word.
+    name: Option<String>,
+    before: String,
+    place: Option<Placeholder>,
+    after: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Placeholder {
+    Path,
+    Prefix(usize),
+    Client,
+    Method,
+    Header(HeaderName),
+}
+
+/// What a template may ask about a request.
+pub(super) struct Asked<'a> {
+    pub(super) method: &'a Method,
+    pub(super) uri: &'a Uri,
+    pub(super) headers: &'a HeaderMap,
+    pub(super) client: IpAddr,
+}
+
+/// Two buffers that a loop uses for every key.
+#[derive(Default)]
+pub(super) struct Scratch {
+    key: Vec<u8>,
+    value: Vec<u8>,
+}
+
+impl Template {
+    /// Writes the key of a request of the proxy `name`.
+    pub(super) fn fill<'s>(
+        &self,
+        name: &str,
+        asked: &Asked<'_>,
+        scratch: &'s mut Scratch,
+    ) -> Result<&'s [u8], KeyTooLong> {
+        let Scratch { key, value } = scratch;
+        let mut builder = KeyBuilder::new(key, name.as_bytes());
+        for part in &self.parts {
+            let text = part.value(asked, value);
+            builder = match &part.name {
+                Some(name) => builder.entry(name.as_bytes(), text),
+                None => builder.word(text),
+            };
+        }
+        builder.finish()
+    }
+}
+
+impl Part {
+    /// The value, borrowed from the request wherever it stands there as it is.
+    fn value<'a>(&'a self, asked: &Asked<'a>, scratch: &'a mut Vec<u8>) -> &'a [u8] {
+        let Some(place) = &self.place else { return self.before.as_bytes() };
+        if self.before.is_empty()
+            && self.after.is_empty()
+            && let Some(bare) = place.bare(asked)
+        {
+            return bare;
+        }
+        scratch.clear();
+        scratch.extend_from_slice(self.before.as_bytes());
+        place.write(asked, scratch);
+        scratch.extend_from_slice(self.after.as_bytes());
+        scratch
+    }
+}
+
+impl Placeholder {
+    /// What stands for it, if the request has it in just these bytes.
+    fn bare<'a>(&self, asked: &Asked<'a>) -> Option<&'a [u8]> {
+        match self {
+            Placeholder::Path | Placeholder::Prefix(_) => {
+                let path = self.path(asked);
+                (!path.contains(&b'%')).then_some(path)
+            }
+            Placeholder::Client => None,
+            Placeholder::Method => Some(asked.method.as_str().as_bytes()),
+            Placeholder::Header(name) => {
+                let mut values = asked.headers.get_all(name).iter();
+                let first = values.next().map_or(&b""[..], |value| value.as_bytes());
+                values.next().is_none().then_some(first)
+            }
+        }
+    }
+
+    fn path<'a>(&self, asked: &Asked<'a>) -> &'a [u8] {
+        let path = asked.uri.path().as_bytes();
+        let Placeholder::Prefix(segments) = self else { return path };
+        let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+        let end = slashes.map(|(at, _)| at).nth(*segments).unwrap_or(path.len());
+        &path[..end]
+    }
+
+    fn write(&self, asked: &Asked<'_>, out: &mut Vec<u8>) {
+        use std::io::Write as _;
+        match self {
+            Placeholder::Path | Placeholder::Prefix(_) => decode(self.path(asked), out),
+            // Writing to memory does not fail.
+            Placeholder::Client => drop(write!(out, "{}", asked.client)),
+            Placeholder::Method => out.extend_from_slice(asked.method.as_str().as_bytes()),
+            Placeholder::Header(name) => {
+                for (at, value) in asked.headers.get_all(name).iter().enumerate() {
+                    // Several lines of a field mean the same as one line with commas.
+                    out.extend_from_slice(if at > 0 { b", " } else { b"" });
+                    out.extend_from_slice(value.as_bytes());
+                }
+            }
+        }
+    }
+}
+
+/// Decodes `%41` and the like, once. What is no such thing stays as it is.
+fn decode(text: &[u8], out: &mut Vec<u8>) {
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    let mut rest = text;
+    while let [byte, after @ ..] = rest {
+        if let (b'%', [high, low, beyond @ ..]) = (byte, after)
+            && let (Some(high), Some(low)) = (digit(*high), digit(*low))
+        {
+            out.push((high * 16 + low) as u8);
+            rest = beyond;
+        } else {
+            out.push(*byte);
+            rest = after;
+        }
+    }
+}
+
+/// Says what is wrong with a template, then on a line of its own what would be right.
+impl FromStr for Template {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts = text.split(' ').map(part).collect::<Result<Vec<_>, _>>()?;
+        if parts.len() > PARTS_MAX {
+            return Err(format!("{} entries are too many\nkeep at most {PARTS_MAX}", parts.len()));
+        }
+        Ok(Self { text: text.to_owned(), parts })
+    }
+}
+
+fn part(text: &str) -> Result<Part, String> {
+    if text.is_empty() {
+        return Err(format!("an entry of the key is empty\nwrite entries like \"{USUAL}\""));
+    }
+    if text.contains(|c: char| c.is_control()) {
+        return Err("a key has no control characters\nremove them".to_owned());
+    }
+    let open = text.find('{').unwrap_or(text.len());
+    let (name, value) = match text.split_once('=') {
+        Some((name, value)) if name.len() < open => (Some(name.to_owned()), value),
+        _ => (None, text),
+    };
+    let Some((before, rest)) = value.split_once('{') else {
+        return match value.contains('}') {
+            true => Err(format!("\"{text}\" has a brace too many\nremove it")),
+            false => Ok(Part { name, before: value.to_owned(), place: None, after: String::new() }),
+        };
+    };
+    let Some((place, after)) = rest.split_once('}') else {
+        return Err(format!("a brace of \"{text}\" is not closed\nwrite it like \"{USUAL}\""));
+    };
+    if before.contains('}') || after.contains(['{', '}']) {
+        let remedy = "give each placeholder an entry of its own: \"method={method} path={path}\"";
+        return Err(format!("\"{text}\" has more than one placeholder\n{remedy}"));
+    }
+    let place = Some(placeholder(place)?);
+    Ok(Part { name, before: before.to_owned(), place, after: after.to_owned() })
+}
+
+fn placeholder(text: &str) -> Result<Placeholder, String> {
+    let (kind, of) = text.split_once(':').map_or((text, None), |(kind, of)| (kind, Some(of)));
+    match (kind, of) {
+        ("path", None) => Ok(Placeholder::Path),
+        ("client", None) => Ok(Placeholder::Client),
+        ("method", None) => Ok(Placeholder::Method),
+        ("prefix", Some(count)) => match count.parse() {
+            Ok(count @ 1..=100) => Ok(Placeholder::Prefix(count)),
+            _ => Err(format!("\"{count}\" is no number of segments\nwrite {{prefix:2}}, 1 to 100")),
+        },
+        ("header", Some(name)) => HeaderName::from_str(name)
+            .map(Placeholder::Header)
+            .map_err(|_| format!("\"{name}\" is no name of a header\nwrite {{header:X-API-Key}}")),
+        _ => {
+            let known = "{path}, {prefix:2}, {client}, {method}, {header:NAME}";
+            Err(format!("\"{{{text}}}\" is not known in keys\nknown here: {known}"))
+        }
+    }
+}
+
+impl Default for Template {
+    fn default() -> Self {
+        let place = Some(Placeholder::Path);
+        let part = Part { name: Some("path".into()), before: "".into(), place, after: "".into() };
+        Self { text: USUAL.to_owned(), parts: vec![part] }
+    }
+}
+
+impl fmt::Display for Template {
+    fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+        formatter.write_str(&self.text)
+    }
+}
+
+impl<'de> Deserialize<'de> for Template {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
+}
+
+impl Serialize for Template {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.text)
+    }
+}
+
+impl JsonSchema for Template {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "KeyTemplate".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "description": "Entries of the key, parted by spaces, with {path}, {prefix:2}, \
+                            {client}, {method} or {header:NAME} in them.",
+            "type": "string"
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::header::HeaderValue;
+
+    use super::*;
+
+    fn key(template: &str, uri: &str) -> String {
+        let template: Template = template.parse().unwrap_or_else(|wrong| panic!("{wrong}"));
+        let mut headers = HeaderMap::new();
+        headers.append("x-key", HeaderValue::from_static("a b"));
+        headers.append("x-many", HeaderValue::from_static("1"));
+        headers.append("x-many", HeaderValue::from_static("2"));
+        let asked = Asked {
+            method: &Method::POST,
+            uri: &uri.parse().unwrap(),
+            headers: &headers,
+            client: [192, 0, 2, 7].into(),
+        };
+        let mut scratch = Scratch::default();
+        let key = template.fill("my api", &asked, &mut scratch);
+        key.map_or_else(|wrong| wrong.to_string(), |key| String::from_utf8_lossy(key).into_owned())
+    }
+
+    #[test]
+    fn the_usual_key_is_the_decoded_path() {
+        assert_eq!(Template::default(), USUAL.parse().unwrap());
+        for (uri, path) in [
+            ("/", "/"),
+            ("/a", "/a"),
+            ("/a/", "/a/"),
+            ("/a?b=c", "/a"),
+            ("/%61%2Fb", "/a/b"),
+            ("/a%20b", "/a%20b"),
+            ("/a%2520b", "/a%2520b"),
+            ("/a%0Ab=c", "/a%0Ab=c"),
+            ("/../a/./b//c", "/../a/./b//c"),
+            ("/100%", "/100%25"),
+            ("/%zz%4", "/%25zz%254"),
+            ("http://host/x", "/x"),
+            ("*", "*"),
+        ] {
+            assert_eq!(key(USUAL, uri), format!("my%20api path={path}"), "{uri}");
+        }
+    }
+
+    #[test]
+    fn every_placeholder_is_filled_in() {
+        for (template, expected) in [
+            ("client={client} method={method}", "client=192.0.2.7 method=POST"),
+            ("{method} path={path}", "POST path=/a/b/c"),
+            ("key={header:X-Key}", "key=a%20b"),
+            ("key={header:x-many}", "key=1,%202"),
+            ("key={header:x-none}", "key="),
+            ("under={prefix:1}", "under=/a"),
+            ("under={prefix:2}", "under=/a/b"),
+            ("under={prefix:9}", "under=/a/b/c"),
+            ("all", "all"),
+            ("v=1-{method}-x", "v=1-POST-x"),
+            ("a=b=c", "a=b=c"),
+        ] {
+            assert_eq!(key(template, "/a/b/c"), format!("my%20api {expected}"), "{template}");
+        }
+    }
+
+    #[test]
+    fn a_key_that_would_be_too_long_is_told() {
+        let path = format!("/{}", "x".repeat(1100));
+        assert_eq!(key(USUAL, &path), KeyTooLong.to_string());
+    }
+
+    #[test]
+    fn templates_that_mean_nothing_are_told() {
+        for (template, wrong) in [
+            ("", "an entry of the key is empty"),
+            ("path={path}  client={client}", "an entry of the key is empty"),
+            ("path={pth}", "\"{pth}\" is not known in keys"),
+            ("path={path", "a brace of \"path={path\" is not closed"),
+            ("path=path}", "\"path=path}\" has a brace too many"),
+            ("a={method}{path}", "\"a={method}{path}\" has more than one placeholder"),
+            ("a={prefix:0}", "\"0\" is no number of segments"),
+            ("a={header:b@d}", "\"b@d\" is no name of a header"),
+            ("a b c d e f g h i", "9 entries are too many"),
+        ] {
+            let error = template.parse::<Template>().unwrap_err();
+            assert_eq!(error.lines().next(), Some(wrong));
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Making a connection to the upstream: name, TCP, perhaps TLS, and the HTTP that is spoken.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::client::conn::{http1, http2};
+use hyper::rt::Executor;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::{TlsConnector, TlsStream};
+
+use super::super::bodies::Upload;
+use super::super::config::Config;
+use super::super::streams::{Socket, dress};
+use super::super::target::Target;
+use super::super::tls::H2;
+use crate::proxies::Lane;
+
+/// The most bytes of an answer's head, and what is read ahead of a slow client.
+const READ_BYTES_MAX: usize = 64 << 10;
+/// How often a silent HTTP/2 connection is asked whether it still lives, and how long it has.
+const PING_EVERY: Duration = Duration::from_secs(20);
+const PING_PATIENCE: Duration = Duration::from_secs(10);
+
+/// A connection that was just made.
+pub(super) enum Fresh {
+    /// For one request at a time.
+    One(http1::SendRequest<Upload>),
+    /// For many at once.
+    Shared(http2::SendRequest<Upload>),
+}
+
+/// How connections are made.
+pub(super) struct Opener {
+    target: Target,
+    http2: bool,
+    tls: Option<(TlsConnector, ServerName<'static>)>,
+    patience: Duration,
+}
+
+/// Runs what hyper spawns on this loop.
+#[derive(Clone, Copy)]
+pub(in crate::doors::proxy) struct Here;
+
+impl<F> Executor<F> for Here
+where
+    F: Future + 'static,
+    F::Output: 'static,
+{
+    fn execute(&self, future: F) {
+        tokio::task::spawn_local(future);
+    }
+}
+
+impl Opener {
+    pub(super) fn new(config: &Config, tls: Option<Arc<rustls::ClientConfig>>) -> Self {
+        let target = config.upstream.clone();
+        let name = ServerName::try_from(target.host().to_owned()).ok();
+        Self {
+            tls: tls.map(TlsConnector::from).zip(name),
+            target,
+            http2: config.http2,
+            patience: config.connect_timeout.0,
+        }
+    }
+
+    pub(super) fn target(&self) -> &Target {
+        &self.target
+    }
+
+    pub(super) async fn open(&self, lane: &Arc<Lane>) -> io::Result<Fresh> {
+        timeout(self.patience, self.open_at_leisure(lane))
+            .await
+            .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    async fn open_at_leisure(&self, lane: &Arc<Lane>) -> io::Result<Fresh> {
+        let stream = self.dial().await?;
+        dress(&stream)?;
+        let (socket, http2) = match &self.tls {
+            None if self.target.tls() => {
+                return Err(io::Error::other("the host is no name that a certificate can have"));
+            }
+            None => (Socket::Plain(stream), self.http2),
+            Some((connector, name)) => {
+                let stream = connector.connect(name.clone(), stream).await?;
+                let http2 = stream.get_ref().1.alpn_protocol() == Some(H2);
+                (Socket::Tls(Box::new(TlsStream::Client(stream))), http2)
+            }
+        };
+        let counted = Counted::new(lane.clone());
+        let io = TokioIo::new(socket);
+        if http2 {
+            let (sender, connection) = http2::Builder::new(Here)
+                .timer(TokioTimer::new())
+                .keep_alive_interval(PING_EVERY)
+                .keep_alive_timeout(PING_PATIENCE)
+                .max_header_list_size(READ_BYTES_MAX as u32)
+                .handshake(io)
+                .await
+                .map_err(io::Error::other)?;
+            tokio::task::spawn_local(async move {
+                let _ended = connection.await;
+                drop(counted);
+            });
+            return Ok(Fresh::Shared(sender));
+        }
+        let (sender, connection) = http1::Builder::new()
+            .max_buf_size(READ_BYTES_MAX)
+            .handshake(io)
+            .await
+            .map_err(io::Error::other)?;
+        tokio::task::spawn_local(async move {
+            let _ended = connection.with_upgrades().await;
+            drop(counted);
+        });
+        Ok(Fresh::One(sender))
+    }
+
+    /// Tries the addresses of the host, one after another.
+    async fn dial(&self) -> io::Result<TcpStream> {
+        let port = self.target.port();
+        if let Some(ip) = self.target.ip() {
+            return TcpStream::connect(SocketAddr::new(ip, port)).await;
+        }
+        let addresses = tokio::net::lookup_host((self.target.host(), port)).await?;
+        let mut failed = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+        for address in addresses {
+            match TcpStream::connect(address).await {
+                Ok(stream) => return Ok(stream),
+                Err(error) => failed = error,
+            }
+        }
+        Err(failed)
+    }
+}
+
+/// A connection that counts for as long as it lives.
+struct Counted(Arc<Lane>);
+
+impl Counted {
+    fn new(lane: Arc<Lane>) -> Self {
+        lane.upstream_connections(1);
+        Self(lane)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.upstream_connections(-1);
+    }
+}

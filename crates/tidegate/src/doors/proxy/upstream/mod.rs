@@ -1,0 +1,366 @@
+//! One loop's way to its upstream: connections that wait to be used again, and sending.
+//!
+//! HTTP/1.1 connections are used by one request at a time and kept in a stack, the warmest on
+//! top; HTTP/2 connections are shared. A request is sent again only where that cannot do harm.
+
+mod connect;
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+
+use hyper::body::Incoming;
+use hyper::client::conn::{http1, http2};
+use hyper::http::uri::Authority;
+use hyper::{Method, Request, Response};
+use tokio::sync::Mutex;
+
+pub(super) use self::connect::Here;
+use self::connect::{Fresh, Opener};
+use super::bodies::{Progress, Upload};
+use super::config::Config;
+use super::ticks::{Deadline, Tick, Ticks, ticks_in};
+use crate::proxies::{Lane, ProxyFigures, UpstreamError};
+
+/// Streams of one HTTP/2 connection, beyond which another one is opened.
+const STREAMS_MAX: usize = 100;
+/// HTTP/2 connections that one loop opens at most; then streams queue.
+const SHARED_MAX: usize = 8;
+/// Failures to connect, one after another, before no more are tried for a while.
+const FAILURES_MAX: u64 = 3;
+/// The longest while, in ticks.
+const BACK_OFF_MAX: Tick = 50;
+/// A connection that was used this many ticks ago or less has hardly been closed in between.
+const WARM: Tick = 5;
+
+/// A connection of its own for one request.
+pub(super) struct Line(http1::SendRequest<Upload>);
+
+struct Idle {
+    line: http1::SendRequest<Upload>,
+    since: Tick,
+}
+
+struct Shared {
+    sender: http2::SendRequest<Upload>,
+    streams: Rc<Cell<usize>>,
+}
+
+/// Why there is no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Failure(pub(super) UpstreamError);
+
+/// An answer's head, and what it came over.
+pub(super) struct Answered {
+    pub(super) response: Response<Incoming>,
+    /// Absent where the connection is shared.
+    pub(super) line: Option<Line>,
+}
+
+/// One loop's connections to its upstream.
+pub(super) struct Upstream {
+    opener: Opener,
+    shared_only: bool,
+    idle: RefCell<Vec<Idle>>,
+    idle_max: usize,
+    idle_for: Tick,
+    shared: RefCell<Vec<Shared>>,
+    /// Held while an HTTP/2 connection is made, so that not everybody makes one.
+    opening: Mutex<()>,
+    patience: Tick,
+    ticks: Rc<Ticks>,
+    lane: Arc<Lane>,
+    figures: Arc<ProxyFigures>,
+    /// Not tried before this tick.
+    resting_until: Cell<Tick>,
+}
+
+impl Upstream {
+    pub(super) fn new(
+        config: &Config,
+        tls: Option<Arc<rustls::ClientConfig>>,
+        ticks: Rc<Ticks>,
+        lane: Arc<Lane>,
+        figures: Arc<ProxyFigures>,
+    ) -> Rc<Self> {
+        Rc::new(Self {
+            opener: Opener::new(config, tls),
+            shared_only: config.http2,
+            idle: RefCell::default(),
+            idle_max: config.idle_upstream as usize,
+            idle_for: ticks_in(config.idle_upstream_timeout.0),
+            shared: RefCell::default(),
+            opening: Mutex::new(()),
+            patience: ticks_in(config.response_timeout.0),
+            ticks,
+            lane,
+            figures,
+            resting_until: Cell::new(0),
+        })
+    }
+
+    /// Whether requests go over HTTP/2, as far as that is known before one is sent.
+    pub(super) fn http2(&self) -> bool {
+        self.shared_only
+    }
+
+    /// How long an answer may stand still.
+    pub(super) fn patience(&self) -> Tick {
+        self.patience
+    }
+
+    /// Whether it is spoken to over TLS.
+    pub(super) fn tls(&self) -> bool {
+        self.opener.target().tls()
+    }
+
+    /// Its host, and its port if one is written.
+    pub(super) fn authority(&self) -> &Authority {
+        self.opener.target().authority()
+    }
+
+    /// Puts a connection back whose answer is through.
+    pub(super) fn put(&self, line: Line) {
+        let mut idle = self.idle.borrow_mut();
+        if idle.len() < self.idle_max && !line.0.is_closed() {
+            idle.push(Idle { line: line.0, since: self.ticks.now() });
+        }
+    }
+
+    /// Drops what was closed, or has been idle for too long.
+    pub(super) fn sweep(&self) {
+        let now = self.ticks.now();
+        let stale = |idle: &Idle| idle.line.is_closed() || now - idle.since > self.idle_for;
+        let dropped: Vec<Idle> =
+            self.idle.borrow_mut().extract_if(.., |idle| stale(idle)).collect();
+        drop(dropped);
+        self.shared.borrow_mut().retain(|shared| !shared.sender.is_closed());
+    }
+
+    /// Closes what nobody uses.
+    pub(super) fn close_idle(&self) {
+        let dropped = std::mem::take(&mut *self.idle.borrow_mut());
+        drop(dropped);
+        self.shared.borrow_mut().retain(|shared| shared.streams.get() > 0);
+    }
+
+    /// The warmest idle connection that still lives, and how many ticks it has been idle.
+    async fn take(&self) -> Option<(http1::SendRequest<Upload>, Tick)> {
+        loop {
+            let Idle { mut line, since } = self.idle.borrow_mut().pop()?;
+            let idle = self.ticks.now() - since;
+            // Ready as soon as the connection's own task has seen the end of the last answer; an
+            // error if it has seen the end of the connection.
+            if idle <= self.idle_for && line.ready().await.is_ok() {
+                return Some((line, idle));
+            }
+        }
+    }
+
+    /// Sends a request and waits for the head of its answer. `forwarding` is called each time
+    /// that it is about to go out.
+    pub(super) async fn send(
+        self: &Rc<Self>,
+        request: Request<Upload>,
+        upload: Option<&Rc<Progress>>,
+        deadline: &Deadline,
+        mut forwarding: impl FnMut(),
+    ) -> Result<Answered, Failure> {
+        if self.shared_only {
+            return self.send_shared(request, upload, deadline, forwarding).await;
+        }
+        let mut request = request;
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            // What went wrong with one idle connection is likely to go wrong with the next.
+            let pooled = if attempt == 1 { self.take().await } else { None };
+            let (mut line, idle) = match pooled {
+                Some((line, idle)) => (line, Some(idle)),
+                None => match self.open().await? {
+                    Fresh::One(line) => (line, None),
+                    // Agreed upon within TLS, where it was not asked for: nothing we offered.
+                    Fresh::Shared(_) => return Err(Failure(UpstreamError::Protocol)),
+                },
+            };
+            let copy = idle.filter(|idle| *idle > WARM).and_then(|_| copy_of(&request));
+            forwarding();
+            let sent = self.wait(line.try_send_request(request), upload, deadline).await?;
+            let mut error = match sent {
+                Ok(response) => return Ok(Answered { response, line: Some(Line(line)) }),
+                Err(error) => error,
+            };
+            let unsent = error.take_message();
+            let broke_off = error.error().is_closed()
+                || error.error().is_incomplete_message()
+                || error.error().is_canceled();
+            request = match (unsent, copy) {
+                // Nothing of it went out.
+                (Some(unsent), _) if idle.is_some() => unsent,
+                // It is harmless to ask twice, and the upstream most likely never saw it.
+                (None, Some(copy)) if broke_off => copy,
+                _ => return Err(failure(error.error())),
+            };
+        }
+    }
+
+    async fn send_shared(
+        self: &Rc<Self>,
+        request: Request<Upload>,
+        upload: Option<&Rc<Progress>>,
+        deadline: &Deadline,
+        mut forwarding: impl FnMut(),
+    ) -> Result<Answered, Failure> {
+        let mut request = request;
+        for _ in 0..2 {
+            let (mut sender, streams) = match self.share().await? {
+                Shares::Stream(sender, streams) => (sender, streams),
+                // The upstream speaks HTTP/1.1 after all.
+                Shares::One(mut line) => {
+                    forwarding();
+                    super::exchange::to_http1(&mut request);
+                    let sent = self.wait(line.try_send_request(request), upload, deadline).await?;
+                    return match sent {
+                        Ok(response) => Ok(Answered { response, line: None }),
+                        Err(error) => Err(failure(error.error())),
+                    };
+                }
+            };
+            let _stream = Stream::new(streams);
+            forwarding();
+            let sent = self.wait(sender.try_send_request(request), upload, deadline).await?;
+            match sent {
+                Ok(response) => return Ok(Answered { response, line: None }),
+                Err(mut error) => match error.take_message() {
+                    Some(unsent) => request = unsent,
+                    None => return Err(failure(error.error())),
+                },
+            }
+        }
+        Err(Failure(UpstreamError::Closed))
+    }
+
+    /// A stream of a connection that others may be using.
+    async fn share(self: &Rc<Self>) -> Result<Shares, Failure> {
+        if let Some(found) = self.shared_now(STREAMS_MAX) {
+            return Ok(found);
+        }
+        let _opening = self.opening.lock().await;
+        if let Some(found) = self.shared_now(STREAMS_MAX) {
+            return Ok(found);
+        }
+        if self.shared.borrow().len() >= SHARED_MAX
+            && let Some(found) = self.shared_now(usize::MAX)
+        {
+            return Ok(found);
+        }
+        match self.open().await? {
+            Fresh::One(line) => Ok(Shares::One(line)),
+            Fresh::Shared(sender) => {
+                let streams = Rc::new(Cell::new(0));
+                let shared = Shared { sender: sender.clone(), streams: streams.clone() };
+                self.shared.borrow_mut().push(shared);
+                Ok(Shares::Stream(sender, streams))
+            }
+        }
+    }
+
+    fn shared_now(&self, streams_max: usize) -> Option<Shares> {
+        let mut shared = self.shared.borrow_mut();
+        shared.retain(|shared| !shared.sender.is_closed());
+        let least = shared.iter().min_by_key(|shared| shared.streams.get())?;
+        let free = least.streams.get() < streams_max;
+        free.then(|| Shares::Stream(least.sender.clone(), least.streams.clone()))
+    }
+
+    /// Opens a connection, unless that has just failed several times.
+    async fn open(self: &Rc<Self>) -> Result<Fresh, Failure> {
+        if self.ticks.now() < self.resting_until.get() {
+            return Err(Failure(UpstreamError::BackingOff));
+        }
+        let opened = self.opener.open(&self.lane).await;
+        let failures = self.figures.connected(opened.is_ok());
+        if let Some(beyond) = failures.checked_sub(FAILURES_MAX) {
+            let rest = (1 << beyond.min(16)).min(BACK_OFF_MAX);
+            self.resting_until.set(self.ticks.now() + rest);
+        }
+        opened.map_err(|error| {
+            tracing::debug!(%error, "cannot connect to the upstream");
+            Failure(UpstreamError::Connect)
+        })
+    }
+
+    /// Waits for an answer's head, but not for ever: only for as long as the upstream takes
+    /// nothing of the request's body either.
+    async fn wait<T>(
+        &self,
+        answer: impl Future<Output = T>,
+        upload: Option<&Rc<Progress>>,
+        deadline: &Deadline,
+    ) -> Result<T, Failure> {
+        let mut answer = pin!(answer);
+        deadline.set(self.patience);
+        let answered = poll_fn(|context| {
+            if let Poll::Ready(answer) = answer.as_mut().poll(context) {
+                return Poll::Ready(Ok(answer));
+            }
+            while deadline.poll(context).is_ready() {
+                let now = self.ticks.now();
+                let moved = upload.filter(|upload| !upload.done()).map(|upload| upload.last());
+                match moved.map(|last| (last + self.patience).saturating_sub(now)) {
+                    Some(more @ 1..) => deadline.set(more),
+                    _ => return Poll::Ready(Err(Failure(UpstreamError::Timeout))),
+                }
+            }
+            Poll::Pending
+        })
+        .await;
+        deadline.clear();
+        answered
+    }
+}
+
+enum Shares {
+    One(http1::SendRequest<Upload>),
+    Stream(http2::SendRequest<Upload>, Rc<Cell<usize>>),
+}
+
+/// Counts a stream for as long as its answer is waited for.
+struct Stream(Rc<Cell<usize>>);
+
+impl Stream {
+    fn new(streams: Rc<Cell<usize>>) -> Self {
+        streams.set(streams.get() + 1);
+        Self(streams)
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+fn failure(error: &hyper::Error) -> Failure {
+    let nonsense = error.is_parse() || error.is_parse_status() || error.is_parse_too_large();
+    Failure(if nonsense { UpstreamError::Protocol } else { UpstreamError::Closed })
+}
+
+/// The same request once more, if asking twice does no harm and there is no body to send twice.
+fn copy_of(request: &Request<Upload>) -> Option<Request<Upload>> {
+    let harmless = [Method::GET, Method::HEAD, Method::OPTIONS, Method::TRACE];
+    let harmless = harmless.contains(request.method())
+        || [Method::PUT, Method::DELETE].contains(request.method());
+    if !harmless || !request.body().is_none() {
+        return None;
+    }
+    let mut copy = Request::new(Upload::none());
+    *copy.method_mut() = request.method().clone();
+    *copy.uri_mut() = request.uri().clone();
+    *copy.version_mut() = request.version();
+    *copy.headers_mut() = request.headers().clone();
+    Some(copy)
+}

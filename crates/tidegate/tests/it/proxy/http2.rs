@@ -1,0 +1,137 @@
+//! HTTP/2 on either side: from clients that begin with it, to upstreams that want it, and a real
+//! gRPC service in between.
+
+use std::net::SocketAddr;
+
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http2::{self, SendRequest};
+use hyper::{Request, Response, Version};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::{TcpListener, TcpStream};
+use tonic::transport::server::TcpIncoming;
+use tonic::transport::{Endpoint, Server};
+use tonic_health::ServingStatus;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
+
+use super::{Client, Upstream, metric, ok, proxy};
+
+/// A client that speaks HTTP/2 from the first byte.
+pub(super) async fn prior_knowledge(address: SocketAddr) -> SendRequest<Full<Bytes>> {
+    let stream = TcpStream::connect(address).await.expect("the proxy accepts");
+    let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+        .await
+        .expect("the proxy speaks HTTP/2");
+    tokio::spawn(connection);
+    sender
+}
+
+pub(super) async fn text(response: Response<Incoming>) -> String {
+    let bytes = response.into_body().collect().await.expect("a whole body").to_bytes();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_may_speak_http2_to_an_upstream_that_does_not() {
+    let upstream = Upstream::mirror();
+    let program = proxy(upstream.address, "limit = '1000 per day'");
+    let mut sender = prior_knowledge(program.address("proxy")).await;
+    let request = Request::post("http://a.example/b?c")
+        .header("cookie", "one=1")
+        .header("cookie", "two=2")
+        .body(Full::new(Bytes::from_static(b"hello")))
+        .expect("a request");
+    let response = sender.send_request(request).await.expect("an answer");
+    assert_eq!((response.status().as_u16(), response.version()), (200, Version::HTTP_2));
+    let seen = text(response).await;
+    for line in [
+        "POST /b?c HTTP/1.1",
+        "host: a.example",
+        "cookie: one=1; two=2",
+        "content-length: 5",
+        "x-forwarded-host: a.example",
+    ] {
+        assert!(seen.lines().any(|found| found == line), "{line} is not in\n{seen}");
+    }
+    assert!(seen.ends_with("\n\nhello"), "{seen}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_wait_apart_and_are_out_of_the_line_when_they_are_reset() {
+    let (go, gone) = std::sync::mpsc::channel::<()>();
+    let gone = std::sync::Mutex::new(gone);
+    let upstream = Upstream::answering(move |request| {
+        let _ = gone.lock().expect("no panic").recv();
+        ok(&request.first)
+    });
+    let program = proxy(upstream.address, "limit = '1 in flight'");
+    let sender = prior_knowledge(program.address("proxy")).await;
+    let ask = |query: &str| {
+        let mut sender = sender.clone();
+        let uri = format!("http://a/b?{query}");
+        tokio::spawn(async move {
+            let request = Request::get(uri).body(Full::default()).expect("a request");
+            text(sender.send_request(request).await.expect("an answer")).await
+        })
+    };
+    let series = "tidegate_waiting{door=\"proxy\"}";
+    let waiting = |count: f64| {
+        tokio::task::block_in_place(|| super::eventually(|| metric(&program, series) == count));
+    };
+    let first = ask("first");
+    tokio::task::block_in_place(|| super::eventually(|| upstream.connections() == 1));
+    let leaving = ask("leaving");
+    waiting(1.0);
+    let last = ask("last");
+    waiting(2.0);
+    leaving.abort();
+    waiting(1.0);
+    drop(go);
+    assert_eq!(first.await.expect("no panic"), "GET /b?first HTTP/1.1");
+    assert_eq!(last.await.expect("no panic"), "GET /b?last HTTP/1.1");
+    waiting(0.0);
+}
+
+/// A real gRPC service.
+async fn health() -> SocketAddr {
+    let (reporter, service) = tonic_health::server::health_reporter();
+    reporter.set_service_status("tides", ServingStatus::Serving).await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("an address");
+    let incoming = TcpIncoming::from(listener);
+    tokio::spawn(Server::builder().add_service(service).serve_with_incoming(incoming));
+    address
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn grpc_passes_with_its_trailers() {
+    let upstream = health().await;
+    let program = proxy(upstream, "http2 = true\nlimit = '1000 per day'");
+    let endpoint = Endpoint::from_shared(format!("http://{}", program.address("proxy")));
+    let channel = endpoint.expect("an address").connect().await.expect("the proxy accepts");
+    let mut client = HealthClient::new(channel);
+    let ask = |service: &str| HealthCheckRequest { service: service.to_owned() };
+    let answer = client.check(ask("tides")).await.expect("an answer").into_inner();
+    assert_eq!(answer.status, 1);
+    let unknown = client.check(ask("moons")).await.expect_err("a status in the trailers");
+    assert_eq!(unknown.code(), tonic::Code::NotFound);
+    let mut watch = client.watch(ask("tides")).await.expect("a stream").into_inner();
+    assert_eq!(watch.message().await.expect("whole").expect("a message").status, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_of_http1_reaches_an_upstream_of_http2() {
+    let upstream = health().await;
+    let program = proxy(upstream, "http2 = true\nlimit = '1000 per day'");
+    tokio::task::block_in_place(|| {
+        let mut client = Client::of(&program);
+        for _ in 0..3 {
+            let answer = client.get("/nothing.here/At");
+            // gRPC's way to say that there is no such method.
+            assert_eq!((answer.status(), answer.header("grpc-status")), (200, Some("12")));
+        }
+    });
+    let connections = "tidegate_proxy_upstream_connections{proxy=\"api\"}";
+    tokio::task::block_in_place(|| assert!(metric(&program, connections) >= 1.0));
+}

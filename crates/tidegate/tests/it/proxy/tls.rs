@@ -1,0 +1,207 @@
+//! TLS on either side, with certificates that the tests make.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use http_body_util::{Empty, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::service::service_fn;
+use hyper::{Request, Response, Version};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+use super::http2::text;
+use super::{Upstream, config};
+use crate::program::Program;
+
+/// An authority, and the certificates that it has signed, as files and in memory.
+struct Papers {
+    folder: tempfile::TempDir,
+    issuer: CertifiedIssuer<'static, KeyPair>,
+}
+
+impl Papers {
+    fn new() -> Self {
+        let mut params = CertificateParams::new(Vec::new()).expect("no names");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().expect("a key");
+        let issuer = CertifiedIssuer::self_signed(params, key).expect("an authority");
+        let papers = Self { folder: tempfile::tempdir().expect("a folder"), issuer };
+        std::fs::write(papers.path("ca.pem"), papers.issuer.pem()).expect("a file");
+        papers
+    }
+
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// A certificate for `name`, in `<who>.pem` and `<who>.key`.
+    fn sign(&self, who: &str, name: &str) {
+        let params = CertificateParams::new(vec![name.to_owned()]).expect("a name");
+        let key = KeyPair::generate().expect("a key");
+        let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
+        std::fs::write(self.path(&format!("{who}.pem")), certificate.pem()).expect("a file");
+        std::fs::write(self.path(&format!("{who}.key")), key.serialize_pem()).expect("a file");
+    }
+
+    fn own(&self, who: &str) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
+        let read = |name: String| std::fs::read(self.path(&name)).expect("a file");
+        let certificate = CertificateDer::from_pem_slice(&read(format!("{who}.pem")));
+        let key = PrivateKeyDer::from_pem_slice(&read(format!("{who}.key")));
+        (vec![certificate.expect("PEM")], key.expect("PEM"))
+    }
+
+    fn roots(&self) -> RootCertStore {
+        let mut roots = RootCertStore::empty();
+        let authority = CertificateDer::from_pem_slice(self.issuer.pem().as_bytes());
+        roots.add(authority.expect("PEM")).expect("an authority");
+        roots
+    }
+}
+
+fn provide() {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+}
+
+fn shown(path: &Path) -> String {
+    path.display().to_string()
+}
+
+/// What the proxy answers over TLS when `protocol` is offered.
+async fn get(
+    address: SocketAddr,
+    mut tls: ClientConfig,
+    protocol: &[u8],
+) -> Result<(Version, String), Box<dyn std::error::Error + Send + Sync>> {
+    tls.alpn_protocols = vec![protocol.to_vec()];
+    let stream = TcpStream::connect(address).await?;
+    let name = ServerName::try_from("gate.example")?;
+    let stream = TlsConnector::from(Arc::new(tls)).connect(name, stream).await?;
+    let io = TokioIo::new(stream);
+    let request = Request::get("https://gate.example/a").header("host", "gate.example");
+    let request = request.body(Empty::<Bytes>::new())?;
+    let response = if protocol == b"h2" {
+        let (mut sender, connection) =
+            hyper::client::conn::http2::handshake(TokioExecutor::new(), io).await?;
+        tokio::spawn(connection);
+        sender.send_request(request).await?
+    } else {
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await?;
+        tokio::spawn(connection);
+        sender.send_request(request).await?
+    };
+    Ok((response.version(), text(response).await))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_speak_tls_and_agree_on_a_protocol() {
+    provide();
+    let papers = Papers::new();
+    papers.sign("gate", "gate.example");
+    papers.sign("client", "client.example");
+    let upstream = Upstream::mirror();
+    let (cert, key, ca) = (papers.path("gate.pem"), papers.path("gate.key"), papers.path("ca.pem"));
+    let (cert, key, ca) = (shown(&cert), shown(&key), shown(&ca));
+    let open = format!("limit = 'none'\ntls = {{ cert = '{cert}', key = '{key}' }}");
+    let program = Program::serve(&config(&format!("http://{}", upstream.address), &open));
+    let trusting = || ClientConfig::builder().with_root_certificates(papers.roots());
+    for (protocol, version) in [(&b"h2"[..], Version::HTTP_2), (&b"http/1.1"[..], Version::HTTP_11)]
+    {
+        let tls = trusting().with_no_client_auth();
+        let (spoken, seen) = get(program.address("proxy"), tls, protocol).await.expect("an answer");
+        assert_eq!(spoken, version);
+        assert!(seen.contains("x-forwarded-proto: https"), "{seen}");
+        assert!(seen.contains("proto=https"), "{seen}");
+    }
+    let closed =
+        format!("limit = 'none'\ntls = {{ cert = '{cert}', key = '{key}', client_ca = '{ca}' }}");
+    let program = Program::serve(&config(&format!("http://{}", upstream.address), &closed));
+    let address = program.address("proxy");
+    let stranger = trusting().with_no_client_auth();
+    assert!(get(address, stranger, b"http/1.1").await.is_err(), "no certificate, no answer");
+    let (chain, key) = papers.own("client");
+    let known = trusting().with_client_auth_cert(chain, key).expect("a certificate");
+    assert!(get(address, known, b"http/1.1").await.is_ok());
+}
+
+/// An upstream behind TLS that answers with the protocol it was asked over.
+async fn secure_upstream(papers: &Papers, protocols: &[&[u8]]) -> SocketAddr {
+    let (chain, key) = papers.own("upstream");
+    let tls = ServerConfig::builder().with_no_client_auth().with_single_cert(chain, key);
+    let mut tls = tls.expect("a certificate");
+    tls.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+    let acceptor = TlsAcceptor::from(Arc::new(tls));
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("an address");
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let acceptor = acceptor.clone();
+            tokio::spawn(async move {
+                let Ok(stream) = acceptor.accept(stream).await else { return };
+                let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+                let service = service_fn(|request: Request<Incoming>| async move {
+                    let text = format!("{:?} {}", request.version(), request.uri().path());
+                    Ok::<_, std::convert::Infallible>(Response::new(Full::new(Bytes::from(text))))
+                });
+                let io = TokioIo::new(stream);
+                if http2 {
+                    let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+                    let _ = server.serve_connection(io, service).await;
+                } else {
+                    let server = hyper::server::conn::http1::Builder::new();
+                    let _ = server.serve_connection(io, service).await;
+                }
+            });
+        }
+    });
+    address
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn upstreams_are_spoken_to_over_tls_and_must_be_who_they_say() {
+    provide();
+    let papers = Papers::new();
+    papers.sign("upstream", "localhost");
+    let ca = shown(&papers.path("ca.pem"));
+    let ask = |program: &Program| {
+        let answer = super::Client::of(program).get("/a");
+        (answer.status(), answer.text())
+    };
+    let both: [&[u8]; 2] = [b"h2", b"http/1.1"];
+    for (protocols, http2, version) in [
+        (&both[..], true, "HTTP/2.0"),
+        (&both[..], false, "HTTP/1.1"),
+        (&both[1..], true, "HTTP/1.1"),
+    ] {
+        let port = secure_upstream(&papers, protocols).await.port();
+        let settings = format!("limit = 'none'\nhttp2 = {http2}\nupstream_ca = '{ca}'");
+        let program = Program::serve(&config(&format!("https://localhost:{port}"), &settings));
+        let answer = tokio::task::block_in_place(|| ask(&program));
+        assert_eq!(answer, (200, format!("{version} /a")), "{http2}");
+    }
+    let port = secure_upstream(&papers, &both).await.port();
+    let settings = format!("limit = 'none'\nupstream_ca = '{ca}'");
+    let another = Program::serve(&config(&format!("https://127.0.0.1:{port}"), &settings));
+    assert_eq!(tokio::task::block_in_place(|| ask(&another)).0, 502, "not whom it was looked for");
+    let strangers = Papers::new();
+    let ca = shown(&strangers.path("ca.pem"));
+    let settings = format!("limit = 'none'\nupstream_ca = '{ca}'");
+    let mistrusting = Program::serve(&config(&format!("https://localhost:{port}"), &settings));
+    assert_eq!(tokio::task::block_in_place(|| ask(&mistrusting)).0, 502);
+}
+
+#[test]
+fn files_that_are_no_certificates_are_told_before_anything_opens() {
+    let upstream = "http://127.0.0.1:9";
+    let settings = "tls = { cert = 'none.pem', key = 'none.key' }";
+    let mut program = Program::start(&config(upstream, settings));
+    assert_eq!(program.exit_status().code(), Some(1));
+    let said = program.rest_of_stderr().join("\n");
+    assert!(said.contains("cannot read the certificate none.pem"), "{said}");
+}
