@@ -323,6 +323,11 @@ impl Proxies {
     }
 }
 
+/// One of the histograms of a sum.
+type Times = fn(&Sum) -> &Histogram<u64>;
+/// One of the levels of a proxy: its name, whether its upstream is up, and its sum.
+type Level = fn(&(&str, bool, Sum)) -> u64;
+
 struct Series(Arc<Proxies>);
 
 impl fmt::Debug for Series {
@@ -352,7 +357,7 @@ impl Collector for Series {
         if sums.is_empty() {
             return Ok(());
         }
-        let pick: [(&str, &str, &[Nanos], fn(&Sum) -> &Histogram<u64>); 2] = [
+        let pick: [(&str, &str, &[Nanos], Times); 2] = [
             (
                 "proxy_overhead_seconds",
                 "Time from the start of a request, or of its window, until it is forwarded, \
@@ -408,7 +413,7 @@ fn counters(encoder: &mut DescriptorEncoder<'_>, sums: &[(&str, bool, Sum)]) -> 
 }
 
 fn gauges(encoder: &mut DescriptorEncoder<'_>, sums: &[(&str, bool, Sum)]) -> fmt::Result {
-    let pick: [(&str, &str, fn(&(&str, bool, Sum)) -> u64); 3] = [
+    let pick: [(&str, &str, Level); 3] = [
         ("proxy_connections", "Connected clients of proxies", |(_, _, sum)| sum.connections),
         ("proxy_upstream_connections", "Connections to upstreams", |(_, _, sum)| {
             sum.upstream_connections

@@ -110,10 +110,7 @@ async fn pursue(
         });
     }
     let mut response = response;
-    tidy(&mut response).map_err(|problem| {
-        floor.lane.failed(UpstreamError::Protocol);
-        problem
-    })?;
+    tidy(&mut response).inspect_err(|_| floor.lane.failed(UpstreamError::Protocol))?;
     if let Some(line) = line {
         finish.keep(line, progress);
     }

@@ -121,6 +121,24 @@ async fn grpc_passes_with_its_trailers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn many_streams_get_more_than_one_connection() {
+    let upstream = health().await;
+    let program = proxy(upstream, "http2 = true\nlimit = '1000 in flight'");
+    let endpoint = Endpoint::from_shared(format!("http://{}", program.address("proxy")));
+    let channel = endpoint.expect("an address").connect().await.expect("the proxy accepts");
+    let mut client = HealthClient::new(channel);
+    let mut open = Vec::new();
+    for _ in 0..150 {
+        let ask = HealthCheckRequest { service: "tides".to_owned() };
+        let mut watch = client.watch(ask).await.expect("a stream").into_inner();
+        assert_eq!(watch.message().await.expect("whole").expect("a message").status, 1);
+        open.push(watch);
+    }
+    let connections = "tidegate_proxy_upstream_connections{proxy=\"api\"}";
+    tokio::task::block_in_place(|| assert_eq!(metric(&program, connections), 2.0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_client_of_http1_reaches_an_upstream_of_http2() {
     let upstream = health().await;
     let program = proxy(upstream, "http2 = true\nlimit = '1000 per day'");

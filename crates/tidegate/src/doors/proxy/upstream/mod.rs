@@ -36,8 +36,13 @@ const BACK_OFF_MAX: Tick = 50;
 /// A connection that was used this many ticks ago or less has hardly been closed in between.
 const WARM: Tick = 5;
 
-/// A connection of its own for one request.
-pub(super) struct Line(http1::SendRequest<Upload>);
+/// What one request came over, until its answer is through.
+pub(super) enum Line {
+    /// A connection of its own.
+    One(http1::SendRequest<Upload>),
+    /// A stream of one that others use, too.
+    Stream(Stream),
+}
 
 struct Idle {
     line: http1::SendRequest<Upload>,
@@ -56,7 +61,7 @@ pub(super) struct Failure(pub(super) UpstreamError);
 /// An answer's head, and what it came over.
 pub(super) struct Answered {
     pub(super) response: Response<Incoming>,
-    /// Absent where the connection is shared.
+    /// Absent where the connection is not used again.
     pub(super) line: Option<Line>,
 }
 
@@ -124,9 +129,10 @@ impl Upstream {
 
     /// Puts a connection back whose answer is through.
     pub(super) fn put(&self, line: Line) {
+        let Line::One(line) = line else { return };
         let mut idle = self.idle.borrow_mut();
-        if idle.len() < self.idle_max && !line.0.is_closed() {
-            idle.push(Idle { line: line.0, since: self.ticks.now() });
+        if idle.len() < self.idle_max && !line.is_closed() {
+            idle.push(Idle { line, since: self.ticks.now() });
         }
     }
 
@@ -190,7 +196,7 @@ impl Upstream {
             forwarding();
             let sent = self.wait(line.try_send_request(request), upload, deadline).await?;
             let mut error = match sent {
-                Ok(response) => return Ok(Answered { response, line: Some(Line(line)) }),
+                Ok(response) => return Ok(Answered { response, line: Some(Line::One(line)) }),
                 Err(error) => error,
             };
             let unsent = error.take_message();
@@ -229,11 +235,13 @@ impl Upstream {
                     };
                 }
             };
-            let _stream = Stream::new(streams);
+            let stream = Stream::new(streams);
             forwarding();
             let sent = self.wait(sender.try_send_request(request), upload, deadline).await?;
             match sent {
-                Ok(response) => return Ok(Answered { response, line: None }),
+                Ok(response) => {
+                    return Ok(Answered { response, line: Some(Line::Stream(stream)) });
+                }
                 Err(mut error) => match error.take_message() {
                     Some(unsent) => request = unsent,
                     None => return Err(failure(error.error())),
@@ -328,8 +336,8 @@ enum Shares {
     Stream(http2::SendRequest<Upload>, Rc<Cell<usize>>),
 }
 
-/// Counts a stream for as long as its answer is waited for.
-struct Stream(Rc<Cell<usize>>);
+/// Counts a stream until its answer is through.
+pub(super) struct Stream(Rc<Cell<usize>>);
 
 impl Stream {
     fn new(streams: Rc<Cell<usize>>) -> Self {
