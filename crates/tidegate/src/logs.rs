@@ -31,12 +31,21 @@ pub struct Logs {
 }
 
 impl Logs {
-    /// Begins to log as text. Only the first call in a process takes effect.
+    /// Begins to log as text, by `RUST_LOG`. Only the first call in a process takes effect.
     #[must_use]
     pub fn start() -> Self {
+        Self::start_at(None)
+    }
+
+    /// The same, at a level that somebody has chosen over `RUST_LOG`.
+    #[must_use]
+    pub fn start_at(level: Option<LevelFilter>) -> Self {
         let (layer, form) = reload::Layer::new(lines(LogFormat::Text));
-        let filter =
-            EnvFilter::builder().with_default_directive(LevelFilter::INFO.into()).from_env_lossy();
+        let usual = EnvFilter::builder().with_default_directive(LevelFilter::INFO.into());
+        let filter = match level {
+            Some(level) => EnvFilter::default().add_directive(level.into()),
+            None => usual.from_env_lossy(),
+        };
         // A library that embeds us may have set a subscriber of its own; it stays.
         let _ = tracing_subscriber::registry().with(layer).with(filter).try_init();
         Self { form }

@@ -13,6 +13,7 @@ mod jarl;
 mod keys;
 mod man;
 mod output;
+mod proxy;
 mod request;
 mod serve;
 mod waiting;
@@ -37,7 +38,7 @@ const USAGE: Code = 2;
 const REFUSED: Code = 3;
 
 /// Names of links to the program, and the command that each of them stands for.
-const LINKS: [(&str, &str); 1] = [("jarl", "jarl")];
+const LINKS: [(&str, &str); 2] = [("jarl", "jarl"), ("rate", "proxy")];
 
 /// The words of the command line, with the command that the program's own name stands for.
 pub fn words(given: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
@@ -64,6 +65,9 @@ enum Command {
     Serve(serve::Args),
     /// Tell callers of one service how long to wait, over TCP (also as a link named `jarl`).
     Jarl(jarl::Args),
+    /// Hold requests to one upstream until each path's limit lets them go (also as a link named
+    /// `rate`).
+    Proxy(proxy::Args),
     /// Ask a running server for a use of one or several keys; exit 0 if allowed, 3 if refused.
     Check(check::Args),
     /// Take a use of a key, sleeping until it may be had.
@@ -93,6 +97,7 @@ pub fn run(cli: Cli) -> Result<Code, Failure> {
     match cli.command {
         Command::Serve(args) => serve::run(args),
         Command::Jarl(args) => jarl::run(&args),
+        Command::Proxy(args) => proxy::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Wait(args) => waiting::wait(&args),
         Command::Exec(args) => waiting::exec(&args),
@@ -123,6 +128,7 @@ mod tests {
         };
         check(&["/usr/bin/jarl", "--port", "1"], &["/usr/bin/jarl", "jarl", "--port", "1"]);
         check(&["jarl"], &["jarl", "jarl"]);
+        check(&["./rate", "http://a"], &["./rate", "proxy", "http://a"]);
         check(&["./tidegate", "jarl"], &["./tidegate", "jarl"]);
         check(&["jarl/tidegate"], &["jarl/tidegate"]);
         check(&[], &[]);

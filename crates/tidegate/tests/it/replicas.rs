@@ -8,6 +8,7 @@ use serde_json::json;
 use crate::balancer::Balancer;
 use crate::http::send_to;
 use crate::program::Program;
+use crate::upstream::Upstream;
 
 const JSON: &str = "Host: localhost\r\nContent-Type: application/json\r\n";
 
@@ -75,4 +76,59 @@ fn replicas_that_do_not_know_it_leave_the_rest_unused() {
         assert_eq!(reply.json()["in_force"], json!(["50 per day"]));
     }
     assert_eq!(ask(&balancer, 300), 34);
+}
+
+/// A proxy before `upstream` whose limit is that of one of three.
+fn proxy(upstream: &Upstream, number: usize, settings: &str) -> Program {
+    Program::serve(&format!(
+        "[[proxy]]\nname = 'api'\nlisten = '127.0.0.1:0'\nupstream = 'http://{}'\n\
+         algorithm = 'sliding-log'\nreplicas = 3\nreplica = {number}\n{settings}\n\
+         [http]\nlisten = '127.0.0.1:0'\n",
+        upstream.address(),
+    ))
+}
+
+fn behind_balancer(replicas: &[Program]) -> Balancer {
+    let proxies: Vec<_> = replicas.iter().map(|program| program.address("proxy")).collect();
+    Balancer::start(&proxies)
+}
+
+#[test]
+fn proxies_behind_a_balancer_start_no_more_than_the_limit() {
+    let upstream = Upstream::start();
+    let settings = "limit = '100 per day'\non_limit = 'reject'";
+    let replicas = [1, 2, 3].map(|number| proxy(&upstream, number, settings));
+    let balancer = behind_balancer(&replicas);
+    let statuses: Vec<u16> = thread::scope(|scope| {
+        let client = || {
+            let get = |_| send_to(balancer.address(), "GET", "/a", "Host: a\r\n", "").status;
+            (0..75).map(get).collect::<Vec<_>>()
+        };
+        let clients: Vec<_> = (0..4).map(|_| scope.spawn(client)).collect();
+        clients.into_iter().flat_map(|client| client.join().expect("answers")).collect()
+    });
+    let count = |wanted| statuses.iter().filter(|status| **status == wanted).count();
+    assert_eq!((count(204), count(429)), (100, 200));
+    assert_eq!(upstream.more(), 100, "what was refused never reached the upstream");
+}
+
+#[test]
+fn a_raised_limit_frees_those_who_wait_on_every_replica() {
+    let upstream = Upstream::start();
+    let replicas = [1, 2, 3].map(|number| proxy(&upstream, number, "limit = '3 per day'"));
+    let balancer = behind_balancer(&replicas);
+    thread::scope(|scope| {
+        let get = || send_to(balancer.address(), "GET", "/a", "Host: a\r\n", "").status;
+        let clients: Vec<_> = (0..9).map(|_| scope.spawn(get)).collect();
+        (0..3).for_each(|_| drop(upstream.next()));
+        for (told, program) in replicas.iter().enumerate() {
+            assert!(upstream.more() <= 2 * told, "nobody goes before the limit is raised");
+            let body = r#"{"limit":"9 per day"}"#;
+            let path = "/v1/rules/proxy:api";
+            let reply = send_to(program.address("http"), "PUT", path, JSON, body);
+            assert_eq!(reply.status, 200, "{}", reply.body);
+        }
+        let served = clients.into_iter().map(|client| client.join().expect("an answer"));
+        assert_eq!(served.filter(|status| *status == 204).count(), 9);
+    });
 }

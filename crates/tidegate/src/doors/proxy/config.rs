@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de};
 use tidegate_core::Limit;
 use tidegate_core::key::{KEY_BYTES_MAX, KeyBuilder};
-use tidegate_core::limit::AlgorithmName;
+use tidegate_core::limit::{AlgorithmName, REPLICAS_MAX};
 use tidegate_core::rules::Pattern;
 use toml::Spanned;
 
@@ -63,6 +63,15 @@ pub struct Config {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<bool>")]
     pub exact: Option<Spanned<bool>>,
+    /// Among how many replicas of this proxy the limits are split. Absent: 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<u64>", range(min = 1, max = REPLICAS_MAX))]
+    pub replicas: Option<Spanned<i64>>,
+    /// Which of the replicas this one is, from 1: the first ones take what cannot be divided
+    /// evenly. Absent: that is left unused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<u64>", range(min = 1, max = REPLICAS_MAX))]
+    pub replica: Option<Spanned<i64>>,
     /// What a resource is: the entries of its key.
     #[serde(default)]
     pub key: Template,
@@ -195,6 +204,8 @@ impl Config {
             algorithm: None,
             strict: None,
             exact: None,
+            replicas: None,
+            replica: None,
             key: Template::default(),
             on_limit: OnLimit::default(),
             max_wait: None,
@@ -227,6 +238,8 @@ impl Config {
             algorithm: None,
             strict: None,
             exact: None,
+            replicas: None,
+            replica: None,
             allow: Allow::default(),
             ..config.clone()
         };
@@ -245,6 +258,8 @@ impl Config {
                 algorithm: self.algorithm.clone(),
                 strict: self.strict.clone(),
                 exact: self.exact.clone(),
+                replicas: self.replicas.clone(),
+                replica: self.replica.clone(),
                 ..RuleTable::new(self.limit.clone())
             },
         }

@@ -1,0 +1,142 @@
+//! `tidegate proxy`: seed 001's program, one proxy in front of one upstream.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use clap::builder::RangedU64ValueParser;
+use tidegate_core::limit::AMOUNT_MAX;
+use tracing_subscriber::filter::LevelFilter;
+
+use super::{Code, Failure, OK};
+use crate::config::Config;
+use crate::config::file::File;
+use crate::doors::http;
+use crate::doors::proxy::{self, Target};
+use crate::logs::Logs;
+use crate::server;
+
+/// What the one proxy is called: keys begin with it, and its rule is `proxy:proxy`.
+const NAME: &str = "proxy";
+
+/// The arguments of `tidegate proxy`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Where requests go: http:// or https://, a host and perhaps a port.
+    #[arg(value_name = "URL", value_parser = upstream)]
+    upstream: Target,
+    /// Port to listen at.
+    #[arg(long, default_value_t = 4040)]
+    port: u16,
+    /// Requests that may start in a minute, for each path.
+    #[arg(long, default_value_t = 100, value_parser = RangedU64ValueParser::<u64>::new().range(1..=AMOUNT_MAX))]
+    rpm: u64,
+    /// Servers through which replicas share the limit. Not built yet: see `replicas` in [[proxy]].
+    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
+    etcd_addresses: Vec<String>,
+    /// What is logged: off, error, warn, info, debug or trace. Without it RUST_LOG, else info.
+    #[arg(long, value_name = "LEVEL", value_parser = level)]
+    log_level: Option<LevelFilter>,
+    /// Address to listen at, 0.0.0.0 or :: for all.
+    #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
+    ip: IpAddr,
+    /// Where metrics and the API are served, such as 127.0.0.1:8080. Without it they are not.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    http: Option<SocketAddr>,
+}
+
+fn upstream(text: &str) -> Result<Target, String> {
+    text.parse().map_err(|wrong: String| wrong.replace('\n', "; "))
+}
+
+fn level(text: &str) -> Result<LevelFilter, String> {
+    let word = text.to_ascii_lowercase();
+    let known = ["off", "error", "warn", "info", "debug", "trace"];
+    let word = if word == "warning" { "warn" } else { word.as_str() };
+    let level = known.contains(&word).then(|| word.parse().ok()).flatten();
+    level.ok_or_else(|| format!("write one of {}", known.join(", ")))
+}
+
+/// The tables that the arguments stand for.
+fn file(args: &Args) -> Result<File, Failure> {
+    if !args.etcd_addresses.is_empty() {
+        let wrong = "--etcd-addresses: sharing a limit through etcd is not built yet; leave it \
+                     out, or split the limit with `replicas` in a [[proxy]] of a configuration \
+                     file";
+        return Err(Failure::Usage(wrong.to_owned()));
+    }
+    let listen = SocketAddr::new(args.ip, args.port);
+    let limit = format!("{} per minute", args.rpm);
+    let http = |address: SocketAddr| http::Config { listen: address.into(), ..Default::default() };
+    Ok(File {
+        proxy: vec![proxy::Config::new(NAME, listen, args.upstream.clone(), limit)],
+        http: args.http.map(http),
+        ..File::default()
+    })
+}
+
+pub(super) fn run(args: &Args) -> Result<Code, Failure> {
+    let config = Config::of(&file(args)?)?;
+    server::serve_fixed(config, Logs::start_at(args.log_level))?;
+    Ok(OK)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn parse(words: &[&str]) -> Result<Args, clap::Error> {
+        let program = std::iter::once(&"proxy");
+        Line::try_parse_from(program.chain(words)).map(|line| line.args)
+    }
+
+    #[test]
+    fn without_flags_it_is_the_documents_own_proxy() {
+        let config =
+            Config::of(&file(&parse(&["http://127.0.0.1:3000"]).unwrap()).unwrap()).unwrap();
+        let rule = &config.rules.rules()[config.rules.find(b"proxy path=/a").unwrap()];
+        assert_eq!(
+            (&*rule.name, rule.limits[0].to_string().as_str()),
+            ("proxy:proxy", "100 per minute")
+        );
+        assert_eq!(rule.limits[0].algorithm.name(), "fixed-window");
+        let [door] = config.file.doors().try_into().unwrap_or_else(|_| panic!("one door"));
+        assert_eq!(door.addresses()[0].to_string(), "127.0.0.1:4040");
+    }
+
+    #[test]
+    fn flags_say_the_rest() {
+        let words = ["--port", "0", "--rpm", "7", "--ip", "::1", "--http", "127.0.0.1:0"];
+        let words = [&words[..], &["--log-level", "WARNING", "https://example.net"]].concat();
+        let args = parse(&words).unwrap();
+        assert_eq!(args.log_level, Some(LevelFilter::WARN));
+        let config = Config::of(&file(&args).unwrap()).unwrap();
+        assert_eq!(config.rules.rules()[0].limits[0].to_string(), "7 per minute");
+        let told: Vec<String> =
+            config.file.doors().iter().map(|d| d.addresses()[0].to_string()).collect();
+        assert_eq!(told, ["[::1]:0", "127.0.0.1:0"]);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_told() {
+        for words in [
+            &[][..],
+            &["ftp://a"],
+            &["--rpm", "0", "http://a"],
+            &["--log-level", "loud", "http://a"],
+        ] {
+            assert!(parse(words).is_err(), "{words:?}");
+        }
+        let args = parse(&["--etcd-addresses", "a:1,b:2", "http://a"]).unwrap();
+        assert_eq!(args.etcd_addresses, ["a:1", "b:2"]);
+        let failure = file(&args).map(|_| ()).unwrap_err();
+        assert!(failure.to_string().contains("not built yet"), "{failure}");
+        assert_eq!(failure.code(), crate::cli::USAGE);
+    }
+}
