@@ -70,8 +70,10 @@ test: setup-test ## Check format and lints, run every test
 	$(CARGO) test --locked --workspace
 
 setup-bench: setup
-	@# The peer of the Throttr door. Its package may start a service, which the benchmark does not use.
-	@command -v redis-server >/dev/null || { $(call apt_install,redis-server); }
+	@# Peers of the doors. Their packages may start services, which the benchmarks do not use.
+	@for peer in redis-server nginx; do \
+		command -v $$peer >/dev/null || { $(call apt_install,$$peer); }; \
+	done
 
 bench: build setup-bench ## Measure the limiter and the doors beside their peers
 	$(CARGO) bench --locked -p tidegate --bench '*'

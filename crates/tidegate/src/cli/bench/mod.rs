@@ -1,7 +1,8 @@
 //! `tidegate bench`: the load generators, and the comparison with peers.
 //!
 //! - [`load`], [`client`], [`echo`]: the text door's load, one client of it, and its peer
-//! - [`throttr`], [`jarl`]: the loads of those doors, and their peers
+//! - [`stream`]: load on doors that answer requests on a stream
+//! - [`throttr`], [`jarl`], [`proxy`]: the loads of those doors, and their peers
 //! - [`keys`]: which keys are asked for, and how unevenly
 //! - [`subject`]: the server under load, started here or already running, and its CPU time
 //! - [`tally`]: what came of a load
@@ -16,7 +17,9 @@ mod echo;
 mod jarl;
 mod keys;
 mod load;
+mod proxy;
 mod report;
+mod stream;
 mod subject;
 mod tally;
 mod throttr;
@@ -55,6 +58,8 @@ enum What {
     Throttr(Box<throttr::Args>),
     /// The JARL door (TCP).
     Jarl(Box<jarl::Args>),
+    /// The proxy (HTTP), between the load and an nginx that is started for the run.
+    Proxy(Box<proxy::Args>),
     /// The peer of the comparison: sends every datagram back as it came.
     #[command(hide = true)]
     Echo(Echo),
@@ -181,6 +186,7 @@ pub(super) fn run(args: &Args) -> Result<Code, Failure> {
         What::Jarl(args) => jarl::run(args)?,
         What::PlainTcp(peer) => serve_plain(peer, Close::Careful)?,
         What::AbruptTcp(peer) => serve_plain(peer, Close::Abrupt)?,
+        What::Proxy(args) => proxy::run(args)?,
     }
     Ok(OK)
 }

@@ -5,42 +5,64 @@ use std::io::{self, BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-/// How often, and after how long each time, it is tried whether Redis listens: ten seconds.
-const REDIS_TRIES: u32 = 500;
-const REDIS_RETRY: Duration = Duration::from_millis(20);
+/// How often, and after how long each time, it is tried whether a peer listens: ten seconds.
+const PEER_TRIES: u32 = 500;
+const PEER_RETRY: Duration = Duration::from_millis(20);
 
 /// A server under load. One that was started here ends with it.
 pub(super) struct Subject {
     address: SocketAddr,
     pid: Option<u32>,
     child: Option<Child>,
-    config: Option<PathBuf>,
+    /// What lies on disk for it.
+    folder: Option<Folder>,
+}
+
+/// A folder for the files of one server, removed with it.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Result<Self> {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let (process, number) = (std::process::id(), MADE.fetch_add(1, Relaxed));
+        let path = std::env::temp_dir().join(format!("tidegate-bench-{process}-{number}"));
+        fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        Ok(Self(path))
+    }
+
+    fn write(&self, name: &str, text: &str) -> Result<PathBuf> {
+        let path = self.0.join(name);
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
 }
 
 impl Subject {
     /// A server that somebody else started.
     pub(super) fn running(address: SocketAddr, pid: Option<u32>) -> Self {
-        Self { address, pid, child: None, config: None }
+        Self { address, pid, child: None, folder: None }
     }
 
-    /// Starts our server with this configuration, which opens one door on a free port.
+    /// Starts our server with this configuration. It opens the door under load last.
     pub(super) fn ours(config: &str) -> Result<Self> {
-        let name = format!("tidegate-bench-{}.toml", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        fs::write(&path, config).with_context(|| format!("cannot write {}", path.display()))?;
+        let folder = Folder::new()?;
         let mut command = program()?;
-        command.arg("serve").arg("-c").arg(&path);
-        let mut subject = Self::start(command);
-        match &mut subject {
-            Ok(subject) => subject.config = Some(path),
-            Err(_) => drop(fs::remove_file(path)),
-        }
-        subject
+        command.arg("serve").arg("-c").arg(folder.write("tidegate.toml", config)?);
+        let mut subject = Self::start(command)?;
+        subject.folder = Some(folder);
+        Ok(subject)
     }
 
     /// Starts an echo server on a free port: the peer of this name among our own commands.
@@ -52,32 +74,47 @@ impl Subject {
 
     /// Starts a Redis server on a free port; it keeps everything in memory.
     pub(super) fn redis() -> Result<Self> {
-        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no port is free")?;
-        let address = free.local_addr().context("no port is free")?;
-        drop(free);
+        let address = free_address()?;
         let mut command = Command::new("redis-server");
         command.args(["--bind", "127.0.0.1", "--port", &address.port().to_string()]);
         command.args(["--save", "", "--appendonly", "no", "--daemonize", "no"]);
+        Self::start_peer("redis-server", command, address)
+    }
+
+    /// Starts an nginx with one worker on a free port; `http` is given the address and writes the
+    /// body of its `http` block.
+    pub(super) fn nginx(http: impl FnOnce(SocketAddr) -> String) -> Result<Self> {
+        let (address, folder) = (free_address()?, Folder::new()?);
+        let config = folder.write("nginx.conf", &nginx_config(&http(address)))?;
+        let mut command = Command::new("nginx");
+        command.arg("-p").arg(&folder.0).arg("-c").arg(config).args(["-e", "stderr"]);
+        let mut subject = Self::start_peer("nginx", command, address)?;
+        subject.folder = Some(folder);
+        Ok(subject)
+    }
+
+    /// Starts another project's server, which is named as its Debian package is.
+    fn start_peer(name: &str, mut command: Command, address: SocketAddr) -> Result<Self> {
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let child = match command.spawn() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => bail!(
-                "redis-server is not installed\n\
-                 install it with `make setup-bench`, or with `apt-get install redis-server`"
+                "{name} is not installed\n\
+                 install it with `make setup-bench`, or with `apt-get install {name}`"
             ),
-            child => child.context("cannot start redis-server")?,
+            child => child.with_context(|| format!("cannot start {name}"))?,
         };
         let pid = Some(child.id());
-        let mut subject = Self { address, pid, child: Some(child), config: None };
-        for _ in 0..REDIS_TRIES {
+        let mut subject = Self { address, pid, child: Some(child), folder: None };
+        for _ in 0..PEER_TRIES {
             if TcpStream::connect(address).is_ok() {
                 return Ok(subject);
             }
             if let Some(status) = subject.child.as_mut().and_then(|child| child.try_wait().ok()?) {
-                bail!("redis-server did not start: {status}");
+                bail!("{name} did not start: {status}");
             }
-            thread::sleep(REDIS_RETRY);
+            thread::sleep(PEER_RETRY);
         }
-        bail!("redis-server does not answer at {address}")
+        bail!("{name} does not answer at {address}")
     }
 
     /// Starts a server that tells its address as all our servers do.
@@ -103,12 +140,20 @@ impl Subject {
         };
         // What it says later must not fill the pipe.
         thread::spawn(move || lines.for_each(drop));
-        Ok(Self { address, pid: Some(child.id()), child: Some(child), config: None })
+        Ok(Self { address, pid: Some(child.id()), child: Some(child), folder: None })
     }
 
     /// Where it listens.
     pub(super) fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Bytes of memory that it has in use.
+    pub(super) fn memory(&self) -> Option<u64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid?)).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+        let kibibytes: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+        Some(kibibytes << 10)
     }
 
     /// Nanoseconds that all its threads were on a CPU so far.
@@ -122,6 +167,24 @@ impl Subject {
     }
 }
 
+/// The parts of a configuration that every nginx here shares: one process, nothing on disk that
+/// can be avoided, connections that stay open.
+fn nginx_config(http: &str) -> String {
+    format!(
+        "daemon off;\nmaster_process off;\nworker_processes 1;\npid nginx.pid;\n\
+         error_log stderr error;\nevents {{ worker_connections 16384; }}\nhttp {{\n\
+         access_log off;\nkeepalive_requests 1000000000;\nkeepalive_timeout 1h;\n\
+         client_body_temp_path body;\nproxy_temp_path proxy;\nfastcgi_temp_path fastcgi;\n\
+         uwsgi_temp_path uwsgi;\nscgi_temp_path scgi;\n{http}\n}}\n"
+    )
+}
+
+/// An address that nobody listens at, for servers that cannot tell which port they were given.
+fn free_address() -> Result<SocketAddr> {
+    let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no port is free")?;
+    free.local_addr().context("no port is free")
+}
+
 fn program() -> Result<Command> {
     Ok(Command::new(std::env::current_exe().context("cannot find this program's own file")?))
 }
@@ -131,9 +194,6 @@ impl Drop for Subject {
         if let Some(child) = &mut self.child {
             let _ = child.kill();
             let _ = child.wait();
-        }
-        if let Some(path) = &self.config {
-            let _ = fs::remove_file(path);
         }
     }
 }

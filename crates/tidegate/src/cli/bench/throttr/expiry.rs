@@ -14,9 +14,10 @@ use tidegate_wire::throttr::{Request, ValueSize};
 
 use super::super::super::Failure;
 use super::super::super::output::print;
+use super::super::stream::Load;
 use super::super::subject::Subject;
 use super::super::{Run, measure, report};
-use super::load::Load;
+use super::speech::Speech;
 use crate::clock::Clock;
 
 /// Records that are made in a second, at the least.
@@ -33,8 +34,8 @@ pub(super) fn life_s(count: u64, seconds: u64) -> u64 {
 /// Puts `load` on the server twice: before the `doomed` expire, and from then on.
 pub(super) fn run(
     subject: &Subject,
-    load: &Load,
-    doomed: &Load,
+    load: &Load<Speech>,
+    doomed: &Load<Speech>,
     life_s: u64,
     size: ValueSize,
     json: bool,

@@ -7,15 +7,16 @@ use serde_json::json;
 
 use super::super::super::Failure;
 use super::super::super::output::print;
+use super::super::stream::Load;
 use super::super::subject::Subject;
 use super::super::{measure, report};
-use super::load::Load;
+use super::speech::Speech;
 
 /// Requests that are measured together.
 pub(super) const PORTION: u64 = 1_000_000;
 
 /// Inserts all that the load asks for and tells what each portion cost.
-pub(super) fn run(subject: &Subject, load: &mut Load, json: bool) -> Result<(), Failure> {
+pub(super) fn run(subject: &Subject, load: &mut Load<Speech>, json: bool) -> Result<(), Failure> {
     let all = load.until.count;
     let title = load.title();
     let mut runs = Vec::new();

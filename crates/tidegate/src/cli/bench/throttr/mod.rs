@@ -1,16 +1,12 @@
 //! `tidegate bench throttr`: load on the Throttr door, alone or in turns with peers.
 //!
-//! - [`load`]: connections spread over threads, each with a pipeline of requests
-//! - [`connection`]: one of them
 //! - [`speech`]: the bytes that are sent and what comes back, for ours and for each peer
 //! - [`echo`]: a peer, the floor of what any such server costs
 //! - [`growth`], [`expiry`]: what many new records cost, and what others feel when many expire
 
-mod connection;
 pub(super) mod echo;
 mod expiry;
 mod growth;
-mod load;
 mod speech;
 
 use std::net::SocketAddr;
@@ -20,10 +16,10 @@ use clap::ValueEnum;
 use tidegate_core::time::SECOND;
 use tidegate_wire::throttr::ValueSize;
 
-use self::load::Load;
 use self::speech::{Asked, Speech};
 use super::super::Failure;
 use super::compare::{self, Contender};
+use super::stream::Load;
 use super::subject::Subject;
 use super::tally::Until;
 use super::{measure, show};
@@ -160,7 +156,7 @@ impl Args {
         Speech::Throttr { asked, size: self.value_size }
     }
 
-    fn load(&self, server: SocketAddr, speech: Speech) -> Load {
+    fn load(&self, server: SocketAddr, speech: Speech) -> Load<Speech> {
         let connections = self.connections as usize;
         let insert = self.request == Asked::Insert;
         let most = if insert { self.keys } else { u64::MAX };
@@ -179,7 +175,7 @@ impl Args {
         }
     }
 
-    fn contender(&self, peer: Peer) -> Result<Contender<Load>, Failure> {
+    fn contender(&self, peer: Peer) -> Result<Contender<Load<Speech>>, Failure> {
         Ok(match peer {
             Peer::Echo => {
                 let subject = Subject::echo("echo-tcp")?;

@@ -1,6 +1,6 @@
 //! The bytes that are sent, and how many answers came back.
 //!
-//! Every server is asked for the same keys, of [`KEY_BYTES`] each. No sockets here.
+//! Every server is asked for the same keys. No sockets here.
 
 use std::io::{self, Write};
 
@@ -8,8 +8,7 @@ use clap::ValueEnum;
 use tidegate_wire::throttr::ask::{Expected, Incoming, Piece, Reader};
 use tidegate_wire::throttr::{Attribute, Change, Request, Ttl, Unit, ValueSize};
 
-/// Bytes of every key.
-const KEY_BYTES: usize = 12;
+use super::super::stream::{self, Answers, key_of};
 
 /// Counters live long enough for any run that a person waits for.
 const LIFE: Ttl = Ttl { unit: Some(Unit::Hours), amount: 24 };
@@ -60,24 +59,17 @@ pub(super) enum Speech {
     Redis,
 }
 
-/// What stands at the front of a buffer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Answers {
-    pub(super) count: u64,
-    pub(super) refused: u64,
-    pub(super) bytes: usize,
-}
-
 impl Speech {
     /// What an echo server is sent and sends back.
     pub(super) fn echoed(asked: Asked, size: ValueSize) -> Self {
         let mut one = Vec::new();
-        Speech::Throttr { asked, size }.ask(0, &mut one);
+        stream::Speech::ask(Speech::Throttr { asked, size }, 0, &mut one);
         Speech::Echoed { asked, size, bytes: one.len() }
     }
+}
 
-    /// Appends the request for this key.
-    pub(super) fn ask(self, key: u64, out: &mut Vec<u8>) {
+impl stream::Speech for Speech {
+    fn ask(self, key: u64, out: &mut Vec<u8>) {
         let key = key_of(key);
         match self {
             Speech::Throttr { asked, size } | Speech::Echoed { asked, size, .. } => {
@@ -92,8 +84,7 @@ impl Speech {
         }
     }
 
-    /// Reads the whole answers at the front of `bytes`.
-    pub(super) fn read(self, bytes: &[u8]) -> io::Result<Answers> {
+    fn read(self, bytes: &[u8]) -> io::Result<Answers> {
         match self {
             Speech::Throttr { asked, size } => throttr(asked, size, bytes),
             Speech::Echoed { bytes: each, .. } => {
@@ -103,18 +94,6 @@ impl Speech {
             Speech::Redis => redis(bytes),
         }
     }
-}
-
-/// The text of a key: `k` and eleven digits.
-fn key_of(number: u64) -> [u8; KEY_BYTES] {
-    let mut key = [b'0'; KEY_BYTES];
-    key[0] = b'k';
-    let mut rest = number;
-    for digit in key[1..].iter_mut().rev() {
-        *digit = b'0' + (rest % 10) as u8;
-        rest /= 10;
-    }
-    key
 }
 
 fn throttr(asked: Asked, size: ValueSize, bytes: &[u8]) -> io::Result<Answers> {
@@ -156,6 +135,7 @@ fn redis(bytes: &[u8]) -> io::Result<Answers> {
 mod tests {
     use tidegate_wire::throttr::{Front, parse};
 
+    use super::stream::Speech as _;
     use super::*;
 
     fn asked(speech: Speech, key: u64) -> Vec<u8> {

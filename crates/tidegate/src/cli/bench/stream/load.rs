@@ -10,8 +10,8 @@ use tidegate_core::Nanos;
 
 use super::super::keys::{Choice, Keys};
 use super::super::tally::{Drive, Tally, Until, on_threads};
+use super::Speech;
 use super::connection::Connection;
-use super::speech::Speech;
 use crate::clock::Clock;
 
 /// A server that says nothing for so long will not answer.
@@ -22,32 +22,32 @@ const ONCE_PIPELINE: usize = 512;
 const ONCE_CONNECTIONS: usize = 4;
 
 /// A load to put on a server.
-pub(super) struct Load {
-    pub(super) server: SocketAddr,
-    pub(super) speech: Speech,
-    pub(super) connections: usize,
-    pub(super) threads: usize,
-    pub(super) pipeline: usize,
-    pub(super) keys: u64,
+pub(in super::super) struct Load<S> {
+    pub(in super::super) server: SocketAddr,
+    pub(in super::super) speech: S,
+    pub(in super::super) connections: usize,
+    pub(in super::super) threads: usize,
+    pub(in super::super) pipeline: usize,
+    pub(in super::super) keys: u64,
     /// If every request uses a key that none before it used: how many were used in earlier runs.
-    pub(super) new_keys: Option<AtomicU64>,
-    pub(super) until: Until,
+    pub(in super::super) new_keys: Option<AtomicU64>,
+    pub(in super::super) until: Until,
 }
 
-impl Load {
+impl<S: Speech> Load<S> {
     /// Which load it is, for people.
-    pub(super) fn title(&self) -> String {
+    pub(in super::super) fn title(&self) -> String {
         let Self { connections, pipeline, keys, .. } = self;
         format!("{connections} connections, pipeline {pipeline}, {keys} keys")
     }
 
     /// Uses every key once, so that none is new when the server is measured.
-    pub(super) fn every_key_once(&self, speech: Speech) -> io::Result<()> {
+    pub(in super::super) fn every_key_once(&self, speech: S) -> io::Result<()> {
         Self::once(self.server, speech, 0, self.keys).all_new()
     }
 
     /// A request for each of `count` keys, from this one on.
-    pub(super) fn once(server: SocketAddr, speech: Speech, first: u64, count: u64) -> Self {
+    pub(in super::super) fn once(server: SocketAddr, speech: S, first: u64, count: u64) -> Self {
         Self {
             server,
             speech,
@@ -61,7 +61,7 @@ impl Load {
     }
 
     /// Runs unmeasured.
-    pub(super) fn all_new(&self) -> io::Result<()> {
+    pub(in super::super) fn all_new(&self) -> io::Result<()> {
         self.drive(&|_, _| ()).map(drop)
     }
 
@@ -91,7 +91,7 @@ impl Load {
     }
 }
 
-impl Drive for Load {
+impl<S: Speech> Drive for Load<S> {
     fn drive(&self, progress: &dyn Fn(u64, Nanos)) -> io::Result<Tally> {
         let claimed = AtomicU64::new(0);
         let span = self.until.span;
@@ -106,9 +106,9 @@ impl Drive for Load {
 }
 
 /// One thread with its share of the connections.
-struct Station<'a> {
-    load: &'a Load,
-    connections: Vec<Connection>,
+struct Station<'a, S> {
+    load: &'a Load<S>,
+    connections: Vec<Connection<S>>,
     keys: Keys,
     /// The first key of this run, if none may be used twice.
     first_new: Option<u64>,
@@ -118,7 +118,7 @@ struct Station<'a> {
     tally: Tally,
 }
 
-impl Station<'_> {
+impl<S: Speech> Station<'_, S> {
     fn run(&mut self, answered: &AtomicU64) -> io::Result<()> {
         let start = self.clock.now().mono;
         let mut told = 0;
@@ -164,7 +164,7 @@ impl Station<'_> {
 
     /// What each connection is ready for.
     fn wait<'a>(&'a self) -> io::Result<Vec<PollFlags>> {
-        let watched = |one: &'a Connection| PollFd::new(&one.stream, one.interest());
+        let watched = |one: &'a Connection<S>| PollFd::new(&one.stream, one.interest());
         let mut ready: Vec<_> = self.connections.iter().map(watched).collect();
         match poll(&mut ready, Some(&PATIENCE)) {
             Ok(0) => Err(io::Error::new(io::ErrorKind::TimedOut, "the server does not answer")),

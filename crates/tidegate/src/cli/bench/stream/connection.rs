@@ -9,15 +9,15 @@ use rustix::event::PollFlags;
 use tidegate_core::Nanos;
 
 use super::super::tally::Tally;
-use super::speech::Speech;
+use super::Speech;
 
 /// Bytes that one read takes at most. No answer is nearly as long.
 const READ_BYTES_MAX: usize = 64 << 10;
 
 /// One connection.
-pub(super) struct Connection {
+pub(super) struct Connection<S> {
     pub(super) stream: TcpStream,
-    speech: Speech,
+    speech: S,
     out: Vec<u8>,
     written: usize,
     inbox: Box<[u8]>,
@@ -27,9 +27,9 @@ pub(super) struct Connection {
     sent: Nanos,
 }
 
-impl Connection {
+impl<S: Speech> Connection<S> {
     /// Connects; after that nothing blocks.
-    pub(super) fn open(server: SocketAddr, speech: Speech) -> io::Result<Self> {
+    pub(super) fn open(server: SocketAddr, speech: S) -> io::Result<Self> {
         let stream = TcpStream::connect(server)?;
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
