@@ -345,7 +345,7 @@ fn buckets(times: &Histogram<u64>, bounds: &[Nanos]) -> Vec<(f64, u64)> {
         buckets.push((bound as f64 / SECOND as f64, so_far - below));
         below = so_far;
     }
-    buckets.push((f64::MAX, times.len() - below));
+    buckets.push((f64::INFINITY, times.len() - below));
     buckets
 }
 

@@ -405,9 +405,10 @@ fn proxies_have_rules_of_their_own_behind_the_others() {
     assert_eq!(found(b"my%20other path=/a"), "proxy:my other in-flight");
     assert!(config.rules.find(b"my%20x path=/a").is_none(), "a star in a name is only a star");
     assert_eq!(found(b"jarl service=a"), "jarl:a jarl");
-    let again = Config::parse("shown", &config.show().unwrap()).unwrap_or_else(|w| panic!("{w}"));
+    let shown = config.show().unwrap();
+    let again = Config::parse("shown", &shown).unwrap_or_else(|wrong| panic!("{wrong}"));
     assert_eq!(again.rules.rules(), config.rules.rules());
-    assert_eq!(again.file.doors(), config.file.doors());
+    assert_eq!(again.show().unwrap(), shown);
 }
 
 #[test]
@@ -435,11 +436,16 @@ fn proxy_tables_are_checked() {
         ],
     );
     check(
-        "[[proxy]]\nname = ''\nlisten = '127.0.0.1:0'",
+        "[[proxy]]\nname = 'a'\nlisten = '127.0.0.1:0'",
+        &["t:1:1: `upstream` is missing here; \
+           say where requests go: upstream = \"http://127.0.0.1:3000\""],
+    );
+    check(
+        "[[proxy]]\nname = ''\nlisten = '127.0.0.1:0'\nupstream = 'http://a/b'",
         &[
-            "t:1:1: `upstream` is missing here; \
-             say where requests go: upstream = \"http://127.0.0.1:3000\"",
             "t:2:8: a proxy must have a name; write a readable name of 1 to 250 bytes",
+            "t:4:12: \"http://a/b\" has a path, and requests have their own; write http:// or \
+             https://, a host and perhaps a port: \"http://127.0.0.1:3000\"",
         ],
     );
 }

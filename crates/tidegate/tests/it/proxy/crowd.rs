@@ -80,5 +80,7 @@ fn a_thousand_wait_and_some_leave() {
     waiting(0);
     eventually(|| metric(&program, "tidegate_proxy_connections{proxy=\"api\"}") == 0.0);
     let upstreams = metric(&program, "tidegate_proxy_upstream_connections{proxy=\"api\"}");
-    assert!(upstreams <= LIMIT as f64, "{upstreams}");
+    // Each loop keeps what it has used at most at once.
+    let loops = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    assert!(upstreams <= (LIMIT * loops) as f64, "{upstreams}");
 }

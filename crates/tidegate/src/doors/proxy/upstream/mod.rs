@@ -41,6 +41,7 @@ pub(super) enum Line {
     /// A connection of its own.
     One(http1::SendRequest<Upload>),
     /// A stream of one that others use, too.
+    #[expect(dead_code, reason = "it is held for its end")]
     Stream(Stream),
 }
 
