@@ -93,6 +93,8 @@ bench: build setup-bench ## Measure the limiter and the doors beside their peers
 	$(TIDEGATE) bench throttr --seconds 5 --connections 4 --pipeline 1 --expire 1000000
 	$(TIDEGATE) bench jarl --peer plain --peer abrupt
 	$(TIDEGATE) bench jarl --peer plain --exact
+	$(TIDEGATE) bench proxy --peer nginx --peer unlimited
+	$(TIDEGATE) bench proxy --waiting 1000
 
 setup-fuzz: setup
 	@# libFuzzer is C++.

@@ -27,7 +27,7 @@ pub(super) struct Args {
     #[arg(long, default_value_t = 4040)]
     port: u16,
     /// Requests that may start in a minute, for each path.
-    #[arg(long, default_value_t = 100, value_parser = RangedU64ValueParser::<u64>::new().range(1..=AMOUNT_MAX))]
+    #[arg(long, default_value_t = 100, value_parser = amount())]
     rpm: u64,
     /// Servers through which replicas share the limit. Not built yet: see `replicas` in [[proxy]].
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
@@ -77,6 +77,11 @@ pub(super) fn run(args: &Args) -> Result<Code, Failure> {
     let config = Config::of(&file(args)?)?;
     server::serve_fixed(config, Logs::start_at(args.log_level))?;
     Ok(OK)
+}
+
+/// What a limit may amount to.
+fn amount() -> RangedU64ValueParser<u64> {
+    RangedU64ValueParser::new().range(1..=AMOUNT_MAX)
 }
 
 #[cfg(test)]

@@ -40,7 +40,12 @@ pub(super) fn run(upstream: SocketAddr, waiting: u32, json: bool) -> Result<(), 
     let held = settled(&subject)?;
     let each = held.saturating_sub(idle) / u64::from(waiting);
     let page = if json {
-        let page = json!({ "waiting": waiting, "idle_bytes": idle, "waiting_bytes": held, "each_bytes": each });
+        let page = json!({
+            "waiting": waiting,
+            "idle_bytes": idle,
+            "waiting_bytes": held,
+            "each_bytes": each,
+        });
         format!("{page:#}\n")
     } else {
         format!(
