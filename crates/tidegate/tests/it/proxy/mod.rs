@@ -81,20 +81,27 @@ impl Message {
             message.body = vec![0; length];
             stream.read_exact(&mut message.body).ok()?;
         }
-        while chunked {
+        if chunked {
+            message.read_chunks(stream)?;
+        }
+        Some(message)
+    }
+
+    /// Reads chunks to the last one, and the trailers behind it among the headers.
+    fn read_chunks(&mut self, stream: &mut impl BufRead) -> Option<()> {
+        loop {
             let mut size = String::new();
             stream.read_line(&mut size).ok()?;
             let size = usize::from_str_radix(size.trim_end(), 16).ok()?;
             if size == 0 {
                 let trailers = Self::read_head(&mut BufReader::new(Stitched(b"x\n", stream)))?;
-                message.headers.extend(trailers.headers);
-                break;
+                self.headers.extend(trailers.headers);
+                return Some(());
             }
             let mut chunk = vec![0; size + 2];
             stream.read_exact(&mut chunk).ok()?;
-            message.body.extend_from_slice(&chunk[..size]);
+            self.body.extend_from_slice(&chunk[..size]);
         }
-        Some(message)
     }
 }
 
