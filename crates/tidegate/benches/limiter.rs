@@ -4,7 +4,7 @@
 //! time alone means little on a shared machine. Both visit the same 16-byte keys in the same
 //! random order, from memory that is laid out in that order. Ours runs with its metrics and
 //! statistics on. A rule of two limits stands beside two of the peer's limiters.
-//! Usage: `cargo bench --bench limiter [-- KEYS...]`.
+//! Usage: `cargo bench --bench limiter [-- KEYS... [gcra] [average] [two]]`.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -31,6 +31,9 @@ const TURN: usize = 200_000;
 const PICKS: usize = 5 * TURN;
 /// What a door makes of a full receive call.
 const BATCH: usize = 64;
+
+/// What is measured unless arguments name some of it.
+const ALL: [&str; 3] = ["gcra", "average", "two gcra"];
 
 type Governor = RateLimiter<String, DefaultKeyedStateStore<String>, DefaultClock>;
 type Key = [u8; 16];
@@ -166,9 +169,10 @@ fn wall(work: impl FnOnce()) -> f64 {
     (clock(ClockId::Monotonic) - start) as f64 / TURN as f64
 }
 
-fn run(count: usize) {
+fn run(count: usize, names: &[&str]) {
     let mut table = Vec::new();
-    let peer = [governor(), governor()];
+    let most = names.iter().map(|name| limits(name).len()).max().unwrap_or(1);
+    let peer: Vec<_> = (0..most).map(|_| governor()).collect();
     for governor in &peer {
         let bytes = bytes_per_key(count, || {
             (0..count).for_each(|n| {
@@ -178,9 +182,9 @@ fn run(count: usize) {
         });
         println!("{count} keys: governor {bytes:.0} bytes per key");
     }
-    let ours: Vec<_> = ["gcra", "average", "two gcra"]
-        .into_iter()
-        .map(|name| {
+    let ours: Vec<_> = names
+        .iter()
+        .map(|&name| {
             // Room to spare: a table under pressure would forget keys that are past their limit,
             // and the figure would be for fewer keys than it says.
             let limiter = limiter(name, count.max(8_000_000) / 4 * 5);
@@ -229,5 +233,8 @@ fn run(count: usize) {
 fn main() {
     let wanted: Vec<usize> = std::env::args().filter_map(|arg| arg.parse().ok()).collect();
     let sizes = if wanted.is_empty() { vec![1_000, 1_000_000, 10_000_000] } else { wanted };
-    sizes.into_iter().for_each(run);
+    let named: Vec<&str> =
+        ALL.into_iter().filter(|name| std::env::args().any(|arg| name.starts_with(&arg))).collect();
+    let names = if named.is_empty() { &ALL[..] } else { &named };
+    sizes.into_iter().for_each(|count| run(count, names));
 }

@@ -121,7 +121,7 @@ impl Records {
         };
         self.sequence.fetch_max(kept.sequence.saturating_add(1), Relaxed);
         let mut shard = self.lock(hash);
-        let free = find(&shard, hash, &kept.key).is_none();
+        let free = find(&mut shard, hash, &kept.key).is_none();
         free && self.add(&mut shard, hash, record, now)
     }
 }

@@ -178,7 +178,7 @@ impl Records {
     /// room.
     pub fn insert(&self, key: &[u8], hash: u64, quota: u64, life: Life, now: Now) -> bool {
         let mut shard = self.lock(hash);
-        match find(&shard, hash, key) {
+        match find(&mut shard, hash, key) {
             Some(spot) if !shard.entry(spot).expired(now) => false,
             found => self.make(&mut shard, found, key, hash, Value::Counter(quota), life, now),
         }
@@ -233,7 +233,7 @@ impl Records {
     /// Removes a record. `false` if there is no live one.
     pub fn purge(&self, key: &[u8], hash: u64, now: Now) -> bool {
         let mut shard = self.lock(hash);
-        let Some(spot) = find(&shard, hash, key) else { return false };
+        let Some(spot) = find(&mut shard, hash, key) else { return false };
         let record = self.remove(&mut shard, spot);
         drop(shard);
         !record.expired(now)
@@ -245,7 +245,7 @@ impl Records {
         // What takes longer, allocating and freeing, happens outside of the lock.
         let value = Value::Buffer(value.into());
         let mut shard = self.lock(hash);
-        let Some(spot) = find(&shard, hash, key) else {
+        let Some(spot) = find(&mut shard, hash, key) else {
             return self.make(&mut shard, None, key, hash, value, life, now);
         };
         let record = shard.entry(spot);
@@ -303,8 +303,16 @@ impl Records {
         life: Life,
         now: Now,
     ) -> Consumed {
+        let taken = self.table.at_home(
+            hash,
+            |record| is(record, key),
+            |record| (!record.expired(now)).then(|| record.consume(cost, life, now)),
+        );
+        if let Some(Some(consumed)) = taken {
+            return consumed;
+        }
         let mut shard = self.lock(hash);
-        let found = find(&shard, hash, key);
+        let found = find(&mut shard, hash, key);
         let live = found.filter(|spot| !shard.entry(*spot).expired(now));
         let Some(spot) = live else {
             let rest = quota.checked_sub(cost);
@@ -315,19 +323,7 @@ impl Records {
             let outcome = rest.map(|_| ()).ok_or(Refusal::Short);
             return Consumed::new(outcome, rest.unwrap_or(quota), life.unit, life.expiry(now), now);
         };
-        let record = shard.entry(spot);
-        let (outcome, remaining) = match &mut record.value {
-            Value::Buffer(_) => (Err(Refusal::Buffer), 0),
-            Value::Counter(quota) => match quota.checked_sub(cost) {
-                None => (Err(Refusal::Short), *quota),
-                Some(rest) => {
-                    *quota = rest;
-                    (Ok(()), rest)
-                }
-            },
-        };
-        record.count(if outcome.is_ok() { Use::Write } else { Use::Read }, now);
-        Consumed::new(outcome, remaining, life.unit, record.expiry, now)
+        shard.entry(spot).consume(cost, life, now)
     }
 
     /// The statistics of a record. Asking for them counts as no use.
@@ -349,14 +345,49 @@ impl Records {
         now: Now,
         act: impl FnOnce(&mut Record) -> Option<R>,
     ) -> Option<R> {
+        let mut act = Some(act);
+        let mut step = |record: &mut Record| match act.take() {
+            Some(act) if !record.expired(now) => act(record),
+            _ => None,
+        };
+        let at_home = self.table.at_home(hash, |record| is(record, key), &mut step);
+        at_home.unwrap_or_else(|| self.live_anywhere(key, hash, step))
+    }
+
+    /// As [`Self::live`], for a record that does not lie where its hash leads to.
+    #[cold]
+    #[inline(never)]
+    fn live_anywhere<R>(
+        &self,
+        key: &[u8],
+        hash: u64,
+        step: impl FnOnce(&mut Record) -> Option<R>,
+    ) -> Option<R> {
         let mut shard = self.lock(hash);
-        let spot = find(&shard, hash, key)?;
-        let record = shard.entry(spot);
-        if record.expired(now) { None } else { act(record) }
+        let spot = find(&mut shard, hash, key)?;
+        step(shard.entry(spot))
     }
 
     fn hash_of(&self, record: &Record) -> u64 {
         self.hash(record.name.as_bytes())
+    }
+}
+
+impl Record {
+    /// Takes `cost` if there is as much.
+    fn consume(&mut self, cost: u64, life: Life, now: Now) -> Consumed {
+        let (outcome, remaining) = match &mut self.value {
+            Value::Buffer(_) => (Err(Refusal::Buffer), 0),
+            Value::Counter(quota) => match quota.checked_sub(cost) {
+                None => (Err(Refusal::Short), *quota),
+                Some(rest) => {
+                    *quota = rest;
+                    (Ok(()), rest)
+                }
+            },
+        };
+        self.count(if outcome.is_ok() { Use::Write } else { Use::Read }, now);
+        Consumed::new(outcome, remaining, life.unit, self.expiry, now)
     }
 }
 
@@ -379,6 +410,11 @@ impl Consumed {
 }
 
 #[inline]
-fn find(shard: &Locked<'_, Record>, hash: u64, key: &[u8]) -> Option<Spot> {
-    shard.find(hash, |record| same(record.name.as_bytes(), key))
+fn find(shard: &mut Locked<'_, Record>, hash: u64, key: &[u8]) -> Option<Spot> {
+    shard.find(hash, |record| is(record, key))
+}
+
+#[inline(always)]
+fn is(record: &Record, key: &[u8]) -> bool {
+    same(record.name.as_bytes(), key)
 }

@@ -1,4 +1,4 @@
-//! The index cells of all shards, in levels that double.
+//! The index lines of all shards, in levels that double.
 //!
 //! A level holds the indexes of one size of all shards side by side, so that a table of any size
 //! has its cells close together and large levels fit huge pages. A shard that has outgrown a
@@ -7,19 +7,20 @@
 
 use std::ptr::NonNull;
 use std::slice;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::AcqRel};
+use std::sync::atomic::{AtomicUsize, Ordering::AcqRel};
 
 use rustix::mm::{Advice, madvise, munmap};
 
 use super::arena::{advise_huge, reserve};
+use super::line::Line;
 
 /// Levels of at least this size ask for huge pages.
 const HUGE_BYTES: usize = 8 << 20;
 const PAGE_BYTES: usize = 4096;
 
-/// The cells. Zero is an empty one.
+/// The lines. Zeroes are empty ones.
 pub(super) struct Cells {
-    base: NonNull<AtomicU32>,
+    base: NonNull<Line>,
     shards: usize,
     smallest: usize,
     largest: usize,
@@ -27,13 +28,13 @@ pub(super) struct Cells {
     gone: Box<[AtomicUsize]>,
 }
 
-// SAFETY: cells are atomics, and the mapping lives as long as this.
+// SAFETY: lines are made of atomics, and the mapping lives as long as this.
 unsafe impl Send for Cells {}
 // SAFETY: as above.
 unsafe impl Sync for Cells {}
 
 impl Cells {
-    /// Room for indexes of `smallest` to `largest` cells, both powers of two, for each shard.
+    /// Room for indexes of `smallest` to `largest` lines, both powers of two, for each shard.
     pub(super) fn new(shards: usize, smallest: usize, largest: usize) -> Self {
         let levels = (largest / smallest).ilog2() as usize + 1;
         let gone = (0..levels).map(|_| AtomicUsize::new(0)).collect();
@@ -50,11 +51,11 @@ impl Cells {
 
     /// The index of a shard at this size.
     #[inline]
-    pub(super) fn of(&self, shard: usize, size: usize) -> &[AtomicU32] {
+    pub(super) fn of(&self, shard: usize, size: usize) -> &[Line] {
         assert!(shard < self.shards && size >= self.smallest && size <= self.largest);
         let start = self.shards * (size - self.smallest) + shard * size;
-        // SAFETY: the levels before this one hold `shards * (size - smallest)` cells, since sizes
-        // double; the mapping holds all levels. Zeroed memory is a valid atomic, and memory that
+        // SAFETY: the levels before this one hold `shards * (size - smallest)` lines, since sizes
+        // double; the mapping holds all levels. Zeroed memory is a valid line, and memory that
         // was given back reads as zeroes.
         unsafe { slice::from_raw_parts(self.base.add(start).as_ptr(), size) }
     }
@@ -70,8 +71,9 @@ impl Cells {
         let skip = start.as_ptr().align_offset(PAGE_BYTES);
         let whole = bytes.saturating_sub(skip) / PAGE_BYTES * PAGE_BYTES;
         if whole > 0 {
-            // SAFETY: the range lies within this level, whose cells are all zero, and nobody
-            // writes to it any more; pages that were given back read as zeroes, too.
+            // SAFETY: the range lies within this level, whose lines are all empty. A thread that
+            // still has the old size may lock one and find nothing; in the zeroes that pages
+            // given back read as, it finds the same.
             let _ =
                 unsafe { madvise(start.add(skip).as_ptr().cast(), whole, Advice::LinuxDontNeed) };
         }
@@ -80,12 +82,12 @@ impl Cells {
     /// Where a level starts, and its bytes.
     fn level(&self, size: usize) -> (NonNull<u8>, usize) {
         let cells = self.of(0, size);
-        (NonNull::from(&cells[0]).cast(), self.shards * size * size_of::<AtomicU32>())
+        (NonNull::from(&cells[0]).cast(), self.shards * size * size_of::<Line>())
     }
 }
 
 fn bytes(shards: usize, smallest: usize, largest: usize) -> usize {
-    shards * (2 * largest - smallest) * size_of::<AtomicU32>()
+    shards * (2 * largest - smallest) * size_of::<Line>()
 }
 
 impl Drop for Cells {

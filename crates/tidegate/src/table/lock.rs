@@ -43,22 +43,23 @@ impl<T> Lock<T> {
     #[inline(always)]
     pub(super) fn lock(&self) -> Guard<'_, T> {
         if self.taken.swap(true, Acquire) {
-            self.wait();
+            wait_for(&self.taken);
         }
         Guard(self)
     }
+}
 
-    #[cold]
-    fn wait(&self) {
-        let mut looks = 0;
-        while self.taken.load(Relaxed) || self.taken.swap(true, Acquire) {
-            match looks {
-                0..SPINS => hint::spin_loop(),
-                SPINS..LOOKS => thread::yield_now(),
-                _ => thread::sleep(NAP),
-            }
-            looks = looks.saturating_add(1);
+/// Takes what another thread has, as soon as it is free.
+#[cold]
+pub(super) fn wait_for(taken: &AtomicBool) {
+    let mut looks = 0;
+    while taken.load(Relaxed) || taken.swap(true, Acquire) {
+        match looks {
+            0..SPINS => hint::spin_loop(),
+            SPINS..LOOKS => thread::yield_now(),
+            _ => thread::sleep(NAP),
         }
+        looks = looks.saturating_add(1);
     }
 }
 

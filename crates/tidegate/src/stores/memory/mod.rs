@@ -234,7 +234,8 @@ impl Memory {
         self.hash_of(slot.body.tally.rule(), slot.name.as_bytes())
     }
 
-    /// One atomic step over the slot of a key that has one: what almost every decision is.
+    /// One atomic step over the slot of a key that has one: what almost every decision is. `None`
+    /// does not say that there is none.
     #[inline(always)]
     pub(crate) fn known<R>(
         &self,
@@ -244,9 +245,7 @@ impl Memory {
         if at.long {
             return None;
         }
-        let mut shard = self.table.lock(self.table.shard_of(at.hash));
-        let spot = find(&shard, at)?;
-        Some(step(&mut shard.entry(spot).body))
+        self.table.at_home(at.hash, |slot| is(slot, at), |slot| step(&mut slot.body))
     }
 
     /// One atomic step over one slot, whether there is one or not. `dead` tells which bodies may
@@ -261,7 +260,8 @@ impl Memory {
         let number = self.table.shard_of(at.hash);
         let mut shard = self.table.lock(number);
         self.make_room(&mut shard, at, &dead);
-        let found = find(&shard, at).or_else(|| self.admit(&mut shard, number, at, bucket, &dead));
+        let found =
+            find(&mut shard, at).or_else(|| self.admit(&mut shard, number, at, bucket, &dead));
         match found {
             Some(spot) if !at.long => step(&mut shard.entry(spot).body, Place::Own),
             Some(spot) => {
@@ -465,7 +465,7 @@ impl Memory {
     pub(crate) fn scan(&self, mut see: impl FnMut(Option<&[u8]>, &Body)) {
         for number in 0..self.table.shards() {
             let shard = self.table.lock(number);
-            shard.entries().for_each(|slot| see(Some(slot.name.as_bytes()), &slot.body));
+            shard.each(|slot| see(Some(slot.name.as_bytes()), &slot.body));
             self.overflow[number].lock().values().for_each(|body| see(None, body));
         }
     }
@@ -480,7 +480,7 @@ impl Memory {
     ) -> Place {
         let number = self.table.shard_of(at.hash);
         let mut shard = self.table.lock(number);
-        if find(&shard, at).is_some() {
+        if find(&mut shard, at).is_some() {
             return Place::Own;
         }
         let mut slot = Slot { name: Name::new(at.name), body };
@@ -504,7 +504,7 @@ impl Memory {
     /// Forgets one key. `false` if it was not known.
     pub(crate) fn remove(&self, at: &Address<'_>) -> bool {
         let mut shard = self.table.lock(self.table.shard_of(at.hash));
-        let Some(spot) = find(&shard, at) else { return false };
+        let Some(spot) = find(&mut shard, at) else { return false };
         let slot = shard.remove(spot, |slot| self.slot_hash(slot));
         self.account(slot.name.heap_bytes() + slot.body.held.heap_bytes(), 0);
         true
@@ -575,10 +575,12 @@ impl Memory {
 const SLOT_BYTES: usize = size_of::<Slot>() + 8;
 
 #[inline(always)]
-fn find(shard: &Locked<'_, Slot>, at: &Address<'_>) -> Option<Spot> {
-    shard.find(at.hash, |slot| {
-        slot.body.tally.rule() == at.rule && same(slot.name.as_bytes(), at.name)
-    })
+fn is(slot: &Slot, at: &Address<'_>) -> bool {
+    slot.body.tally.rule() == at.rule && same(slot.name.as_bytes(), at.name)
+}
+
+fn find(shard: &mut Locked<'_, Slot>, at: &Address<'_>) -> Option<Spot> {
+    shard.find(at.hash, |slot| is(slot, at))
 }
 
 fn new_body(at: &Address<'_>, bucket: Bucket) -> Body {

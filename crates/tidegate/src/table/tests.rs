@@ -1,0 +1,112 @@
+//! The table beside a plain map, with hashes that collide a lot.
+
+use std::collections::HashMap;
+use std::sync::atomic::AtomicU64;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// Hashes that collide a lot: few homes, few tags.
+fn hash_of(key: &u16) -> u64 {
+    u64::from(*key % 7) << 56 | u64::from(*key % 3) << 32 | u64::from(*key % 13)
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Insert(u16),
+    Remove(u16),
+    Sweep(u16),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        4 => (0..600u16).prop_map(Step::Insert),
+        2 => (0..600u16).prop_map(Step::Remove),
+        1 => (0..600u16).prop_map(Step::Sweep),
+    ];
+    prop::collection::vec(step, 0..800)
+}
+
+proptest! {
+    #[test]
+    fn it_holds_what_a_map_holds(steps in steps()) {
+        let table = Table::<u16>::new(20_000);
+        let mut model = HashMap::new();
+        for step in steps {
+            match step {
+                Step::Insert(key) => {
+                    let mut shard = table.lock(table.shard_of(hash_of(&key)));
+                    if shard.find(hash_of(&key), |e| *e == key).is_none() {
+                        prop_assert!(shard.insert(hash_of(&key), key, hash_of).is_ok());
+                    }
+                    model.insert(key, ());
+                }
+                Step::Remove(key) => {
+                    let mut shard = table.lock(table.shard_of(hash_of(&key)));
+                    let found = shard.find(hash_of(&key), |e| *e == key);
+                    prop_assert_eq!(found.is_some(), model.remove(&key).is_some());
+                    if let Some(spot) = found {
+                        prop_assert_eq!(shard.remove(spot, hash_of), key);
+                    }
+                }
+                Step::Sweep(below) => {
+                    for shard in 0..table.shards() {
+                        let mut shard = table.lock(shard);
+                        shard.sweep(usize::MAX, hash_of, |e| *e < below, drop);
+                    }
+                    model.retain(|key, ()| *key >= below);
+                }
+            }
+            prop_assert_eq!(table.len(), model.len());
+        }
+        for key in 0..600u16 {
+            let mut shard = table.lock(table.shard_of(hash_of(&key)));
+            let found = shard.find(hash_of(&key), |e| *e == key).is_some();
+            prop_assert_eq!(found, model.contains_key(&key));
+            table.prefetch_cell(hash_of(&key));
+            table.prefetch_slot(hash_of(&key));
+        }
+    }
+}
+
+/// A key and how often it was used.
+struct Used(u32, u64);
+
+fn scattered(used: &Used) -> u64 {
+    u64::from(used.0).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+#[test]
+fn no_use_is_lost_while_the_index_grows_and_is_swept() {
+    const KEYS: u32 = 3_000;
+    const ROUNDS: u64 = 20;
+    let table = Table::<Used>::new(20_000);
+    let buried = AtomicU64::new(0);
+    let work = |thread: u32| {
+        for round in 0..ROUNDS {
+            for step in 0..KEYS {
+                let key = (step * (2 * thread + 1)) % KEYS;
+                let hash = scattered(&Used(key, 0));
+                if table.at_home(hash, |e| e.0 == key, |e| e.1 += 1).is_some() {
+                    continue;
+                }
+                let mut shard = table.lock(table.shard_of(hash));
+                match shard.find(hash, |e| e.0 == key) {
+                    Some(spot) => shard.entry(spot).1 += 1,
+                    None => assert!(shard.insert(hash, Used(key, 1), scattered).is_ok()),
+                }
+                let dead = |e: &Used| round % 3 == 2 && e.0 % 5 == thread && e.1 > 1;
+                shard.sweep(4, scattered, dead, |e| {
+                    buried.fetch_add(e.1, Relaxed);
+                });
+            }
+        }
+    };
+    thread::scope(|scope| (0..4).for_each(|n| drop(scope.spawn(move || work(n)))));
+    let mut uses = buried.load(Relaxed);
+    for number in 0..table.shards() {
+        table.lock(number).each(|e| uses += e.1);
+    }
+    assert_eq!(uses, 4 * ROUNDS * u64::from(KEYS));
+}
