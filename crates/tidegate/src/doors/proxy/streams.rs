@@ -244,6 +244,10 @@ impl AsyncWrite for Socket {
         context: &mut Context<'_>,
         parts: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        // A head without a body is one part, and a plain write costs less.
+        if let [whole] = parts {
+            return self.poll_write(context, whole);
+        }
         match self.get_mut() {
             Socket::Plain(stream) => Pin::new(stream).poll_write_vectored(context, parts),
             Socket::Tls(stream) => Pin::new(stream).poll_write_vectored(context, parts),
