@@ -136,6 +136,8 @@ fn the_door_comes_back_when_files_are_there_again() {
     let mut program = with_few_files(&format!("{DOORS}{}", table("a", PLENTY, "")));
     let (door, http) = (program.address("jarl"), program.address("http"));
     let takers: Vec<TcpStream> = (0..100).map(|_| connect(http)).collect();
+    // Not before all files are taken: whoever calls then finds none.
+    program.wait_for_line(|line| line.contains("cannot accept door=\"http\""));
     let mut waiting = connect(door);
     program.wait_for_line(|line| line.contains("jarl: cannot accept"));
     drop(takers);

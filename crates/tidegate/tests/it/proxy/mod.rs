@@ -4,6 +4,7 @@
 mod crowd;
 mod http2;
 mod plain;
+mod programs;
 mod stop;
 mod tls;
 mod vectors;
