@@ -16,11 +16,11 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
+
+use tidegate::clock::Clock;
 
 use crate::program::{PATIENCE, Program};
-
-/// How often a test asks for something that must come before it gives up.
-const TRIES_MAX: usize = 100_000;
 
 /// The program with one proxy to `upstream`, named `api`, with these settings, and `/metrics`.
 fn proxy(upstream: SocketAddr, settings: &str) -> Program {
@@ -242,13 +242,13 @@ fn metric(program: &Program, series: &str) -> f64 {
 /// Asks until it is so.
 #[track_caller]
 fn eventually(mut so: impl FnMut() -> bool) {
-    for _ in 0..TRIES_MAX {
-        if so() {
-            return;
-        }
+    let clock = Clock::system();
+    let start = clock.now().mono;
+    while !so() {
+        let waited = Duration::from_nanos(clock.now().mono - start);
+        assert!(waited < PATIENCE, "it never came to be");
         thread::yield_now();
     }
-    panic!("it never came to be");
 }
 
 /// Closes one way only.
