@@ -44,8 +44,6 @@ setup: ## Check the toolchain and install what is missing
 		command -v rustup >/dev/null || { \
 			echo "cargo fmt or cargo clippy is missing; install both beside cargo" >&2; exit 1; }; \
 		rustup component add rustfmt clippy; }
-	@# The balancer of the replicas' test. Its package may start a service, which no test uses.
-	@command -v haproxy >/dev/null || [ -x /usr/sbin/haproxy ] || { $(call apt_install,haproxy); }
 
 # What the tests run beside our own: the JARL document's client is written in Python, haproxy and
 # nginx stand before and behind proxies, curl and h2load are clients. Packages of servers may start

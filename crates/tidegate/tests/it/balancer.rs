@@ -39,7 +39,7 @@ impl Balancer {
         };
         let Some(child) = PROGRAMS.iter().find_map(start) else {
             panic!(
-                "haproxy is missing: `make setup` installs it, as does `apt-get install haproxy`"
+                "haproxy is missing: `make setup-test` installs it, as does `apt-get install haproxy`"
             )
         };
         let address = listener.local_addr().expect("an address");
