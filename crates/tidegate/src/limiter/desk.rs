@@ -299,7 +299,7 @@ impl Desk {
         let step = |body: &mut Body| {
             Opinion::<LIMITS_MAX>::settled(rule, body, Place::Own, op, moment);
         };
-        let released = memory.known(&address, step).is_some();
+        let released = memory.found(&address, step).is_some();
         if released {
             self.limiter.ring(&address);
         }

@@ -38,9 +38,7 @@ impl Balancer {
             }
         };
         let Some(child) = PROGRAMS.iter().find_map(start) else {
-            panic!(
-                "haproxy is missing: `make setup-test` installs it, as does `apt-get install haproxy`"
-            )
+            panic!("haproxy is missing: `make setup-test` or `apt-get install haproxy` installs it")
         };
         let address = listener.local_addr().expect("an address");
         Self { child, address, _folder: folder }

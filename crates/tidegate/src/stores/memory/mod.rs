@@ -7,6 +7,7 @@
 //! the overflow until all of its uses have ended. Which slot is dead is the limiter's word, not
 //! decided here.
 
+mod address;
 mod overflow;
 mod slot;
 mod tally;
@@ -25,6 +26,8 @@ use parking_lot::Mutex;
 use tidegate_core::key::same;
 use tidegate_core::rules::OnFull;
 
+pub use self::address::TakenFrom;
+pub(crate) use self::address::{Address, Place};
 use self::slot::Slot;
 pub(crate) use self::slot::{Body, Held};
 pub use self::tally::KeyStats;
@@ -51,69 +54,6 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self { max_keys: 10_000_000, max_bytes: 4 << 30 }
-    }
-}
-
-/// Which slot is meant, and what making it would mean.
-#[derive(Clone, Copy)]
-pub(crate) struct Address<'a> {
-    pub(crate) rule: u32,
-    pub(crate) name: &'a [u8],
-    pub(crate) hash: u64,
-    /// How many limits the rule has.
-    pub(crate) limits: usize,
-    /// Whether states of the rule lie outside of the slot and may grow.
-    pub(crate) long: bool,
-    /// Whether a missing slot is made; otherwise a look at it is answered from a copy.
-    pub(crate) creates: bool,
-    /// Whether it is asked what a use would meet: a full table is part of that answer.
-    pub(crate) peeks: bool,
-    /// Whether uses of the rule are given back when they end.
-    pub(crate) ends: bool,
-    /// Where uses that end were taken from, if that is what is asked for.
-    pub(crate) gives_back: Option<TakenFrom>,
-    pub(crate) on_full: OnFull,
-}
-
-/// Where a use in flight was taken from: its end gives it back there and nowhere else.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TakenFrom {
-    /// The key's own count.
-    Slot,
-    /// The count of the keys that had no slot.
-    Shared,
-}
-
-/// Where the body that a step is handed comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// The key's own slot.
-    Own,
-    /// The count that new keys share while the table is full.
-    Shared,
-    /// The same, for a second key of one request: the first counts for both.
-    Joined,
-    /// There is none, and the rule refuses such keys.
-    Denied,
-    /// There is none, and the rule lets such keys pass.
-    Uncounted,
-}
-
-impl Place {
-    /// Whether a step reads and writes a count there.
-    pub(crate) fn counts(self) -> bool {
-        matches!(self, Place::Own | Place::Shared)
-    }
-
-    /// What was done with a key that found the table full, as metrics name it.
-    #[inline]
-    pub(crate) fn when_full(self) -> Option<&'static str> {
-        match self {
-            Place::Own => None,
-            Place::Shared | Place::Joined => Some("share"),
-            Place::Denied => Some("deny"),
-            Place::Uncounted => Some("allow"),
-        }
     }
 }
 
@@ -248,6 +188,21 @@ impl Memory {
         self.table.at_home(at.hash, |slot| is(slot, at), |slot| step(&mut slot.body))
     }
 
+    /// As [`Self::known`], wherever the slot lies. `None` says that there is none, or a long one.
+    pub(crate) fn found<R>(
+        &self,
+        at: &Address<'_>,
+        mut step: impl FnMut(&mut Body) -> R,
+    ) -> Option<R> {
+        if at.long {
+            return None;
+        }
+        self.known(at, &mut step).or_else(|| {
+            let mut shard = self.table.lock(self.table.shard_of(at.hash));
+            find(&mut shard, at).map(|spot| step(&mut shard.entry(spot).body))
+        })
+    }
+
     /// One atomic step over one slot, whether there is one or not. `dead` tells which bodies may
     /// go, and whether the table is pressed for room when it asks.
     pub(crate) fn one<R>(
@@ -268,7 +223,7 @@ impl Memory {
                 let body = &mut shard.entry(spot).body;
                 let before = body.held.heap_bytes();
                 if self.cannot_grow(at) {
-                    return step(&mut Body::default(), without_room(at));
+                    return step(&mut Body::default(), Place::without_room(at));
                 }
                 let result = step(body, Place::Own);
                 self.account(before, body.held.heap_bytes());
@@ -287,7 +242,7 @@ impl Memory {
                 self.account(before, body.held.heap_bytes());
                 result
             }
-            None => step(&mut Body::default(), without_room(at)),
+            None => step(&mut Body::default(), Place::without_room(at)),
         }
     }
 
@@ -324,7 +279,7 @@ impl Memory {
             // The end of a use that was shared does not concern the slot that its key has now.
             let own = at.gives_back != Some(TakenFrom::Shared);
             let seat = match find(shard, at).filter(|_| own) {
-                Some(_) if self.cannot_grow(at) => Seat::without_body(without_room(at)),
+                Some(_) if self.cannot_grow(at) => Seat::without_body(Place::without_room(at)),
                 Some(spot) => {
                     let body = &mut shard.entry(spot).body;
                     // The tally stays as well: it carries the rule that the slot is found by.
@@ -377,7 +332,7 @@ impl Memory {
             None if !at.creates => {
                 return Seat::new(self.fresh(number, at, bucket, dead), Place::Own);
             }
-            None if !self.can_share(at) => return Seat::without_body(without_room(at)),
+            None if !self.can_share(at) => return Seat::without_body(Place::without_room(at)),
             None => {}
         }
         let mut overflow = self.overflow[number].lock();
@@ -495,7 +450,7 @@ impl Memory {
             }
         }
         if at.on_full != OnFull::Share {
-            return without_room(at);
+            return Place::without_room(at);
         }
         self.join_shared(number, &slot.body, &join);
         Place::Shared
@@ -585,8 +540,4 @@ fn find(shard: &mut Locked<'_, Slot>, at: &Address<'_>) -> Option<Spot> {
 
 fn new_body(at: &Address<'_>, bucket: Bucket) -> Body {
     Body { held: Held::new(at.limits), tally: Tally::new(at.rule, bucket) }
-}
-
-fn without_room(at: &Address<'_>) -> Place {
-    if at.on_full == OnFull::Allow { Place::Uncounted } else { Place::Denied }
 }
