@@ -36,8 +36,9 @@ fn what_is_under_way_is_finished_and_idle_connections_are_closed() {
     program.signal(Signal::TERM);
     assert!(idle.closed());
     go.send(()).expect("the upstream listens");
-    let answer = busy.read();
-    assert_eq!((answer.status(), answer.header("connection")), (200, Some("close")));
+    // Its loop may not have heard of the end yet; the connection is closed all the same.
+    assert_eq!(busy.read().status(), 200);
+    assert!(busy.closed());
     started.recv_timeout(PATIENCE).expect("who waited starts");
     go.send(()).expect("the upstream listens");
     assert_eq!(held.read().status(), 200);
