@@ -173,11 +173,12 @@ impl Loop {
         for found in 0..most {
             let Some(listener) = &self.listener else { return found };
             match next_client(listener, &allow) {
-                Ok(Some(socket)) => {
+                Ok((socket, true)) => {
                     self.refusing = false;
                     self.answer(socket);
                 }
-                Ok(None) => self.metrics.bad_input(Door::Jarl, "not_allowed"),
+                // Whoever sees the end finds it counted.
+                Ok((_stranger, false)) => self.metrics.bad_input(Door::Jarl, "not_allowed"),
                 Err(Errno::AGAIN) => return found,
                 // The client was gone before it was accepted.
                 Err(Errno::CONNABORTED | Errno::CONNRESET | Errno::PROTO | Errno::INTR) => {}
@@ -271,15 +272,15 @@ impl Loop {
     }
 }
 
-/// The client that has waited longest; `None` if it may not come in.
-fn next_client(listener: &TcpListener, allow: &Allow) -> Result<Option<OwnedFd>, Errno> {
+/// The client that has waited longest, and whether it may come in.
+fn next_client(listener: &TcpListener, allow: &Allow) -> Result<(OwnedFd, bool), Errno> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     if allow.is_open() {
-        return accept_with(listener, flags).map(Some);
+        return Ok((accept_with(listener, flags)?, true));
     }
     let (socket, from) = acceptfrom_with(listener, flags)?;
     let ip: Option<IpAddr> = from.and_then(|from| Some(SocketAddr::try_from(from).ok()?.ip()));
-    Ok(ip.filter(|ip| allow.permits(*ip)).map(|_| socket))
+    Ok((socket, ip.is_some_and(|ip| allow.permits(ip))))
 }
 
 /// Throws away what is there, without copying it.
