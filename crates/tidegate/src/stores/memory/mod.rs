@@ -214,9 +214,9 @@ impl Memory {
     ) -> R {
         let number = self.table.shard_of(at.hash);
         let mut shard = self.table.lock(number);
-        self.make_room(&mut shard, at, &dead);
+        self.make_room(&mut shard, at, &[], &dead);
         let found =
-            find(&mut shard, at).or_else(|| self.admit(&mut shard, number, at, bucket, &dead));
+            find(&mut shard, at).or_else(|| self.admit(&mut shard, number, at, &[], bucket, &dead));
         match found {
             Some(spot) if !at.long => step(&mut shard.entry(spot).body, Place::Own),
             Some(spot) => {
@@ -267,9 +267,9 @@ impl Memory {
         };
         for at in addresses {
             let (number, shard) = &mut shards[shard_at(at.hash)];
-            self.make_room(shard, at, &dead);
+            self.make_room(shard, at, addresses, &dead);
             if find(shard, at).is_none() {
-                self.admit(shard, *number, at, bucket, &dead);
+                self.admit(shard, *number, at, addresses, bucket, &dead);
             }
         }
         // Making room for one may have moved another, so spots are good only from here on.
@@ -345,21 +345,23 @@ impl Memory {
         Seat::new(mem::replace(body, lifted), Place::Shared)
     }
 
-    /// Makes a slot if there is room, sweeping a little first.
+    /// Makes a slot if there is room, sweeping a little first, but none of the slots of `kept`: the
+    /// other keys of the request have been found already.
     fn admit(
         &self,
         shard: &mut Locked<'_, Slot>,
         number: usize,
         at: &Address<'_>,
+        kept: &[Address<'_>],
         bucket: Bucket,
         dead: &impl Fn(&Body, bool) -> bool,
     ) -> Option<Spot> {
         if !at.creates || self.stays_shared(number, at, dead) {
             return None;
         }
-        self.sweep_shard(shard, SWEEP_PER_INSERT, self.pressed(), dead);
+        self.sweep_shard(shard, SWEEP_PER_INSERT, self.pressed(), kept, dead);
         if !self.has_room() {
-            self.sweep_shard(shard, SWEEP_WHEN_FULL, true, dead);
+            self.sweep_shard(shard, SWEEP_WHEN_FULL, true, kept, dead);
             if !self.has_room() {
                 return None;
             }
@@ -394,12 +396,13 @@ impl Memory {
         shard: &mut Locked<'_, Slot>,
         budget: usize,
         pressed: bool,
+        kept: &[Address<'_>],
         dead: &impl Fn(&Body, bool) -> bool,
     ) -> usize {
         shard.sweep(
             budget,
             |slot| self.slot_hash(slot),
-            |slot| dead(&slot.body, pressed),
+            |slot| dead(&slot.body, pressed) && !kept.iter().any(|at| is(slot, at)),
             |slot| self.account(slot.name.heap_bytes() + slot.body.held.heap_bytes(), 0),
         )
     }
@@ -410,7 +413,7 @@ impl Memory {
         for _ in 0..budget.div_ceil(SWEEP_STRIDE) {
             let number = self.swept.fetch_add(1, Relaxed) % self.table.shards();
             let mut shard = self.table.lock(number);
-            removed += self.sweep_shard(&mut shard, SWEEP_STRIDE, self.pressed(), &dead);
+            removed += self.sweep_shard(&mut shard, SWEEP_STRIDE, self.pressed(), &[], &dead);
             self.sweep_overflow(number, &dead);
         }
         removed
@@ -503,10 +506,11 @@ impl Memory {
         &self,
         shard: &mut Locked<'_, Slot>,
         at: &Address<'_>,
+        kept: &[Address<'_>],
         dead: &impl Fn(&Body, bool) -> bool,
     ) {
         if self.cannot_grow(at) || self.would_deny(at) {
-            self.sweep_shard(shard, SWEEP_WHEN_FULL, true, dead);
+            self.sweep_shard(shard, SWEEP_WHEN_FULL, true, kept, dead);
         }
     }
 
