@@ -277,11 +277,9 @@ fn held(catalog: &Catalog, position: usize, attempt: &Attempt) -> Option<TakenFr
     Some(if attempt.place == Place::Shared { TakenFrom::Shared } else { TakenFrom::Slot })
 }
 
-/// When the newest of the rule's windows began that follow the wall clock.
+/// When the newest of the rule's windows began that only time opens. Uses in flight per window end
+/// in the middle of one, too.
 fn window_start(rule: &Rule, now: Now) -> Option<Nanos> {
-    let aligned = |algorithm: &Algorithm| {
-        matches!(algorithm, Algorithm::FixedWindow | Algorithm::InFlight { per_window: true })
-    };
-    let windows = rule.limits.iter().filter(|limit| aligned(&limit.algorithm));
+    let windows = rule.limits.iter().filter(|limit| limit.algorithm == Algorithm::FixedWindow);
     windows.map(|limit| now.mono.saturating_sub(now.unix % limit.period)).max()
 }

@@ -131,7 +131,9 @@ impl<'a> Passing<'a> {
             Ok(Tried::Later(delay)) => Try::Later(now.mono.saturating_add(delay.max(RETRY_MIN))),
             Ok(Tried::Behind) => Try::Later(now.mono.saturating_add(RETRY_MIN)),
             Ok(Tried::Taken(Taken { held, booked, window_start })) => {
-                let ready = window_start.unwrap_or(told_at).saturating_add(booked);
+                // In the window that it came in, it was not the window that let it go.
+                let opened = window_start.filter(|start| *start > stay.arrived.mono);
+                let ready = opened.unwrap_or(told_at).saturating_add(booked);
                 let pass = Pass {
                     started: now,
                     held,

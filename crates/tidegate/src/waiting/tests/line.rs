@@ -128,6 +128,19 @@ fn a_raised_limit_frees_those_who_wait_in_the_order_of_arrival() {
 }
 
 #[test]
+fn who_is_freed_within_its_window_was_not_held_up_by_the_room() {
+    let house = House::new(vec![rule("a", vec![fixed(1)])]);
+    let mut driver = Driver::new(&house);
+    house.clock.advance(SECOND);
+    let mut callers: Vec<_> = (0..2).map(|_| Caller::came(&house, ask("a", None))).collect();
+    house.clock.advance(3 * SECOND);
+    house.install(vec![rule("a", vec![fixed(2)])]);
+    settle(&house, &mut driver, &mut callers);
+    let pass = callers[1].pass();
+    assert_eq!((pass.waited, pass.due), (3 * SECOND, START.mono + 4 * SECOND));
+}
+
+#[test]
 fn new_rules_may_make_a_request_unfit() {
     let house = House::new(vec![rule("a", vec![fixed(3)])]);
     let mut driver = Driver::new(&house);

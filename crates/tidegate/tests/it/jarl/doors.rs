@@ -163,7 +163,7 @@ fn the_documents_own_client_works_as_printed() {
     let out = Command::new("python3")
         .args(["-c", &script])
         .output()
-        .expect("python3 is needed: install it with `make setup`");
+        .expect("python3 is needed: install it with `make setup-test`");
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     let told = String::from_utf8_lossy(&out.stdout);
     let delays: Vec<f64> = told.lines().map(|line| line.parse().expect("a float")).collect();
