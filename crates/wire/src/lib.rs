@@ -6,9 +6,11 @@
 //! door's `Y` means *over*) stop here.
 //!
 //! - [`jarl`]: a delay in seconds for whoever connects
+//! - [`smockron`]: accounting and delays between gatekeepers and a master, in ZeroMQ's frames
 //! - [`text`]: the UDP text protocol: `over_limit ws ip=1.2.3.4`
 //! - [`throttr`]: the binary record protocol over byte streams, with pub/sub and introspection
 
 pub mod jarl;
+pub mod smockron;
 pub mod text;
 pub mod throttr;
