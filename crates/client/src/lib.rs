@@ -6,10 +6,14 @@
 //! - [`jarl`]: how long to wait before a call
 //! - [`text`]: the UDP text protocol
 //! - [`throttr`]: the binary record protocol, over TCP and Unix sockets
+//! - `zmq`: ZeroMQ's sockets for Smockron, shared with the server; with the feature `gatekeeper`
 
 pub mod jarl;
 pub mod text;
 pub mod throttr;
+#[cfg(feature = "gatekeeper")]
+#[doc(hidden)]
+pub mod zmq;
 
 pub use jarl::JarlClient;
 pub use text::TextClient;

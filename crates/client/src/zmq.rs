@@ -1,0 +1,387 @@
+//! ZeroMQ's PUB and SUB sockets, as Smockron's masters and gatekeepers need them.
+//!
+//! This is the one file that names the ZeroMQ library, and it offers what the two sides use and
+//! nothing else: it knows frames and peers, and no word of any protocol that travels in them. It is
+//! shared between the crates of this project and promises nothing to anybody else.
+//!
+//! Sockets live on the Tokio runtime in which they are made, one driver task for each peer. Nothing
+//! here waits for a peer that does not read: what does not fit is dropped.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use omq_tokio::endpoint::{Endpoint, Host};
+use omq_tokio::{
+    AuthenticationResult, AuthenticationStatus, Authenticator, DisconnectReason, KeepAlive,
+    MechanismSetup, Message, MessagePool, MonitorEvent, MonitorRecvError, MonitorStream, Payload,
+    ReconnectPolicy, Socket, SocketType, TrySendError,
+};
+
+/// Peers that may be shaking hands at the same time; a crowd that starts at once fits.
+const HANDSHAKES_MAX: usize = 4096;
+/// How long a peer may take to shake hands.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Tables of frames that are kept for use again, and how many frames each has room for.
+const TABLES_MAX: usize = 2048;
+const TABLE_FRAMES: usize = 8;
+/// Bytes that wait for a peer which does not read, for each message of the high-water mark, and the
+/// least and the most of them.
+const WAITING_BYTES_PER_MESSAGE: usize = 128;
+const WAITING_BYTES_MIN: usize = 16 * 1024;
+const WAITING_BYTES_MAX: usize = 2 * 1024 * 1024;
+/// Events that wait for whoever watches a socket; later ones push out earlier ones.
+const EVENTS_MAX: usize = 4096;
+
+/// Who may connect, by address.
+pub type Admission = Arc<dyn Fn(IpAddr) -> bool + Send + Sync>;
+
+/// How a socket behaves.
+#[derive(Clone)]
+pub struct Options {
+    /// Messages that may wait, in each queue and for each peer.
+    pub hwm: u32,
+    /// The largest message that is taken, in bytes; a peer that sends more is disconnected.
+    pub message_bytes_max: usize,
+    /// The first and the longest pause before connecting again.
+    pub reconnect: (Duration, Duration),
+    /// How long closing waits for messages that are not sent yet.
+    pub linger: Duration,
+    /// How often a connected peer is asked for a sign of life. One that gives none for three times
+    /// as long is connected anew.
+    pub heartbeat: Option<Duration>,
+    /// Who may connect to a bound socket; everybody without.
+    pub admission: Option<Admission>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            hwm: 1_000,
+            message_bytes_max: 16 * 1024,
+            reconnect: (Duration::from_millis(100), Duration::from_secs(5)),
+            linger: Duration::ZERO,
+            heartbeat: None,
+            admission: None,
+        }
+    }
+}
+
+impl std::fmt::Debug for Options {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Options").field("hwm", &self.hwm).finish_non_exhaustive()
+    }
+}
+
+impl Options {
+    fn of_library(&self) -> omq_tokio::Options {
+        let waiting = (self.hwm as usize).saturating_mul(WAITING_BYTES_PER_MESSAGE);
+        let (min, max) = self.reconnect;
+        let keepalive = KeepAlive::Enabled {
+            idle: Duration::from_secs(60),
+            intvl: Duration::from_secs(15),
+            cnt: 4,
+        };
+        // The library counts the size of its own table of frames as well.
+        let frames = TABLE_FRAMES * size_of::<Payload>();
+        let mut options = omq_tokio::Options::new()
+            .send_hwm(self.hwm)
+            .recv_hwm(self.hwm)
+            .max_message_size(self.message_bytes_max + frames)
+            .reconnect(ReconnectPolicy::Exponential { min, max })
+            .linger(self.linger)
+            .handshake_timeout(HANDSHAKE_TIMEOUT)
+            .max_pending_handshakes(HANDSHAKES_MAX)
+            .tcp_keepalive(keepalive)
+            .transmit_slot_cap(waiting.clamp(WAITING_BYTES_MIN, WAITING_BYTES_MAX))
+            .monitor_capacity(EVENTS_MAX);
+        if let Some(interval) = self.heartbeat {
+            options = options.heartbeat_interval(interval).heartbeat_timeout(interval * 3);
+        }
+        if let Some(admission) = self.admission.clone() {
+            options.mechanism = MechanismSetup::NullServer { authenticator: door_of(admission) };
+        }
+        options
+    }
+}
+
+/// Peers that are not admitted are disconnected without a word: the word would make some of them
+/// stop trying, and admission can change.
+fn door_of(admission: Admission) -> Authenticator {
+    Authenticator::new_with_result(move |peer| {
+        let address = peer.peer_address.as_deref().and_then(|text| text.parse().ok());
+        let admitted = address.is_some_and(|address: IpAddr| admission(address.to_canonical()));
+        let mut result = AuthenticationResult::allow();
+        if !admitted {
+            result.status = AuthenticationStatus::TemporaryFailure;
+        }
+        result
+    })
+}
+
+/// What can go wrong with a socket.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The endpoint is not `tcp://host:port`; another one may be.
+    #[error("`{0}` is no endpoint: expected `tcp://host:port`")]
+    Endpoint(String),
+    /// The address cannot be bound.
+    #[error("{0}")]
+    Bind(std::io::Error),
+    /// The socket is closed.
+    #[error("the socket is closed")]
+    Closed,
+}
+
+/// Checks and reads an endpoint. `*` stands for every address.
+fn endpoint(text: &str) -> Result<Endpoint, Error> {
+    match text.parse() {
+        Ok(endpoint @ Endpoint::Tcp { .. }) => Ok(endpoint),
+        _ => Err(Error::Endpoint(text.to_owned())),
+    }
+}
+
+/// What happened to a socket's peers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// A peer shook hands.
+    Ready,
+    /// A peer subscribed to something: what is published from now on reaches it.
+    Subscribed,
+    /// A peer is gone, as peers go.
+    Lost,
+    /// A peer was disconnected because of what it sent, or did not answer.
+    Faulty,
+    /// A peer did not shake hands as it should, or was not admitted.
+    Refused,
+    /// As many events were missed.
+    Missed(u64),
+}
+
+/// Tells what happens to a socket's peers, from the moment it is made.
+#[derive(Debug)]
+pub struct Events {
+    stream: MonitorStream,
+}
+
+impl Events {
+    /// The next event; none when the socket is closed.
+    pub async fn next(&mut self) -> Option<Event> {
+        loop {
+            return Some(match self.stream.recv().await {
+                Ok(MonitorEvent::HandshakeSucceeded { .. }) => Event::Ready,
+                Ok(MonitorEvent::SubscribeReceived { .. }) => Event::Subscribed,
+                Ok(MonitorEvent::HandshakeFailed { .. }) => Event::Refused,
+                Ok(MonitorEvent::Disconnected { reason, .. }) => match reason {
+                    DisconnectReason::Error(_) => Event::Faulty,
+                    _ => Event::Lost,
+                },
+                Ok(MonitorEvent::Closed) | Err(MonitorRecvError::Closed) => return None,
+                Err(MonitorRecvError::Lagged(missed)) => Event::Missed(missed),
+                Ok(_) | Err(_) => continue,
+            });
+        }
+    }
+}
+
+/// What publishers and subscribers have in common.
+#[derive(Debug)]
+struct Plug {
+    socket: Socket,
+}
+
+impl Plug {
+    fn new(kind: SocketType, options: omq_tokio::Options) -> Self {
+        // The options are ours, and none of them can be wrong.
+        Self { socket: Socket::new(kind, options) }
+    }
+
+    async fn bind(&self, text: &str) -> Result<SocketAddr, Error> {
+        match self.socket.bind(endpoint(text)?).await {
+            Ok(Endpoint::Tcp { host: Host::Ip(ip), port }) => Ok(SocketAddr::new(ip, port)),
+            Ok(_) => Err(Error::Endpoint(text.to_owned())),
+            Err(omq_tokio::Error::Io(error)) => Err(Error::Bind(error)),
+            Err(omq_tokio::Error::Closed) => Err(Error::Closed),
+            Err(other) => Err(Error::Bind(std::io::Error::other(other.to_string()))),
+        }
+    }
+
+    async fn connect(&self, text: &str) -> Result<(), Error> {
+        self.socket.connect(endpoint(text)?).await.map_err(|_| Error::Closed)
+    }
+}
+
+/// A PUB socket.
+#[derive(Debug)]
+pub struct Publisher {
+    plug: Plug,
+    tables: MessagePool,
+}
+
+/// What became of a message that was published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Sent {
+    /// It is on its way to whoever subscribed. A subscriber that reads too slowly may still miss it.
+    Queued,
+    /// The queue is full, and the message is dropped.
+    Dropped,
+}
+
+impl Publisher {
+    /// A socket on the runtime of the caller.
+    #[must_use]
+    pub fn new(options: &Options) -> Self {
+        let plug = Plug::new(SocketType::Pub, options.of_library());
+        Self { plug, tables: MessagePool::new(TABLES_MAX, TABLE_FRAMES) }
+    }
+
+    /// Listens, and returns the address with its real port.
+    ///
+    /// # Errors
+    /// If the endpoint is none, or cannot be bound.
+    pub async fn bind(&self, endpoint: &str) -> Result<SocketAddr, Error> {
+        self.plug.bind(endpoint).await
+    }
+
+    /// Connects, now or as soon as somebody listens there, and again whenever that ends.
+    ///
+    /// # Errors
+    /// If the endpoint is none.
+    pub async fn connect(&self, endpoint: &str) -> Result<(), Error> {
+        self.plug.connect(endpoint).await
+    }
+
+    /// Publishes a message under its first frame, never waiting. The queue is emptied when the
+    /// runtime's other tasks run: whoever sends many yields in between.
+    pub fn send<'a>(&self, frames: impl Iterator<Item = &'a [u8]>) -> Sent {
+        let message = self.tables.multipart_payloads(frames.map(Payload::from_slice));
+        match self.plug.socket.try_send(message) {
+            Ok(()) => Sent::Queued,
+            Err(TrySendError::Full(_) | TrySendError::Closed | TrySendError::Error(_)) => {
+                Sent::Dropped
+            }
+        }
+    }
+
+    /// Watches the peers.
+    #[must_use]
+    pub fn events(&self) -> Events {
+        Events { stream: self.plug.socket.monitor() }
+    }
+
+    /// Closes the socket, after what is queued is sent or the time for it is over.
+    pub async fn close(self) {
+        // Closing twice is the only failure.
+        let _ = self.plug.socket.close().await;
+    }
+}
+
+/// A SUB socket.
+#[derive(Debug)]
+pub struct Subscriber {
+    plug: Plug,
+}
+
+impl Subscriber {
+    /// A socket on the runtime of the caller.
+    #[must_use]
+    pub fn new(options: &Options) -> Self {
+        let tables = MessagePool::new(TABLES_MAX, TABLE_FRAMES);
+        let options = options.of_library().recv_message_pool(tables).recv_batching(true);
+        Self { plug: Plug::new(SocketType::Sub, options) }
+    }
+
+    /// Listens, and returns the address with its real port.
+    ///
+    /// # Errors
+    /// If the endpoint is none, or cannot be bound.
+    pub async fn bind(&self, endpoint: &str) -> Result<SocketAddr, Error> {
+        self.plug.bind(endpoint).await
+    }
+
+    /// Connects, now or as soon as somebody listens there, and again whenever that ends.
+    ///
+    /// # Errors
+    /// If the endpoint is none.
+    pub async fn connect(&self, endpoint: &str) -> Result<(), Error> {
+        self.plug.connect(endpoint).await
+    }
+
+    /// Wants the messages whose first frame begins so, of every peer now and later.
+    ///
+    /// # Errors
+    /// If the socket is closed.
+    pub async fn subscribe(&self, prefix: &[u8]) -> Result<(), Error> {
+        self.plug.socket.subscribe(prefix.to_vec()).await.map_err(|_| Error::Closed)
+    }
+
+    /// Waits for a message, and takes what else is there without waiting, up to `most` in all.
+    /// What was in the batch is gone. Dropping the future loses nothing.
+    ///
+    /// # Errors
+    /// If the socket is closed.
+    pub async fn receive(&self, batch: &mut Batch, most: usize) -> Result<usize, Error> {
+        batch.messages.clear();
+        let received = self.plug.socket.recv_many_into(most, &mut batch.messages).await;
+        received.map_err(|_| Error::Closed)
+    }
+
+    /// Watches the peers.
+    #[must_use]
+    pub fn events(&self) -> Events {
+        Events { stream: self.plug.socket.monitor() }
+    }
+
+    /// Closes the socket.
+    pub async fn close(self) {
+        // Closing twice is the only failure.
+        let _ = self.plug.socket.close().await;
+    }
+}
+
+/// Messages that were received together; the memory is used again.
+#[derive(Debug, Default)]
+pub struct Batch {
+    messages: Vec<Message>,
+}
+
+impl Batch {
+    /// An empty one.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How many messages there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.messages.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.messages.is_empty()
+    }
+
+    /// The frames of a message, as many as there is room for in `room`.
+    ///
+    /// # Panics
+    /// If there are not so many messages.
+    #[inline]
+    pub fn frames<'a, 'r>(&'a self, index: usize, room: &'r mut [&'a [u8]]) -> &'r [&'a [u8]] {
+        let message = &self.messages[index];
+        let mut count = 0;
+        for slot in room.iter_mut() {
+            let Some(frame) = message.part_slice(count) else { break };
+            *slot = frame;
+            count += 1;
+        }
+        &room[..count]
+    }
+}
+
+#[cfg(test)]
+mod tests;
