@@ -83,13 +83,12 @@ impl Early {
     }
 }
 
-/// The body of a request on its way to the upstream.
-pub(super) struct Upload {
-    early: Early,
-    rest: Option<Rest>,
-}
+/// The body of a request on its way to the upstream. Most requests have none, and are moved about
+/// a good deal: so what there is of it lies elsewhere.
+pub(super) struct Upload(Option<Box<Rest>>);
 
 struct Rest {
+    early: Early,
     incoming: Incoming,
     progress: Rc<Progress>,
     pulse: Rc<Pulse>,
@@ -101,7 +100,7 @@ struct Rest {
 impl Upload {
     /// No body.
     pub(super) fn none() -> Self {
-        Self { early: Early::default(), rest: None }
+        Self(None)
     }
 
     /// The body of a request; nothing to watch if it is over already.
@@ -121,23 +120,29 @@ impl Upload {
             fault: Cell::new(None),
         });
         let rest = Rest {
+            left: max.map(|max| max.saturating_sub(early.bytes)),
+            early,
             incoming,
             progress: progress.clone(),
             pulse: pulse.clone(),
             ticks: ticks.clone(),
-            left: max.map(|max| max.saturating_sub(early.bytes)),
         };
-        (Self { early, rest: Some(rest) }, Some(progress))
+        (Self(Some(Box::new(rest))), Some(progress))
     }
 
     /// Whether there is nothing to send.
     pub(super) fn is_none(&self) -> bool {
-        self.rest.is_none()
+        self.0.is_none()
     }
 }
 
 impl Rest {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        if let Some(frame) = self.early.frames.pop_front() {
+            self.early.bytes -= frame.data_ref().map_or(0, |data| data.len() as u64);
+            self.progress.done.set(self.is_over());
+            return Poll::Ready(Some(Ok(frame)));
+        }
         let polled = Pin::new(&mut self.incoming).poll_frame(context);
         self.pulse.want_body(polled.is_pending());
         match &polled {
@@ -162,6 +167,10 @@ impl Rest {
         }
         polled.map_err(Broken::from)
     }
+
+    fn is_over(&self) -> bool {
+        self.early.frames.is_empty() && self.incoming.is_end_stream()
+    }
 }
 
 impl Drop for Rest {
@@ -178,29 +187,20 @@ impl Body for Upload {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
-        if let Some(frame) = self.early.frames.pop_front() {
-            self.early.bytes -= frame.data_ref().map_or(0, |data| data.len() as u64);
-            if let Some(rest) = &self.rest {
-                let all = self.early.frames.is_empty() && rest.incoming.is_end_stream();
-                rest.progress.done.set(all);
-            }
-            return Poll::Ready(Some(Ok(frame)));
-        }
-        match &mut self.rest {
+        match &mut self.0 {
             Some(rest) => rest.poll(context),
             None => Poll::Ready(None),
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        let rest = self.rest.as_ref().is_none_or(|rest| rest.incoming.is_end_stream());
-        self.early.frames.is_empty() && rest
+        self.0.as_ref().is_none_or(|rest| rest.is_over())
     }
 
     fn size_hint(&self) -> SizeHint {
-        let rest = self.rest.as_ref().map(|rest| rest.incoming.size_hint());
-        match rest.map_or(Some(0), |hint| hint.exact()) {
-            Some(rest) => SizeHint::with_exact(rest + self.early.bytes),
+        let Some(rest) = &self.0 else { return SizeHint::with_exact(0) };
+        match rest.incoming.size_hint().exact() {
+            Some(more) => SizeHint::with_exact(more + rest.early.bytes),
             None => SizeHint::default(),
         }
     }

@@ -13,7 +13,7 @@ use hyper::header::{
 use hyper::http::request::Parts;
 use hyper::http::uri::{self, Authority, PathAndQuery, Scheme};
 use hyper::{Method, Request, Response, StatusCode, Uri, Version};
-use tidegate_core::{Nanos, Now};
+use tidegate_core::Now;
 
 use super::access::Record;
 use super::admission::not_passed;
@@ -21,7 +21,7 @@ use super::bodies::{Early, Fault, Reply, Upload};
 use super::client::Client;
 use super::config::OnLimit;
 use super::finish::Finish;
-use super::headers;
+use super::headers::{self, Survey};
 use super::holding::{self, Ended};
 use super::problem::Problem;
 use super::template::Asked;
@@ -79,18 +79,20 @@ async fn pursue(
     finish: &mut Finish,
 ) -> Result<Outcome, Problem> {
     let floor = &client.floor;
-    check(&parts, body.size_hint().exact(), floor.body_max)?;
-    settle_host(&mut parts)?;
-    let Admitted { pass, body, early } = admit(client, &parts, body, start, finish).await?;
+    let survey = Survey::of(&parts.headers);
+    check(&parts, survey, body.size_hint().exact(), floor.body_max)?;
+    settle_host(&mut parts, survey)?;
+    let coming = Coming { body, expects: survey.expects() };
+    let Admitted { pass, body, early } = admit(client, &parts, coming, start, finish).await?;
     if pass.waited > 0 {
         floor.lane.wait(pass.waited);
     }
     if let Some(record) = finish.record() {
         record.waited = pass.waited;
     }
-    let upgrade = upgrade_of(&parts, floor.upstream.http2());
+    let upgrade = upgrade_of(&parts, survey, floor.upstream.http2());
     let (upload, progress) = Upload::new(early, body, &client.pulse, &floor.ticks, floor.body_max);
-    prepare(client, &mut parts, &upload, upgrade.as_ref())?;
+    prepare(client, &mut parts, survey, &upload, upgrade.as_ref())?;
     let request = Request::from_parts(parts, upload);
     let deadline = floor.ticks.deadline();
     let mut sent_at = 0;
@@ -102,7 +104,10 @@ async fn pursue(
     let Answered { response, line } = sent.map_err(|Failure(error)| {
         failed(client, error, progress.as_ref().and_then(|progress| progress.fault()))
     })?;
-    note(finish, &response, floor.clock.now().mono.saturating_sub(sent_at));
+    if let Some(record) = finish.record() {
+        record.status = response.status().as_u16();
+        record.upstream = Some(floor.clock.now().mono.saturating_sub(sent_at));
+    }
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         return switch(response, upgrade).ok_or_else(|| {
             floor.lane.failed(UpstreamError::Protocol);
@@ -116,13 +121,6 @@ async fn pursue(
     }
     let patience = floor.upstream.patience();
     Ok(Outcome::Answer(response.map(|body| Reply::relay(body, deadline, patience))))
-}
-
-fn note(finish: &mut Finish, response: &Response<Incoming>, upstream: Nanos) {
-    if let Some(record) = finish.record() {
-        record.status = response.status().as_u16();
-        record.upstream = Some(upstream);
-    }
 }
 
 fn failed(client: &Client, error: UpstreamError, fault: Option<Fault>) -> Problem {
@@ -140,7 +138,12 @@ fn failed(client: &Client, error: UpstreamError, fault: Option<Fault>) -> Proble
 }
 
 /// Sees that the message means one thing, and one that this proxy does.
-fn check(parts: &Parts, length: Option<u64>, body_max: Option<u64>) -> Result<(), Problem> {
+fn check(
+    parts: &Parts,
+    survey: Survey,
+    length: Option<u64>,
+    body_max: Option<u64>,
+) -> Result<(), Problem> {
     if parts.method == Method::CONNECT {
         return Err(Problem::Connect);
     }
@@ -149,11 +152,12 @@ fn check(parts: &Parts, length: Option<u64>, body_max: Option<u64>) -> Result<()
     if !path.starts_with('/') && !everything {
         return Err(Problem::Malformed("the target of the request is no path"));
     }
-    let mut codings = parts.headers.get_all(TRANSFER_ENCODING).iter();
-    if let Some(coding) = codings.next()
-        && (!coding.as_bytes().eq_ignore_ascii_case(b"chunked") || codings.next().is_some())
-    {
-        return Err(Problem::Malformed("no transfer coding is known but chunked, once"));
+    if survey.is_coded() {
+        let mut codings = parts.headers.get_all(TRANSFER_ENCODING).iter();
+        let chunked = |coding: &HeaderValue| coding.as_bytes().eq_ignore_ascii_case(b"chunked");
+        if !codings.next().is_some_and(chunked) || codings.next().is_some() {
+            return Err(Problem::Malformed("no transfer coding is known but chunked, once"));
+        }
     }
     if length.zip(body_max).is_some_and(|(length, max)| length > max) {
         return Err(Problem::BodyTooLong);
@@ -162,7 +166,8 @@ fn check(parts: &Parts, length: Option<u64>, body_max: Option<u64>) -> Result<()
 }
 
 /// Sees that there is one host, under `Host`: the target's, if the target has one.
-fn settle_host(parts: &mut Parts) -> Result<(), Problem> {
+fn settle_host(parts: &mut Parts, survey: Survey) -> Result<(), Problem> {
+    let mut hosts = survey.hosts();
     if let Some(authority) = parts.uri.authority() {
         let text = authority.as_str();
         if text.contains('@') {
@@ -172,15 +177,22 @@ fn settle_host(parts: &mut Parts) -> Result<(), Problem> {
             let host = HeaderValue::from_str(text);
             let host = host.map_err(|_| Problem::Malformed("the host is no host"))?;
             parts.headers.insert(HOST, host);
+            hosts = 1;
         }
     }
-    let mut hosts = parts.headers.get_all(HOST).iter();
-    match (hosts.next(), hosts.next()) {
-        (Some(_), None) => Ok(()),
-        (None, _) if parts.version < Version::HTTP_11 => Ok(()),
-        (None, _) => Err(Problem::Malformed("the request has no Host")),
-        (Some(_), Some(_)) => Err(Problem::Malformed("the request has more than one Host")),
+    match hosts {
+        1 => Ok(()),
+        0 if parts.version < Version::HTTP_11 => Ok(()),
+        0 => Err(Problem::Malformed("the request has no Host")),
+        _ => Err(Problem::Malformed("the request has more than one Host")),
     }
+}
+
+/// A body that has not been asked for yet.
+struct Coming {
+    body: Incoming,
+    /// The client waits to be asked.
+    expects: bool,
 }
 
 struct Admitted {
@@ -193,7 +205,7 @@ struct Admitted {
 async fn admit(
     client: &Rc<Client>,
     parts: &Parts,
-    body: Incoming,
+    Coming { body, expects }: Coming,
     start: Now,
     finish: &mut Finish,
 ) -> Result<Admitted, Problem> {
@@ -217,7 +229,6 @@ async fn admit(
         }
         key.into()
     };
-    let expects = parts.headers.contains_key(hyper::header::EXPECT);
     let mut held = holding::Holding::new(body, expects);
     let pass = match holding::hold(client, &mut held, floor.admission.pass(&key)).await {
         Ended::Passed(passed) => passed.map_err(not_passed)?,
@@ -230,8 +241,8 @@ async fn admit(
 }
 
 /// The protocol that the client asks to go on with, if the upstream can be asked.
-fn upgrade_of(parts: &Parts, upstream_http2: bool) -> Option<HeaderValue> {
-    if parts.version != Version::HTTP_11 || upstream_http2 {
+fn upgrade_of(parts: &Parts, survey: Survey, upstream_http2: bool) -> Option<HeaderValue> {
+    if !survey.may_upgrade() || parts.version != Version::HTTP_11 || upstream_http2 {
         return None;
     }
     // To HTTP/2 on the same connection nobody is taken: what is inside would pass unlimited.
@@ -242,11 +253,12 @@ fn upgrade_of(parts: &Parts, upstream_http2: bool) -> Option<HeaderValue> {
 fn prepare(
     client: &Client,
     parts: &mut Parts,
+    survey: Survey,
     upload: &Upload,
     upgrade: Option<&HeaderValue>,
 ) -> Result<(), Problem> {
     let floor = &client.floor;
-    headers::strip_request(&mut parts.headers);
+    survey.strip(&mut parts.headers);
     let host = parts.headers.get(HOST).cloned();
     client.introduction.borrow_mut().introduce(&mut parts.headers, host.as_ref());
     if let Some(protocol) = upgrade {
@@ -266,7 +278,9 @@ fn prepare(
         parts.uri = origin_form(&parts.uri);
     }
     let headers = &mut parts.headers;
-    join_cookies(headers);
+    if survey.cookies() > 1 {
+        join_cookies(headers);
+    }
     if upload.is_none() {
         return Ok(());
     }
@@ -336,19 +350,22 @@ pub(super) fn to_http1(request: &mut Request<Upload>) {
 fn tidy(response: &mut Response<Incoming>) -> Result<(), Problem> {
     *response.version_mut() = Version::HTTP_11;
     let headers = response.headers_mut();
-    if let Some(coding) = headers.get(TRANSFER_ENCODING) {
+    let survey = Survey::of(headers);
+    if survey.is_coded()
+        && let Some(coding) = headers.get(TRANSFER_ENCODING)
+    {
         // What else is in it would reach the client without its name.
         if !coding.as_bytes().eq_ignore_ascii_case(b"chunked") {
             return Err(Problem::BadAnswer);
         }
         headers.remove(CONTENT_LENGTH);
     }
-    if headers.get_all(CONTENT_LENGTH).iter().nth(1).is_some()
+    if survey.lengths() > 1
         && let Some(length) = headers.get(CONTENT_LENGTH).cloned()
     {
         headers.insert(CONTENT_LENGTH, length);
     }
-    headers::strip(headers);
+    survey.strip(headers);
     Ok(())
 }
 

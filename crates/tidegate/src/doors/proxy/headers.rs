@@ -7,8 +7,8 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use hyper::header::{
-    CONNECTION, EXPECT, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
+    CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, FORWARDED, HOST, HeaderMap, HeaderName,
+    HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
 };
 
 use crate::config::listen::Allow;
@@ -21,15 +21,16 @@ const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto
 /// HTTP/2's answer to `Upgrade: h2c`; without the upgrade it means nothing.
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 
-/// What is meant for one hop whether or not `Connection` names it.
-static ONE_HOP: [HeaderName; 8] = [
+/// What is meant for one hop whether or not `Connection` names it, the usual ones first.
+static ONE_HOP: [HeaderName; 9] = [
     CONNECTION,
-    KEEP_ALIVE,
-    PROXY_CONNECTION,
-    PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION,
     TRANSFER_ENCODING,
     UPGRADE,
+    TE,
+    PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION,
+    KEEP_ALIVE,
+    PROXY_CONNECTION,
     HTTP2_SETTINGS,
 ];
 
@@ -49,28 +50,99 @@ pub(super) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     asked.then(|| protocol.clone())
 }
 
-/// Takes out all that is meant for this hop alone, and what `Connection` names as such.
-pub(super) fn strip(headers: &mut HeaderMap) {
-    // One walk finds what is there: most messages have nothing to take out.
-    let one_hop = |name: &HeaderName| ONE_HOP.contains(name) || name == TE;
-    if !headers.keys().any(one_hop) {
-        return;
-    }
-    if let Some(value) = headers.get(CONNECTION)
-        && !matches!(value.as_bytes(), b"keep-alive" | b"close" | b"Keep-Alive" | b"Close")
-    {
-        for name in named(headers) {
-            headers.remove(name);
+/// What is in a message's headers, found in one walk: to look up each name on its own costs more
+/// than all of the walk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Survey {
+    /// Those of [`ONE_HOP`] that are there, a bit for each.
+    one_hop: u16,
+    expects: bool,
+    hosts: u32,
+    cookies: u32,
+    lengths: u32,
+}
+
+impl Survey {
+    pub(super) fn of(headers: &HeaderMap) -> Self {
+        let mut survey = Self::default();
+        for name in headers.iter().map(|(name, _)| name) {
+            if name == HOST {
+                survey.hosts += 1;
+            } else if name == CONTENT_LENGTH {
+                survey.lengths += 1;
+            } else if name == COOKIE {
+                survey.cookies += 1;
+            } else if name == EXPECT {
+                survey.expects = true;
+            } else if let Some(at) = ONE_HOP.iter().position(|one_hop| one_hop == name) {
+                survey.one_hop |= 1 << at;
+            }
         }
+        survey
     }
-    for name in &ONE_HOP {
-        headers.remove(name);
+
+    fn has(&self, name: &HeaderName) -> bool {
+        let at = ONE_HOP.iter().position(|one_hop| one_hop == name);
+        at.is_some_and(|at| self.one_hop & 1 << at != 0)
     }
-    // The one coding that a proxy which hands trailers on may repeat.
-    let trailers = headers.get_all(TE).iter().any(|value| has_token(value, "trailers"));
-    headers.remove(TE);
-    if trailers {
-        headers.insert(TE, HeaderValue::from_static("trailers"));
+
+    /// Whether a transfer coding is named.
+    pub(super) fn is_coded(&self) -> bool {
+        self.has(&TRANSFER_ENCODING)
+    }
+
+    /// Whether an upgrade may be asked for.
+    pub(super) fn may_upgrade(&self) -> bool {
+        self.has(&UPGRADE)
+    }
+
+    /// Whether the client waits to be told that it may send its body.
+    pub(super) fn expects(&self) -> bool {
+        self.expects
+    }
+
+    /// How many hosts are named.
+    pub(super) fn hosts(&self) -> u32 {
+        self.hosts
+    }
+
+    /// How many lines the cookies take.
+    pub(super) fn cookies(&self) -> u32 {
+        self.cookies
+    }
+
+    /// How often the length is told.
+    pub(super) fn lengths(&self) -> u32 {
+        self.lengths
+    }
+
+    /// Takes out all that is meant for this hop alone, and what `Connection` names as such.
+    pub(super) fn strip(&self, headers: &mut HeaderMap) {
+        if self.expects {
+            // Met here, in a request; means nothing in an answer.
+            headers.remove(EXPECT);
+        }
+        if self.one_hop == 0 {
+            return;
+        }
+        if self.has(&CONNECTION)
+            && let Some(value) = headers.get(CONNECTION)
+            && !matches!(value.as_bytes(), b"keep-alive" | b"close" | b"Keep-Alive" | b"Close")
+        {
+            for name in named(headers) {
+                headers.remove(name);
+            }
+        }
+        // The one coding that a proxy which hands trailers on may repeat.
+        let trailers =
+            self.has(&TE) && headers.get_all(TE).iter().any(|value| has_token(value, "trailers"));
+        let there = |at: &usize| self.one_hop & 1 << at != 0;
+        for at in (0..ONE_HOP.len()).filter(there) {
+            headers.remove(&ONE_HOP[at]);
+        }
+        if trailers {
+            headers.insert(TE, HeaderValue::from_static("trailers"));
+        }
     }
 }
 
@@ -82,12 +154,6 @@ fn named(headers: &HeaderMap) -> Vec<HeaderName> {
         .filter_map(|token| HeaderName::from_bytes(token.trim_ascii()).ok())
         .filter(|name| name != HOST && name != TE)
         .collect()
-}
-
-/// As [`strip`], for a request: its expectation is met here.
-pub(super) fn strip_request(headers: &mut HeaderMap) {
-    strip(headers);
-    headers.remove(EXPECT);
 }
 
 /// What is told of one client, made once for a connection.
@@ -240,7 +306,7 @@ mod tests {
     fn what_is_meant_for_one_hop_goes_no_further() {
         let check = |before: &str, after: &str| {
             let mut headers = map(before);
-            strip(&mut headers);
+            Survey::of(&headers).strip(&mut headers);
             assert_eq!(shown(&headers), after, "{before}");
         };
         check("host: a\naccept: x", "accept: x\nhost: a");
@@ -252,6 +318,7 @@ mod tests {
         check("transfer-encoding: chunked\nupgrade: h2c\nhttp2-settings: x\na: b", "a: b");
         check("te: gzip, Trailers\ntrailer: x-sum", "te: trailers\ntrailer: x-sum");
         check("te: gzip", "");
+        check("expect: 100-continue\na: b", "a: b");
     }
 
     #[test]
