@@ -15,7 +15,7 @@ use super::problem::Problem;
 use super::read;
 
 /// Doors that Tidegate will have and this version has not.
-const DOORS_TO_COME: [&str; 3] = ["smockron", "grpc", "resp"];
+const DOORS_TO_COME: [&str; 2] = ["grpc", "resp"];
 
 /// The schema with every definition in its place, so that a walk needs no references.
 static INLINE_SCHEMA: LazyLock<Value> = LazyLock::new(|| {

@@ -43,7 +43,7 @@ fn unknown_names_are_told_with_the_nearest_known_one() {
 
 #[test]
 fn doors_of_later_versions_are_told_apart_from_slips() {
-    for door in ["smockron", "grpc", "resp"] {
+    for door in ["grpc", "resp"] {
         let remedy =
             "remove the table; the doors are [text], [[throttr]], [[jarl]], [[proxy]] and [http]";
         let line =
