@@ -42,6 +42,9 @@ pub struct Config {
     pub accounting: Endpoint,
     /// Where gatekeepers hear until when a client must wait: "tcp://127.0.0.1:10005".
     pub control: Endpoint,
+    /// Domains whose messages are taken, for several masters behind one ZeroMQ proxy. Absent: all.
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "subscribed")]
+    pub subscribe: Vec<String>,
     /// Who may connect.
     #[serde(skip_serializing_if = "Allow::is_open")]
     pub allow: Allow,
@@ -82,6 +85,7 @@ impl Default for Config {
         Self {
             accounting: loopback(ACCOUNTING_PORT),
             control: loopback(CONTROL_PORT),
+            subscribe: Vec::new(),
             allow: Allow::default(),
             hwm: HWM_USUAL,
             max_delay: Span(Duration::from_secs(3600)),
@@ -191,18 +195,23 @@ where
     D: Deserializer<'de>,
 {
     let domains = BTreeMap::<Spanned<String>, Spanned<Texts>>::deserialize(deserializer)?;
-    let wrong = |name: &&Spanned<String>| {
-        let name = name.get_ref();
-        name.is_empty() || name.len() > DOMAIN_BYTES_MAX || name.contains(char::is_control)
-    };
-    match domains.keys().find(wrong) {
-        None => Ok(domains),
-        Some(name) => {
-            let remedy = format!("write a readable name of 1 to {DOMAIN_BYTES_MAX} bytes");
-            let text = format!("{:?} is not the name of a domain\n{remedy}", name.get_ref());
-            Err(de::Error::custom(text))
-        }
+    domains.keys().try_for_each(|name| check_domain(name.get_ref()))?;
+    Ok(domains)
+}
+
+fn subscribed<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    let names = Vec::<String>::deserialize(deserializer)?;
+    names.iter().try_for_each(|name| check_domain(name))?;
+    Ok(names)
+}
+
+fn check_domain<E: de::Error>(name: &str) -> Result<(), E> {
+    let fits = (1..=DOMAIN_BYTES_MAX).contains(&name.len());
+    if fits && !name.contains(char::is_control) {
+        return Ok(());
     }
+    let remedy = format!("write a readable name of 1 to {DOMAIN_BYTES_MAX} bytes");
+    Err(E::custom(format!("{name:?} is not the name of a domain\n{remedy}")))
 }
 
 fn hwm<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use prometheus_client::metrics::gauge::Gauge;
 use tidegate_client::zmq::{self, Batch, Event, Events, Publisher, Sent, Subscriber};
-use tidegate_wire::smockron::{Frames, MESSAGE_BYTES_MAX};
+use tidegate_wire::smockron::{Frames, MESSAGE_BYTES_MAX, topic};
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 
@@ -71,7 +71,12 @@ impl Sockets {
             ..zmq::Options::default()
         };
         let accounting = Subscriber::new(&options);
-        accounting.subscribe(b"").await.map_err(system)?;
+        for domain in &config.subscribe {
+            accounting.subscribe(&topic(domain.as_bytes())).await.map_err(system)?;
+        }
+        if config.subscribe.is_empty() {
+            accounting.subscribe(b"").await.map_err(system)?;
+        }
         // A batch and a piece of a search must fit before the runtime's other tasks run.
         let hwm = config.hwm.max(4 * BATCH as u32);
         let control = Publisher::new(&zmq::Options { hwm, ..options });
