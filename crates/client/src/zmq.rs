@@ -234,7 +234,7 @@ pub struct Publisher {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Sent {
-    /// It is on its way to whoever subscribed. A subscriber that reads too slowly may still miss it.
+    /// It is on its way to whoever subscribed. One that reads too slowly may still miss it.
     Queued,
     /// The queue is full, and the message is dropped.
     Dropped,

@@ -170,6 +170,19 @@ mod tests {
         assert_eq!(out.capacity(), before);
     }
 
+    #[test]
+    fn several_keys_lie_in_one_buffer() {
+        let mut out = Vec::new();
+        let first = KeyBuilder::behind(&mut out, b"web").word(b"a b").finish();
+        assert_eq!(first, Ok(&b"web a%20b"[..]));
+        let huge = vec![b'x'; KEY_BYTES_MAX];
+        assert_eq!(KeyBuilder::behind(&mut out, b"web").word(&huge).finish(), Err(KeyTooLong));
+        let longest = &huge[..KEY_BYTES_MAX - 4];
+        let second = KeyBuilder::behind(&mut out, b"web").word(longest).finish();
+        assert_eq!(second.map(<[u8]>::len), Ok(KEY_BYTES_MAX));
+        assert_eq!(out.len(), 9 + KEY_BYTES_MAX);
+    }
+
     /// Few different bytes, so that texts often nearly agree.
     fn text() -> impl Strategy<Value = Vec<u8>> {
         prop::collection::vec(

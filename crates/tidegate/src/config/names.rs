@@ -100,8 +100,8 @@ fn unknown_name(
 ) -> Problem {
     if place == "the file" && DOORS_TO_COME.contains(&name) {
         let message = format!("this version of Tidegate does not have the door \"{name}\"");
-        let remedy = "remove the table; the doors are [text], [[throttr]], [[jarl]], [[proxy]] and \
-                      [http]";
+        let remedy = "remove the table; the doors are [text], [[throttr]], [[jarl]], [smockron], \
+                      [[proxy]] and [http]";
         return Problem::new(span, message, remedy);
     }
     let message = format!("unknown name \"{name}\" in {place}");

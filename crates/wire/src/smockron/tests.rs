@@ -184,7 +184,10 @@ proptest! {
     }
 
     #[test]
-    fn any_time_is_read_as_the_library_reads_it(ms in 0..=u64::MAX / MILLISECOND_NS, rest in 0..1_000_000_u64) {
+    fn any_time_is_read_as_the_library_reads_it(
+        ms in 0..=u64::MAX / MILLISECOND_NS,
+        rest in 0..1_000_000_u64,
+    ) {
         let text = format!("{ms}.{rest:06}");
         let found = stamp::parse(text.as_bytes());
         prop_assert_eq!(found, Some((ms * MILLISECOND_NS).saturating_add(rest)));

@@ -4,7 +4,7 @@
 //! gatekeepers that start at once cost no more than one. What is asked for during a walk waits for
 //! the next. A walk goes in pieces, between which messages are taken.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use tidegate_core::Now;
 use tidegate_core::key::{KEY_BYTES_MAX, KeyBuilder};
@@ -28,10 +28,8 @@ pub(super) struct Resync {
 }
 
 struct Walk {
-    /// The domains as keys have them, and as gatekeepers do.
-    domains: Vec<(Box<[u8]>, Box<[u8]>)>,
-    /// The first of the two, to be found quickly.
-    wanted: HashSet<Box<[u8]>>,
+    /// The domains as gatekeepers have them, by how keys have them.
+    domains: HashMap<Box<[u8]>, Box<[u8]>>,
     search: Search,
 }
 
@@ -64,20 +62,17 @@ impl Resync {
             return;
         }
         let Some(walk) = &mut self.walk else { return };
-        let Walk { wanted, search, .. } = walk;
+        let Walk { domains, search } = walk;
         let identifier = &mut self.identifier;
-        let asked = |key: &[u8]| domain_of(key).is_some_and(|domain| wanted.contains(domain));
+        let asked = |key: &[u8]| split(key).is_some_and(|(domain, _)| domains.contains_key(domain));
         let done = limiter.find_delayed(search, CELLS, now, asked, |key, span| {
-            let Some(at) = key.iter().position(|&byte| byte == b' ') else { return };
-            let (domain, word) = (&key[..at], &key[at + 1..]);
+            let Some((domain, word)) = split(key) else { return };
             // Keys of other doors may have several entries: no gatekeeper has such a client.
-            if word.contains(&b' ') || !decode(word, identifier) {
-                return;
-            }
-            let mut plain = Vec::new();
-            if decode(domain, &mut plain) {
-                let at_ms = at_ms(span, now);
-                tell(Control::DelayUntil { domain: &plain, identifier, at_ms });
+            if let Some(domain) = domains.get(domain)
+                && !word.contains(&b' ')
+                && decode(word, identifier)
+            {
+                tell(Control::DelayUntil { domain, identifier, at_ms: at_ms(span, now) });
             }
         });
         if done {
@@ -90,24 +85,24 @@ impl Resync {
 impl Walk {
     fn new(asked: impl Iterator<Item = Box<[u8]>>) -> Self {
         let mut key = Vec::new();
-        let mut domains = Vec::new();
+        let mut domains = HashMap::new();
         for domain in asked {
             if let Ok(encoded) = KeyBuilder::new(&mut key, &domain).finish() {
-                domains.push((encoded.into(), domain));
+                domains.insert(encoded.into(), domain);
             }
         }
-        let wanted = domains.iter().map(|(encoded, _)| Box::clone(encoded)).collect();
-        Self { domains, wanted, search: Search::new() }
+        Self { domains, search: Search::new() }
     }
 
     fn each(&self, tell: impl FnMut(&[u8])) {
-        self.domains.iter().map(|(_, domain)| &**domain).for_each(tell);
+        self.domains.values().map(|domain| &**domain).for_each(tell);
     }
 }
 
-/// The domain of a key, as keys have it.
-fn domain_of(key: &[u8]) -> Option<&[u8]> {
-    key.iter().position(|&byte| byte == b' ').map(|space| &key[..space])
+/// The domain of a key, as keys have it, and what follows.
+fn split(key: &[u8]) -> Option<(&[u8], &[u8])> {
+    let space = key.iter().position(|&byte| byte == b' ')?;
+    Some((&key[..space], &key[space + 1..]))
 }
 
 /// Undoes what [`KeyBuilder`] did; `false` if it did not do it.

@@ -11,6 +11,10 @@ mod vectors;
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::thread;
+use std::time::Duration;
+
+use tidegate::clock::Clock;
 
 use self::peer::{Endpoints, Peer};
 use crate::program::{PATIENCE, Program};
@@ -59,18 +63,16 @@ fn bad_input(program: &Program, reason: &str) -> u64 {
     metric(program, &series)
 }
 
-/// Waits for something that must become true.
+/// Asks until it is so.
 #[track_caller]
-fn eventually(mut holds: impl FnMut() -> bool) {
-    let tries = PATIENCE.as_millis() / 20;
-    for _ in 0..tries {
-        if holds() {
-            return;
-        }
-        // Not a measure: it only gives others the processor.
-        std::thread::sleep(std::time::Duration::from_millis(20));
+fn eventually(mut so: impl FnMut() -> bool) {
+    let clock = Clock::system();
+    let start = clock.now().mono;
+    while !so() {
+        let waited = Duration::from_nanos(clock.now().mono - start);
+        assert!(waited < PATIENCE, "it never came to be");
+        thread::yield_now();
     }
-    panic!("it does not come true in time");
 }
 
 /// A master and one gatekeeper in Python that serves `web`.

@@ -7,8 +7,8 @@
 //!   bars; several in a row arrive in one batch
 //! - `<< web\0 | DELAY_UNTIL | me | t+1000` is what must be published, in this order; `<<` alone
 //!   says that nothing is
-//! - `?? web me` asks for the key as another door would, and `!! yes` or `!! no 1000` is the answer,
-//!   with the milliseconds until it would be another
+//! - `?? web me` asks for the key as another door would, and `!! yes` or `!! no 1000` is the
+//!   answer, with the milliseconds until it would be another
 //! - `@ +100ms` lets time pass; `@ wall -1h` steps the wall clock only
 //! - `#` begins a remark
 //!
