@@ -48,13 +48,31 @@ setup: ## Check the toolchain and install what is missing
 # What the tests run beside our own: the JARL document's client is written in Python, haproxy and
 # nginx stand before and behind proxies, curl and h2load are clients. Packages of servers may start
 # services, which no test uses. `make soak` wants them, too.
-TEST_PROGRAMS := python3:python3 haproxy:haproxy nginx:nginx curl:curl h2load:nghttp2-client
+TEST_PROGRAMS := python3:python3 haproxy:haproxy nginx:nginx curl:curl h2load:nghttp2-client \
+	node:nodejs npm:npm
+
+# Smockron's gatekeepers are programs of libzmq, in Python and in JavaScript. They live beside what
+# is built, each in a folder of its own.
+PEERS := $(TARGET_DIR)/peers
+PYZMQ := 27.1.0
+NODE_ZEROMQ := 6.5.0
 
 setup-test: setup
 	@missing=; for pair in $(TEST_PROGRAMS); do \
 		PATH=$$PATH:/usr/sbin command -v $${pair%:*} >/dev/null || missing="$$missing $${pair#*:}"; \
 	done; \
 	[ -z "$$missing" ] || { $(call apt_install,$$missing); }
+	@python=$(PEERS)/python; [ -e $$python/pyzmq-$(PYZMQ) ] || { \
+		rm -rf $$python; mkdir -p $(PEERS); \
+		python3 -m venv $$python >/dev/null 2>&1 || { \
+			rm -rf $$python; { $(call apt_install,python3-venv); }; python3 -m venv $$python; }; \
+		$$python/bin/python -m pip install --quiet --disable-pip-version-check \
+			--only-binary :all: pyzmq==$(PYZMQ); \
+		touch $$python/pyzmq-$(PYZMQ); }
+	@node=$(PEERS)/node; [ -e $$node/zeromq-$(NODE_ZEROMQ) ] || { \
+		rm -rf $$node; mkdir -p $$node; \
+		npm install --silent --no-audit --no-fund --prefix $$node zeromq@$(NODE_ZEROMQ); \
+		touch $$node/zeromq-$(NODE_ZEROMQ); }
 
 build: setup
 	$(CARGO) build --locked --release --bin tidegate

@@ -153,8 +153,12 @@ pub enum Event {
     Lost,
     /// A peer was disconnected because of what it sent, or did not answer.
     Faulty,
-    /// A peer did not shake hands as it should, or was not admitted.
+    /// A peer was disconnected because it sent a message that is too large.
+    TooLarge,
+    /// A peer did not shake hands as it should.
     Refused,
+    /// A peer was not admitted.
+    NotAdmitted,
     /// As many events were missed.
     Missed(u64),
 }
@@ -172,8 +176,15 @@ impl Events {
             return Some(match self.stream.recv().await {
                 Ok(MonitorEvent::HandshakeSucceeded { .. }) => Event::Ready,
                 Ok(MonitorEvent::SubscribeReceived { .. }) => Event::Subscribed,
-                Ok(MonitorEvent::HandshakeFailed { .. }) => Event::Refused,
+                // The library tells these apart in its words only.
+                Ok(MonitorEvent::HandshakeFailed { reason, .. }) => {
+                    let refused = reason.contains("authentication failed");
+                    if refused { Event::NotAdmitted } else { Event::Refused }
+                }
                 Ok(MonitorEvent::Disconnected { reason, .. }) => match reason {
+                    DisconnectReason::Error(error) if error.contains("too large") => {
+                        Event::TooLarge
+                    }
                     DisconnectReason::Error(_) => Event::Faulty,
                     _ => Event::Lost,
                 },
@@ -223,7 +234,7 @@ pub struct Publisher {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Sent {
-    /// It is on its way to whoever subscribed. A subscriber that reads too slowly may still miss it.
+    /// It is on its way to whoever subscribed. One that reads too slowly may still miss it.
     Queued,
     /// The queue is full, and the message is dropped.
     Dropped,

@@ -36,6 +36,8 @@ pub struct KeyTooLong;
 #[derive(Debug)]
 pub struct KeyBuilder<'a> {
     out: &'a mut Vec<u8>,
+    /// Where in the buffer the key begins.
+    start: usize,
     fits: bool,
 }
 
@@ -43,7 +45,13 @@ impl<'a> KeyBuilder<'a> {
     /// Begins a key with its domain; what was in the buffer is gone.
     pub fn new(out: &'a mut Vec<u8>, domain: &[u8]) -> Self {
         out.clear();
-        let mut builder = Self { out, fits: true };
+        Self::behind(out, domain)
+    }
+
+    /// Begins a key behind whatever the buffer holds: several of them share one.
+    pub fn behind(out: &'a mut Vec<u8>, domain: &[u8]) -> Self {
+        let start = out.len();
+        let mut builder = Self { out, start, fits: true };
         builder.encode(domain, false);
         builder
     }
@@ -70,9 +78,13 @@ impl<'a> KeyBuilder<'a> {
     /// The key.
     ///
     /// # Errors
-    /// If it would be too long; the buffer then holds nothing of use.
+    /// If it would be too long; the buffer then holds what it held before.
     pub fn finish(self) -> Result<&'a [u8], KeyTooLong> {
-        if self.fits { Ok(self.out) } else { Err(KeyTooLong) }
+        if !self.fits {
+            self.out.truncate(self.start);
+            return Err(KeyTooLong);
+        }
+        Ok(&self.out[self.start..])
     }
 
     fn literal(&mut self, byte: u8) {
@@ -81,21 +93,23 @@ impl<'a> KeyBuilder<'a> {
 
     fn encode(&mut self, text: &[u8], name: bool) {
         const HEX: &[u8; 16] = b"0123456789ABCDEF";
-        for &byte in text {
-            let plain = !(byte <= b' ' || byte == 0x7f || byte == b'%' || name && byte == b'=');
-            if plain {
-                self.literal(byte);
-            } else {
-                self.write(&[b'%', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
-            }
+        let odd = |&byte: &u8| byte <= b' ' || byte == 0x7f || byte == b'%' || name && byte == b'=';
+        // Nearly all texts are written as they are, in one piece.
+        let mut rest = text;
+        while let Some(at) = rest.iter().position(odd) {
+            let byte = rest[at];
+            self.write(&rest[..at]);
+            self.write(&[b'%', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
             if !self.fits {
                 return;
             }
+            rest = &rest[at + 1..];
         }
+        self.write(rest);
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        self.fits &= self.out.len() + bytes.len() <= KEY_BYTES_MAX;
+        self.fits &= self.out.len() - self.start + bytes.len() <= KEY_BYTES_MAX;
         if self.fits {
             self.out.extend_from_slice(bytes);
         }
@@ -154,6 +168,19 @@ mod tests {
         let spaces = vec![b' '; KEY_BYTES_MAX / 3];
         assert_eq!(KeyBuilder::new(&mut out, b"d").word(&spaces).finish(), Err(KeyTooLong));
         assert_eq!(out.capacity(), before);
+    }
+
+    #[test]
+    fn several_keys_lie_in_one_buffer() {
+        let mut out = Vec::new();
+        let first = KeyBuilder::behind(&mut out, b"web").word(b"a b").finish();
+        assert_eq!(first, Ok(&b"web a%20b"[..]));
+        let huge = vec![b'x'; KEY_BYTES_MAX];
+        assert_eq!(KeyBuilder::behind(&mut out, b"web").word(&huge).finish(), Err(KeyTooLong));
+        let longest = &huge[..KEY_BYTES_MAX - 4];
+        let second = KeyBuilder::behind(&mut out, b"web").word(longest).finish();
+        assert_eq!(second.map(<[u8]>::len), Ok(KEY_BYTES_MAX));
+        assert_eq!(out.len(), 9 + KEY_BYTES_MAX);
     }
 
     /// Few different bytes, so that texts often nearly agree.

@@ -79,6 +79,15 @@ impl Judgement {
     }
 }
 
+/// What follows from a use that was written down.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Recorded {
+    /// The use of the key in requests per period, with this one.
+    pub rate: f64,
+    /// How long until the next use is allowed; nothing, if it is now.
+    pub next: Nanos,
+}
+
 /// What became of the whole request, over all its limits and keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {

@@ -184,6 +184,23 @@ struct ActionLabel {
     action: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StatusLabel {
+    status: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct LostLabel {
+    door: Door,
+    what: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PeersLabel {
+    door: Door,
+    socket: &'static str,
+}
+
 /// Everything that is counted in this process.
 pub struct Metrics {
     books: Arc<Mutex<Books>>,
@@ -193,6 +210,9 @@ pub struct Metrics {
     full: Family<ActionLabel, Counter>,
     waiting: Family<DoorLabel, Gauge>,
     rule_changes: Family<ActionLabel, Counter>,
+    accounting: Family<StatusLabel, Counter>,
+    lost: Family<LostLabel, Counter>,
+    peers: Family<PeersLabel, Gauge>,
     sizes: Arc<Mutex<Sizes>>,
     registry: Mutex<Registry>,
 }
@@ -214,6 +234,9 @@ impl Metrics {
         let full = Family::<ActionLabel, Counter>::default();
         let waiting = Family::<DoorLabel, Gauge>::default();
         let rule_changes = Family::<ActionLabel, Counter>::default();
+        let accounting = Family::<StatusLabel, Counter>::default();
+        let lost = Family::<LostLabel, Counter>::default();
+        let peers = Family::<PeersLabel, Gauge>::default();
         let decision_seconds = Family::<DoorLabel, Histogram>::new_with_constructor(|| {
             Histogram::new(exponential_buckets(1e-8, 4.0, 12))
         });
@@ -228,6 +251,9 @@ impl Metrics {
         registry.register("table_full", "New keys that found no slot free", full.clone());
         registry.register("waiting", "Requests that wait until they may go", waiting.clone());
         registry.register("rule_changes", "Rules changed over the API", rule_changes.clone());
+        registry.register("accounting", "Requests that gatekeepers told of", accounting.clone());
+        registry.register("lost", "What was dropped instead of waiting", lost.clone());
+        registry.register("peers", "Peers that are connected", peers.clone());
         registry.register(
             "build",
             "What is running",
@@ -244,6 +270,9 @@ impl Metrics {
             full,
             waiting,
             rule_changes,
+            accounting,
+            lost,
+            peers,
             sizes,
             registry,
         }
@@ -283,6 +312,21 @@ impl Metrics {
     /// How many requests of a door wait: for the crowd to keep.
     pub(crate) fn waiting(&self, door: Door) -> Gauge {
         self.waiting.get_or_create_owned(&DoorLabel { door })
+    }
+
+    /// Requests that gatekeepers told of, by what became of them: for a loop to keep.
+    pub(crate) fn accounting(&self, status: &'static str) -> Counter {
+        self.accounting.get_or_create_owned(&StatusLabel { status })
+    }
+
+    /// What a door dropped instead of waiting: for a loop to keep.
+    pub(crate) fn lost(&self, door: Door, what: &'static str) -> Counter {
+        self.lost.get_or_create_owned(&LostLabel { door, what })
+    }
+
+    /// Peers that are connected to a socket of a door: for its watcher to keep.
+    pub(crate) fn peers(&self, door: Door, socket: &'static str) -> Gauge {
+        self.peers.get_or_create_owned(&PeersLabel { door, socket })
     }
 
     pub(crate) fn table_full(&self, action: &'static str) {

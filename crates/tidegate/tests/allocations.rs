@@ -1,5 +1,5 @@
-//! The text path, the JARL path, a request that need not wait and the use of records allocate
-//! nothing, shown by an allocator that counts.
+//! The text path, the JARL path, the Smockron path, a request that need not wait and the use of
+//! records allocate nothing, shown by an allocator that counts.
 //!
 //! A binary of its own, because an allocator is for the whole process.
 #![allow(unsafe_code, reason = "an allocator that counts must be an allocator")]
@@ -11,6 +11,7 @@ use std::sync::Arc;
 use tidegate::clock::Clock;
 use tidegate::config::{Config, Source};
 use tidegate::doors::jarl::Corridor;
+use tidegate::doors::smockron;
 use tidegate::doors::text::{Replies, answer_batch};
 use tidegate::doors::throttr::{Conversation, Hall};
 use tidegate::limiter::Limiter;
@@ -124,6 +125,69 @@ fn the_jarl_path_allocates_nothing_per_caller() {
         assert!(told >= 5 * 13_000, "every caller is answered");
         assert_eq!(made, 0, "allocations in 10,000 calls, exact {exact}");
     }
+}
+
+/// Accounting messages that lie in memory, and what is published of them.
+struct Batch(Vec<[Vec<u8>; 6]>);
+
+impl smockron::Messages for Batch {
+    fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    fn frames<'a, 'r>(&'a self, index: usize, room: &'r mut [&'a [u8]]) -> &'r [&'a [u8]] {
+        for (slot, frame) in room.iter_mut().zip(&self.0[index]) {
+            *slot = frame;
+        }
+        room
+    }
+}
+
+struct Published(usize);
+
+impl smockron::Post for Published {
+    fn publish(&mut self, message: &tidegate_wire::smockron::Frames) -> bool {
+        self.0 += message.iter().len();
+        true
+    }
+}
+
+#[test]
+fn the_smockron_path_allocates_nothing_per_message() {
+    let table = "[smockron]\naccounting = 'tcp://127.0.0.1:0'\n[smockron.domains]\n\
+                 web = '1 per min burst 4'\nbucket = '1 per min burst 4'\nquiet = '1000/s'";
+    let rules = Config::parse("t", table).expect("a sound table").rules;
+    let clock = Clock::manual(Now { mono: 1 << 60, unix: 1 << 60 });
+    let settings = memory::Settings { max_keys: 10_000, max_bytes: 64 << 20 };
+    let limiter = Limiter::new(clock.clone(), Arc::new(Metrics::new()), rules, settings);
+    let desk = limiter.desk(Door::Smockron);
+    let mut corridor = smockron::Corridor::new(desk, smockron::Settings::default());
+    let ms = (clock.now().unix / 1_000_000).to_string();
+    let message = |n: usize| {
+        let (domain, status) = match n % 8 {
+            0..4 => ("web\0", "ACCEPTED"),
+            4 => ("bucket\0", "DELAYED"),
+            5 => ("quiet\0", "ACCEPTED"),
+            6 => ("quiet\0", "REJECTED"),
+            _ => ("quiet\0", "NONSENSE"),
+        };
+        let identifier = format!("a client with a long name {}", n / 8);
+        [domain, status, &identifier, &ms, &ms, "curl"].map(|frame| frame.as_bytes().to_vec())
+    };
+    let batches: Vec<Batch> =
+        (0..16).map(|b| Batch((0..400).map(|n| message(400 * b + n)).collect())).collect();
+    let mut published = Published(0);
+    let mut round = |published: &mut Published| {
+        for batch in &batches {
+            corridor.take(batch, clock.now(), published);
+        }
+    };
+    // The first rounds make the slots, the histories and the buffers.
+    (0..5).for_each(|_| round(&mut published));
+    published.0 = 0;
+    let made = allocations(|| (0..10).for_each(|_| round(&mut published)));
+    assert_eq!(published.0, 4 * 10 * 16 * 250, "four frames for each delay");
+    assert_eq!(made, 0, "allocations in 64,000 messages");
 }
 
 #[test]

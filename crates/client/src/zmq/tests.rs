@@ -134,7 +134,7 @@ async fn a_message_that_is_too_large_ends_its_connection_alone() {
     publisher.connect(&format!("tcp://{address}")).await.unwrap();
     until(&mut events, &Event::Subscribed).await;
     assert_eq!(send(&publisher, &[b"web\0", &[0; 100_000]]), Sent::Queued);
-    until(&mut seen, &Event::Faulty).await;
+    until(&mut seen, &Event::TooLarge).await;
     until(&mut events, &Event::Subscribed).await;
     assert_eq!(send(&publisher, &[b"web\0", &[0; 900]]), Sent::Queued);
     let mut batch = Batch::new();
@@ -159,7 +159,7 @@ async fn who_is_not_admitted_is_heard_as_soon_as_he_is() {
     let mut events = publisher.events();
     publisher.connect(&format!("tcp://{address}")).await.unwrap();
     for _ in 0..3 {
-        until(&mut seen, &Event::Refused).await;
+        until(&mut seen, &Event::NotAdmitted).await;
     }
     open.store(true, std::sync::atomic::Ordering::SeqCst);
     until(&mut events, &Event::Subscribed).await;

@@ -23,7 +23,7 @@ use std::mem;
 use crate::limit::{Algorithm, Limit};
 use crate::state::State;
 use crate::time::{Nanos, Now};
-use crate::verdict::{Judgement, Op, Outcome, Verdict};
+use crate::verdict::{Judgement, Op, Outcome, Recorded, Verdict};
 
 /// The definition of one algorithm.
 ///
@@ -62,6 +62,24 @@ pub(crate) trait Law {
         judgement: &Judgement,
         now: Now,
     ) -> Verdict;
+
+    /// Writes down a use that has already happened, and tells how long until the next: the same as
+    /// [`Self::judge`], [`Self::apply`] and the delay of [`Self::explain`]. What is handed in is
+    /// not forgotten.
+    #[inline]
+    fn record(
+        limit: &Limit,
+        memory: Option<Self::Memory>,
+        at: Nanos,
+        now: Now,
+    ) -> (Option<Self::Memory>, Recorded) {
+        let op = Op::Record { at };
+        let judgement = Self::judge(limit, memory.as_ref(), op, now);
+        let kept = Self::apply(limit, memory, op, &judgement, Outcome::Granted, now);
+        let live = kept.as_ref().filter(|memory| !Self::forgotten(limit, memory, now));
+        let next = Self::explain(limit, live, op, &judgement, now).delay;
+        (kept, Recorded { rate: judgement.rate, next })
+    }
 
     /// Whether the memory is so old that it says no more than none at all.
     fn forgotten(limit: &Limit, memory: &Self::Memory, now: Now) -> bool;
@@ -161,6 +179,18 @@ pub fn take(limit: &Limit, state: &mut State, cost: u64, now: Now) -> Judgement 
         let memory = L::unwrap(mem::take(state)).filter(|m| !L::forgotten(limit, m, now));
         *state = L::apply(limit, memory, op, &judgement, outcome, now).map_or(State::None, L::wrap);
         judgement
+    })
+}
+
+/// Writes down a use that has already happened at `at`, and tells when the next one may: the same
+/// as [`judge`], [`apply`] and [`explain`], with one look at what is remembered.
+#[inline(always)]
+pub fn record(limit: &Limit, state: &mut State, at: Nanos, now: Now) -> Recorded {
+    with_law!(limit, L => {
+        let memory = L::unwrap(mem::take(state)).filter(|m| !L::forgotten(limit, m, now));
+        let (kept, recorded) = L::record(limit, memory, at, now);
+        *state = kept.map_or(State::None, L::wrap);
+        recorded
     })
 }
 

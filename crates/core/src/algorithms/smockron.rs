@@ -10,7 +10,7 @@ use super::stamps::Stamps;
 use super::{Law, div_ceil_nanos, judge_room, memory, until_allowed};
 use crate::limit::{Algorithm, Limit};
 use crate::time::{Nanos, Now};
-use crate::verdict::{Judgement, Op, Outcome, Verdict};
+use crate::verdict::{Judgement, Op, Outcome, Recorded, Verdict};
 
 /// The newest uses, `burst` at most, and what follows from them.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -158,6 +158,21 @@ impl Law for Smockron {
             delay: until_allowed(op, judgement, |cost| until(limit, history, cost, now)),
             reset: reset.saturating_sub(now.mono),
         }
+    }
+
+    fn record(
+        limit: &Limit,
+        history: Option<Box<History>>,
+        at: Nanos,
+        now: Now,
+    ) -> (Option<Box<History>>, Recorded) {
+        let before = used(limit, history.as_deref(), now);
+        let mut history = history.unwrap_or_default();
+        history.stamps.insert(at, 1);
+        let kept = settle(limit, history, now);
+        let wait = kept.as_ref().filter(|history| waits(history, now));
+        let next = wait.map_or(0, |history| history.next.saturating_sub(now.mono));
+        (kept, Recorded { rate: before as f64 + 1.0, next })
     }
 
     fn forgotten(limit: &Limit, history: &Box<History>, now: Now) -> bool {

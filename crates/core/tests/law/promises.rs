@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 use tidegate_core::limit::Limit;
-use tidegate_core::{Algorithm, Nanos, Now, Op, Outcome, Verdict, algorithms};
+use tidegate_core::{Algorithm, Nanos, Now, Op, Outcome, Recorded, Verdict, algorithms};
 
 use crate::common::{Key, Step, Walk, config, periods, steps};
 
@@ -133,6 +133,19 @@ fn check_take(key: &Key, cost: u64, now: Now) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+/// A record in one step is the same as a judgement, applied and explained.
+fn check_record(key: &Key, at: Nanos, now: Now) -> Result<(), TestCaseError> {
+    let (mut parts, mut whole) = (key.state.clone(), key.state.clone());
+    let op = Op::Record { at };
+    let judgement = algorithms::judge(&key.limit, &parts, op, now);
+    algorithms::apply(&key.limit, &mut parts, op, &judgement, Outcome::Granted, now);
+    let next = algorithms::explain(&key.limit, &parts, op, &judgement, now).delay;
+    let recorded = algorithms::record(&key.limit, &mut whole, at, now);
+    prop_assert_eq!(recorded, Recorded { rate: judgement.rate, next });
+    prop_assert_eq!(&whole, &parts);
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(config(1500))]
 
@@ -172,7 +185,7 @@ proptest! {
     }
 
     #[test]
-    fn a_take_in_one_step_is_a_judgement_applied(
+    fn what_is_done_in_one_step_is_a_judgement_applied(
         limit in limits(), steps in steps(true, true),
     ) {
         let mut key = Key::new(limit.amount, limit.period, limit.algorithm);
@@ -180,6 +193,10 @@ proptest! {
         for step in &steps {
             let now = walk.step(step);
             check_take(&key, step.cost, now)?;
+            let span = limit.period / 8 * step.cost;
+            check_record(&key, now.mono, now)?;
+            check_record(&key, now.mono.saturating_add(span), now)?;
+            check_record(&key, now.mono.saturating_sub(span), now)?;
             key.ask(op(&limit, step, now), now);
         }
     }

@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 use super::draft::Draft;
 use super::rule::{DefaultTable, RuleTable};
 use super::units::{Size, Span};
-use crate::doors::{DoorConfig, http, jarl, proxy, text, throttr};
+use crate::doors::{DoorConfig, http, jarl, proxy, smockron, text, throttr};
 use crate::records;
 use crate::server;
 use crate::stores::memory;
@@ -36,6 +36,9 @@ pub struct File {
     /// How long to wait before a call, over TCP: one table for each service. Absent: closed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub jarl: Vec<jarl::Config>,
+    /// The master of Smockron's gatekeepers, over ZeroMQ. Absent: closed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub smockron: Option<smockron::Config>,
     /// Proxies that hold requests until their limit lets them go, one table each. Absent: closed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub proxy: Vec<proxy::Config>,
@@ -60,9 +63,12 @@ impl File {
         let text = self.text.clone().map(DoorConfig::Text);
         let throttr = self.throttr.iter().cloned().map(DoorConfig::Throttr);
         let jarl = self.jarl.iter().cloned().map(DoorConfig::Jarl);
+        let smockron = self.smockron.iter().cloned();
+        let smockron = smockron.map(|master| DoorConfig::Smockron(Box::new(master)));
         let proxy = self.proxy.iter().cloned().map(|proxy| DoorConfig::Proxy(Box::new(proxy)));
         let http = self.http.clone().map(DoorConfig::Http);
-        text.into_iter().chain(throttr).chain(jarl).chain(proxy).chain(http).collect()
+        let records = text.into_iter().chain(throttr).chain(jarl);
+        records.chain(smockron).chain(proxy).chain(http).collect()
     }
 
     /// Every rule in order: those of the file, those that doors with a limit of their own add
@@ -72,7 +78,8 @@ impl File {
         let jarl = self.jarl.iter().map(jarl::Config::own_rule);
         let proxy = self.proxy.iter().map(proxy::Config::own_rule);
         let default = Draft::of_default(self.default.as_ref());
-        rules.chain(jarl).chain(proxy).chain([default]).collect()
+        let smockron = self.smockron.iter().flat_map(smockron::Config::own_rules);
+        rules.chain(jarl).chain(proxy).chain(smockron).chain([default]).collect()
     }
 }
 

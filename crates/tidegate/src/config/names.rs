@@ -15,7 +15,7 @@ use super::problem::Problem;
 use super::read;
 
 /// Doors that Tidegate will have and this version has not.
-const DOORS_TO_COME: [&str; 3] = ["smockron", "grpc", "resp"];
+const DOORS_TO_COME: [&str; 2] = ["grpc", "resp"];
 
 /// The schema with every definition in its place, so that a walk needs no references.
 static INLINE_SCHEMA: LazyLock<Value> = LazyLock::new(|| {
@@ -100,8 +100,8 @@ fn unknown_name(
 ) -> Problem {
     if place == "the file" && DOORS_TO_COME.contains(&name) {
         let message = format!("this version of Tidegate does not have the door \"{name}\"");
-        let remedy = "remove the table; the doors are [text], [[throttr]], [[jarl]], [[proxy]] and \
-                      [http]";
+        let remedy = "remove the table; the doors are [text], [[throttr]], [[jarl]], [smockron], \
+                      [[proxy]] and [http]";
         return Problem::new(span, message, remedy);
     }
     let message = format!("unknown name \"{name}\" in {place}");

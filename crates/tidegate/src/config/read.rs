@@ -32,6 +32,7 @@ pub(super) fn file(text: &str, problems: &mut Vec<Problem>) -> File {
         text: tables.one("text"),
         throttr: tables.list("throttr"),
         jarl: tables.list("jarl"),
+        smockron: tables.one("smockron"),
         proxy: tables.list("proxy"),
         http: tables.one("http"),
         store: tables.one("store").unwrap_or_default(),

@@ -43,9 +43,9 @@ fn unknown_names_are_told_with_the_nearest_known_one() {
 
 #[test]
 fn doors_of_later_versions_are_told_apart_from_slips() {
-    for door in ["smockron", "grpc", "resp"] {
-        let remedy =
-            "remove the table; the doors are [text], [[throttr]], [[jarl]], [[proxy]] and [http]";
+    for door in ["grpc", "resp"] {
+        let remedy = "remove the table; the doors are [text], [[throttr]], [[jarl]], [smockron], \
+                      [[proxy]] and [http]";
         let line =
             format!("t:1:2: this version of Tidegate does not have the door \"{door}\"; {remedy}");
         check(&format!("[{door}]\nlisten = '127.0.0.1:1'"), &[&line]);
@@ -274,7 +274,7 @@ fn the_built_in_default_has_the_seeds_rules_and_every_door() {
     assert_eq!(shown(b"frontend ip=1"), "45 per 20s Average { strict: true }");
     assert_eq!(config.rules.find(b"other"), None);
     let doors: Vec<&str> = config.file.doors().iter().map(|door| door.door().name()).collect();
-    assert_eq!(doors, ["text", "throttr", "http"]);
+    assert_eq!(doors, ["text", "throttr", "smockron", "http"]);
     assert!(config.file.doors().iter().all(|door| !door.beyond_loopback()));
 }
 
@@ -484,4 +484,75 @@ fn the_example_has_every_setting() {
     for name in properties.keys() {
         assert!(example.contains_key(name), "[{name}] is missing in the example");
     }
+}
+
+#[test]
+fn the_tables_of_a_master_are_checked() {
+    let check_smockron = |table: &str, expected: &[&str]| {
+        check(&format!("[smockron]\n{table}"), expected);
+    };
+    let remedy = "an IP address and a port: \"tcp://127.0.0.1:10004\", \"tcp://*:10004\"; \
+                  names are not looked up";
+    for wrong in ["tcp://localhost:1", "ipc://a", "tcp://127.0.0.1", "", "tcp://*"] {
+        let line = format!("t:2:14: \"{wrong}\" is not an endpoint; {remedy}");
+        check_smockron(&format!("accounting = '{wrong}'"), &[&line]);
+    }
+    check_smockron(
+        "control = '127.0.0.1:10005'",
+        &["t:2:11: \"127.0.0.1:10005\" is not an endpoint; write \"tcp://127.0.0.1:10005\""],
+    );
+    check_smockron(
+        "hwm = 0",
+        &["t:2:7: 0 is no number of messages that may wait; \
+           write a whole number from 1 to 1000000"],
+    );
+    check_smockron(
+        "accounting_log_size = '1kB'",
+        &["t:2:23: files of 1kB are too small; write at least \"64KiB\""],
+    );
+    check_smockron(
+        "[smockron.domains]\nweb = '1 per fortnight'",
+        &["t:3:14: `fortnight` is not a unit of time; units are ns, us, ms, msec, s, sec, \
+           second(s), m, min, minute(s), h, hr, hour(s), d, day(s)"],
+    );
+    check_smockron(
+        "[smockron.domains]\nweb = '5 in flight'",
+        &["t:3:7: this door cannot say when a use ends, so nothing can be in flight; \
+           write a limit on uses in a time: limit = \"100 per 1s\""],
+    );
+    check_smockron(
+        "acounting = 'tcp://127.0.0.1:1'",
+        &["t:2:1: unknown name \"acounting\" in [smockron]; did you mean \"accounting\"?"],
+    );
+}
+
+#[test]
+fn domains_are_rules_of_the_documents_kind_behind_the_others() {
+    let config = parse(
+        "[[rule]]\nmatch = 'web vip'\nlimit = '9/sec'\n[smockron]\naccounting = 'tcp://*:0'\n\
+         [smockron.domains]\nweb = '1/sec burst 10'\n'a *b' = ['10 per min', '100 per hr']",
+    );
+    let named = |key: &str| {
+        let position = config.rules.find(key.as_bytes());
+        position.map(|position| config.rules.rules()[position].name.to_string())
+    };
+    assert_eq!(named("web vip").as_deref(), Some("web vip"));
+    assert_eq!(named("web me").as_deref(), Some("smockron:web"));
+    assert_eq!(named("web a%20b").as_deref(), Some("smockron:web"));
+    assert_eq!(named("web"), None);
+    assert_eq!(named("webs me"), None);
+    assert_eq!(named("a%20*b me").as_deref(), Some("smockron:a *b"));
+    assert_eq!(named("a%20xb me"), None);
+    let rule = |name: &str| config.rules.rules().iter().find(|rule| &*rule.name == name).unwrap();
+    let algorithm = |name| rule(name).limits[0].algorithm;
+    assert_eq!(algorithm("smockron:web"), tidegate_core::Algorithm::Smockron { burst: 10 });
+    assert_eq!(rule("smockron:a *b").limits.len(), 2);
+    let door = config.file.smockron.as_ref().unwrap();
+    assert_eq!(door.accounting.to_string(), "tcp://0.0.0.0:0");
+    assert_eq!(door.control.to_string(), "tcp://127.0.0.1:10005");
+    // What is shown is read as the same.
+    let shown = Config::parse("shown", &config.show().unwrap()).unwrap();
+    assert_eq!(shown.rules.rules(), config.rules.rules());
+    let gcra = parse("[smockron]\nalgorithm = 'gcra'\n[smockron.domains]\nweb = '1/s burst 3'");
+    assert_eq!(gcra.rules.rules()[0].limits[0].algorithm.name(), "gcra");
 }

@@ -9,6 +9,7 @@
 pub mod http;
 pub mod jarl;
 pub mod proxy;
+pub mod smockron;
 pub(crate) mod tcp;
 pub mod text;
 pub mod throttr;
@@ -69,6 +70,8 @@ pub enum DoorConfig {
     Throttr(throttr::Config),
     /// Seed 003's delays.
     Jarl(jarl::Config),
+    /// Seed 004's master.
+    Smockron(Box<smockron::Config>),
     /// Seed 001's proxy.
     Proxy(Box<proxy::Config>),
     /// The JSON API, `/metrics`, `/healthz` and `/readyz`.
@@ -83,6 +86,7 @@ impl DoorConfig {
             DoorConfig::Text(_) => Door::Text,
             DoorConfig::Throttr(_) => Door::Throttr,
             DoorConfig::Jarl(_) => Door::Jarl,
+            DoorConfig::Smockron(_) => Door::Smockron,
             DoorConfig::Proxy(_) => Door::Proxy,
             DoorConfig::Http(_) => Door::Http,
         }
@@ -96,6 +100,7 @@ impl DoorConfig {
             DoorConfig::Text(config) => ip(&config.listen),
             DoorConfig::Throttr(config) => config.addresses(),
             DoorConfig::Jarl(config) => ip(&config.listen),
+            DoorConfig::Smockron(config) => config.addresses(),
             DoorConfig::Proxy(config) => ip(&config.listen),
             DoorConfig::Http(config) => ip(&config.listen),
         }
@@ -114,6 +119,7 @@ impl DoorConfig {
             DoorConfig::Text(config) => &config.allow,
             DoorConfig::Throttr(config) => &config.allow,
             DoorConfig::Jarl(config) => &config.allow,
+            DoorConfig::Smockron(config) => &config.allow,
             DoorConfig::Proxy(config) => &config.allow,
             DoorConfig::Http(config) => &config.allow,
         }
@@ -128,6 +134,7 @@ impl DoorConfig {
         match (self, other) {
             (DoorConfig::Throttr(ours), DoorConfig::Throttr(theirs)) => ours.same_door(theirs),
             (DoorConfig::Jarl(ours), DoorConfig::Jarl(theirs)) => ours.same_door(theirs),
+            (DoorConfig::Smockron(ours), DoorConfig::Smockron(theirs)) => ours.same_door(theirs),
             (DoorConfig::Proxy(ours), DoorConfig::Proxy(theirs)) => ours.same_door(theirs),
             _ => self.door() == other.door() && self.addresses() == other.addresses(),
         }
@@ -139,6 +146,7 @@ impl DoorConfig {
             DoorConfig::Text(config) => Bound::Text(text::bind(config)?),
             DoorConfig::Throttr(config) => Bound::Throttr(throttr::bind(config)?),
             DoorConfig::Jarl(config) => Bound::Jarl(jarl::bind(config)?),
+            DoorConfig::Smockron(config) => Bound::Smockron(smockron::bind(config)?),
             DoorConfig::Proxy(config) => Bound::Proxy(Box::new(proxy::bind(config)?)),
             DoorConfig::Http(config) => Bound::Http(http::bind(config)?),
         })
@@ -153,6 +161,8 @@ pub enum Bound {
     Throttr(throttr::Bound),
     /// Seed 003's delays.
     Jarl(jarl::Bound),
+    /// Seed 004's master.
+    Smockron(smockron::Bound),
     /// Seed 001's proxy.
     Proxy(Box<proxy::Bound>),
     /// The JSON API.
@@ -167,6 +177,7 @@ impl Bound {
             Bound::Text(bound) => bound.addresses().into_iter().map(Address::Ip).collect(),
             Bound::Throttr(bound) => bound.addresses(),
             Bound::Jarl(bound) => bound.addresses().into_iter().map(Address::Ip).collect(),
+            Bound::Smockron(bound) => bound.addresses().into_iter().map(Address::Ip).collect(),
             Bound::Proxy(bound) => bound.addresses().into_iter().map(Address::Ip).collect(),
             Bound::Http(bound) => bound.addresses().into_iter().map(Address::Ip).collect(),
         }
@@ -179,6 +190,7 @@ impl Bound {
             Bound::Text(bound) => bound.serve(gate),
             Bound::Throttr(bound) => bound.serve(gate),
             Bound::Jarl(bound) => bound.serve(gate),
+            Bound::Smockron(bound) => bound.serve(gate),
             Bound::Proxy(bound) => bound.serve(gate),
             Bound::Http(bound) => bound.serve(gate),
         }

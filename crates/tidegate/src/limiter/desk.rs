@@ -15,9 +15,9 @@ use crate::metrics::{Counted, Door};
 use crate::stores::memory::{Address, Body, Bucket, Place, Seat};
 
 /// How many decisions of a batch ahead a cell of the index is asked for. A power of two.
-const CELLS_AHEAD: usize = 32;
+pub(super) const CELLS_AHEAD: usize = 32;
 /// How many decisions ahead a slot is asked for: the memory's delay in decisions, and some more.
-const SLOTS_AHEAD: usize = 12;
+pub(super) const SLOTS_AHEAD: usize = 12;
 /// One decision or batch in this many is timed. A power of two.
 const TIME_ONE_IN: u64 = 1024;
 
@@ -30,7 +30,7 @@ pub struct Desk {
 
 /// Decisions of one rule that came out the same, one after another: counted in one go.
 #[derive(Default)]
-struct Run {
+pub(super) struct Run {
     rule: Option<usize>,
     counted: Option<Counted>,
     decisions: u64,
@@ -38,7 +38,13 @@ struct Run {
 
 impl Run {
     #[inline]
-    fn count(&mut self, desk: &Desk, catalog: &Catalog, rule: Option<usize>, counted: Counted) {
+    pub(super) fn count(
+        &mut self,
+        desk: &Desk,
+        catalog: &Catalog,
+        rule: Option<usize>,
+        counted: Counted,
+    ) {
         if self.rule != rule || self.counted != Some(counted) {
             self.end(desk, catalog);
             *self = Run { rule, counted: Some(counted), decisions: 0 };
@@ -46,7 +52,7 @@ impl Run {
         self.decisions += 1;
     }
 
-    fn end(&mut self, desk: &Desk, catalog: &Catalog) {
+    pub(super) fn end(&mut self, desk: &Desk, catalog: &Catalog) {
         if let Some(counted) = self.counted.take() {
             catalog.counts.add(desk.lane, self.rule, counted, self.decisions);
         }

@@ -6,8 +6,10 @@
 mod attempt;
 mod catalog;
 mod decision;
+mod delayed;
 mod desk;
 mod keep;
+mod record;
 #[cfg(test)]
 mod tests;
 
@@ -21,8 +23,10 @@ use tidegate_core::{Limit, Nanos, Now, Verdict};
 pub(crate) use self::attempt::{Count, Take, Taken, Tried};
 use self::catalog::Catalog;
 pub use self::decision::LIMITS_MAX;
+pub use self::delayed::Search;
 pub use self::desk::Desk;
 pub(crate) use self::keep::{Import, Kept};
+pub use self::record::{Recording, Told};
 use crate::budget::Budget;
 use crate::clock::Clock;
 use crate::metrics::{Door, Metrics};

@@ -29,11 +29,22 @@ pub(crate) enum Step {
 impl<E> Table<E> {
     /// A walk through the shard of this number. An entry that is there all the while is shown once.
     pub(crate) fn walk(&self, shard: usize) -> Walk<'_, E> {
-        Walk { table: self, shard, size: self.lines_of(shard).len(), at: 0 }
+        self.walk_from(shard, None)
+    }
+
+    /// The same, going on where [`Walk::place`] was.
+    pub(crate) fn walk_from(&self, shard: usize, place: Option<(usize, usize)>) -> Walk<'_, E> {
+        let (size, at) = place.unwrap_or((self.lines_of(shard).len(), 0));
+        Walk { table: self, shard, size, at }
     }
 }
 
 impl<E> Walk<'_, E> {
+    /// Where it has come to, to go on from there.
+    pub(crate) fn place(&self) -> (usize, usize) {
+        (self.size, self.at)
+    }
+
     /// Shows the entries of at least `least` more cells, under one lock.
     pub(crate) fn step(&mut self, least: usize, mut see: impl FnMut(&E)) -> Step {
         let shard = self.table.lock(self.shard);

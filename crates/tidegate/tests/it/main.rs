@@ -11,6 +11,7 @@ mod reload;
 mod replicas;
 mod rules;
 mod serve;
+mod smockron;
 mod snapshot;
 mod text;
 mod throttr;

@@ -4,6 +4,7 @@ mod attempts;
 mod exactness;
 mod forgiveness;
 mod in_flight;
+mod records;
 mod reloads;
 mod requests;
 mod statistics;

@@ -9,6 +9,7 @@
 
 mod address;
 mod overflow;
+mod scan;
 mod slot;
 mod tally;
 #[cfg(test)]
@@ -28,6 +29,7 @@ use tidegate_core::rules::OnFull;
 
 pub use self::address::TakenFrom;
 pub(crate) use self::address::{Address, Place};
+pub(crate) use self::scan::Mark;
 use self::slot::Slot;
 pub(crate) use self::slot::{Body, Held};
 pub use self::tally::KeyStats;
@@ -186,6 +188,31 @@ impl Memory {
             return None;
         }
         self.table.at_home(at.hash, |slot| is(slot, at), |slot| step(&mut slot.body))
+    }
+
+    /// As [`Self::known`], for states that may grow as well.
+    #[inline(always)]
+    pub(crate) fn known_growing<R>(
+        &self,
+        at: &Address<'_>,
+        step: impl FnOnce(&mut Body) -> R,
+    ) -> Option<R> {
+        if !at.long {
+            return self.known(at, step);
+        }
+        if self.cannot_grow(at) {
+            return None;
+        }
+        self.table.at_home(
+            at.hash,
+            |slot| is(slot, at),
+            |slot| {
+                let before = slot.body.held.heap_bytes();
+                let result = step(&mut slot.body);
+                self.account(before, slot.body.held.heap_bytes());
+                result
+            },
+        )
     }
 
     /// As [`Self::known`], wherever the slot lies. `None` says that there is none, or a long one.
@@ -417,15 +444,6 @@ impl Memory {
             self.sweep_overflow(number, &dead);
         }
         removed
-    }
-
-    /// Shows every body to `see`, one shard locked at a time. Shared counts have no name.
-    pub(crate) fn scan(&self, mut see: impl FnMut(Option<&[u8]>, &Body)) {
-        for number in 0..self.table.shards() {
-            let shard = self.table.lock(number);
-            shard.each(|slot| see(Some(slot.name.as_bytes()), &slot.body));
-            self.overflow[number].lock().values().for_each(|body| see(None, body));
-        }
     }
 
     /// Puts back a slot of an earlier process, or lets its key share where there is no room and

@@ -1,0 +1,285 @@
+//! From accounting messages to delays, without a socket: parse, record, tell.
+//!
+//! The door's loop, the golden vectors and the allocation test all go through [`Corridor::take`].
+//! It knows neither who sent a message nor how one travels.
+
+use prometheus_client::metrics::counter::Counter;
+use tidegate_core::time::{DAY, HOUR, MINUTE, SECOND};
+use tidegate_core::{Nanos, Now};
+use tidegate_wire::smockron::{
+    self as wire, Accounting, Control, FRAMES_MAX, Frames, Message, PAIR_BYTES_END, Status, ms_up,
+};
+
+use super::log::Log;
+use super::resync::Resync;
+use crate::limiter::{Desk, Recording, Told};
+use crate::metrics::Door;
+
+/// How old and how far ahead of the master's a gatekeeper's time may be.
+const OLDEST: Nanos = MINUTE;
+const AHEAD: Nanos = 5 * SECOND;
+/// The latest time that is told. A limit that nothing satisfies would name the end of time.
+const LATEST: Nanos = 366 * DAY;
+/// How often unknown domains are complained about.
+const COMPLAIN_EVERY: Nanos = MINUTE;
+/// So much of an unknown domain is shown.
+const SHOWN_BYTES_MAX: usize = 64;
+
+/// Messages that were received together.
+pub trait Messages {
+    /// How many there are.
+    fn count(&self) -> usize;
+    /// The frames of one, as many as there is room for.
+    fn frames<'a, 'r>(&'a self, index: usize, room: &'r mut [&'a [u8]]) -> &'r [&'a [u8]];
+}
+
+/// Where control messages go.
+pub trait Post {
+    /// Sends a message to the gatekeepers of its domain; `false` if it is lost.
+    fn publish(&mut self, message: &Frames) -> bool;
+}
+
+/// What may be set.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// The longest delay that a gatekeeper is believed.
+    pub max_delay: Nanos,
+    /// Whether pairs are told that are too long for gatekeepers written in C.
+    pub long_pairs: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { max_delay: HOUR, long_pairs: false }
+    }
+}
+
+/// What is counted beside decisions and bad input.
+struct Counts {
+    accepted: Counter,
+    delayed: Counter,
+    rejected: Counter,
+    /// Delays that no queue had room for.
+    control: Counter,
+    /// Delays that were not told because the pair is too long.
+    long_pair: Counter,
+    /// Questions of gatekeepers that have just started, beyond those that can be remembered.
+    resync: Counter,
+}
+
+/// The way to the limiter for the messages of gatekeepers.
+pub struct Corridor {
+    desk: Desk,
+    settings: Settings,
+    recording: Recording,
+    /// Which message of the batch each recorded use is.
+    which: Vec<usize>,
+    frames: Frames,
+    resync: Resync,
+    log: Option<Log>,
+    counts: Counts,
+    unknown: Unknown,
+}
+
+impl Corridor {
+    /// For the messages of one door.
+    #[must_use]
+    pub fn new(desk: Desk, settings: Settings) -> Self {
+        let metrics = desk.limiter().metrics().clone();
+        let lost = |what| metrics.lost(Door::Smockron, what);
+        let counts = Counts {
+            accepted: metrics.accounting("accepted"),
+            delayed: metrics.accounting("delayed"),
+            rejected: metrics.accounting("rejected"),
+            control: lost("control"),
+            long_pair: lost("long_pair"),
+            resync: lost("resync"),
+        };
+        Self {
+            desk,
+            settings,
+            recording: Recording::new(),
+            which: Vec::new(),
+            frames: Frames::new(),
+            resync: Resync::new(),
+            log: None,
+            counts,
+            unknown: Unknown::default(),
+        }
+    }
+
+    /// The same, and every accounting message is written down.
+    pub(super) fn with_log(self, log: Option<Log>) -> Self {
+        Self { log, ..self }
+    }
+
+    /// The time, to be read once for each batch.
+    #[must_use]
+    pub fn now(&self) -> Now {
+        self.desk.now()
+    }
+
+    /// Writes down what gatekeepers tell, and tells them who must wait.
+    pub fn take(&mut self, messages: &impl Messages, now: Now, post: &mut impl Post) {
+        self.recording.begin();
+        self.which.clear();
+        let (mut accepted, mut delayed, mut rejected) = (0, 0, 0);
+        for index in 0..messages.count() {
+            let mut room = [&[][..]; FRAMES_MAX];
+            match wire::parse(messages.frames(index, &mut room)) {
+                Ok(Message::Accounting(told)) => {
+                    if let Some(log) = &mut self.log {
+                        log.line(&told, now);
+                    }
+                    let at = match told.status {
+                        Status::Accepted => {
+                            accepted += 1;
+                            moment(told.received_ns, 0, now)
+                        }
+                        Status::Delayed { until_ns } => {
+                            delayed += 1;
+                            moment(until_ns, self.settings.max_delay, now)
+                        }
+                        Status::Rejected => {
+                            rejected += 1;
+                            continue;
+                        }
+                    };
+                    match self.recording.add(told.domain, told.identifier, at) {
+                        Ok(()) => self.which.push(index),
+                        Err(_) => self.bad("key_too_long"),
+                    }
+                }
+                Ok(Message::Resync { domain }) => {
+                    if !self.resync.ask(domain) {
+                        self.counts.resync.inc();
+                    }
+                }
+                Err(fault) => self.bad(fault.reason()),
+            }
+        }
+        self.counts.accepted.inc_by(accepted);
+        self.counts.delayed.inc_by(delayed);
+        self.counts.rejected.inc_by(rejected);
+        self.desk.record(&mut self.recording, now);
+        self.tell(messages, now, post);
+        if let Some(log) = &mut self.log {
+            log.flush();
+        }
+    }
+
+    /// Tells the gatekeepers what the recorded uses of a batch have come to.
+    fn tell(&mut self, messages: &impl Messages, now: Now, post: &mut impl Post) {
+        for (told, &index) in self.recording.told().iter().zip(&self.which) {
+            let span = match *told {
+                Told::Next(0) => continue,
+                Told::Next(span) => span,
+                Told::Unknown => {
+                    self.unknown.count += 1;
+                    self.unknown.example(messages, index);
+                    self.desk.limiter().metrics().bad_input(Door::Smockron, "unknown_domain");
+                    continue;
+                }
+                Told::Unfit(unfit) => {
+                    self.desk.limiter().metrics().bad_input(Door::Smockron, unfit.reason());
+                    continue;
+                }
+            };
+            let mut room = [&[][..]; FRAMES_MAX];
+            let Ok(Message::Accounting(Accounting { domain, identifier, .. })) =
+                wire::parse(messages.frames(index, &mut room))
+            else {
+                continue;
+            };
+            if !self.settings.long_pairs && domain.len() + identifier.len() >= PAIR_BYTES_END {
+                self.counts.long_pair.inc();
+                continue;
+            }
+            Control::DelayUntil { domain, identifier, at_ms: at_ms(span, now) }
+                .write(&mut self.frames);
+            if !post.publish(&self.frames) {
+                self.counts.control.inc();
+            }
+        }
+        self.unknown.complain(now);
+    }
+
+    /// Whether gatekeepers that have just started wait for an answer.
+    #[must_use]
+    pub fn is_searching(&self) -> bool {
+        self.resync.is_searching()
+    }
+
+    /// Goes on with the answers to gatekeepers that have just started, a piece of the table.
+    pub fn search(&mut self, now: Now, post: &mut impl Post) {
+        let Self { resync, desk, frames, counts, settings, .. } = self;
+        resync.step(desk.limiter(), now, |control| {
+            if let Control::DelayUntil { domain, identifier, .. } = control
+                && !settings.long_pairs
+                && domain.len() + identifier.len() >= PAIR_BYTES_END
+            {
+                counts.long_pair.inc();
+                return;
+            }
+            control.write(frames);
+            if !post.publish(frames) {
+                counts.control.inc();
+            }
+        });
+    }
+
+    fn bad(&self, reason: &'static str) {
+        self.desk.limiter().metrics().bad_input(Door::Smockron, reason);
+    }
+}
+
+/// A gatekeeper's time on the clock that limits decide by, as far as it is believed.
+#[inline]
+fn moment(unix_ns: u64, ahead_max: Nanos, now: Now) -> Nanos {
+    let latest = now.unix.saturating_add(AHEAD).saturating_add(ahead_max);
+    let unix_ns = unix_ns.clamp(now.unix.saturating_sub(OLDEST), latest);
+    match unix_ns.checked_sub(now.unix) {
+        Some(ahead) => now.mono.saturating_add(ahead),
+        None => now.mono.saturating_sub(now.unix - unix_ns),
+    }
+}
+
+/// When a span from now ends, in the wire's milliseconds.
+pub(super) fn at_ms(span: Nanos, now: Now) -> u64 {
+    ms_up(now.unix.saturating_add(span.min(LATEST)))
+}
+
+/// Domains that no rule is for: told once in a while.
+#[derive(Default)]
+struct Unknown {
+    count: u64,
+    example: String,
+    complained: Option<Nanos>,
+}
+
+impl Unknown {
+    #[cold]
+    fn example(&mut self, messages: &impl Messages, index: usize) {
+        if self.example.is_empty() {
+            let mut room = [&[][..]; 1];
+            let first = messages.frames(index, &mut room).first().copied().unwrap_or_default();
+            let domain = first.strip_suffix(b"\0").unwrap_or(first);
+            let shown = &domain[..domain.len().min(SHOWN_BYTES_MAX)];
+            self.example = shown.escape_ascii().to_string();
+        }
+    }
+
+    fn complain(&mut self, now: Now) {
+        let due = |last: Nanos| now.mono.saturating_sub(last) >= COMPLAIN_EVERY;
+        if self.count == 0 || !self.complained.is_none_or(due) {
+            return;
+        }
+        tracing::warn!(
+            messages = self.count,
+            domain = self.example,
+            "smockron: messages of domains that no rule is for are ignored; \
+             add the domain to [smockron.domains], or a [[rule]] that matches its keys"
+        );
+        *self = Self { complained: Some(now.mono), ..Self::default() };
+    }
+}

@@ -1,0 +1,99 @@
+//! The Smockron door: seed 004's master. Gatekeepers tell what they let pass, and hear who must
+//! wait.
+//!
+//! - [`config`]: the `[smockron]` table, and the rules that its domains make
+//! - [`corridor`]: parse, record and tell, without a socket
+//! - [`resync`]: who is delayed, for gatekeepers that have just started
+//! - [`log`]: every accounting message in a file
+//! - [`turn`]: the thread that owns both sockets
+//!
+//! The frames of the protocol are the business of `tidegate_wire::smockron`, ZeroMQ that of
+//! `tidegate_client::zmq`.
+
+mod config;
+mod corridor;
+mod log;
+mod resync;
+mod turn;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::mpsc;
+use std::thread;
+
+use tokio::runtime;
+use tokio::sync::oneshot;
+
+pub use self::config::{Config, Endpoint};
+pub use self::corridor::{Corridor, Messages, Post, Settings};
+use self::turn::Sockets;
+use super::{Gate, Serving};
+
+/// A door whose addresses are taken and that answers nobody yet.
+pub struct Bound {
+    addresses: [SocketAddr; 2],
+    /// Dropped without a gate, the thread ends and gives the addresses up.
+    gate: Option<oneshot::Sender<Gate>>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+/// Takes both addresses of `config`, or none.
+///
+/// The sockets live on the runtime of the door's thread, so the thread is started here already.
+///
+/// # Errors
+/// The address that cannot be had, and why.
+pub fn bind(config: &Config) -> io::Result<Bound> {
+    let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+    let (gate, comes) = oneshot::channel();
+    let (tell, told) = mpsc::sync_channel(1);
+    let config = config.clone();
+    let work = move || {
+        runtime.block_on(async {
+            let bound = Sockets::bind(&config).await;
+            // Whoever asked waits for this; it is sent once.
+            let _ = match bound {
+                Ok(sockets) => {
+                    let _ = tell.send(Ok(sockets.addresses()));
+                    turn::run(sockets, config, comes).await;
+                    Ok(())
+                }
+                Err(error) => tell.send(Err(error)),
+            };
+        });
+    };
+    let thread = thread::Builder::new().name("smockron".to_owned()).spawn(work)?;
+    match told.recv() {
+        Ok(Ok(addresses)) => Ok(Bound { addresses, gate: Some(gate), thread: Some(thread) }),
+        Ok(Err(error)) => Err(error),
+        Err(_) => Err(io::Error::other("the door's thread ended")),
+    }
+}
+
+impl Bound {
+    /// The addresses, with the ports that were taken: accounting, then control.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.addresses.to_vec()
+    }
+
+    /// Begins to answer, on its thread.
+    #[must_use]
+    pub fn serve(mut self, gate: Gate) -> Serving {
+        if let Some(send) = self.gate.take() {
+            // The thread waits for it.
+            let _ = send.send(gate);
+        }
+        Serving::threads(self.thread.take().into_iter().collect())
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        drop(self.gate.take());
+        if let Some(thread) = self.thread.take() {
+            // The addresses are free when it has ended.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Thousands of gatekeepers, and several masters behind one ZeroMQ proxy.
+
+use super::peer::{Endpoints, Peer};
+use super::{MASTER, bad_input, delays, eventually, metric, pair};
+use crate::program::Program;
+
+/// Members of a crowd, in each of two processes.
+const MEMBERS: usize = 1000;
+
+#[test]
+fn two_thousand_gatekeepers_hear_what_one_tells() {
+    let (program, mut gatekeeper) = pair();
+    let control = Endpoints::of(&program).control;
+    let mut crowds = [(); 2].map(|()| {
+        let mut crowd = Peer::python(&["crowd", &control, "web", &MEMBERS.to_string()]);
+        assert_eq!(crowd.line(), "started");
+        crowd
+    });
+    let peers = 2 * MEMBERS as u64 + 1;
+    let series = "tidegate_peers{door=\"smockron\",socket=\"control\"}";
+    eventually(|| metric(&program, series) == peers);
+    delays(&mut gatekeeper, "me");
+    for crowd in &mut crowds {
+        let all = MEMBERS.to_string();
+        crowd.until(|line| line == all);
+    }
+    drop(crowds);
+    eventually(|| metric(&program, series) == 1);
+    delays(&mut gatekeeper, "after");
+}
+
+#[test]
+fn two_masters_share_domains_through_a_proxy() {
+    let master = |domain: &str, other: &str| {
+        let own = format!("subscribe = ['{domain}']\n[smockron.domains]");
+        let config = MASTER.replace("[smockron.domains]", &own);
+        Program::serve(&config.replace(&format!("{other} = \"1/hour burst 1\"\n"), ""))
+    };
+    let (web, other) = (master("web", "other"), master("other", "web"));
+    let (one, two) = (Endpoints::of(&web), Endpoints::of(&other));
+    let both = |a: &str, b: &str| format!("{a},{b}");
+    let mut proxy = Peer::python(&[
+        "proxy",
+        &both(&one.accounting, &two.accounting),
+        &both(&one.control, &two.control),
+    ]);
+    let line = proxy.line();
+    let (accounting, control) = line.split_once(' ').expect("two endpoints");
+    let endpoints = Endpoints { accounting: accounting.to_owned(), control: control.to_owned() };
+    let mut gatekeeper = Peer::gatekeeper(&endpoints, &["web", "other"]);
+    delays(&mut gatekeeper, "me");
+    let told = "send other\\0|ACCEPTED|you|now||";
+    gatekeeper.tell_until(told, |line| line.starts_with("other\\0|DELAY_UNTIL|you|"));
+    // A question goes to the master of its domain, and so does every message.
+    gatekeeper.tell_until("send web\\0|RESYNC", |line| line == "web\\0|RESYNCDONE");
+    for (program, rule) in [(&web, "web"), (&other, "other")] {
+        assert_eq!(bad_input(program, "unknown_domain"), 0, "{rule}");
+        let told = metric(program, "tidegate_accounting_total{status=\"accepted\"}");
+        assert!(told >= 1, "{rule}");
+    }
+    // One of them goes and comes back, and the proxy finds it.
+    let free = "[smockron]\naccounting = \"tcp://127.0.0.1:0\"\ncontrol = \"tcp://127.0.0.1:0\"\n";
+    let config = MASTER.replace(free, &format!("{}subscribe = ['web']\n", one.table()));
+    web.write_config(&config.replace("other = \"1/hour burst 1\"\n", ""));
+    let _web = web.crash_and_restart();
+    delays(&mut gatekeeper, "after");
+}

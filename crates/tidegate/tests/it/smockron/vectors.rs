@@ -1,0 +1,227 @@
+//! Golden conversations: `vectors/smockron/*.txt`, played without sockets on a clock that stands
+//! still.
+//!
+//! A file opens with its configuration between two `+++` lines. Then, one thing a line:
+//!
+//! - `>> web\0 | ACCEPTED | me | t+0 | | curl` is a message of a gatekeeper, its frames parted by
+//!   bars; several in a row arrive in one batch
+//! - `<< web\0 | DELAY_UNTIL | me | t+1000` is what must be published, in this order; `<<` alone
+//!   says that nothing is
+//! - `?? web me` asks for the key as another door would, and `!! yes` or `!! no 1000` is the
+//!   answer, with the milliseconds until it would be another
+//! - `@ +100ms` lets time pass; `@ wall -1h` steps the wall clock only
+//! - `#` begins a remark
+//!
+//! `t+N` is a time in milliseconds after the beginning; `\0` and `\xNN` write bytes that would not
+//! survive an editor. `x*300` is three hundred of them.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tidegate::clock::Clock;
+use tidegate::config::Config;
+use tidegate::doors::smockron::{Corridor, Messages, Post, Settings};
+use tidegate::limiter::{Desk, Limiter};
+use tidegate::metrics::{Door, Metrics};
+use tidegate::stores::memory;
+use tidegate_core::Op;
+use tidegate_core::time::MILLISECOND;
+use tidegate_wire::smockron::Frames;
+
+use crate::vectors::{START, pass};
+
+const MEMORY: memory::Settings = memory::Settings { max_keys: 10_000, max_bytes: 64 << 20 };
+
+#[test]
+fn golden() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/smockron");
+    let mut files: Vec<PathBuf> = std::fs::read_dir(&folder)
+        .expect("the vectors are there")
+        .map(|entry| entry.expect("an entry").path())
+        .collect();
+    files.sort();
+    assert!(files.len() >= 6, "only {} files in {}", files.len(), folder.display());
+    let mut wrong = Vec::new();
+    for file in &files {
+        let text = std::fs::read_to_string(file).expect("vectors are UTF-8");
+        let name = file.file_name().expect("a name").to_string_lossy();
+        let expected = play(&text, |line, expected, got| {
+            wrong.push(format!("{name}:{line}:\n  expected {expected}\n  got      {got}"));
+        });
+        assert!(expected > 0, "{name} expects nothing");
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_wrong_vector_is_noticed() {
+    let text = "+++\n[smockron.domains]\nweb = '1/s burst 1'\n+++\n\
+                >> web\\0 | ACCEPTED | me | t+0 |\n<<\n\
+                >> web\\0 | ACCEPTED | you | t+0 |\n<< web\\0 | DELAY_UNTIL | you | t+999\n\
+                >> web\\0 | REJECTED | you | t+0 |\n<< web\\0 | DELAY_UNTIL | you | t+1000\n\
+                ?? web me\n!! yes\n?? web me\n!! no 1000\n";
+    let mut wrong = Vec::new();
+    assert_eq!(play(text, |line, _, _| wrong.push(line)), 5);
+    assert_eq!(wrong, [6, 8, 10, 12]);
+}
+
+/// Messages that lie in memory.
+struct Batch(Vec<Vec<Vec<u8>>>);
+
+impl Messages for Batch {
+    fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    fn frames<'a, 'r>(&'a self, index: usize, room: &'r mut [&'a [u8]]) -> &'r [&'a [u8]] {
+        let mut count = 0;
+        for (slot, frame) in room.iter_mut().zip(&self.0[index]) {
+            *slot = frame;
+            count += 1;
+        }
+        &room[..count]
+    }
+}
+
+/// What was published, as files write it.
+#[derive(Default)]
+struct Published(Vec<String>);
+
+impl Post for Published {
+    fn publish(&mut self, message: &Frames) -> bool {
+        let frames: Vec<String> = message.iter().map(written).collect();
+        self.0.push(frames.join(" | "));
+        true
+    }
+}
+
+fn start_ms() -> u64 {
+    START.unix / MILLISECOND
+}
+
+fn written(frame: &[u8]) -> String {
+    if let [first, .., last] = frame
+        && frame.len() > 50
+        && frame.iter().all(|byte| byte == first)
+    {
+        return format!("{}*{}", char::from(*last), frame.len());
+    }
+    let number = std::str::from_utf8(frame).ok().and_then(|text| text.parse::<u64>().ok());
+    match number {
+        // Nothing else in these files is a number as large.
+        Some(ms) if ms >= start_ms() => format!("t+{}", ms - start_ms()),
+        _ => frame.escape_ascii().to_string().replace("\\x00", "\\0"),
+    }
+}
+
+fn bytes(text: &str) -> Vec<u8> {
+    if let Some(span) = text.strip_prefix("t+") {
+        let (whole, fraction) = span.split_once('.').map_or((span, ""), |(w, f)| (w, f));
+        let ms = start_ms() + whole.parse::<u64>().expect("milliseconds");
+        let point = if fraction.is_empty() { "" } else { "." };
+        return format!("{ms}{point}{fraction}").into_bytes();
+    }
+    if let Some((byte, count)) = text.split_once('*')
+        && let Ok(count) = count.parse::<usize>()
+    {
+        return byte.repeat(count).into_bytes();
+    }
+    let mut out = Vec::new();
+    let mut rest = text.as_bytes();
+    while let [byte, after @ ..] = rest {
+        rest = after;
+        match (byte, after) {
+            (b'\\', [b'0', after @ ..]) => (out.push(0), rest = after).0,
+            (b'\\', [b'x', high, low, after @ ..]) => {
+                let hex = [*high, *low];
+                let hex = std::str::from_utf8(&hex).expect("two digits");
+                out.push(u8::from_str_radix(hex, 16).expect("two hexadecimal digits"));
+                rest = after;
+            }
+            _ => out.push(*byte),
+        }
+    }
+    out
+}
+
+fn message(line: &str) -> Vec<Vec<u8>> {
+    // A bar at the end has an empty frame behind it.
+    format!("{line} ").split(" |").map(|frame| bytes(frame.trim_matches(' '))).collect()
+}
+
+/// The answer of another door.
+fn check(desk: &Desk, key: &str) -> String {
+    let now = desk.now();
+    let answer = desk.decide(&[key.as_bytes()], Op::Take(1), now).expect("a fit question");
+    match answer.allowed {
+        true => "yes".to_owned(),
+        false => format!("no {}", answer.delay.div_ceil(MILLISECOND)),
+    }
+}
+
+/// Plays one file and tells `wrong` of everything that is not as written. Returns how many
+/// expectations there were.
+fn play(text: &str, mut wrong: impl FnMut(usize, &str, &str)) -> usize {
+    let front = text.strip_prefix("+++\n").and_then(|text| text.split_once("\n+++\n"));
+    let (toml, _) = front.expect("a configuration");
+    let config = Config::parse("front matter", toml).unwrap_or_else(|wrong| panic!("{wrong}"));
+    let clock = Clock::manual(START);
+    let limiter = Limiter::new(clock.clone(), Arc::new(Metrics::new()), config.rules, MEMORY);
+    let long_pairs = config.file.smockron.is_some_and(|door| door.long_pairs);
+    let settings = Settings { long_pairs, ..Settings::default() };
+    let mut corridor = Corridor::new(limiter.desk(Door::Smockron), settings);
+    let desk = limiter.desk(Door::Http);
+
+    let (mut expected, mut batch, mut asked) = (0, Batch(Vec::new()), None);
+    // What was published and is not yet expected.
+    let mut open: Option<(usize, Vec<String>)> = None;
+    let lines = text.lines().enumerate().skip(toml.lines().count() + 2).chain([(usize::MAX, "#")]);
+    for (at, line) in lines {
+        if let Some(reply) = line.strip_prefix("<<") {
+            let (_, left) = open.get_or_insert_with(|| {
+                let mut published = Published::default();
+                corridor.take(
+                    &std::mem::replace(&mut batch, Batch(Vec::new())),
+                    clock.now(),
+                    &mut published,
+                );
+                while corridor.is_searching() {
+                    corridor.search(clock.now(), &mut published);
+                }
+                published.0.reverse();
+                (at, published.0)
+            });
+            expected += 1;
+            let reply = reply.trim();
+            let got = if reply.is_empty() { left.last().cloned() } else { left.pop() };
+            let got = got.unwrap_or_default();
+            if got != reply {
+                left.clear();
+                wrong(at + 1, reply, &got);
+            }
+            continue;
+        }
+        if let Some((at, left)) = open.take().filter(|(_, left)| !left.is_empty()) {
+            wrong(at + 1, "no more", &left.join(", "));
+        }
+        if let Some(frames) = line.strip_prefix(">> ") {
+            batch.0.push(message(frames));
+            continue;
+        }
+        assert!(batch.0.is_empty(), "line {at}: what is published is missing before it");
+        if let Some(key) = line.strip_prefix("?? ") {
+            asked = Some(check(&desk, key));
+        } else if let Some(answer) = line.strip_prefix("!! ") {
+            expected += 1;
+            let got = asked.take().expect("a question");
+            if got != answer {
+                wrong(at + 1, answer, &got);
+            }
+        } else if let Some(step) = line.strip_prefix("@ ") {
+            pass(&clock, step);
+        } else {
+            assert!(line.is_empty() || line.starts_with('#'), "line {at}: {line:?}");
+        }
+    }
+    expected
+}
