@@ -6,7 +6,9 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::task::Waker;
 
+use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 use tidegate_core::time::{DAY, MILLISECOND, SECOND};
 use tidegate_core::{Nanos, Now};
@@ -51,8 +53,18 @@ impl Wall {
 
 #[derive(Debug)]
 struct Hands {
-    mono: AtomicU64,
-    unix: AtomicU64,
+    now: Mutex<Now>,
+    /// Who wants to know when they move.
+    watchers: Mutex<Vec<Waker>>,
+}
+
+impl Hands {
+    /// Moves both at once, and tells.
+    fn set(&self, change: impl FnOnce(&mut Now)) {
+        change(&mut self.now.lock());
+        let watchers = std::mem::take(&mut *self.watchers.lock());
+        watchers.into_iter().for_each(Waker::wake);
+    }
 }
 
 impl Clock {
@@ -65,7 +77,7 @@ impl Clock {
     /// A clock that stands still at `start` until it is moved.
     #[must_use]
     pub fn manual(start: Now) -> Self {
-        let hands = Hands { mono: start.mono.into(), unix: start.unix.into() };
+        let hands = Hands { now: Mutex::new(start), watchers: Mutex::default() };
         Self(Source::Manual(Arc::new(hands)))
     }
 
@@ -77,24 +89,41 @@ impl Clock {
                 let mono = AT_BOOT + read(ClockId::Boottime);
                 Now { mono, unix: wall.at(mono) }
             }
-            Source::Manual(hands) => {
-                Now { mono: hands.mono.load(Relaxed), unix: hands.unix.load(Relaxed) }
-            }
+            Source::Manual(hands) => *hands.now.lock(),
         }
     }
 
     /// Moves both hands of a manual clock on; the machine's clock does not listen.
     pub fn advance(&self, span: Nanos) {
         if let Source::Manual(hands) = &self.0 {
-            hands.mono.fetch_add(span, Relaxed);
-            hands.unix.fetch_add(span, Relaxed);
+            hands.set(|now| {
+                now.mono += span;
+                now.unix += span;
+            });
         }
     }
 
     /// Steps the wall side of a manual clock; the machine's clock does not listen.
     pub fn set_unix(&self, unix: Nanos) {
         if let Source::Manual(hands) = &self.0 {
-            hands.unix.store(unix, Relaxed);
+            hands.set(|now| now.unix = unix);
+        }
+    }
+
+    /// Wakes `watcher` the next time that a manual clock is moved. The machine's clock moves by
+    /// itself, and timers tell.
+    pub(crate) fn watch(&self, watcher: &Waker) {
+        let Source::Manual(hands) = &self.0 else { return };
+        let mut watchers = hands.watchers.lock();
+        if !watchers.iter().any(|known| known.will_wake(watcher)) {
+            watchers.push(watcher.clone());
+        }
+    }
+
+    /// The machine's wall clock was set: what is known of it is measured anew.
+    pub(crate) fn wall_was_set(&self) {
+        if let Source::System(wall) = &self.0 {
+            wall.measured.store(0, Release);
         }
     }
 }

@@ -126,7 +126,7 @@ impl Future for Passing {
         let join = || pool.hall.join(KEY, count_of_key(&pool), usize::MAX, u64::MAX, cx.waker(), 0);
         let ticket = *self.ticket.get_or_insert_with(|| join().expect("there is room"));
         let name = self.name;
-        let attempt = |_| match pool.take() {
+        let attempt = |_, _| match pool.take() {
             true => {
                 pool.order.lock().push(name);
                 Try::Out(())

@@ -8,6 +8,7 @@ mod upkeep;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -213,7 +214,10 @@ impl Server {
         let (uses, shutdown) = (self.uses.clone(), self.shutdown.clone());
         tokio::spawn(async move { uses.keep_lapsing(shutdown).await });
         let (waiting, shutdown) = (self.waiting.clone(), self.shutdown.clone());
-        tokio::spawn(async move { waiting.keep_waking(shutdown).await });
+        thread::Builder::new()
+            .name("waiting".to_owned())
+            .spawn(move || waiting.keep_waking(&shutdown))
+            .expect("the system has threads left at start-up");
         self.admin.set_ready(true);
         say("ready");
         Ok(())

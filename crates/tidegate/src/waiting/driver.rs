@@ -1,19 +1,15 @@
-//! The one task that wakes those whose time has come: one timer for all who wait.
+//! The one thread that wakes those whose time has come: one timer for all who wait.
 
-use std::future::poll_fn;
 use std::pin::pin;
-use std::task::{Context, Poll};
-use std::time::Duration;
+use std::task::Context;
 
 use tidegate_core::time::MILLISECOND;
 use tidegate_core::{Nanos, Now};
 
 use super::Waiting;
+use super::alarm::Alarm;
 use crate::shutdown::Shutdown;
 
-/// The longest sleep while somebody waits for a time: how late a step of the wall clock, or the
-/// end of a suspension, is noticed at most.
-const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// A wall clock that went so much faster or slower than the monotonic one was set. Being slewed
 /// it does not get there within a sleep.
 const STEP_MIN: u64 = 5 * MILLISECOND;
@@ -49,24 +45,25 @@ impl Waiting {
         next.map(|at| at.saturating_sub(now.mono))
     }
 
-    /// Wakes waiters as their time comes, until `shutdown`. One task for all of them.
-    pub async fn keep_waking(&self, shutdown: Shutdown) {
+    /// Wakes waiters as their time comes, until `shutdown`: one thread for all of them, the one
+    /// that calls it.
+    ///
+    /// # Panics
+    /// If the system refuses a timer at start-up.
+    pub fn keep_waking(&self, shutdown: &Shutdown) {
+        let alarm = Alarm::new().expect("the system has file descriptors left at start-up");
+        let waker = alarm.waker();
+        let mut cx = Context::from_waker(&waker);
         let mut wall = WallClock::at(self.clock.now());
         let mut stopped = pin!(shutdown.wait());
-        let mut sleep = pin!(tokio::time::sleep(Duration::ZERO));
-        poll_fn(|cx| {
-            loop {
-                if stopped.as_mut().poll(cx).is_ready() {
-                    return Poll::Ready(());
-                }
-                let Some(left) = self.turn(&mut wall, cx) else { return Poll::Pending };
-                let left = Duration::from_nanos(left).min(SLEEP_MAX);
-                sleep.set(tokio::time::sleep(left));
-                if sleep.as_mut().poll(cx).is_pending() {
-                    return Poll::Pending;
-                }
+        while stopped.as_mut().poll(&mut cx).is_pending() {
+            // Before the time is read, so that nothing is missed in between.
+            self.clock.watch(&waker);
+            let left = self.turn(&mut wall, &cx);
+            let was_set = alarm.sleep(left).expect("a timer that was made can be waited for");
+            if was_set {
+                self.clock.wall_was_set();
             }
-        })
-        .await;
+        }
     }
 }

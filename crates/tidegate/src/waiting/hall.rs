@@ -109,13 +109,13 @@ impl Hall {
     }
 
     /// A waiter looks whether it is its turn, and tries if it is. `attempt` is told since when it
-    /// could have gone.
+    /// could have gone, and when somebody in its line last tried in vain.
     pub(crate) fn step<T>(
         &self,
         ticket: Ticket,
         waker: &Waker,
         now: Nanos,
-        attempt: impl FnOnce(Nanos) -> Try<T>,
+        attempt: impl FnOnce(Nanos, Nanos) -> Try<T>,
     ) -> Stepped<T> {
         let (mut told, mut gone) = (Vec::new(), None);
         let mut room = self.room.lock();
@@ -125,7 +125,8 @@ impl Hall {
         if !room.queues.is_first(ticket) {
             return Stepped::Waiting;
         }
-        let stepped = match attempt(room.queues.told_at(ticket)) {
+        let (told_at, blocked_at) = room.queues.told_at(ticket);
+        let stepped = match attempt(told_at, blocked_at) {
             Try::Out(with) => {
                 gone = self.remove(&mut room, ticket, now, &mut told).or(gone);
                 Stepped::Out(with)
@@ -137,7 +138,7 @@ impl Hall {
                 Stepped::Booked(with, until)
             }
             Try::Later(at) => {
-                room.queues.retry(ticket, at);
+                room.queues.retry(ticket, at, now);
                 Stepped::Waiting
             }
         };

@@ -4,13 +4,14 @@
 //! - `hall`: the queues behind a lock, with their wakers
 //! - [`Passing`]: one request that waits
 //! - [`Crowd`]: how many may wait at a door
-//! - `driver`: the one task that wakes those whose time has come
+//! - `driver`: the one thread that wakes those whose time has come; `alarm`: where it sleeps
 //!
 //! A queue belongs to a count, not to a key: keys that share a count wait in one line. Only the
 //! first of a line tries; who has taken tells the next, and who has not sets the time of the next
 //! try. It is told earlier when a use in flight ends, a key is reset, there are new rules, or the
 //! wall clock was set. This room judges nothing: the limiter does, each time it is tried.
 
+mod alarm;
 mod crowd;
 mod driver;
 mod hall;

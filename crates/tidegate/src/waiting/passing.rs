@@ -116,7 +116,7 @@ impl<'a> Passing<'a> {
         }
     }
 
-    fn attempt(&self, stay: &Stay<'_>, told_at: Nanos) -> Try<Leaving> {
+    fn attempt(&self, stay: &Stay<'_>, told_at: Nanos, blocked_at: Nanos) -> Try<Leaving> {
         let now = self.desk.now();
         let take = Take {
             key: self.ask.key,
@@ -131,8 +131,10 @@ impl<'a> Passing<'a> {
             Ok(Tried::Later(delay)) => Try::Later(now.mono.saturating_add(delay.max(RETRY_MIN))),
             Ok(Tried::Behind) => Try::Later(now.mono.saturating_add(RETRY_MIN)),
             Ok(Tried::Taken(Taken { held, booked, window_start })) => {
-                // In the window that it came in, it was not the window that let it go.
-                let opened = window_start.filter(|start| *start > stay.arrived.mono);
+                // In the window that it came in, or that its line has tried in vain, it was not
+                // the window that let it go.
+                let before = stay.arrived.mono.max(blocked_at);
+                let opened = window_start.filter(|start| *start > before);
                 let ready = opened.unwrap_or(told_at).saturating_add(booked);
                 let pass = Pass {
                     started: now,
@@ -159,7 +161,7 @@ impl<'a> Passing<'a> {
     /// A look at the line: out of it, or not yet.
     fn stand(&mut self, mut stay: Stay<'a>, cx: &Context<'_>) -> Poll<Result<Pass, NotPassed>> {
         let now = self.desk.now().mono;
-        let attempt = |told_at| self.attempt(&stay, told_at);
+        let attempt = |told_at, blocked_at| self.attempt(&stay, told_at, blocked_at);
         match stay.hall.step(stay.ticket, cx.waker(), now, attempt) {
             Stepped::Out(leaving) => {
                 stay.out = true;

@@ -47,6 +47,8 @@ struct Queue {
     booked: usize,
     /// When its first is worth another try. [`Nanos::MAX`]: time alone does not help.
     retry_at: Nanos,
+    /// When somebody last tried in vain.
+    blocked_at: Nanos,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -112,9 +114,12 @@ impl<W: Clone> Queues<W> {
         queue.is_some_and(|queue| queue.line.first() == Some(&ticket))
     }
 
-    /// Since when the waiter could have gone, as far as is known: it came, or was told.
-    pub(crate) fn told_at(&self, ticket: Ticket) -> Nanos {
-        self.waiters.get(&ticket).map_or(0, |waiter| waiter.told_at)
+    /// Since when the waiter could have gone, as far as is known: it came, or was told. And when
+    /// somebody in its line last tried in vain.
+    pub(crate) fn told_at(&self, ticket: Ticket) -> (Nanos, Nanos) {
+        let Some(waiter) = self.waiters.get(&ticket) else { return (0, 0) };
+        let blocked_at = self.queues.get(&waiter.queue).map_or(0, |queue| queue.blocked_at);
+        (waiter.told_at, blocked_at)
     }
 
     /// The hash of the count that a waiter is in line for.
@@ -129,9 +134,12 @@ impl<W: Clone> Queues<W> {
     }
 
     /// The first of a line has tried in vain, and it is worth another try at `at`.
-    pub(crate) fn retry(&mut self, ticket: Ticket, at: Nanos) {
-        if let Some(queue) = self.waiters.get(&ticket).map(|waiter| waiter.queue) {
-            self.set_retry(queue, at);
+    pub(crate) fn retry(&mut self, ticket: Ticket, at: Nanos, now: Nanos) {
+        if let Some(id) = self.waiters.get(&ticket).map(|waiter| waiter.queue) {
+            self.set_retry(id, at);
+            if let Some(queue) = self.queues.get_mut(&id) {
+                queue.blocked_at = now;
+            }
         }
     }
 
@@ -247,12 +255,14 @@ impl<W: Clone> Queues<W> {
             let count = count_of(&waiter.key);
             let hash = count.hash;
             let id = self.queue_for(&count);
+            let before = old.get(&waiter.queue);
             if let Some(queue) = self.queues.get_mut(&id) {
+                queue.blocked_at = queue.blocked_at.max(before.map_or(0, |q| q.blocked_at));
                 if waiter.booked {
                     queue.booked += 1;
                 } else {
                     queue.line.insert(ticket);
-                    moved(old.get(&waiter.queue).map_or(hash, |queue| queue.hash), hash);
+                    moved(before.map_or(hash, |queue| queue.hash), hash);
                 }
             }
             waiter.queue = id;
@@ -281,8 +291,14 @@ impl<W: Clone> Queues<W> {
             return id;
         }
         self.last += 1;
-        let (line, hash) = (BTreeSet::new(), count.hash);
-        let queue = Queue { name: name.clone(), hash, line, booked: 0, retry_at: Nanos::MAX };
+        let queue = Queue {
+            name: name.clone(),
+            hash: count.hash,
+            line: BTreeSet::new(),
+            booked: 0,
+            retry_at: Nanos::MAX,
+            blocked_at: 0,
+        };
         self.queues.insert(self.last, queue);
         self.index.insert(name, self.last);
         self.last

@@ -3,9 +3,9 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use tidegate_core::{Nanos, Now};
+use tidegate_core::{Nanos, Now, Op};
 
-use super::problem::Problem;
+use super::problem::{Problem, Standing};
 use crate::limiter::{Desk, TakenFrom, Unfit};
 use crate::waiting::{Ask, Crowd, NotPassed, Pass, Passing, Waiting};
 
@@ -47,6 +47,12 @@ impl Admission {
             Ok(answer) => Problem::OverLimit(Box::new(answer)),
             Err(why) => unfit(why),
         }
+    }
+
+    /// How a key that has just been let through stands with its limits.
+    pub(super) fn standing(&self, key: &[u8], now: Now) -> Option<Box<Standing>> {
+        let answer = self.desk.decide_held(&[key], Op::Peek(1), now).ok()?;
+        Some(Box::new(Standing::of(&answer)))
     }
 
     /// What has to be given back once the request is over, if anything.

@@ -244,6 +244,35 @@ impl Body for Reply {
     type Error = Broken;
 
     fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        let polled = self.as_mut().poll_content(context);
+        if let Some(finish) = &self.finish {
+            finish.offered(matches!(polled, Poll::Ready(Some(Ok(_)))));
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.content {
+            Content::Whole(bytes) => bytes.is_none(),
+            Content::Relay { incoming, .. } => incoming.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.content {
+            Content::Whole(bytes) => {
+                SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
+            }
+            Content::Relay { incoming, .. } => incoming.size_hint(),
+        }
+    }
+}
+
+impl Reply {
+    fn poll_content(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
@@ -287,22 +316,6 @@ impl Body for Reply {
                 *ended = true;
                 Poll::Ready(None)
             }
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match &self.content {
-            Content::Whole(bytes) => bytes.is_none(),
-            Content::Relay { incoming, .. } => incoming.is_end_stream(),
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match &self.content {
-            Content::Whole(bytes) => {
-                SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
-            }
-            Content::Relay { incoming, .. } => incoming.size_hint(),
         }
     }
 }

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use super::floor::Floor;
 use super::headers::Introduction;
 use super::streams::{Pulse, Socket};
+use super::ticks::Deadline;
 use super::tunnel::Tunnel;
 
 /// What all requests of a connection share.
@@ -15,6 +16,8 @@ pub(super) struct Client {
     pub(super) introduction: RefCell<Introduction>,
     /// What the connection goes on as once its answer is sent.
     pub(super) tunnel: Cell<Option<Tunnel>>,
+    /// The deadline of the shared stream whose request is looked at, see `stalls`.
+    pub(super) stream: Cell<Option<Rc<Deadline>>>,
     /// Absent where streams are shared: there, leaving is told by the protocol.
     pub(super) socket: Option<Rc<RefCell<Socket>>>,
 }

@@ -131,6 +131,13 @@ pub struct Config {
     /// How long a body may stand still because its client neither sends nor reads.
     #[serde(default = "stall_timeout", deserialize_with = "span")]
     pub stall_timeout: Span,
+    /// How long a connection that goes on as something else, say a WebSocket, may be silent in both
+    /// directions.
+    #[serde(default = "tunnel_timeout", deserialize_with = "span")]
+    pub tunnel_timeout: Span,
+    /// Whether answers of the upstream, too, tell how much of its limit a resource has left.
+    #[serde(default)]
+    pub ratelimit_headers: bool,
     /// The longest body of a request. Absent: any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_body: Option<Size>,
@@ -223,6 +230,8 @@ impl Config {
             head_timeout: head_timeout(),
             idle_timeout: idle_timeout(),
             stall_timeout: stall_timeout(),
+            tunnel_timeout: tunnel_timeout(),
+            ratelimit_headers: false,
             max_body: None,
             max_connections: connections_max(),
             access_log: AccessLog::default(),
@@ -317,6 +326,10 @@ fn idle_timeout() -> Span {
 
 fn stall_timeout() -> Span {
     Span(Duration::from_secs(60))
+}
+
+fn tunnel_timeout() -> Span {
+    Span(Duration::from_secs(3600))
 }
 
 fn name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Spanned<String>, D::Error> {

@@ -20,9 +20,9 @@ use super::client::Client;
 use super::exchange;
 use super::floor::Floor;
 use super::headers::Introduction;
+use super::stalls::Streams;
 use super::streams::{Cut, Felt, Pulse, Socket};
 use super::tls::H2;
-use super::upstream::Here;
 use crate::metrics::Door;
 
 /// What every HTTP/2 connection begins with, and no request of HTTP/1 does.
@@ -86,6 +86,7 @@ async fn greet(
         pulse: pulse.clone(),
         introduction: Introduction::new(peer, trusted, tls).into(),
         tunnel: Cell::new(None),
+        stream: Cell::new(None),
         socket: (!http2).then_some(socket),
     });
     if http2 { speak_http2(client, io).await } else { speak_http1(client, io).await }
@@ -136,7 +137,7 @@ async fn speak_http1(client: Rc<Client>, io: Felt) -> Result<(), Cut> {
     if ended.is_ok() {
         let parts = connection.into_parts();
         let io = parts.io.into_inner().after(&parts.read_buf);
-        tunnel.run(io).await;
+        tunnel.run(io, &floor.ticks, floor.patience.tunnel).await;
     }
     Ok(())
 }
@@ -148,7 +149,7 @@ async fn speak_http2(client: Rc<Client>, io: Felt) -> Result<(), Cut> {
         service_fn(move |request| exchange::answer(client.clone(), request))
     };
     let mut connection = pin!(
-        http2::Builder::new(Here)
+        http2::Builder::new(Streams(client.clone()))
             .timer(TokioTimer::new())
             .keep_alive_interval(PING_EVERY)
             .keep_alive_timeout(PING_PATIENCE)

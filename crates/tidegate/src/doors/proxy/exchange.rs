@@ -21,9 +21,10 @@ use super::bodies::{Early, Fault, Reply, Upload};
 use super::client::Client;
 use super::config::OnLimit;
 use super::finish::Finish;
+use super::floor::Floor;
 use super::headers::{self, Survey};
 use super::holding::{self, Ended};
-use super::problem::Problem;
+use super::problem::{Problem, Standing};
 use super::template::Asked;
 use super::tunnel::Tunnel;
 use super::upstream::{Answered, Failure};
@@ -83,7 +84,8 @@ async fn pursue(
     check(&parts, survey, body.size_hint().exact(), floor.body_max)?;
     settle_host(&mut parts, survey)?;
     let coming = Coming { body, expects: survey.expects() };
-    let Admitted { pass, body, early } = admit(client, &parts, coming, start, finish).await?;
+    let Admitted { pass, body, early, standing } =
+        admit(client, &parts, coming, start, finish).await?;
     if pass.waited > 0 {
         floor.lane.wait(pass.waited);
     }
@@ -116,6 +118,9 @@ async fn pursue(
     }
     let mut response = response;
     tidy(&mut response).inspect_err(|_| floor.lane.failed(UpstreamError::Protocol))?;
+    if let Some(standing) = standing {
+        standing.write(response.headers_mut());
+    }
     if let Some(line) = line {
         finish.keep(line, progress);
     }
@@ -199,6 +204,8 @@ struct Admitted {
     pass: Pass,
     body: Incoming,
     early: Early,
+    /// What the client is told of its limits, if it is.
+    standing: Option<Box<Standing>>,
 }
 
 /// Lets the request pass at once if it may; otherwise it waits, or is turned away.
@@ -222,7 +229,8 @@ async fn admit(
         let key = key.map_err(|_| Problem::KeyTooLong)?;
         if let Some(pass) = floor.admission.try_pass(key, start)? {
             finish.hold(floor.admission.held(key, &pass));
-            return Ok(Admitted { pass, body, early: Early::default() });
+            let standing = standing(floor, key, &pass);
+            return Ok(Admitted { pass, body, early: Early::default(), standing });
         }
         if floor.on_limit == OnLimit::Reject {
             return Err(floor.admission.refuse(key, start));
@@ -237,7 +245,14 @@ async fn admit(
     };
     finish.hold(floor.admission.held(&key, &pass));
     let (body, early) = held.into_parts();
-    Ok(Admitted { pass, body, early })
+    Ok(Admitted { standing: standing(floor, &key, &pass), pass, body, early })
+}
+
+fn standing(floor: &Floor, key: &[u8], pass: &Pass) -> Option<Box<Standing>> {
+    if !floor.tells_limits {
+        return None;
+    }
+    floor.admission.standing(key, pass.started)
 }
 
 /// The protocol that the client asks to go on with, if the upstream can be asked.

@@ -7,6 +7,7 @@ use super::access::Record;
 use super::admission::Held;
 use super::bodies::Progress;
 use super::client::Client;
+use super::ticks::Deadline;
 use super::upstream::Line;
 use crate::proxies::UpstreamError;
 
@@ -17,13 +18,17 @@ pub(super) struct Finish {
     line: Option<(Line, Option<Rc<Progress>>)>,
     record: Option<Box<Record>>,
     whole: bool,
+    /// Comes when the client has not taken what it was given for too long; absent where the
+    /// connection's own pulse tells.
+    stall: Option<Rc<Deadline>>,
 }
 
 impl Finish {
     /// For a request that has just begun.
     pub(super) fn new(client: Rc<Client>, record: Option<Box<Record>>) -> Self {
         client.pulse.begin();
-        Self { client, held: None, line: None, record, whole: false }
+        let stall = client.stream.take();
+        Self { client, held: None, line: None, record, whole: false, stall }
     }
 
     /// A use that must be given back.
@@ -39,6 +44,15 @@ impl Finish {
     /// What the log will say, if there is one.
     pub(super) fn record(&mut self) -> Option<&mut Record> {
         self.record.as_deref_mut()
+    }
+
+    /// The client is offered a part of the body, or has taken the last one and wants more.
+    pub(super) fn offered(&self, offered: bool) {
+        match &self.stall {
+            Some(stall) if offered => stall.set(self.client.floor.patience.stall),
+            Some(stall) => stall.clear(),
+            None => {}
+        }
     }
 
     /// Some of the body is on its way to the client.

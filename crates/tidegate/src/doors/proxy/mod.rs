@@ -3,7 +3,8 @@
 //!
 //! - [`config`], [`target`], [`template`]: the `[[proxy]]` tables, their upstreams and keys
 //! - [`floor`]: one loop, with [`ticks`], its coarse time; [`streams`]: sockets and their pulse
-//! - [`connection`], [`client`]: one client; [`tunnel`]: one that goes on as something else
+//! - [`connection`], [`client`]: one client; [`tunnel`]: one that goes on as something else;
+//!   [`stalls`]: streams that it does not read
 //! - [`exchange`]: one request's way; [`holding`] while it waits; [`finish`] when it is over
 //! - [`admission`]: the waiting room as a loop uses it
 //! - [`upstream`], [`bodies`], [`headers`], [`tls`]: the other side, and what goes between
@@ -25,6 +26,7 @@ mod floor;
 mod headers;
 mod holding;
 mod problem;
+mod stalls;
 mod streams;
 mod target;
 mod template;

@@ -3,7 +3,7 @@
 
 use hyper::body::Bytes;
 use hyper::header::{
-    ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER,
+    ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER,
 };
 use hyper::{Response, StatusCode};
 use serde::Serialize;
@@ -152,12 +152,7 @@ impl Problem {
         }
         match self {
             Problem::OverLimit(answer) => {
-                let lines = [(RATELIMIT_POLICY, policy(answer)), (RATELIMIT, state(answer))];
-                for (name, line) in lines {
-                    if let Some(value) = line.and_then(|line| HeaderValue::try_from(line).ok()) {
-                        headers.insert(name, value);
-                    }
-                }
+                Standing::of(answer).write(headers);
             }
             // What follows in the stream cannot be told from a body.
             Problem::Malformed(_) | Problem::Left => {
@@ -172,6 +167,25 @@ impl Problem {
             _ => {}
         }
         response
+    }
+}
+
+/// How a resource stands with its limits, as headers of an answer.
+pub(super) struct Standing([(HeaderName, Option<HeaderValue>); 2]);
+
+impl Standing {
+    pub(super) fn of(answer: &Answer) -> Self {
+        let value = |line: Option<String>| line.and_then(|line| HeaderValue::try_from(line).ok());
+        Self([(RATELIMIT_POLICY, value(policy(answer))), (RATELIMIT, value(state(answer)))])
+    }
+
+    /// Adds them to what the upstream may say of limits of its own.
+    pub(super) fn write(self, headers: &mut HeaderMap) {
+        for (name, value) in self.0 {
+            if let Some(value) = value {
+                headers.append(name, value);
+            }
+        }
     }
 }
 

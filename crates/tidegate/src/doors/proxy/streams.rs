@@ -32,6 +32,8 @@ pub(super) struct Patience {
     pub(super) idle: Tick,
     /// With a body, or an answer, that does not move.
     pub(super) stall: Tick,
+    /// With a tunnel in which nobody says anything.
+    pub(super) tunnel: Tick,
 }
 
 /// What a client is at.
@@ -146,7 +148,7 @@ impl Pulse {
 
     /// Why the client is cut off now; otherwise the deadline is set to when that may come.
     fn verdict(&self) -> Option<Cut> {
-        let Patience { head, idle, stall } = self.patience;
+        let Patience { head, idle, stall, .. } = self.patience;
         let waits = [
             (self.phase.get() == Phase::Head).then_some((self.since.get(), head, Cut::SlowHead)),
             (self.phase.get() == Phase::Idle).then_some((self.since.get(), idle, Cut::Idle)),
@@ -358,7 +360,7 @@ mod tests {
 
     use super::*;
 
-    const PATIENCE: Patience = Patience { head: 10, idle: 100, stall: 50 };
+    const PATIENCE: Patience = Patience { head: 10, idle: 100, stall: 50, tunnel: 500 };
 
     /// A client, and how it is cut while hyper has nothing to do: asked at each tick in turn.
     struct Watched {

@@ -1,10 +1,18 @@
-//! A connection that has stopped being HTTP: bytes in both directions, as they come.
+//! A connection that has stopped being HTTP: bytes in both directions, as they come, for as long as
+//! some do.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll};
 
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite, copy_bidirectional_with_sizes};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional_with_sizes};
 
 use super::finish::Finish;
+use super::ticks::{Deadline, Tick, Ticks};
 
 /// Bytes that are held in each direction while the other side is slow.
 const TUNNEL_BYTES_MAX: usize = 16 << 10;
@@ -21,16 +29,78 @@ impl Tunnel {
         Self { upstream, finish }
     }
 
-    /// Copies until both sides have said their last, or one breaks off.
-    pub(super) async fn run<C: AsyncRead + AsyncWrite + Unpin>(self, mut client: C) {
+    /// Copies until both sides have said their last, one breaks off, or both were silent for
+    /// `patience`.
+    pub(super) async fn run<C>(self, client: C, ticks: &Rc<Ticks>, patience: Tick)
+    where
+        C: AsyncRead + AsyncWrite + Unpin,
+    {
         let Self { upstream, mut finish } = self;
         let Ok(upstream) = upstream.await else { return };
-        let mut upstream = TokioIo::new(upstream);
+        let silence = Silence { deadline: ticks.deadline(), patience };
+        silence.begins();
+        let mut client = Heard { side: client, silence: &silence };
+        let mut upstream = Heard { side: TokioIo::new(upstream), silence: &silence };
         let size = TUNNEL_BYTES_MAX;
-        let copied = copy_bidirectional_with_sizes(&mut client, &mut upstream, size, size).await;
-        if let Ok((_, to_client)) = copied {
+        let mut copying =
+            pin!(copy_bidirectional_with_sizes(&mut client, &mut upstream, size, size));
+        let copied = poll_fn(|context| match copying.as_mut().poll(context) {
+            Poll::Ready(copied) => Poll::Ready(copied.ok()),
+            Poll::Pending => silence.deadline.poll(context).map(|()| None),
+        });
+        if let Some((_, to_client)) = copied.await {
             finish.sent(usize::try_from(to_client).unwrap_or(usize::MAX));
             finish.whole();
         }
+    }
+}
+
+/// Since when nobody has said anything.
+struct Silence {
+    deadline: Deadline,
+    patience: Tick,
+}
+
+impl Silence {
+    fn begins(&self) {
+        self.deadline.set(self.patience);
+    }
+}
+
+/// One side of a tunnel; what it says breaks the silence.
+struct Heard<'a, S> {
+    side: S,
+    silence: &'a Silence,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Heard<'_, S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let polled = Pin::new(&mut self.side).poll_read(context, buffer);
+        if polled.is_ready() {
+            self.silence.begins();
+        }
+        polled
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Heard<'_, S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.side).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.side).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.side).poll_shutdown(context)
     }
 }

@@ -141,6 +141,25 @@ fn who_is_freed_within_its_window_was_not_held_up_by_the_room() {
 }
 
 #[test]
+fn who_is_freed_long_after_its_window_began_was_not_held_up_by_the_room() {
+    let house = House::new(vec![rule("a", vec![fixed(1)])]);
+    let mut driver = Driver::new(&house);
+    house.clock.advance(SECOND);
+    let mut callers: Vec<_> = (0..4).map(|_| Caller::came(&house, ask("a", None))).collect();
+    house.clock.advance(9 * SECOND);
+    settle(&house, &mut driver, &mut callers);
+    assert_eq!(callers[1].pass().due, START.mono + 10 * SECOND);
+    house.clock.advance(3 * SECOND);
+    house.install(vec![rule("a", vec![fixed(3)])]);
+    settle(&house, &mut driver, &mut callers);
+    for caller in &callers[2..] {
+        // The second of them never tried in this window before; its line did.
+        let pass = caller.pass();
+        assert_eq!((pass.waited, pass.due), (12 * SECOND, START.mono + 13 * SECOND));
+    }
+}
+
+#[test]
 fn new_rules_may_make_a_request_unfit() {
     let house = House::new(vec![rule("a", vec![fixed(3)])]);
     let mut driver = Driver::new(&house);

@@ -141,7 +141,7 @@ impl Pair {
                 let Some(at) = pick(who, &self.model.firsts()) else { return Default::default() };
                 let waiter = &mut self.model.waiters[at];
                 waiter.retry = Some(self.now + after);
-                self.queues.retry(waiter.ticket, self.now + after);
+                self.queues.retry(waiter.ticket, self.now + after, self.now);
                 BTreeSet::new()
             }
             Step::Book { who, after } => {

@@ -58,6 +58,36 @@ async fn clients_may_speak_http2_to_an_upstream_that_does_not() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_is_not_read_is_reset_and_the_others_go_on() {
+    let long = ok(&"x".repeat(16 << 20));
+    let upstream = Upstream::answering(move |request| match request.first.as_str() {
+        "GET /long HTTP/1.1" => long.clone(),
+        _ => ok("short"),
+    });
+    let settings = "limit = '1 in flight'\nstall_timeout = '100ms'";
+    let program = proxy(upstream.address, settings);
+    let mut sender = prior_knowledge(program.address("proxy")).await;
+    let mut ask = async |path: &str| {
+        let uri = format!("http://a{path}");
+        let request = Request::get(uri).body(Full::<Bytes>::default()).expect("a request");
+        sender.send_request(request).await.expect("an answer")
+    };
+    let unread = ask("/long").await;
+    assert_eq!(text(ask("/short").await).await, "short");
+    let cut = "tidegate_bad_input_total{door=\"proxy\",reason=\"reader_slow\"}";
+    tokio::task::block_in_place(|| super::eventually(|| metric(&program, cut) == 1.0));
+    assert!(unread.into_body().collect().await.is_err(), "it was reset");
+    // Its use was given back, and the connection is of use.
+    let whole = text(ask("/long").await).await;
+    assert_eq!(whole.len(), 16 << 20);
+    assert_eq!(metric_of(&program, cut), 1.0);
+}
+
+fn metric_of(program: &crate::program::Program, series: &str) -> f64 {
+    tokio::task::block_in_place(|| metric(program, series))
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn streams_wait_apart_and_are_out_of_the_line_when_they_are_reset() {
     let (go, gone) = std::sync::mpsc::channel::<()>();
     let gone = std::sync::Mutex::new(gone);

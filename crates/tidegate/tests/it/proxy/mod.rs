@@ -1,7 +1,9 @@
 //! The proxy door of the real program: between clients of a few lines and upstreams of a few more,
 //! and between real ones.
 
+mod boundaries;
 mod crowd;
+mod house;
 mod http2;
 mod plain;
 mod programs;

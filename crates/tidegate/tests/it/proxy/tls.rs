@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use http_body_util::{Empty, Full};
 use hyper::body::{Bytes, Incoming};
@@ -130,17 +131,21 @@ async fn clients_speak_tls_and_agree_on_a_protocol() {
     assert!(get(address, known, b"http/1.1").await.is_ok());
 }
 
-/// An upstream behind TLS that answers with the protocol it was asked over.
-async fn secure_upstream(papers: &Papers, protocols: &[&[u8]]) -> SocketAddr {
+/// An upstream behind TLS that answers with the protocol it was asked over: its port, and how many
+/// connections were made to it.
+async fn secure_upstream(papers: &Papers, protocols: &[&[u8]]) -> (u16, Arc<AtomicUsize>) {
     let (chain, key) = papers.own("upstream");
     let tls = ServerConfig::builder().with_no_client_auth().with_single_cert(chain, key);
     let mut tls = tls.expect("a certificate");
     tls.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
     let acceptor = TlsAcceptor::from(Arc::new(tls));
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let address = listener.local_addr().expect("an address");
+    let port = listener.local_addr().expect("an address").port();
+    let connections = Arc::new(AtomicUsize::new(0));
+    let made = connections.clone();
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
+            made.fetch_add(1, SeqCst);
             let acceptor = acceptor.clone();
             tokio::spawn(async move {
                 let Ok(stream) = acceptor.accept(stream).await else { return };
@@ -160,7 +165,7 @@ async fn secure_upstream(papers: &Papers, protocols: &[&[u8]]) -> SocketAddr {
             });
         }
     });
-    address
+    (port, connections)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -170,7 +175,10 @@ async fn upstreams_are_spoken_to_over_tls_and_must_be_who_they_say() {
     papers.sign("upstream", "localhost");
     let ca = shown(&papers.path("ca.pem"));
     let ask = |program: &Program| {
-        let answer = super::Client::of(program).get("/a");
+        let mut client = super::Client::of(program);
+        let first = client.get("/first").status();
+        let answer = client.get("/a");
+        assert_eq!(first, answer.status());
         (answer.status(), answer.text())
     };
     let both: [&[u8]; 2] = [b"h2", b"http/1.1"];
@@ -179,13 +187,14 @@ async fn upstreams_are_spoken_to_over_tls_and_must_be_who_they_say() {
         (&both[..], false, "HTTP/1.1"),
         (&both[1..], true, "HTTP/1.1"),
     ] {
-        let port = secure_upstream(&papers, protocols).await.port();
+        let (port, connections) = secure_upstream(&papers, protocols).await;
         let settings = format!("limit = 'none'\nhttp2 = {http2}\nupstream_ca = '{ca}'");
         let program = Program::serve(&config(&format!("https://localhost:{port}"), &settings));
         let answer = tokio::task::block_in_place(|| ask(&program));
         assert_eq!(answer, (200, format!("{version} /a")), "{http2}");
+        assert_eq!(connections.load(SeqCst), 1, "used again, whatever is spoken");
     }
-    let port = secure_upstream(&papers, &both).await.port();
+    let (port, _) = secure_upstream(&papers, &both).await;
     let settings = format!("limit = 'none'\nupstream_ca = '{ca}'");
     let another = Program::serve(&config(&format!("https://127.0.0.1:{port}"), &settings));
     assert_eq!(tokio::task::block_in_place(|| ask(&another)).0, 502, "not whom it was looked for");

@@ -166,6 +166,30 @@ fn over_the_limit_and_not_to_wait_is_429_with_all_that_a_client_needs() {
 }
 
 #[test]
+fn answers_tell_what_is_left_of_a_limit_if_they_are_to() {
+    let upstream = Upstream::answering(|_| {
+        "HTTP/1.1 200 OK\r\nRateLimit: \"own\";r=7\r\nContent-Length: 0\r\n\r\n".to_owned()
+    });
+    let standing = |settings: &str| {
+        let limit = "limit = ['3 per day', '9 in flight']\n";
+        let program = proxy(upstream.address, &format!("{limit}{settings}"));
+        let mut client = Client::of(&program);
+        client.get("/a");
+        let answer = client.get("/a");
+        let of = |name: &str| {
+            let lines = answer.headers.iter().filter(|(found, _)| found == name);
+            // The day goes on.
+            lines.map(|(_, line)| line.split(";t=").next().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        (of("ratelimit-policy"), of("ratelimit"))
+    };
+    assert_eq!(standing(""), (vec![], vec!["\"own\";r=7".to_owned()]));
+    let (policy, state) = standing("ratelimit_headers = true");
+    assert_eq!(policy, ["\"proxy:api#1\";q=3;w=86400, \"proxy:api#2\";q=9"]);
+    assert_eq!(state, ["\"own\";r=7", "\"proxy:api#1\";r=1"]);
+}
+
+#[test]
 fn a_wait_has_an_end_if_there_is_one() {
     let upstream = Upstream::mirror();
     let program = proxy(upstream.address, "limit = '1 per day'\nmax_wait = '100ms'");

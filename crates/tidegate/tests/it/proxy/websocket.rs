@@ -53,6 +53,18 @@ fn a_websocket_holds_its_use_until_it_is_closed() {
 }
 
 #[test]
+fn a_tunnel_in_which_nobody_says_anything_is_closed() {
+    let settings = "limit = '1 in flight'\ntunnel_timeout = '200ms'";
+    let program = proxy(echo(), settings);
+    let mut silent = connect(program.address("proxy"));
+    silent.send(Words::text("hello")).expect("sent");
+    assert_eq!(silent.read().expect("an echo"), Words::text("hello"));
+    assert!(silent.read().is_err(), "the proxy has closed");
+    // The use has been given back.
+    connect(program.address("proxy"));
+}
+
+#[test]
 fn bytes_that_come_with_the_answer_or_right_behind_the_request_are_not_lost() {
     let upstream = Upstream::new(|mut stream| {
         let Some(request) = Message::read_head(&mut stream) else { return };

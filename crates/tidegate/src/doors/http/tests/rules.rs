@@ -20,7 +20,7 @@ fn house() -> House {
 }
 
 impl House {
-    async fn local(&self, method: &str, path: &str, body: Option<Value>) -> Reply {
+    pub(super) async fn local(&self, method: &str, path: &str, body: Option<Value>) -> Reply {
         self.from("127.0.0.1", &[], method, path, body).await
     }
 

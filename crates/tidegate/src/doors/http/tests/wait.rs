@@ -9,6 +9,7 @@ use tidegate_core::time::SECOND;
 use tokio::task::JoinHandle;
 
 use super::{House, Reply, request};
+use crate::config::Config;
 
 async fn wait(house: &House, body: Value) -> Reply {
     let request = request("POST", "/v1/wait").header(CONTENT_TYPE, "application/json");
@@ -70,12 +71,12 @@ async fn a_reset_frees_whoever_waits() {
     assert_eq!(waiting.await.unwrap().status, 200);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn when_the_time_is_over_it_is_a_refusal() {
     let house = Arc::new(House::new());
-    let driver = tokio::spawn({
+    let driver = std::thread::spawn({
         let (waiting, shutdown) = (house.gate.waiting.clone(), house.gate.shutdown.clone());
-        async move { waiting.keep_waking(shutdown).await }
+        move || waiting.keep_waking(&shutdown)
     });
     assert_eq!(house.check(json!({"key": "ws ip=a", "cost": 3})).await.status, 200);
     let late = in_line(&house, json!({"key": "ws ip=a", "max_wait_ms": 2_000})).await;
@@ -90,7 +91,36 @@ async fn when_the_time_is_over_it_is_a_refusal() {
     let hasty = wait(&house, json!({"key": "ws ip=a", "max_wait_ms": 0, "cost": 3})).await;
     assert_eq!(hasty.status, 429);
     house.gate.shutdown.set();
-    driver.await.unwrap();
+    driver.join().unwrap();
+}
+
+#[tokio::test]
+async fn a_limit_that_is_raised_over_the_api_frees_whoever_waits_at_once() {
+    let house = House::new();
+    let file = "[[rule]]\nname = 'daily'\nmatch = 'k *'\nlimit = '2 per day'\n[http]\n";
+    house.gate.rulebook.install(Config::parse("t", file).unwrap().written);
+    let house = Arc::new(house);
+    let body = json!({"key": "k 1"});
+    for _ in 0..2 {
+        assert_eq!(wait(&house, body.clone()).await.status, 200);
+    }
+    let mut waiting = Vec::new();
+    for _ in 0..3 {
+        waiting.push(in_line(&house, body.clone()).await);
+    }
+    let put = async |limit: &str| {
+        let limit = Some(json!({"limit": limit}));
+        house.local("PUT", "/v1/rules/daily", limit).await.status
+    };
+    // The clock stands still, and nobody looks at it: the change alone lets them go, in order.
+    assert_eq!(put("4 per day").await, 200);
+    let last = waiting.pop().unwrap();
+    for first in waiting {
+        assert_eq!(first.await.unwrap().status, 200);
+    }
+    assert_eq!((last.is_finished(), house.gate.waiting.len()), (false, 1));
+    assert_eq!(put("none").await, 200);
+    assert_eq!((last.await.unwrap().status.as_u16(), house.gate.waiting.len()), (200, 0));
 }
 
 #[tokio::test]

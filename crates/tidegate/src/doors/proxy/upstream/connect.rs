@@ -17,7 +17,9 @@ use super::super::bodies::Upload;
 use super::super::config::Config;
 use super::super::streams::{Socket, dress};
 use super::super::target::Target;
+use super::super::ticks::Tick;
 use super::super::tls::H2;
+use super::names::Names;
 use crate::proxies::Lane;
 
 /// The most bytes of an answer's head, and what is read ahead of a slow client.
@@ -40,11 +42,12 @@ pub(super) struct Opener {
     http2: bool,
     tls: Option<(TlsConnector, ServerName<'static>)>,
     patience: Duration,
+    names: Names,
 }
 
 /// Runs what hyper spawns on this loop.
 #[derive(Clone, Copy)]
-pub(in crate::doors::proxy) struct Here;
+pub(super) struct Here;
 
 impl<F> Executor<F> for Here
 where
@@ -65,6 +68,7 @@ impl Opener {
             target,
             http2: config.http2,
             patience: config.connect_timeout.0,
+            names: Names::default(),
         }
     }
 
@@ -72,14 +76,14 @@ impl Opener {
         &self.target
     }
 
-    pub(super) async fn open(&self, lane: &Arc<Lane>) -> io::Result<Fresh> {
-        timeout(self.patience, self.open_at_leisure(lane))
+    pub(super) async fn open(&self, lane: &Arc<Lane>, now: Tick) -> io::Result<Fresh> {
+        timeout(self.patience, self.open_at_leisure(lane, now))
             .await
             .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 
-    async fn open_at_leisure(&self, lane: &Arc<Lane>) -> io::Result<Fresh> {
-        let stream = self.dial().await?;
+    async fn open_at_leisure(&self, lane: &Arc<Lane>, now: Tick) -> io::Result<Fresh> {
+        let stream = self.dial(now).await?;
         dress(&stream)?;
         let (socket, http2) = match &self.tls {
             None if self.target.tls() => {
@@ -121,20 +125,30 @@ impl Opener {
         Ok(Fresh::One(sender))
     }
 
-    /// Tries the addresses of the host, one after another.
-    async fn dial(&self) -> io::Result<TcpStream> {
+    /// Tries the addresses of the host, one after another, each for its share of the time.
+    async fn dial(&self, now: Tick) -> io::Result<TcpStream> {
         let port = self.target.port();
         if let Some(ip) = self.target.ip() {
             return TcpStream::connect(SocketAddr::new(ip, port)).await;
         }
-        let addresses = tokio::net::lookup_host((self.target.host(), port)).await?;
-        let mut failed = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
-        for address in addresses {
-            match TcpStream::connect(address).await {
-                Ok(stream) => return Ok(stream),
-                Err(error) => failed = error,
+        let find = async || {
+            let found = tokio::net::lookup_host((self.target.host(), port)).await?;
+            Ok(found.collect())
+        };
+        let addresses = self.names.addresses(now, find).await?;
+        let share = self.patience / u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
+        let mut failed = io::Error::from(io::ErrorKind::NotFound);
+        for &address in addresses.iter() {
+            match timeout(share, TcpStream::connect(address)).await {
+                Ok(Ok(stream)) => {
+                    self.names.of_use(address);
+                    return Ok(stream);
+                }
+                Ok(Err(error)) => failed = error,
+                Err(_) => failed = io::ErrorKind::TimedOut.into(),
             }
         }
+        self.names.of_no_use();
         Err(failed)
     }
 }

@@ -1,9 +1,13 @@
 //! One loop's way to its upstream: connections that wait to be used again, and sending.
 //!
 //! HTTP/1.1 connections are used by one request at a time and kept in a stack, the warmest on
-//! top; HTTP/2 connections are shared. A request is sent again only where that cannot do harm.
+//! top; HTTP/2 connections are shared. Which of the two it is, the last connection that was made
+//! tells, where the upstream has a say in it. A request is sent again only where that cannot do
+//! harm.
 
 mod connect;
+mod names;
+mod versions;
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -18,7 +22,6 @@ use hyper::http::uri::Authority;
 use hyper::{Method, Request, Response};
 use tokio::sync::Mutex;
 
-pub(super) use self::connect::Here;
 use self::connect::{Fresh, Opener};
 use super::bodies::{Progress, Upload};
 use super::config::Config;
@@ -69,7 +72,8 @@ pub(super) struct Answered {
 /// One loop's connections to its upstream.
 pub(super) struct Upstream {
     opener: Opener,
-    shared_only: bool,
+    /// Whether it speaks HTTP/2, as far as is known.
+    http2: Cell<bool>,
     idle: RefCell<Vec<Idle>>,
     idle_max: usize,
     idle_for: Tick,
@@ -94,7 +98,7 @@ impl Upstream {
     ) -> Rc<Self> {
         Rc::new(Self {
             opener: Opener::new(config, tls),
-            shared_only: config.http2,
+            http2: Cell::new(config.http2),
             idle: RefCell::default(),
             idle_max: config.idle_upstream as usize,
             idle_for: ticks_in(config.idle_upstream_timeout.0),
@@ -110,7 +114,7 @@ impl Upstream {
 
     /// Whether requests go over HTTP/2, as far as that is known before one is sent.
     pub(super) fn http2(&self) -> bool {
-        self.shared_only
+        self.http2.get()
     }
 
     /// How long an answer may stand still.
@@ -171,15 +175,36 @@ impl Upstream {
     /// that it is about to go out.
     pub(super) async fn send(
         self: &Rc<Self>,
-        request: Request<Upload>,
+        mut request: Request<Upload>,
         upload: Option<&Rc<Progress>>,
         deadline: &Deadline,
         mut forwarding: impl FnMut(),
     ) -> Result<Answered, Failure> {
-        if self.shared_only {
-            return self.send_shared(request, upload, deadline, forwarding).await;
+        // It may turn out to speak another version than it was thought to, but not twice.
+        for _ in 0..2 {
+            let sent = if self.http2() {
+                versions::to_http2(&mut request, self.tls(), self.authority())?;
+                self.send_shared(request, upload, deadline, &mut forwarding).await?
+            } else {
+                versions::to_http1(&mut request);
+                self.send_alone(request, upload, deadline, &mut forwarding).await?
+            };
+            match sent {
+                Sent::Answered(answered) => return Ok(answered),
+                Sent::NotYet(unsent) => request = unsent,
+            }
         }
-        let mut request = request;
+        Err(Failure(UpstreamError::Protocol))
+    }
+
+    /// Over a connection of its own.
+    async fn send_alone(
+        self: &Rc<Self>,
+        mut request: Request<Upload>,
+        upload: Option<&Rc<Progress>>,
+        deadline: &Deadline,
+        forwarding: &mut impl FnMut(),
+    ) -> Result<Sent, Failure> {
         let mut attempt = 0;
         loop {
             attempt += 1;
@@ -189,15 +214,20 @@ impl Upstream {
                 Some((line, idle)) => (line, Some(idle)),
                 None => match self.open().await? {
                     Fresh::One(line) => (line, None),
-                    // Agreed upon within TLS, where it was not asked for: nothing we offered.
-                    Fresh::Shared(_) => return Err(Failure(UpstreamError::Protocol)),
+                    Fresh::Shared(sender) => {
+                        self.keep_shared(sender);
+                        return Ok(Sent::NotYet(request));
+                    }
                 },
             };
             let copy = idle.filter(|idle| *idle > WARM).and_then(|_| copy_of(&request));
             forwarding();
             let sent = self.wait(line.try_send_request(request), upload, deadline).await?;
             let mut error = match sent {
-                Ok(response) => return Ok(Answered { response, line: Some(Line::One(line)) }),
+                Ok(response) => {
+                    let line = Some(Line::One(line));
+                    return Ok(Sent::Answered(Answered { response, line }));
+                }
                 Err(error) => error,
             };
             let unsent = error.take_message();
@@ -214,34 +244,25 @@ impl Upstream {
         }
     }
 
+    /// Over a stream of a connection that others use, too.
     async fn send_shared(
         self: &Rc<Self>,
-        request: Request<Upload>,
+        mut request: Request<Upload>,
         upload: Option<&Rc<Progress>>,
         deadline: &Deadline,
-        mut forwarding: impl FnMut(),
-    ) -> Result<Answered, Failure> {
-        let mut request = request;
+        forwarding: &mut impl FnMut(),
+    ) -> Result<Sent, Failure> {
         for _ in 0..2 {
-            let (mut sender, streams) = match self.share().await? {
-                Shares::Stream(sender, streams) => (sender, streams),
-                // The upstream speaks HTTP/1.1 after all.
-                Shares::One(mut line) => {
-                    forwarding();
-                    super::exchange::to_http1(&mut request);
-                    let sent = self.wait(line.try_send_request(request), upload, deadline).await?;
-                    return match sent {
-                        Ok(response) => Ok(Answered { response, line: None }),
-                        Err(error) => Err(failure(error.error())),
-                    };
-                }
+            let Some(Shares { mut sender, streams }) = self.share().await? else {
+                return Ok(Sent::NotYet(request));
             };
             let stream = Stream::new(streams);
             forwarding();
             let sent = self.wait(sender.try_send_request(request), upload, deadline).await?;
             match sent {
                 Ok(response) => {
-                    return Ok(Answered { response, line: Some(Line::Stream(stream)) });
+                    let line = Some(Line::Stream(stream));
+                    return Ok(Sent::Answered(Answered { response, line }));
                 }
                 Err(mut error) => match error.take_message() {
                     Some(unsent) => request = unsent,
@@ -252,29 +273,41 @@ impl Upstream {
         Err(Failure(UpstreamError::Closed))
     }
 
-    /// A stream of a connection that others may be using.
-    async fn share(self: &Rc<Self>) -> Result<Shares, Failure> {
+    /// A stream of a connection that others may be using; `None` if the upstream turns out to
+    /// speak HTTP/1.1.
+    async fn share(self: &Rc<Self>) -> Result<Option<Shares>, Failure> {
         if let Some(found) = self.shared_now(STREAMS_MAX) {
-            return Ok(found);
+            return Ok(Some(found));
         }
         let _opening = self.opening.lock().await;
+        if !self.http2() {
+            return Ok(None);
+        }
         if let Some(found) = self.shared_now(STREAMS_MAX) {
-            return Ok(found);
+            return Ok(Some(found));
         }
         if self.shared.borrow().len() >= SHARED_MAX
             && let Some(found) = self.shared_now(usize::MAX)
         {
-            return Ok(found);
+            return Ok(Some(found));
         }
         match self.open().await? {
-            Fresh::One(line) => Ok(Shares::One(line)),
-            Fresh::Shared(sender) => {
-                let streams = Rc::new(Cell::new(0));
-                let shared = Shared { sender: sender.clone(), streams: streams.clone() };
-                self.shared.borrow_mut().push(shared);
-                Ok(Shares::Stream(sender, streams))
+            Fresh::Shared(sender) => Ok(Some(self.keep_shared(sender))),
+            Fresh::One(line) => {
+                self.http2.set(false);
+                self.put(Line::One(line));
+                Ok(None)
             }
         }
+    }
+
+    /// Puts a new connection with those that are shared.
+    fn keep_shared(&self, sender: http2::SendRequest<Upload>) -> Shares {
+        self.http2.set(true);
+        let streams = Rc::new(Cell::new(0));
+        let shared = Shared { sender: sender.clone(), streams: streams.clone() };
+        self.shared.borrow_mut().push(shared);
+        Shares { sender, streams }
     }
 
     fn shared_now(&self, streams_max: usize) -> Option<Shares> {
@@ -282,7 +315,7 @@ impl Upstream {
         shared.retain(|shared| !shared.sender.is_closed());
         let least = shared.iter().min_by_key(|shared| shared.streams.get())?;
         let free = least.streams.get() < streams_max;
-        free.then(|| Shares::Stream(least.sender.clone(), least.streams.clone()))
+        free.then(|| Shares { sender: least.sender.clone(), streams: least.streams.clone() })
     }
 
     /// Opens a connection, unless that has just failed several times.
@@ -290,7 +323,7 @@ impl Upstream {
         if self.ticks.now() < self.resting_until.get() {
             return Err(Failure(UpstreamError::BackingOff));
         }
-        let opened = self.opener.open(&self.lane).await;
+        let opened = self.opener.open(&self.lane, self.ticks.now()).await;
         let failures = self.figures.connected(opened.is_ok());
         if let Some(beyond) = failures.checked_sub(FAILURES_MAX) {
             let rest = (1 << beyond.min(16)).min(BACK_OFF_MAX);
@@ -332,9 +365,17 @@ impl Upstream {
     }
 }
 
-enum Shares {
-    One(http1::SendRequest<Upload>),
-    Stream(http2::SendRequest<Upload>, Rc<Cell<usize>>),
+/// A connection that others may be using, and how many do.
+struct Shares {
+    sender: http2::SendRequest<Upload>,
+    streams: Rc<Cell<usize>>,
+}
+
+/// What came of sending.
+enum Sent {
+    Answered(Answered),
+    /// Nothing of it went out: the upstream speaks another version.
+    NotYet(Request<Upload>),
 }
 
 /// Counts a stream until its answer is through.

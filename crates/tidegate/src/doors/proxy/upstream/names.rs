@@ -1,0 +1,136 @@
+//! The addresses that the upstream's name stands for, kept for a short while.
+//!
+//! Asking for them at every connection costs a round trip, and a thread for as long as it takes.
+//! Nothing is asked here: whoever wants the addresses brings a way to find them.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use tokio::sync::Mutex;
+
+use super::super::ticks::Tick;
+
+/// How long addresses are taken for granted, in ticks: ten seconds.
+const FRESH_FOR: Tick = 100;
+/// The most addresses that are kept, and tried.
+const ADDRESSES_MAX: usize = 16;
+
+#[derive(Default)]
+pub(super) struct Names {
+    known: RefCell<Rc<[SocketAddr]>>,
+    fresh_until: Cell<Tick>,
+    /// Held while somebody asks, so that not everybody does.
+    asking: Mutex<()>,
+}
+
+impl Names {
+    /// The addresses, the one that was last of use first. `find` is called if they are not fresh;
+    /// if it fails, those that were known go on being so.
+    pub(super) async fn addresses(
+        &self,
+        now: Tick,
+        find: impl AsyncFnOnce() -> io::Result<Vec<SocketAddr>>,
+    ) -> io::Result<Rc<[SocketAddr]>> {
+        if now < self.fresh_until.get() {
+            return Ok(self.known.borrow().clone());
+        }
+        let _asking = self.asking.lock().await;
+        if now < self.fresh_until.get() {
+            return Ok(self.known.borrow().clone());
+        }
+        let before = self.known.borrow().clone();
+        match find().await {
+            Ok(mut found) if !found.is_empty() => {
+                // Where a connection could be made, the next one is likely to be made, too.
+                if let Some(at) = before
+                    .first()
+                    .and_then(|of_use| found.iter().position(|address| address == of_use))
+                {
+                    found[..=at].rotate_right(1);
+                }
+                found.truncate(ADDRESSES_MAX);
+                *self.known.borrow_mut() = found.into();
+            }
+            Ok(_) if before.is_empty() => {
+                return Err(io::Error::new(io::ErrorKind::NotFound, "the host has no address"));
+            }
+            Err(error) if before.is_empty() => return Err(error),
+            _ => {}
+        }
+        self.fresh_until.set(now + FRESH_FOR);
+        Ok(self.known.borrow().clone())
+    }
+
+    /// A connection could be made to `address`: it comes first from now on.
+    pub(super) fn of_use(&self, address: SocketAddr) {
+        let mut known = self.known.borrow_mut();
+        if known.first() == Some(&address) {
+            return;
+        }
+        let mut moved = known.to_vec();
+        if let Some(at) = moved.iter().position(|other| *other == address) {
+            moved[..=at].rotate_right(1);
+            *known = moved.into();
+        }
+    }
+
+    /// No connection could be made to any of them: they are asked for anew.
+    pub(super) fn of_no_use(&self) {
+        self.fresh_until.set(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(number: u8) -> SocketAddr {
+        ([127, 0, 0, number], 80).into()
+    }
+
+    /// Asks at `now`, where a search would find `found`; what came of it, and whether there was
+    /// one.
+    async fn ask(names: &Names, now: Tick, found: &[u8]) -> (Vec<SocketAddr>, bool) {
+        let asked = Cell::new(false);
+        let find = async || {
+            asked.set(true);
+            match found {
+                [] => Err(io::ErrorKind::TimedOut.into()),
+                found => Ok(found.iter().copied().map(address).collect()),
+            }
+        };
+        let known = names.addresses(now, find).await.map_or(Vec::new(), |known| known.to_vec());
+        (known, asked.get())
+    }
+
+    fn addresses(numbers: &[u8]) -> Vec<SocketAddr> {
+        numbers.iter().copied().map(address).collect()
+    }
+
+    #[tokio::test]
+    async fn addresses_are_kept_for_a_while_and_longer_if_nobody_knows_better() {
+        let names = Names::default();
+        assert_eq!(ask(&names, 1000, &[]).await, (Vec::new(), true));
+        assert_eq!(ask(&names, 1000, &[1, 2]).await, (addresses(&[1, 2]), true));
+        assert_eq!(ask(&names, 999 + FRESH_FOR, &[3]).await, (addresses(&[1, 2]), false));
+        assert_eq!(ask(&names, 1000 + FRESH_FOR, &[]).await, (addresses(&[1, 2]), true));
+        assert_eq!(ask(&names, 1001 + FRESH_FOR, &[3]).await, (addresses(&[1, 2]), false));
+        names.of_no_use();
+        assert_eq!(ask(&names, 1001 + FRESH_FOR, &[3]).await, (addresses(&[3]), true));
+        let many: Vec<u8> = (1..=40).collect();
+        assert_eq!(ask(&names, 5000, &many).await.0.len(), ADDRESSES_MAX);
+    }
+
+    #[tokio::test]
+    async fn the_address_that_was_of_use_is_tried_first() {
+        let names = Names::default();
+        ask(&names, 1000, &[1, 2, 3]).await;
+        names.of_use(address(3));
+        assert_eq!(ask(&names, 1000, &[]).await.0, addresses(&[3, 1, 2]));
+        assert_eq!(ask(&names, 5000, &[1, 2, 3, 4]).await.0, addresses(&[3, 1, 2, 4]));
+        names.of_use(address(9));
+        assert_eq!(ask(&names, 9000, &[1, 2]).await.0, addresses(&[1, 2]));
+    }
+}

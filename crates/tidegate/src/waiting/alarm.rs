@@ -1,0 +1,106 @@
+//! Where the driver sleeps: for a span, until it is called, or until somebody sets the wall clock.
+//!
+//! It sleeps in the kernel: the runtime's timers tick in milliseconds, which all who wait would
+//! lose at the start of each window, and they do not hear of a clock that is set. No clock is read
+//! here.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::task::{Wake, Waker};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
+use tidegate_core::Nanos;
+use tidegate_core::time::SECOND;
+
+/// The longest sleep while somebody waits for a time. Should the kernel not tell of a clock that
+/// was set, or of the end of a suspension, it is noticed then.
+const SLEEP_MAX: Nanos = SECOND;
+/// A moment of the wall clock that does not come, in seconds since 1970.
+const NEVER_S: i64 = 1 << 40;
+
+pub(super) struct Alarm {
+    bell: Arc<Bell>,
+    /// A timer whose only use is that it is cancelled when the wall clock is set.
+    wall: OwnedFd,
+}
+
+/// Wakes the sleeper.
+struct Bell(OwnedFd);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        // Fails only if it has been rung 2^64 times and not been heard.
+        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+    }
+}
+
+impl Alarm {
+    pub(super) fn new() -> io::Result<Self> {
+        let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+        let wall = timerfd_create(TimerfdClockId::Realtime, flags)?;
+        let alarm = Self { bell: Arc::new(Bell(bell)), wall };
+        alarm.watch_wall()?;
+        Ok(alarm)
+    }
+
+    /// What ends a sleep, or keeps the next one from beginning.
+    pub(super) fn waker(&self) -> Waker {
+        self.bell.clone().into()
+    }
+
+    /// Sleeps until it is woken, for `span` at most. `true` if the wall clock was set.
+    pub(super) fn sleep(&self, span: Option<Nanos>) -> io::Result<bool> {
+        let span = span.map(|span| {
+            let span = span.min(SLEEP_MAX);
+            Timespec {
+                tv_sec: (span / SECOND).cast_signed(),
+                tv_nsec: (span % SECOND).cast_signed(),
+            }
+        });
+        let mut rings = [&self.bell.0, &self.wall].map(|ring| PollFd::new(ring, PollFlags::IN));
+        match poll(&mut rings, span.as_ref()) {
+            Ok(0) | Err(Errno::INTR) => return Ok(false),
+            polled => polled?,
+        };
+        let _ = rustix::io::read(&self.bell.0, &mut [0; 8]);
+        let was_set = rustix::io::read(&self.wall, &mut [0; 8]) == Err(Errno::CANCELED);
+        if was_set {
+            self.watch_wall()?;
+        }
+        Ok(was_set)
+    }
+
+    fn watch_wall(&self) -> io::Result<()> {
+        let flags = TimerfdTimerFlags::ABSTIME | TimerfdTimerFlags::CANCEL_ON_SET;
+        let at = |tv_sec| Timespec { tv_sec, tv_nsec: 0 };
+        let never = Itimerspec { it_interval: at(0), it_value: at(NEVER_S) };
+        timerfd_settime(&self.wall, flags, &never)?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sleep_ends_with_its_span_or_with_a_ring_and_a_ring_is_not_lost() {
+        let alarm = Alarm::new().unwrap();
+        assert!(!alarm.sleep(Some(1)).unwrap());
+        alarm.waker().wake();
+        alarm.waker().wake();
+        // Without an end of its own.
+        assert!(!alarm.sleep(None).unwrap());
+        let waker = alarm.waker();
+        std::thread::scope(|scope| {
+            scope.spawn(|| waker.wake_by_ref());
+            assert!(!alarm.sleep(None).unwrap());
+        });
+    }
+}

@@ -1,0 +1,172 @@
+//! A proxy inside of the test's own process: its real loops and sockets, on a clock that is moved
+//! by hand. So a test can stand at the start of a minute.
+
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::thread;
+
+use serde_json::Value;
+use tidegate::clock::Clock;
+use tidegate::config::Config;
+use tidegate::doors::{Admin, Gate, Serving, Shutdown, proxy, throttr};
+use tidegate::limiter::{Desk, Limiter};
+use tidegate::metrics::{Door, Metrics};
+use tidegate::proxies::Proxies;
+use tidegate::records::Records;
+use tidegate::rulebook::Rulebook;
+use tidegate::uses::Uses;
+use tidegate::waiting::{Ask, Bounds, Crowd, NotPassed, Waiting};
+use tidegate_core::time::DAY;
+use tidegate_core::{Nanos, Now};
+use tokio::runtime::{Builder, Runtime};
+
+use super::{Client, eventually};
+
+/// The first moment of a day.
+pub(super) const START: Now = Now { mono: 500 * DAY, unix: 20_000 * DAY };
+
+/// How long it takes until a step of the wall clock has been noticed.
+pub(super) const NOTICED: Nanos = 1;
+
+/// The proxy `api`, and all that stands behind it.
+pub(super) struct House {
+    pub(super) clock: Clock,
+    pub(super) gate: Gate,
+    address: SocketAddr,
+    upstream: SocketAddr,
+    desk: Desk,
+    crowd: Arc<Crowd>,
+    serving: Option<Serving>,
+    runtime: Runtime,
+}
+
+fn config(upstream: SocketAddr, settings: &str) -> Config {
+    // Nobody is cut off, however far the clock is moved.
+    let patient = ["head", "idle", "stall", "response", "idle_upstream"]
+        .map(|what| format!("{what}_timeout = '300 days'\n"))
+        .concat();
+    let text = format!(
+        "[[rule]]\nname = 'probe'\nmatch = 'probe'\nlimit = '1 per 366 days'\n\
+         [[proxy]]\nname = 'api'\nlisten = '127.0.0.1:0'\nupstream = 'http://{upstream}'\n\
+         {patient}{settings}\n"
+    );
+    Config::parse("house", &text).unwrap_or_else(|wrong| panic!("{wrong}"))
+}
+
+impl House {
+    /// Opens a proxy with these settings at `start`.
+    pub(super) fn at(clock: Clock, upstream: SocketAddr, settings: &str) -> Self {
+        let Config { file, rules, .. } = config(upstream, settings);
+        let metrics = Arc::new(Metrics::new());
+        let limiter = Limiter::new(clock.clone(), metrics.clone(), rules, file.memory.settings());
+        let waiting = Waiting::before(&limiter);
+        let desk = limiter.desk(Door::Http);
+        let gate = Gate {
+            uses: Arc::new(Uses::new(limiter.desk(Door::Http))),
+            rulebook: Rulebook::new(limiter.clone()),
+            records: Records::beside(&limiter, 1),
+            throttr: throttr::Hall::new(clock.clone()),
+            proxies: Proxies::new(),
+            clock: clock.clone(),
+            admin: Admin::new(),
+            allow: Arc::default(),
+            shutdown: Shutdown::new(),
+            limiter,
+            waiting,
+            metrics,
+        };
+        let runtime = Builder::new_current_thread().build().expect("a runtime");
+        let (waiting, shutdown) = (gate.waiting.clone(), gate.shutdown.clone());
+        thread::spawn(move || waiting.keep_waking(&shutdown));
+        let bound = proxy::bind(&file.proxy[0]).expect("a free port");
+        let address = bound.addresses()[0];
+        let serving = Some(bound.serve(gate.clone()));
+        let crowd = Crowd::new(&gate.metrics, Door::Http, Bounds::default());
+        let house = Self { clock, gate, address, upstream, desk, crowd, serving, runtime };
+        let ask = Ask { key: b"probe", cost: 1, max_wait: None, can_end: false };
+        let first = house.gate.waiting.try_pass(&house.desk, &ask, house.clock.now());
+        assert!(first.is_ok_and(|pass| pass.is_some()), "from now on a probe has to wait");
+        house
+    }
+
+    pub(super) fn client(&self) -> Client {
+        Client::new(self.address)
+    }
+
+    /// Sends a request that nobody reads the answer of yet.
+    pub(super) fn ask(&self, target: &str) -> Client {
+        let mut client = self.client();
+        client.send(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes());
+        client
+    }
+
+    /// Puts other settings of the limit in force.
+    pub(super) fn set_limit(&self, settings: &str) {
+        self.gate.limiter.install(config(self.upstream, settings).rules);
+    }
+
+    /// Moves the clock, and returns once everybody has been woken whose time has come.
+    pub(super) fn advance(&self, span: Nanos) {
+        let ask = Ask { key: b"probe", cost: 1, max_wait: Some(span), can_end: false };
+        let mut probe = pin!(self.gate.waiting.pass(&self.desk, &self.crowd, ask));
+        self.runtime.block_on(async {
+            let at_once = std::future::poll_fn(|cx| probe.as_mut().poll(cx).map(Some));
+            tokio::select! {
+                biased;
+                passed = at_once => panic!("the probe must wait: {passed:?}"),
+                () = std::future::ready(()) => {}
+            }
+            self.clock.advance(span);
+            // Its time is over now, and that is noticed together with everybody else's.
+            let passed = probe.as_mut().await;
+            assert!(matches!(passed, Err(NotPassed::TooLate(_))), "{passed:?}");
+        });
+    }
+
+    /// Steps the wall clock, and returns once that has been noticed.
+    pub(super) fn set_wall(&self, unix: Nanos) {
+        self.clock.set_unix(unix);
+        self.advance(NOTICED);
+    }
+
+    /// Returns once so many requests wait.
+    #[track_caller]
+    pub(super) fn until_waiting(&self, count: usize) {
+        eventually(|| self.gate.waiting.len() == count);
+    }
+
+    /// How many requests were let go.
+    pub(super) fn allowed(&self) -> usize {
+        let page = self.gate.metrics.encode(self.gate.limiter.size(), self.gate.records.size());
+        let ours = "tidegate_decisions_total{door=\"proxy\",rule=\"proxy:api\",verdict=";
+        let count = |verdict: &str| -> usize {
+            let mut lines = page.lines().filter_map(|line| line.strip_prefix(ours));
+            let found = lines.find_map(|line| line.strip_prefix(&format!("\"{verdict}\"}} ")));
+            found.map_or(0, |count| count.parse().expect("a number"))
+        };
+        // At once, or later.
+        count("allow") + count("delay")
+    }
+
+    /// What the proxy says of itself.
+    pub(super) fn summary(&self) -> Value {
+        let summaries = self.gate.proxies.summaries();
+        serde_json::to_value(&summaries[0]).expect("JSON")
+    }
+
+    /// Closes the door, and returns once everybody is out.
+    pub(super) fn close(&mut self) {
+        self.gate.shutdown.set();
+        if let Some(serving) = self.serving.take() {
+            self.runtime.block_on(serving.join());
+        }
+    }
+}
+
+impl Drop for House {
+    fn drop(&mut self) {
+        // A test that fails has clients that nobody waits for.
+        self.gate.shutdown.set();
+    }
+}
