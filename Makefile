@@ -45,10 +45,11 @@ setup: ## Check the toolchain and install what is missing
 			echo "cargo fmt or cargo clippy is missing; install both beside cargo" >&2; exit 1; }; \
 		rustup component add rustfmt clippy; }
 
-# What the tests run beside our own: the JARL document's client is written in Python, haproxy and
-# nginx stand before and behind proxies, curl and h2load are clients. Packages of servers may start
-# services, which no test uses. `make soak` wants them, too.
-TEST_PROGRAMS := python3:python3 haproxy:haproxy nginx:nginx curl:curl h2load:nghttp2-client
+# What the tests run beside our own: the JARL document's client is written in Python, haproxy,
+# nginx and Caddy stand before and behind our own, curl and h2load are clients. Packages of servers
+# may start services, which no test uses. `make soak` wants them, too.
+TEST_PROGRAMS := python3:python3 haproxy:haproxy nginx:nginx caddy:caddy curl:curl \
+	h2load:nghttp2-client
 
 setup-test: setup
 	@missing=; for pair in $(TEST_PROGRAMS); do \
