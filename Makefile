@@ -73,6 +73,9 @@ setup-bench: setup
 	@for peer in redis-server nginx; do \
 		command -v $$peer >/dev/null || { $(call apt_install,$$peer); }; \
 	done
+	@# The master's load and peers are C programs that `tidegate bench` compiles.
+	@echo '#include <zmq.h>' | cc -fsyntax-only -x c - 2>/dev/null || { \
+		$(call apt_install,libzmq3-dev); }
 
 bench: build setup-bench ## Measure the limiter and the doors beside their peers
 	$(CARGO) bench --locked -p tidegate --bench '*'
@@ -94,6 +97,8 @@ bench: build setup-bench ## Measure the limiter and the doors beside their peers
 	$(TIDEGATE) bench jarl --peer plain --exact
 	$(TIDEGATE) bench proxy --peer nginx --peer unlimited
 	$(TIDEGATE) bench proxy --waiting 1000
+	$(TIDEGATE) bench smockron --peer sub
+	$(TIDEGATE) bench smockron --latency 2000
 
 setup-fuzz: setup
 	@# libFuzzer is C++.
