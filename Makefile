@@ -45,11 +45,11 @@ setup: ## Check the toolchain and install what is missing
 			echo "cargo fmt or cargo clippy is missing; install both beside cargo" >&2; exit 1; }; \
 		rustup component add rustfmt clippy; }
 
-# What the tests run beside our own: the JARL document's client is written in Python, haproxy and
-# nginx stand before and behind proxies, curl and h2load are clients. Packages of servers may start
-# services, which no test uses. `make soak` wants them, too.
-TEST_PROGRAMS := python3:python3 haproxy:haproxy nginx:nginx curl:curl h2load:nghttp2-client \
-	node:nodejs npm:npm
+# What the tests run beside our own: the JARL document's client is written in Python, haproxy,
+# nginx and Caddy stand before and behind our own, curl and h2load are clients. Packages of servers
+# may start services, which no test uses. `make soak` wants them, too.
+TEST_PROGRAMS := python3:python3 haproxy:haproxy nginx:nginx caddy:caddy curl:curl \
+	h2load:nghttp2-client node:nodejs npm:npm
 
 # Smockron's gatekeepers are programs of libzmq, in Python and in JavaScript. They live beside what
 # is built, each in a folder of its own.
@@ -90,6 +90,9 @@ setup-bench: setup
 	@for peer in redis-server nginx; do \
 		command -v $$peer >/dev/null || { $(call apt_install,$$peer); }; \
 	done
+	@# The master's load and peers are C programs that `tidegate bench` compiles.
+	@echo '#include <zmq.h>' | cc -fsyntax-only -x c - 2>/dev/null || { \
+		$(call apt_install,libzmq3-dev); }
 
 bench: build setup-bench ## Measure the limiter and the doors beside their peers
 	$(CARGO) bench --locked -p tidegate --bench '*'
@@ -111,6 +114,8 @@ bench: build setup-bench ## Measure the limiter and the doors beside their peers
 	$(TIDEGATE) bench jarl --peer plain --exact
 	$(TIDEGATE) bench proxy --peer nginx --peer unlimited
 	$(TIDEGATE) bench proxy --waiting 1000
+	$(TIDEGATE) bench smockron --peer sub
+	$(TIDEGATE) bench smockron --latency 2000
 
 setup-fuzz: setup
 	@# libFuzzer is C++.

@@ -7,12 +7,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 
+use crate::doors::http::Authorize;
+
 /// The state of the process as `/readyz` and the admin side see it. Shared by all doors.
 #[derive(Debug, Default)]
 pub struct Admin {
     ready: AtomicBool,
     reload_error: ArcSwapOption<String>,
     host_names: ArcSwap<Vec<String>>,
+    authorize: ArcSwap<Vec<Authorize>>,
 }
 
 impl Admin {
@@ -53,5 +56,16 @@ impl Admin {
     /// Replaces the names that a `Host` header may carry.
     pub fn set_host_names(&self, names: Vec<String>) {
         self.host_names.store(Arc::new(names));
+    }
+
+    /// What other servers may ask about their requests.
+    #[must_use]
+    pub fn authorize(&self) -> Arc<Vec<Authorize>> {
+        self.authorize.load_full()
+    }
+
+    /// Replaces what other servers may ask.
+    pub fn set_authorize(&self, tables: Vec<Authorize>) {
+        self.authorize.store(Arc::new(tables));
     }
 }

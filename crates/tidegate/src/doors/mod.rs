@@ -6,11 +6,14 @@
 //! To add one: a folder here, a codec in `tidegate-wire`, a variant in [`DoorConfig`] and in
 //! [`Bound`], and a field in [`config::File`](crate::config::File).
 
+pub(crate) mod forwarded;
 pub mod http;
 pub mod jarl;
 pub mod proxy;
+pub(crate) mod ratelimit;
 pub mod smockron;
 pub(crate) mod tcp;
+pub(crate) mod template;
 pub mod text;
 pub mod throttr;
 

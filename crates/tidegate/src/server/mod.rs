@@ -227,7 +227,7 @@ impl Server {
     async fn apply(&mut self, config: Config) -> Result<(), BindError> {
         let Config { file, written, .. } = config;
         let first = !self.admin.is_ready();
-        let names = file.http.as_ref().map(|http| http.host_names()).unwrap_or_default();
+        let http = file.http.clone().unwrap_or_default();
         let grace = self.settings.shutdown_grace.0;
         let (limiter, rulebook, records, admin, logs, upkeep) = (
             &self.limiter,
@@ -247,7 +247,8 @@ impl Server {
             if taken_back > 0 {
                 tracing::warn!(rules = taken_back, "changes made over the API are taken back");
             }
-            admin.set_host_names(names);
+            admin.set_host_names(http.host_names());
+            admin.set_authorize(http.authorize);
             upkeep.set_snapshot(file.snapshot.clone());
             if first {
                 // Before any door answers, so that no verdict is given without the past.

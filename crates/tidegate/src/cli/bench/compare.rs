@@ -27,6 +27,17 @@ pub(super) fn run<L: Drive>(
     rounds: u32,
     json: bool,
 ) -> Result<(), Failure> {
+    medians(ours, peers, unit, rounds, json).map(drop)
+}
+
+/// As [`run`], and returns the medians of the CPU nanoseconds, ours first.
+pub(super) fn medians<L: Drive>(
+    ours: &Contender<L>,
+    peers: &[Contender<L>],
+    unit: &str,
+    rounds: u32,
+    json: bool,
+) -> Result<Vec<f64>, Failure> {
     let all: Vec<_> = std::iter::once(ours).chain(peers).collect();
     let mut costs = vec![Vec::new(); all.len()];
     let mut pages = Vec::new();
@@ -68,7 +79,7 @@ pub(super) fn run<L: Drive>(
         format!("median server CPU per {unit}: {costs}; {ratios}\n")
     };
     print(page.as_bytes())?;
-    Ok(())
+    Ok(medians)
 }
 
 /// What one contender showed in a round.
@@ -91,7 +102,7 @@ fn named<'a>(values: impl Iterator<Item = (&'a str, f64)>) -> Map<String, Value>
     values.map(|(name, value)| (name.to_owned(), json!(value))).collect()
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
+pub(super) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
     match values.len() {

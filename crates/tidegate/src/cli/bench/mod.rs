@@ -2,7 +2,7 @@
 //!
 //! - [`load`], [`client`], [`echo`]: the text door's load, one client of it, and its peer
 //! - [`stream`]: load on doors that answer requests on a stream
-//! - [`throttr`], [`jarl`], [`proxy`]: the loads of those doors, and their peers
+//! - [`throttr`], [`jarl`], [`proxy`], [`smockron`]: the loads of those doors, and their peers
 //! - [`keys`]: which keys are asked for, and how unevenly
 //! - [`subject`]: the server under load, started here or already running, and its CPU time
 //! - [`tally`]: what came of a load
@@ -19,6 +19,7 @@ mod keys;
 mod load;
 mod proxy;
 mod report;
+mod smockron;
 mod stream;
 mod subject;
 mod tally;
@@ -60,6 +61,8 @@ enum What {
     Jarl(Box<jarl::Args>),
     /// The proxy (HTTP), between the load and an nginx that is started for the run.
     Proxy(Box<proxy::Args>),
+    /// The Smockron master (ZeroMQ), with libzmq programs that are compiled for the run.
+    Smockron(Box<smockron::Args>),
     /// The peer of the comparison: sends every datagram back as it came.
     #[command(hide = true)]
     Echo(Echo),
@@ -187,6 +190,7 @@ pub(super) fn run(args: &Args) -> Result<Code, Failure> {
         What::PlainTcp(peer) => serve_plain(peer, Close::Careful)?,
         What::AbruptTcp(peer) => serve_plain(peer, Close::Abrupt)?,
         What::Proxy(args) => proxy::run(args)?,
+        What::Smockron(args) => smockron::run(args)?,
     }
     Ok(OK)
 }

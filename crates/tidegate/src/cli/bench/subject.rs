@@ -17,7 +17,8 @@ const PEER_RETRY: Duration = Duration::from_millis(20);
 
 /// A server under load. One that was started here ends with it.
 pub(super) struct Subject {
-    address: SocketAddr,
+    /// In the order in which they were told; the last is the one under load.
+    addresses: Vec<SocketAddr>,
     pid: Option<u32>,
     child: Option<Child>,
     /// What lies on disk for it.
@@ -25,10 +26,10 @@ pub(super) struct Subject {
 }
 
 /// A folder for the files of one server, removed with it.
-struct Folder(PathBuf);
+pub(super) struct Folder(PathBuf);
 
 impl Folder {
-    fn new() -> Result<Self> {
+    pub(super) fn new() -> Result<Self> {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let (process, number) = (std::process::id(), MADE.fetch_add(1, Relaxed));
         let path = std::env::temp_dir().join(format!("tidegate-bench-{process}-{number}"));
@@ -36,8 +37,13 @@ impl Folder {
         Ok(Self(path))
     }
 
-    fn write(&self, name: &str, text: &str) -> Result<PathBuf> {
-        let path = self.0.join(name);
+    /// Where a file of this name is, or would be.
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    pub(super) fn write(&self, name: &str, text: &str) -> Result<PathBuf> {
+        let path = self.path(name);
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
         Ok(path)
     }
@@ -52,7 +58,7 @@ impl Drop for Folder {
 impl Subject {
     /// A server that somebody else started.
     pub(super) fn running(address: SocketAddr, pid: Option<u32>) -> Self {
-        Self { address, pid, child: None, folder: None }
+        Self { addresses: vec![address], pid, child: None, folder: None }
     }
 
     /// Starts our server with this configuration. It opens the door under load last.
@@ -104,7 +110,8 @@ impl Subject {
             child => child.with_context(|| format!("cannot start {name}"))?,
         };
         let pid = Some(child.id());
-        let mut subject = Self { address, pid, child: Some(child), folder: None };
+        let addresses = vec![address];
+        let mut subject = Self { addresses, pid, child: Some(child), folder: None };
         for _ in 0..PEER_TRIES {
             if TcpStream::connect(address).is_ok() {
                 return Ok(subject);
@@ -118,34 +125,41 @@ impl Subject {
     }
 
     /// Starts a server that tells its address as all our servers do.
-    fn start(mut command: Command) -> Result<Self> {
+    pub(super) fn start(mut command: Command) -> Result<Self> {
         command.env("RUST_LOG", "warn").stdin(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().context("cannot start the server")?;
         let pipe = child.stderr.take().context("the server's standard error is lost")?;
         let mut said = String::new();
         let mut lines = BufReader::new(pipe).lines().map_while(Result::ok);
-        let mut address = None;
+        let mut addresses = Vec::new();
         for line in lines.by_ref() {
             if line == "ready" {
                 break;
             }
-            address = line.split_once(" addr=").and_then(|(_, a)| a.parse().ok()).or(address);
+            let told = line.split_once(" addr=");
+            addresses.extend(told.and_then(|(_, address)| address.parse::<SocketAddr>().ok()));
             said.push_str(&line);
             said.push('\n');
         }
-        let Some(address) = address else {
+        if addresses.is_empty() {
             let _ = child.kill();
             let _ = child.wait();
             bail!("the server did not start:\n{said}");
-        };
+        }
         // What it says later must not fill the pipe.
         thread::spawn(move || lines.for_each(drop));
-        Ok(Self { address, pid: Some(child.id()), child: Some(child), folder: None })
+        Ok(Self { addresses, pid: Some(child.id()), child: Some(child), folder: None })
     }
 
     /// Where it listens.
     pub(super) fn address(&self) -> SocketAddr {
-        self.address
+        // Nobody is started or named without an address.
+        self.addresses[self.addresses.len() - 1]
+    }
+
+    /// Everywhere it listens, in the order in which it told.
+    pub(super) fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
     }
 
     /// Bytes of memory that it has in use.

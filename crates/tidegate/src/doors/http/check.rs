@@ -40,6 +40,13 @@ pub(super) struct Check {
     pub(super) hold: Option<Nanos>,
 }
 
+impl Check {
+    /// A use of one key.
+    pub(super) fn one(key: Vec<u8>) -> Self {
+        Self { keys: vec![key], cost: 1, peek: false, hold: None }
+    }
+}
+
 impl TryFrom<CheckJson> for Check {
     type Error = Problem;
 

@@ -6,10 +6,13 @@
 //! - `body`: reads a JSON body within bounds
 //! - `local`: which requests come from this machine
 //! - `check`, `wait`, `keys`, `records`, `rules`, `health`: the handlers
+//! - `authorize`, `asking`: what other servers ask before they answer, and their tables
 //! - `json`, `problem`: the shapes of answers
 //!
 //! It knows neither the store nor other doors, and judges nothing itself.
 
+mod asking;
+mod authorize;
 mod body;
 mod check;
 mod connections;
@@ -32,6 +35,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use self::asking::{Authorize, RefuseStatus};
 pub use self::host::HostName;
 use super::{Gate, Serving};
 use crate::config::listen::{Allow, Listen};
@@ -48,12 +52,16 @@ pub struct Config {
     /// Names that the Host header may carry beside the listener's address and loopback.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub names: Vec<HostName>,
+    /// What other servers may ask about their requests, at `/v1/authorize/<name>`.
+    #[serde(deserialize_with = "asking::tables", skip_serializing_if = "Vec::is_empty")]
+    pub authorize: Vec<Authorize>,
 }
 
 impl Default for Config {
     fn default() -> Self {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 8080));
-        Self { listen: address.into(), allow: Allow::default(), names: Vec::new() }
+        let (names, authorize) = (Vec::new(), Vec::new());
+        Self { listen: address.into(), allow: Allow::default(), names, authorize }
     }
 }
 

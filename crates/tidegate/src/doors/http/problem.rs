@@ -52,6 +52,16 @@ impl Problem {
         Self { errors, ..Self::bad_request("field", detail) }
     }
 
+    /// The same, told by another status.
+    pub(super) fn told_as(self, status: StatusCode) -> Self {
+        Self { status, ..self }
+    }
+
+    /// Whether the client is to blame.
+    pub(super) fn is_clients_fault(&self) -> bool {
+        self.status.is_client_error()
+    }
+
     pub(super) fn with(mut self, name: HeaderName, value: &'static str) -> Self {
         self.header = Some((name, value));
         self

@@ -9,12 +9,12 @@ use axum::http::header::X_CONTENT_TYPE_OPTIONS;
 use axum::http::{HeaderValue, Request, StatusCode};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, get, post};
+use axum::routing::{any, delete, get, post};
 use tokio::sync::Semaphore;
 
 use super::host::{self, Local};
 use super::problem::{Counted, Problem};
-use super::{check, health, keys, local, records, rules, wait};
+use super::{authorize, check, health, keys, local, records, rules, wait};
 use crate::doors::Gate;
 use crate::limiter::Desk;
 use crate::metrics::Door;
@@ -55,6 +55,8 @@ pub(super) fn router(context: Arc<Context>) -> Router {
         .route("/metrics", get(health::metrics))
         .route("/v1/check", post(check::check))
         .route("/v1/wait", post(wait::wait))
+        // Envoy keeps the method that it was asked with, and adds the path to ours.
+        .route("/v1/authorize/{*name}", any(authorize::authorize))
         // The empty key is a key; a slash in a key need not be encoded.
         .route("/v1/keys/", key.clone())
         .route("/v1/keys/{*key}", key)

@@ -62,7 +62,7 @@ pub(super) async fn wait(
 }
 
 /// Waits until the use is taken, or the door closes.
-async fn pass(
+pub(super) async fn pass(
     context: &Context,
     check: &Check,
     max_wait: Option<Nanos>,
@@ -99,7 +99,7 @@ fn hold(context: &Context, check: &Check, pass: &Pass) -> Result<Option<UseId>, 
 }
 
 /// What a check that was allowed would have answered, once the use is taken.
-fn taken(desk: &Desk, check: &Check) -> Answer {
+pub(super) fn taken(desk: &Desk, check: &Check) -> Answer {
     let keys: Vec<&[u8]> = check.keys.iter().map(Vec::as_slice).collect();
     let peek = desk.decide_held(&keys, Op::Peek(check.cost), desk.now());
     // New rules may have made a second such use unfit; this one was not.

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use tidegate_core::{Nanos, Now, Op};
 
-use super::problem::{Problem, Standing};
+use super::problem::Problem;
+use crate::doors::ratelimit::Standing;
 use crate::limiter::{Desk, TakenFrom, Unfit};
 use crate::waiting::{Ask, Crowd, NotPassed, Pass, Passing, Waiting};
 

@@ -13,12 +13,12 @@ use tidegate_core::rules::Pattern;
 use toml::Spanned;
 
 use super::target::Target;
-use super::template::Template;
 use crate::config::draft::{Draft, Place};
 use crate::config::limits::{self, AlgorithmWord};
 use crate::config::listen::{Allow, Listen};
 use crate::config::rule::{NAME_BYTES_MAX, RuleTable, Texts, TextsSchema};
 use crate::config::units::{Size, Span};
+use crate::doors::template::Template;
 
 /// What the name of a proxy's own rule begins with.
 const RULE_PREFIX: &str = "proxy:";

@@ -22,13 +22,13 @@ use super::admission::Admission;
 use super::config::OnLimit;
 use super::connection::converse;
 use super::streams::{Patience, dress};
-use super::template::{Scratch, Template};
 use super::ticks::{TICK_SPAN, Ticks, ticks_in};
 use super::upstream::Upstream;
 use super::{Door as ProxyDoor, Loop};
 use crate::clock::Clock;
 use crate::config::listen::Allow;
 use crate::doors::Shutdown;
+use crate::doors::template::{Scratch, Template};
 use crate::metrics::{Door, Metrics};
 use crate::proxies::Lane;
 

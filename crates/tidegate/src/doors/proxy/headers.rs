@@ -12,10 +12,10 @@ use hyper::header::{
 };
 
 use crate::config::listen::Allow;
+use crate::doors::forwarded::{self, X_FORWARDED_FOR};
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
-const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 /// HTTP/2's answer to `Upgrade: h2c`; without the upgrade it means nothing.
@@ -33,9 +33,6 @@ static ONE_HOP: [HeaderName; 9] = [
     PROXY_CONNECTION,
     HTTP2_SETTINGS,
 ];
-
-/// The most hops of a client's own `X-Forwarded-For` that are looked at.
-const HOPS_MAX: usize = 64;
 
 /// Whether a list field holds `token`, whatever the case.
 fn has_token(value: &HeaderValue, token: &str) -> bool {
@@ -176,22 +173,7 @@ impl Introduction {
 
     /// The client: the peer, or whom a trusted one speaks for.
     pub(super) fn client(&self, headers: &HeaderMap, trusted: &Allow) -> IpAddr {
-        if !self.trusted || trusted.is_open() {
-            return self.peer;
-        }
-        let mut client = self.peer;
-        // From the right: what stands left of an address that is not trusted, anybody may have
-        // written.
-        let lists = headers.get_all(X_FORWARDED_FOR).iter().rev();
-        let hops = lists.flat_map(|list| list.as_bytes().rsplit(|byte| *byte == b','));
-        for hop in hops.take(HOPS_MAX) {
-            let Some(address) = address(hop) else { break };
-            client = address;
-            if !trusted.permits(address) {
-                break;
-            }
-        }
-        client
+        if self.trusted { forwarded::client(self.peer, headers, trusted) } else { self.peer }
     }
 
     /// Writes on whose behalf the request comes. What a stranger says about that is replaced; what
@@ -268,15 +250,6 @@ fn add(headers: &mut HeaderMap, name: HeaderName, last: &HeaderValue) {
     }
     line.extend_from_slice(last.as_bytes());
     headers.insert(name, HeaderValue::from_bytes(&line).unwrap_or_else(|_| last.clone()));
-}
-
-/// An address as people write it into `X-Forwarded-For`: with a port or brackets, too.
-fn address(hop: &[u8]) -> Option<IpAddr> {
-    let text = std::str::from_utf8(hop).ok()?.trim();
-    let bare = text.strip_prefix('[').and_then(|rest| rest.split_once(']')).map(|(bare, _)| bare);
-    let parsed = bare.unwrap_or(text).parse::<IpAddr>().ok();
-    let parsed = parsed.or_else(|| text.parse::<std::net::SocketAddr>().ok().map(|at| at.ip()));
-    parsed.map(|address| address.to_canonical())
 }
 
 #[cfg(test)]
@@ -362,29 +335,5 @@ mod tests {
                     x-forwarded-for: 1.1.1.1, 2.2.2.2, 192.0.2.9\nx-forwarded-host: outside\n\
                     x-forwarded-proto: http";
         assert_eq!(introduced(true, said), told);
-    }
-
-    #[test]
-    fn the_client_is_the_last_hop_that_is_not_trusted() {
-        let trusted: Allow = toml::from_str::<std::collections::BTreeMap<String, Allow>>(
-            "a = ['192.0.2.0/24', '10.0.0.0/8']",
-        )
-        .unwrap()
-        .remove("a")
-        .unwrap();
-        let check = |peer: [u8; 4], lines: &str, expected: &str| {
-            let introduction = Introduction::new(peer.into(), trusted.permits(peer.into()), false);
-            let client = introduction.client(&map(lines), &trusted);
-            assert_eq!(client, expected.parse::<IpAddr>().unwrap(), "{lines}");
-        };
-        check([203, 0, 113, 1], "x-forwarded-for: 1.1.1.1", "203.0.113.1");
-        check([192, 0, 2, 1], "", "192.0.2.1");
-        check([192, 0, 2, 1], "x-forwarded-for: 6.6.6.6, 1.1.1.1", "1.1.1.1");
-        check([192, 0, 2, 1], "x-forwarded-for: 6.6.6.6\nx-forwarded-for: 1.1.1.1", "1.1.1.1");
-        check([192, 0, 2, 1], "x-forwarded-for: 6.6.6.6, 1.1.1.1, 10.1.1.1", "1.1.1.1");
-        check([192, 0, 2, 1], "x-forwarded-for: 10.2.2.2, 10.1.1.1", "10.2.2.2");
-        check([192, 0, 2, 1], "x-forwarded-for: 6.6.6.6, nonsense", "192.0.2.1");
-        check([192, 0, 2, 1], "x-forwarded-for: 1.1.1.1:99", "1.1.1.1");
-        check([192, 0, 2, 1], "x-forwarded-for: [2001:db8::1]:99", "2001:db8::1");
     }
 }

@@ -1,7 +1,7 @@
 //! The proxy door: seed 001's program. Requests pass on to an upstream, at most as many as their
 //! limit lets start; the others wait.
 //!
-//! - [`config`], [`target`], [`template`]: the `[[proxy]]` tables, their upstreams and keys
+//! - [`config`], [`target`]: the `[[proxy]]` tables and their upstreams
 //! - [`floor`]: one loop, with [`ticks`], its coarse time; [`streams`]: sockets and their pulse
 //! - [`connection`], [`client`]: one client; [`tunnel`]: one that goes on as something else;
 //!   [`stalls`]: streams that it does not read
@@ -29,7 +29,6 @@ mod problem;
 mod stalls;
 mod streams;
 mod target;
-mod template;
 mod ticks;
 mod tls;
 mod tunnel;
@@ -47,7 +46,7 @@ use tokio::sync::Semaphore;
 use self::access::Access;
 pub use self::config::{AccessLog, Config, OnLimit, Tls};
 pub use self::target::Target;
-pub use self::template::Template;
+pub use super::template::Template;
 use super::{Gate, Serving, Shutdown, tcp};
 use crate::metrics;
 use crate::proxies::ProxyFigures;

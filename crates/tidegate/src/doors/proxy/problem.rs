@@ -2,21 +2,15 @@
 //! with what the client needs to come back at the right time.
 
 use hyper::body::Bytes;
-use hyper::header::{
-    ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER,
-};
+use hyper::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use hyper::{Response, StatusCode};
 use serde::Serialize;
-use sfv::{Integer, KeyRef, ListSerializer, StringRef};
 use tidegate_core::Nanos;
-use tidegate_core::limit::PERIOD_MAX;
 use tidegate_core::time::SECOND;
 
 use super::bodies::Reply;
+use crate::doors::ratelimit::Standing;
 use crate::limiter::Answer;
-
-const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
-const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
 /// Why a request is not handed on, or has no answer from its upstream.
 #[derive(Clone, Debug, PartialEq)]
@@ -151,9 +145,7 @@ impl Problem {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
         match self {
-            Problem::OverLimit(answer) => {
-                Standing::of(answer).write(headers);
-            }
+            Problem::OverLimit(answer) => Standing::of(answer).write(headers),
             // What follows in the stream cannot be told from a body.
             Problem::Malformed(_) | Problem::Left => {
                 headers.insert(CONNECTION, HeaderValue::from_static("close"));
@@ -170,78 +162,11 @@ impl Problem {
     }
 }
 
-/// How a resource stands with its limits, as headers of an answer.
-pub(super) struct Standing([(HeaderName, Option<HeaderValue>); 2]);
-
-impl Standing {
-    pub(super) fn of(answer: &Answer) -> Self {
-        let value = |line: Option<String>| line.and_then(|line| HeaderValue::try_from(line).ok());
-        Self([(RATELIMIT_POLICY, value(policy(answer))), (RATELIMIT, value(state(answer)))])
-    }
-
-    /// Adds them to what the upstream may say of limits of its own.
-    pub(super) fn write(self, headers: &mut HeaderMap) {
-        for (name, value) in self.0 {
-            if let Some(value) = value {
-                headers.append(name, value);
-            }
-        }
-    }
-}
-
 /// Whole seconds until it is worth coming back: at least one, and never too early.
 fn retry_after_s(answer: &Answer) -> u64 {
     let refusing = answer.limits.iter().filter(|limit| !limit.verdict.allowed);
     let delays = refusing.map(|limit| limit.verdict.delay).filter(|delay| *delay < Nanos::MAX);
     delays.max().unwrap_or(0).div_ceil(SECOND).max(1)
-}
-
-/// `"rule";q=100;w=60` for each limit.
-fn policy(answer: &Answer) -> Option<String> {
-    list(answer, |limit, item| {
-        let item = item.parameter(KeyRef::constant("q"), integer(limit.limit.amount));
-        if limit.limit.period > 0 {
-            let window = limit.limit.period.div_ceil(SECOND);
-            let _ = item.parameter(KeyRef::constant("w"), integer(window));
-        }
-    })
-}
-
-/// `"rule";r=0;t=30` for each limit.
-fn state(answer: &Answer) -> Option<String> {
-    list(answer, |limit, item| {
-        let item = item.parameter(KeyRef::constant("r"), integer(limit.verdict.remaining));
-        let wait = if limit.verdict.allowed { limit.verdict.reset } else { limit.verdict.delay };
-        // A use in flight ends when it ends.
-        if wait <= PERIOD_MAX {
-            let _ = item.parameter(KeyRef::constant("t"), integer(wait.div_ceil(SECOND)));
-        }
-    })
-}
-
-type Item<'a> = sfv::ParameterSerializer<&'a mut String>;
-
-fn list(
-    answer: &Answer,
-    mut write: impl FnMut(&crate::limiter::LimitAnswer, Item<'_>),
-) -> Option<String> {
-    let mut list = ListSerializer::new();
-    for (at, limit) in answer.limits.iter().enumerate() {
-        let twins = answer.limits.iter().filter(|other| other.rule == limit.rule).count();
-        let printable = |c: char| if (' '..='~').contains(&c) { c } else { '?' };
-        let mut name: String = limit.rule.chars().map(printable).collect();
-        if twins > 1 {
-            name.push_str(&format!("#{}", at + 1));
-        }
-        let Ok(name) = StringRef::from_str(&name) else { continue };
-        write(limit, list.bare_item(name));
-    }
-    list.finish()
-}
-
-fn integer(number: u64) -> Integer {
-    // Amounts end at 2^53, and the format's integers at 10^15.
-    Integer::try_from(number.min(999_999_999_999_999)).unwrap_or(Integer::MAX)
 }
 
 #[cfg(test)]
@@ -283,17 +208,7 @@ mod tests {
         assert_eq!(header("ratelimit-policy"), r#""proxy:?\"pi";q=100;w=60"#);
         assert_eq!(header("ratelimit"), r#""proxy:?\"pi";r=0;t=30"#);
         assert_eq!(header("content-type"), "application/problem+json");
-    }
-
-    #[test]
-    fn several_limits_have_names_of_their_own_and_uses_in_flight_no_window() {
-        let second = Limit { amount: 5, period: SECOND, algorithm: Algorithm::FixedWindow };
-        let flying =
-            Limit { amount: 9, period: 0, algorithm: Algorithm::InFlight { per_window: false } };
-        let fine = Verdict { allowed: true, remaining: 3, rate: 1.0, delay: 0, reset: SECOND };
-        let answer = answer(&[(second, fine), (flying, refused(Nanos::MAX))]);
-        assert_eq!(policy(&answer).unwrap(), r#""proxy:?\"pi#1";q=5;w=1, "proxy:?\"pi#2";q=9"#);
-        assert_eq!(state(&answer).unwrap(), r#""proxy:?\"pi#1";r=3;t=1, "proxy:?\"pi#2";r=0"#);
-        assert_eq!(retry_after_s(&answer), 1);
+        let lost = Problem::OverLimit(Box::new(answer(&[(minute, refused(Nanos::MAX))])));
+        assert_eq!(lost.retry_after_s(), Some(1), "nobody can tell");
     }
 }

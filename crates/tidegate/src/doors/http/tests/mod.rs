@@ -1,6 +1,7 @@
 //! The HTTP door without sockets: the router as a service, on a clock that stands still.
 
 mod api;
+mod authorize;
 mod bounds;
 mod connection;
 mod crowd;

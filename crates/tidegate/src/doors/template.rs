@@ -1,4 +1,5 @@
-//! Key templates: `path={path} client={client}`, read once and filled in for each request.
+//! Key templates: `path={path} client={client}`, read once and filled in for each request. Doors
+//! that meet requests of HTTP share them.
 //!
 //! A template has one part for each entry of the key, parted by spaces, and at most one placeholder
 //! in a part: so two different requests never share a key by accident. The path is decoded once
@@ -45,23 +46,35 @@ enum Placeholder {
 }
 
 /// What a template may ask about a request.
-pub(super) struct Asked<'a> {
-    pub(super) method: &'a Method,
-    pub(super) uri: &'a Uri,
-    pub(super) headers: &'a HeaderMap,
-    pub(super) client: IpAddr,
+pub(crate) struct Asked<'a> {
+    pub(crate) method: &'a Method,
+    pub(crate) uri: &'a Uri,
+    pub(crate) headers: &'a HeaderMap,
+    pub(crate) client: IpAddr,
 }
 
 /// Two buffers that a loop uses for every key.
 #[derive(Default)]
-pub(super) struct Scratch {
+pub(crate) struct Scratch {
     key: Vec<u8>,
     value: Vec<u8>,
 }
 
 impl Template {
-    /// Writes the key of a request of the proxy `name`.
-    pub(super) fn fill<'s>(
+    /// Whether keys tell clients apart by their address.
+    pub(crate) fn asks_for_client(&self) -> bool {
+        self.parts.iter().any(|part| part.place == Some(Placeholder::Client))
+    }
+
+    /// Whether keys tell apart what is asked for.
+    pub(crate) fn asks_for_path(&self) -> bool {
+        let path =
+            |place: &Placeholder| matches!(place, Placeholder::Path | Placeholder::Prefix(_));
+        self.parts.iter().any(|part| part.place.as_ref().is_some_and(path))
+    }
+
+    /// Writes the key of a request in the domain `name`.
+    pub(crate) fn fill<'s>(
         &self,
         name: &str,
         asked: &Asked<'_>,

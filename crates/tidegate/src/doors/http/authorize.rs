@@ -1,0 +1,208 @@
+//! `/v1/authorize/{name}`: another server asks whether a request of its client may go on.
+//!
+//! One answer for those who ask before they serve: nginx (`auth_request`), Traefik (`ForwardAuth`),
+//! Caddy (`forward_auth`) and Envoy (`ext_authz` over HTTP). 200 lets the request go, to Envoy
+//! nothing else does. What the client asked for stands behind the name in the path, where Envoy
+//! puts it, or in `X-Forwarded-Uri` and `X-Forwarded-Method`, as the others tell it.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use tidegate_core::Op;
+
+use super::asking::Authorize;
+use super::check::Check;
+use super::json::{respond, retry_after_s};
+use super::local::Peer;
+use super::problem::Problem;
+use super::router::Context;
+use super::wait;
+use crate::doors::forwarded::{self, X_FORWARDED_FOR};
+use crate::doors::ratelimit::{Standing, printable};
+use crate::doors::template::{Asked, Scratch};
+use crate::limiter::{Answer, Unfit};
+use crate::waiting::NotPassed;
+
+const X_FORWARDED_METHOD: HeaderName = HeaderName::from_static("x-forwarded-method");
+const X_FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
+/// Which rule refused, for the server's log.
+const REFUSED_BY: HeaderName = HeaderName::from_static("x-tidegate-refused-by");
+
+/// The body of a refusal, which most servers hand on to their client.
+#[derive(Serialize)]
+struct RefusalJson<'a> {
+    r#type: &'static str,
+    title: &'static str,
+    status: u16,
+    detail: &'static str,
+    reason: &'static str,
+    refused_by: Option<&'a str>,
+}
+
+/// What becomes of a request.
+enum Word {
+    Go(Answer),
+    OverLimit(Answer),
+    /// Too many wait already.
+    Crowded,
+}
+
+/// Answers whether the request may go on.
+pub(super) async fn authorize(
+    State(context): State<Arc<Context>>,
+    request: Request<Body>,
+) -> Result<Response, Problem> {
+    let tables = context.gate.admin.authorize();
+    let behind = request.uri().path().strip_prefix("/v1/authorize/").unwrap_or_default();
+    let end = behind.find('/').unwrap_or(behind.len());
+    let (name, rest) = behind.split_at(end);
+    let Some(table) = tables.iter().find(|table| table.name == name) else {
+        let detail = "no [[http.authorize]] table has this name";
+        return Err(Problem::new(StatusCode::NOT_FOUND, "authorize", detail));
+    };
+    let word = match key(table, rest, &request) {
+        Ok(key) => decide(&context, table, key).await,
+        Err(problem) => Err(problem),
+    };
+    let refused = table.refuse.status();
+    match word {
+        Ok(Word::Go(answer)) => Ok(go(&answer)),
+        Ok(Word::OverLimit(answer)) => Ok(over_limit(refused, &answer)),
+        Ok(Word::Crowded) => {
+            let detail = "too many requests wait already";
+            Ok(refusal(refused, "crowded", detail, None, 1))
+        }
+        // Whoever understands nothing but 403 hears of what its client did wrong by that, too.
+        Err(problem) if refused == StatusCode::FORBIDDEN && problem.is_clients_fault() => {
+            Err(problem.told_as(refused))
+        }
+        Err(problem) => Err(problem),
+    }
+}
+
+/// The key of what the client has asked the server for.
+fn key(table: &Authorize, rest: &str, request: &Request<Body>) -> Result<Vec<u8>, Problem> {
+    let headers = request.headers();
+    let (method, uri) = match rest {
+        "" => (told_method(headers)?, told_uri(headers)?),
+        path => (None, Some(read_uri(path.as_bytes())?)),
+    };
+    if uri.is_none() && table.key.asks_for_path() {
+        let detail = "nobody told the path of the request: send X-Forwarded-Uri, or the path \
+                      behind the name in this one";
+        return Err(Problem::bad_request("no_uri", detail));
+    }
+    let peer = request.extensions().get::<Peer>();
+    let peer = peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |Peer(address)| *address);
+    if table.key.asks_for_client()
+        && table.trusted_proxies.permits(peer)
+        && !headers.contains_key(X_FORWARDED_FOR)
+    {
+        // Counted as the server itself, all its clients would share one count.
+        let detail = "nobody told the client of the request: send X-Forwarded-For";
+        return Err(Problem::bad_request("no_client", detail));
+    }
+    let asked = Asked {
+        method: method.as_ref().unwrap_or(request.method()),
+        uri: &uri.unwrap_or_default(),
+        headers,
+        client: forwarded::client(peer, headers, &table.trusted_proxies),
+    };
+    let mut scratch = Scratch::default();
+    let key = table.key.fill(&table.name, &asked, &mut scratch);
+    key.map(<[u8]>::to_vec).map_err(|_| Unfit::KeyTooLong.into())
+}
+
+/// The one value of a header, if it is there.
+fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a [u8]>, Problem> {
+    let mut values = headers.get_all(name).iter();
+    let first = values.next().map(HeaderValue::as_bytes);
+    if values.next().is_some() {
+        // One of them is the client's own, and who can say which.
+        let detail = format!("{name} is there more than once");
+        return Err(Problem::bad_request("forwarded_twice", detail));
+    }
+    Ok(first)
+}
+
+fn told_method(headers: &HeaderMap) -> Result<Option<Method>, Problem> {
+    let Some(told) = only(headers, &X_FORWARDED_METHOD)? else { return Ok(None) };
+    let method = Method::from_bytes(told);
+    method.map(Some).map_err(|_| Problem::bad_request("method", "X-Forwarded-Method is no method"))
+}
+
+fn told_uri(headers: &HeaderMap) -> Result<Option<Uri>, Problem> {
+    only(headers, &X_FORWARDED_URI)?.map(read_uri).transpose()
+}
+
+/// A target as the client has sent it: a path, as a rule with a query behind it.
+fn read_uri(text: &[u8]) -> Result<Uri, Problem> {
+    let uri = Uri::try_from(text).ok().filter(|uri| uri.path().starts_with('/'));
+    uri.ok_or_else(|| Problem::bad_request("uri", "what the client asked for is no path"))
+}
+
+async fn decide(context: &Context, table: &Authorize, key: Vec<u8>) -> Result<Word, Problem> {
+    let Some(max_wait) = table.max_wait else {
+        let answer = context.desk.decide(&[&key], Op::Take(1), context.desk.now())?;
+        return Ok(if answer.allowed { Word::Go(answer) } else { Word::OverLimit(answer) });
+    };
+    let max_wait = u64::try_from(max_wait.0.as_nanos()).unwrap_or(u64::MAX);
+    let check = Check::one(key);
+    match wait::pass(context, &check, Some(max_wait)).await? {
+        Ok(_) => Ok(Word::Go(wait::taken(&context.desk, &check))),
+        Err(NotPassed::TooLate(answer)) => Ok(Word::OverLimit(*answer)),
+        Err(NotPassed::Crowded { .. }) => Ok(Word::Crowded),
+        Err(NotPassed::Unfit(unfit)) => Err(unfit.into()),
+    }
+}
+
+fn go(answer: &Answer) -> Response {
+    let mut response = StatusCode::OK.into_response();
+    let headers = response.headers_mut();
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Standing::of(answer).write(headers);
+    response
+}
+
+fn over_limit(status: StatusCode, answer: &Answer) -> Response {
+    let refused_by = answer.refused_by.as_deref();
+    let detail = "the limit of this resource is reached";
+    let mut response = refusal(status, "over_limit", detail, refused_by, retry_after_s(answer));
+    let headers = response.headers_mut();
+    Standing::of(answer).write(headers);
+    let rule = refused_by.map(printable);
+    if let Some(rule) = rule.and_then(|rule| HeaderValue::try_from(rule).ok()) {
+        headers.insert(REFUSED_BY, rule);
+    }
+    response
+}
+
+fn refusal(
+    status: StatusCode,
+    reason: &'static str,
+    detail: &'static str,
+    refused_by: Option<&str>,
+    retry_after_s: u64,
+) -> Response {
+    let mut response = respond(
+        status,
+        &RefusalJson {
+            r#type: "about:blank",
+            title: status.canonical_reason().unwrap_or("Error"),
+            status: status.as_u16(),
+            detail,
+            reason,
+            refused_by,
+        },
+    );
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+    headers.insert(RETRY_AFTER, HeaderValue::from(retry_after_s));
+    response
+}
