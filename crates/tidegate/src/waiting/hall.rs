@@ -223,6 +223,15 @@ impl Hall {
         self.room.lock().queues.len()
     }
 
+    /// Whether everything has been given back.
+    #[cfg(test)]
+    pub(crate) fn holds_nothing(&self) -> bool {
+        let zero = |bucket: &AtomicU32| bucket.load(Relaxed) == 0;
+        self.queued.load(Relaxed) == 0
+            && self.buckets.iter().all(zero)
+            && self.room.lock().queues.holds_nothing()
+    }
+
     fn tell(&self, ring: impl FnOnce(&mut Queues<Waker>, &mut Vec<Waker>)) {
         let mut told = Vec::new();
         ring(&mut self.room.lock().queues, &mut told);

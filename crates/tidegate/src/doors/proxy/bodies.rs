@@ -48,6 +48,17 @@ pub(super) enum Fault {
 }
 
 impl Progress {
+    /// Of a body of which nothing has come yet.
+    pub(super) fn new(now: Tick) -> Rc<Self> {
+        let (last, done, fault) = (Cell::new(now), Cell::new(false), Cell::new(None));
+        Rc::new(Self { last, done, fault })
+    }
+
+    /// The upstream has taken a part of it.
+    pub(super) fn moved(&self, now: Tick) {
+        self.last.set(now);
+    }
+
     /// When the upstream last took a part of it.
     pub(super) fn last(&self) -> Tick {
         self.last.get()
@@ -114,11 +125,7 @@ impl Upload {
         if early.frames.is_empty() && incoming.is_end_stream() {
             return (Self::none(), None);
         }
-        let progress = Rc::new(Progress {
-            last: Cell::new(ticks.now()),
-            done: Cell::new(false),
-            fault: Cell::new(None),
-        });
+        let progress = Progress::new(ticks.now());
         let rest = Rest {
             left: max.map(|max| max.saturating_sub(early.bytes)),
             early,
@@ -150,7 +157,7 @@ impl Rest {
             Poll::Ready(None) => self.progress.done.set(true),
             Poll::Ready(Some(Err(_))) => self.progress.fault.set(Some(Fault::Broken)),
             Poll::Ready(Some(Ok(frame))) => {
-                self.progress.last.set(self.ticks.now());
+                self.progress.moved(self.ticks.now());
                 let bytes = frame.data_ref().map_or(0, |data| data.len() as u64);
                 if let Some(left) = &mut self.left {
                     let Some(after) = left.checked_sub(bytes) else {

@@ -223,6 +223,7 @@ impl<'a> Story<'a> {
         }
         assert!(self.callers.iter().all(|caller| !caller.waits()), "everybody is served");
         assert_eq!((self.house.waiting.len(), self.house.crowd.len()), (0, 0));
+        assert!(self.house.waiting.hall.holds_nothing());
     }
 }
 

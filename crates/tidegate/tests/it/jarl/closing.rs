@@ -51,6 +51,20 @@ fn bytes_sent_after_the_answer_do_not_cost_it() {
 }
 
 #[test]
+fn a_client_that_does_not_leave_is_left() {
+    let program = plenty();
+    let mut stays = connect(program.address("jarl"));
+    wait_for_answer(&stays);
+    // A byte now and then is borne, but not for ever: once the door has closed, it is refused.
+    let mut sent = 0;
+    while stays.write_all(b"x").is_ok() {
+        sent += 1;
+        assert!(sent < 100_000, "it is still there");
+        assert_eq!(bad_input(&program, "too_much_input"), 0);
+    }
+}
+
+#[test]
 fn megabytes_are_drained_and_more_is_cut_off() {
     let program = plenty();
     let door = program.address("jarl");

@@ -45,7 +45,9 @@ fn config(upstream: SocketAddr, settings: &str) -> Config {
     // Nobody is cut off, however far the clock is moved.
     let patient = ["head", "idle", "stall", "response", "idle_upstream"]
         .map(|what| format!("{what}_timeout = '300 days'\n"))
-        .concat();
+        .into_iter()
+        .filter(|line| !settings.contains(&line[..line.len() - "'300 days'\n".len()]))
+        .collect::<String>();
     let text = format!(
         "[[rule]]\nname = 'probe'\nmatch = 'probe'\nlimit = '1 per 366 days'\n\
          [[proxy]]\nname = 'api'\nlisten = '127.0.0.1:0'\nupstream = 'http://{upstream}'\n\

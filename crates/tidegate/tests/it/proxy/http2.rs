@@ -83,6 +83,43 @@ async fn a_stream_that_is_not_read_is_reset_and_the_others_go_on() {
     assert_eq!(metric_of(&program, cut), 1.0);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_whose_upstream_takes_its_time_is_not_its_clients_fault() {
+    let (go, gone) = std::sync::mpsc::channel::<()>();
+    let gone = std::sync::Mutex::new(gone);
+    let long = ok(&"x".repeat(16 << 20));
+    let upstream = Upstream::new(move |mut stream| {
+        let Some(request) = super::Message::read(&mut stream) else { return };
+        let out = stream.get_mut();
+        if request.first == "GET /long HTTP/1.1" {
+            let _ = std::io::Write::write_all(out, long.as_bytes());
+            return;
+        }
+        let head = b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nfirst";
+        std::io::Write::write_all(out, head).expect("the proxy reads");
+        let _ = gone.lock().expect("no panic").recv();
+        let _ = std::io::Write::write_all(out, b" last");
+    });
+    let program = proxy(upstream.address, "limit = 'none'\nstall_timeout = '100ms'");
+    let mut sender = prior_knowledge(program.address("proxy")).await;
+    let mut ask = async |path: &str| {
+        let uri = format!("http://a{path}");
+        let request = Request::get(uri).body(Full::<Bytes>::default()).expect("a request");
+        sender.send_request(request).await.expect("an answer").into_body()
+    };
+    let mut slow = ask("/slow").await;
+    let first = slow.frame().await.expect("a part").expect("no error").into_data();
+    assert_eq!(first.expect("bytes"), "first");
+    // One that its client does not read is cut for that, and the slow one was longer at it.
+    let unread = ask("/long").await;
+    let cut = "tidegate_bad_input_total{door=\"proxy\",reason=\"reader_slow\"}";
+    tokio::task::block_in_place(|| super::eventually(|| metric(&program, cut) == 1.0));
+    go.send(()).expect("the upstream listens");
+    assert_eq!(slow.collect().await.expect("a whole body").to_bytes(), " last");
+    assert_eq!(metric_of(&program, cut), 1.0);
+    drop(unread);
+}
+
 fn metric_of(program: &crate::program::Program, series: &str) -> f64 {
     tokio::task::block_in_place(|| metric(program, series))
 }

@@ -9,6 +9,7 @@ mod plain;
 mod programs;
 mod stop;
 mod tls;
+mod upstreams;
 mod vectors;
 mod waiting;
 mod websocket;

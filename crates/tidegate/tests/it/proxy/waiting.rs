@@ -253,7 +253,10 @@ fn a_use_in_flight_ends_however_its_request_does() {
                 let _ = out.write_all(b"HTTP/1.1 200 OK\r\n\r\nx");
                 stream.read(&mut [0]).map(|_| ())
             }
-            _ => out.write_all(ok("").as_bytes()),
+            // It answers one request for each connection, and says so.
+            _ => {
+                out.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+            }
         };
     });
     let settings = "limit = '1 in flight'\nkey = 'all'\nresponse_timeout = '10s'";

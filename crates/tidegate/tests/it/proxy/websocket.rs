@@ -65,6 +65,24 @@ fn a_tunnel_in_which_nobody_says_anything_is_closed() {
 }
 
 #[test]
+fn a_tunnel_in_which_somebody_talks_stays_open() {
+    let program = proxy(echo(), "limit = 'none'\ntunnel_timeout = '300ms'");
+    let mut talking = connect(program.address("proxy"));
+    let mut silent = connect(program.address("proxy"));
+    let closed = thread::spawn(move || silent.read().is_err());
+    let mut talk = || {
+        talking.send(Words::text("hello")).expect("sent");
+        assert_eq!(talking.read().expect("an echo"), Words::text("hello"));
+    };
+    // It is the older of the two.
+    while !closed.is_finished() {
+        talk();
+    }
+    assert!(closed.join().expect("no panic"), "the proxy has closed");
+    talk();
+}
+
+#[test]
 fn bytes_that_come_with_the_answer_or_right_behind_the_request_are_not_lost() {
     let upstream = Upstream::new(|mut stream| {
         let Some(request) = Message::read_head(&mut stream) else { return };

@@ -414,3 +414,6 @@ fn copy_of(request: &Request<Upload>) -> Option<Request<Upload>> {
     *copy.headers_mut() = request.headers().clone();
     Some(copy)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,67 @@
+//! What is sent twice, and how long an answer is waited for, without an upstream.
+
+use std::future::pending;
+use std::pin::Pin;
+use std::task::{Context, Waker};
+
+use super::*;
+use crate::proxies::Proxies;
+
+fn upstream(ticks: &Rc<Ticks>) -> Rc<Upstream> {
+    let figures = Proxies::new().figures("api");
+    let target = "http://127.0.0.1:1".parse().unwrap();
+    let mut config = Config::new("api", ([127, 0, 0, 1], 0).into(), target, "none".to_owned());
+    config.response_timeout.0 = std::time::Duration::from_secs(5);
+    Upstream::new(&config, None, ticks.clone(), figures.lane(), figures)
+}
+
+#[test]
+fn only_what_does_no_harm_is_asked_twice() {
+    for (method, twice) in [
+        ("GET", true),
+        ("HEAD", true),
+        ("OPTIONS", true),
+        ("TRACE", true),
+        ("PUT", true),
+        ("DELETE", true),
+        ("POST", false),
+        ("PATCH", false),
+        ("PURGE", false),
+    ] {
+        let mut request = Request::new(Upload::none());
+        *request.method_mut() = method.parse().unwrap();
+        request.headers_mut().insert("a", "b".parse().unwrap());
+        let copy = copy_of(&request);
+        assert_eq!(copy.is_some(), twice, "{method}");
+        assert!(copy.is_none_or(|copy| copy.headers() == request.headers()));
+    }
+}
+
+/// Lets ticks pass one by one, `often` times; after how many the wait was over.
+fn waits<F: Future>(ticks: &Ticks, mut wait: Pin<&mut F>, often: Tick) -> Option<Tick> {
+    let mut context = Context::from_waker(Waker::noop());
+    (1..=often).find(|_| {
+        assert!(wait.as_mut().poll(&mut context).is_pending());
+        ticks.advance(ticks.now() + 1);
+        wait.as_mut().poll(&mut context).is_ready()
+    })
+}
+
+#[test]
+fn an_answer_is_waited_for_while_the_upstream_takes_the_body() {
+    let ticks = Rc::new(Ticks::default());
+    ticks.advance(1000);
+    let upstream = upstream(&ticks);
+    let patience = upstream.patience();
+    let deadline = ticks.deadline();
+    let alone = pin!(upstream.wait(pending::<()>(), None, &deadline));
+    assert_eq!(waits(&ticks, alone, 2 * patience), Some(patience));
+    let progress = Progress::new(ticks.now());
+    let deadline = ticks.deadline();
+    let mut taken = pin!(upstream.wait(pending::<()>(), Some(&progress), &deadline));
+    for _ in 0..5 {
+        assert_eq!(waits(&ticks, taken.as_mut(), patience - 1), None);
+        progress.moved(ticks.now());
+    }
+    assert_eq!(waits(&ticks, taken, 2 * patience), Some(patience));
+}
