@@ -49,13 +49,13 @@ impl Alarm {
         Ok(alarm)
     }
 
-    /// What ends a sleep, or keeps the next one from beginning.
+    /// What ends a wait, or keeps the next one from beginning.
     pub(super) fn waker(&self) -> Waker {
         self.bell.clone().into()
     }
 
-    /// Sleeps until it is woken, for `span` at most. `true` if the wall clock was set.
-    pub(super) fn sleep(&self, span: Option<Nanos>) -> io::Result<bool> {
+    /// Waits until it is woken, for `span` at most. `true` if the wall clock was set.
+    pub(super) fn wait(&self, span: Option<Nanos>) -> io::Result<bool> {
         let span = span.map(|span| {
             let span = span.min(SLEEP_MAX);
             Timespec {
@@ -90,17 +90,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sleep_ends_with_its_span_or_with_a_ring_and_a_ring_is_not_lost() {
+    fn a_wait_ends_with_its_span_or_with_a_ring_and_a_ring_is_not_lost() {
         let alarm = Alarm::new().unwrap();
-        assert!(!alarm.sleep(Some(1)).unwrap());
+        assert!(!alarm.wait(Some(1)).unwrap());
         alarm.waker().wake();
         alarm.waker().wake();
         // Without an end of its own.
-        assert!(!alarm.sleep(None).unwrap());
+        assert!(!alarm.wait(None).unwrap());
         let waker = alarm.waker();
         std::thread::scope(|scope| {
             scope.spawn(|| waker.wake_by_ref());
-            assert!(!alarm.sleep(None).unwrap());
+            assert!(!alarm.wait(None).unwrap());
         });
     }
 }

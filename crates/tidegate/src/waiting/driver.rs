@@ -60,7 +60,7 @@ impl Waiting {
             // Before the time is read, so that nothing is missed in between.
             self.clock.watch(&waker);
             let left = self.turn(&mut wall, &cx);
-            let was_set = alarm.sleep(left).expect("a timer that was made can be waited for");
+            let was_set = alarm.wait(left).expect("a timer that was made can be waited for");
             if was_set {
                 self.clock.wall_was_set();
             }
