@@ -22,9 +22,15 @@ use omq_tokio::{
 const HANDSHAKES_MAX: usize = 4096;
 /// How long a peer may take to shake hands.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Tables of frames that are kept for use again, and how many frames each has room for.
-const TABLES_MAX: usize = 2048;
-const TABLE_FRAMES: usize = 8;
+/// Tables of frames that are kept for use again, and how many frames each has room for. They are
+/// used in turn, so no more of them than stay in the cache.
+const TABLES_MAX: usize = 512;
+const TABLE_FRAMES: usize = 6;
+/// Frames of a message that are allowed for beside its bytes.
+const FRAMES_ALLOWED: usize = 8;
+/// Messages of one peer that are read and not yet taken, at most. More would not fit in the cache;
+/// until they are taken, the others wait in the kernel and then with the peer.
+const READ_AHEAD_MAX: u32 = 256;
 /// Bytes that wait for a peer which does not read, for each message of the high-water mark, and the
 /// least and the most of them.
 const WAITING_BYTES_PER_MESSAGE: usize = 128;
@@ -83,10 +89,10 @@ impl Options {
             cnt: 4,
         };
         // The library counts the size of its own table of frames as well.
-        let frames = TABLE_FRAMES * size_of::<Payload>();
+        let frames = FRAMES_ALLOWED * size_of::<Payload>();
         let mut options = omq_tokio::Options::new()
             .send_hwm(self.hwm)
-            .recv_hwm(self.hwm)
+            .recv_hwm(self.hwm.min(READ_AHEAD_MAX))
             .max_message_size(self.message_bytes_max + frames)
             .reconnect(ReconnectPolicy::Exponential { min, max })
             .linger(self.linger)

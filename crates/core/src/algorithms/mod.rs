@@ -13,6 +13,7 @@ pub mod fixed_window;
 pub mod gcra;
 pub mod in_flight;
 pub mod jarl;
+mod runs;
 pub mod sliding_log;
 pub mod sliding_window;
 pub mod smockron;
@@ -64,8 +65,8 @@ pub(crate) trait Law {
     ) -> Verdict;
 
     /// Writes down a use that has already happened, and tells how long until the next: the same as
-    /// [`Self::judge`], [`Self::apply`] and the delay of [`Self::explain`]. What is handed in is
-    /// not forgotten.
+    /// [`Self::judge`], [`Self::apply`] and the delay of [`Self::explain`]. What is handed in may
+    /// be forgotten.
     #[inline]
     fn record(
         limit: &Limit,
@@ -74,6 +75,7 @@ pub(crate) trait Law {
         now: Now,
     ) -> (Option<Self::Memory>, Recorded) {
         let op = Op::Record { at };
+        let memory = memory.filter(|memory| !Self::forgotten(limit, memory, now));
         let judgement = Self::judge(limit, memory.as_ref(), op, now);
         let kept = Self::apply(limit, memory, op, &judgement, Outcome::Granted, now);
         let live = kept.as_ref().filter(|memory| !Self::forgotten(limit, memory, now));
@@ -187,8 +189,7 @@ pub fn take(limit: &Limit, state: &mut State, cost: u64, now: Now) -> Judgement 
 #[inline(always)]
 pub fn record(limit: &Limit, state: &mut State, at: Nanos, now: Now) -> Recorded {
     with_law!(limit, L => {
-        let memory = L::unwrap(mem::take(state)).filter(|m| !L::forgotten(limit, m, now));
-        let (kept, recorded) = L::record(limit, memory, at, now);
+        let (kept, recorded) = L::record(limit, L::unwrap(mem::take(state)), at, now);
         *state = kept.map_or(State::None, L::wrap);
         recorded
     })

@@ -166,8 +166,13 @@ impl Law for Smockron {
         at: Nanos,
         now: Now,
     ) -> (Option<Box<History>>, Recorded) {
-        let before = used(limit, history.as_deref(), now);
         let mut history = history.unwrap_or_default();
+        let before = used(limit, Some(&history), now);
+        if before == 0 && !waits(&history, now) {
+            // All of it is forgotten but for the room that it takes.
+            (history.latest, history.next) = (0, 0);
+            history.stamps.clear();
+        }
         history.stamps.insert(at, 1);
         let kept = settle(limit, history, now);
         let wait = kept.as_ref().filter(|history| waits(history, now));

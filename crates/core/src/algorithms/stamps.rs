@@ -4,23 +4,15 @@
 //! moment and finding the n-th oldest use are binary searches, however long the log is. Which
 //! uses matter is for the algorithms to say; nothing here knows of limits or periods.
 
-use std::collections::VecDeque;
-
+use super::runs::{Run, Runs};
 use crate::time::Nanos;
 
 /// Moments in order, each with a number of uses.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stamps {
-    runs: VecDeque<Run>,
+    runs: Runs,
     /// The running total up to the oldest run. Totals wrap: only their differences mean something.
     gone: u64,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Run {
-    at: Nanos,
-    /// The running total up to and with this run.
-    total: u64,
 }
 
 /// Logs are the same when they hold the same uses, however they came to hold them.
@@ -37,7 +29,7 @@ impl Stamps {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.runs.is_empty()
+        self.runs.len() == 0
     }
 
     /// The newest moment.
@@ -74,25 +66,29 @@ impl Stamps {
             _ => self.runs.len(),
         };
         let first = match index.checked_sub(1) {
-            Some(before) if self.runs[before].at == at => before,
+            Some(before) if self.runs.get(before).is_some_and(|run| run.at == at) => before,
             _ => {
                 let total = self.gone.wrapping_add(self.total_before(index));
                 self.runs.insert(index, Run { at, total });
                 index
             }
         };
-        for run in self.runs.range_mut(first..) {
-            run.total = run.total.wrapping_add(uses);
-        }
+        self.runs.change(first, |run| run.total = run.total.wrapping_add(uses));
+    }
+
+    /// Drops all uses, and keeps the room for others.
+    pub(crate) fn clear(&mut self) {
+        self.runs.truncate(0);
+        self.runs.shrink();
     }
 
     /// Drops uses from the old end.
     pub(crate) fn drop_oldest(&mut self, uses: u64) {
         let uses = uses.min(self.total());
         let whole = self.runs.partition_point(|run| run.total.wrapping_sub(self.gone) <= uses);
-        self.runs.drain(..whole);
+        self.runs.drop_first(whole);
         self.gone = self.gone.wrapping_add(uses);
-        self.shrink();
+        self.runs.shrink();
     }
 
     /// Drops uses from the new end.
@@ -100,12 +96,13 @@ impl Stamps {
         let kept = self.total().saturating_sub(uses);
         let whole = self.runs.partition_point(|run| run.total.wrapping_sub(self.gone) < kept);
         if kept == 0 {
-            self.runs.clear();
+            self.runs.truncate(0);
         } else {
+            let total = self.gone.wrapping_add(kept);
             self.runs.truncate(whole + 1);
-            self.runs[whole].total = self.gone.wrapping_add(kept);
+            self.runs.change(whole, |run| run.total = total);
         }
-        self.shrink();
+        self.runs.shrink();
     }
 
     /// Drops the old uses for which `counts` does not hold, and the oldest beyond `most`.
@@ -128,7 +125,8 @@ impl Stamps {
 
     /// A log that since any moment holds as many uses as the one of the two that holds more.
     pub(crate) fn join(&self, other: &Self) -> Self {
-        let mut moments: Vec<Nanos> = self.runs.iter().chain(&other.runs).map(|r| r.at).collect();
+        let mut moments: Vec<Nanos> =
+            self.runs.iter().chain(other.runs.iter()).map(|r| r.at).collect();
         moments.sort_unstable();
         moments.dedup();
         let mut runs = Vec::with_capacity(moments.len());
@@ -159,17 +157,11 @@ impl Stamps {
     }
 
     pub(crate) fn heap_bytes(&self) -> usize {
-        self.runs.capacity() * size_of::<Run>()
+        self.runs.heap_bytes()
     }
 
     fn total_before(&self, index: usize) -> u64 {
-        index.checked_sub(1).map_or(0, |last| self.runs[last].total.wrapping_sub(self.gone))
-    }
-
-    /// A burst long past must not hold its memory for as long as the key lives.
-    fn shrink(&mut self) {
-        if self.runs.capacity() > 16 && self.runs.len() < self.runs.capacity() / 4 {
-            self.runs.shrink_to(self.runs.len() * 2);
-        }
+        let last = index.checked_sub(1).and_then(|last| self.runs.get(last));
+        last.map_or(0, |run| run.total.wrapping_sub(self.gone))
     }
 }

@@ -22,6 +22,7 @@ pub(super) struct Catalog {
     positions: HashMap<u32, usize, foldhash::fast::RandomState>,
     /// The highest number that had been given to a rule when this was made.
     newest: u32,
+    any_long: bool,
     pub(super) counts: Arc<Counts>,
 }
 
@@ -62,7 +63,8 @@ impl Catalog {
             })
             .collect();
         let positions = entries.iter().enumerate().map(|(at, e)| (e.number, at)).collect();
-        Self { set: Arc::new(set), entries, positions, newest: *next_number, counts }
+        let any_long = entries.iter().any(|entry| entry.long);
+        Self { set: Arc::new(set), entries, positions, newest: *next_number, any_long, counts }
     }
 
     pub(super) fn set(&self) -> &Arc<RuleSet> {
@@ -129,6 +131,12 @@ impl Catalog {
             gives_back: None,
             on_full: rule.on_full,
         })
+    }
+
+    /// Whether some rule keeps states outside of the slots.
+    #[inline]
+    pub(super) fn any_long(&self) -> bool {
+        self.any_long
     }
 
     /// Whether uses of the rule at this position are given back when they end.

@@ -14,6 +14,10 @@ use super::{Desk, Unfit};
 use crate::metrics::Counted;
 use crate::stores::memory::{Address, Body, Bucket, Place};
 
+/// How many records ahead a state is asked for that lies outside of its slot: fewer than the slots,
+/// which must have come by then.
+const STATES_AHEAD: usize = 6;
+
 /// What is told of one use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
@@ -89,11 +93,16 @@ impl Desk {
         let mut run = Run::default();
         let moment = (now, Bucket::of(now));
         let uses = recording.uses.len();
+        let grows = catalog.any_long();
         let mut hashes = [0; CELLS_AHEAD];
         for number in 0..uses + CELLS_AHEAD {
             let ahead = number.checked_sub(CELLS_AHEAD - SLOTS_AHEAD);
             if let Some(slot) = ahead.filter(|slot| *slot < uses) {
                 memory.prefetch_slot(hashes[slot % CELLS_AHEAD]);
+            }
+            let ahead = number.checked_sub(CELLS_AHEAD - STATES_AHEAD);
+            if let Some(state) = ahead.filter(|state| *state < uses && grows) {
+                memory.prefetch_state(hashes[state % CELLS_AHEAD]);
             }
             let due = number.checked_sub(CELLS_AHEAD);
             let due = due.map(|due| (due, hashes[due % CELLS_AHEAD]));

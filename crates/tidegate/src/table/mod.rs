@@ -46,6 +46,8 @@ const SHARD_SLOTS_MIN: usize = 4096;
 const LINES_MIN: usize = 4;
 /// Entries for each line from which on an index grows: few then lie beyond their line.
 const CROWD: usize = 11;
+/// The distance of two lines of memory.
+const LINE_BYTES: usize = 64;
 /// Cells looked at ahead of a decision.
 const PROBES_AHEAD: usize = 8;
 /// The most entries of a table: a cell keeps at least two bits for the hash.
@@ -182,6 +184,22 @@ impl<E> Table<E> {
             }
             fits || probes == PROBES_AHEAD
         });
+    }
+
+    /// Brings what the entry that a hash most likely leads to keeps elsewhere closer. A third part
+    /// of the look-ahead, for entries that do; the entry itself should be close by now.
+    #[inline]
+    pub(crate) fn prefetch_behind(&self, hash: u64, address: impl Fn(&E) -> Option<usize>) {
+        let tag = self.tag(hash);
+        let line = self.home(hash);
+        let _held = line.lock();
+        let Some(found) = line.find(hash, |cell| self.fits(cell, tag)) else { return };
+        // SAFETY: the cell is not empty, and the lock of its line is held.
+        let entry = unsafe { self.arena.at(self.place(line.cell(found).load(Relaxed))).as_ref() };
+        if let Some(address) = address(entry) {
+            prefetch_to_write(address);
+            prefetch_to_write(address + LINE_BYTES);
+        }
     }
 
     /// One step on the entry with this hash that `is` recognises, if it lies in the line that the

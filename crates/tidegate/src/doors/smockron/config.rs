@@ -29,6 +29,9 @@ const DOMAIN_BYTES_MAX: usize = 200;
 /// Messages that may wait in each queue and for each peer, unless told otherwise, and the most.
 const HWM_USUAL: u32 = 1_000;
 const HWM_MAX: u32 = 1_000_000;
+/// Peers of each socket, unless told otherwise, and the most.
+const CONNECTIONS_USUAL: u32 = 10_000;
+const CONNECTIONS_MAX: u32 = 1_000_000;
 /// The most old accounting logs that may be kept.
 const LOGS_MAX: u32 = 1_000;
 /// The least size from which on an accounting log may be put aside.
@@ -53,6 +56,10 @@ pub struct Config {
     #[serde(deserialize_with = "hwm")]
     #[schemars(range(min = 1, max = HWM_MAX))]
     pub hwm: u32,
+    /// Gatekeepers that may be connected to each of the two sockets.
+    #[serde(deserialize_with = "connections")]
+    #[schemars(range(min = 1, max = CONNECTIONS_MAX))]
+    pub max_connections: u32,
     /// The longest delay that a gatekeeper is believed.
     pub max_delay: Span,
     /// Whether delays are also told of pairs of domain and identifier that have 255 bytes or more:
@@ -88,6 +95,7 @@ impl Default for Config {
             subscribe: Vec::new(),
             allow: Allow::default(),
             hwm: HWM_USUAL,
+            max_connections: CONNECTIONS_USUAL,
             max_delay: Span(Duration::from_secs(3600)),
             long_pairs: false,
             accounting_log: None,
@@ -216,6 +224,10 @@ fn check_domain<E: de::Error>(name: &str) -> Result<(), E> {
 
 fn hwm<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     whole(deserializer, 1, HWM_MAX, "number of messages that may wait")
+}
+
+fn connections<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    whole(deserializer, 1, CONNECTIONS_MAX, "number of connections to hold")
 }
 
 fn logs<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {

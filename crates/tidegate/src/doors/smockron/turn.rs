@@ -4,12 +4,12 @@
 //! after every batch: the tasks that read and write for the peers run on the same thread.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use prometheus_client::metrics::gauge::Gauge;
 use tidegate_client::zmq::{self, Batch, Event, Events, Publisher, Sent, Subscriber};
 use tidegate_wire::smockron::{Frames, MESSAGE_BYTES_MAX, topic};
 use tokio::sync::oneshot;
@@ -23,14 +23,45 @@ use crate::doors::Gate;
 use crate::metrics::{Door, Metrics};
 
 /// The most messages of one batch.
-const BATCH: usize = 512;
+const BATCH: usize = 256;
 /// Batches that are still taken after the door began to close, if they are already there.
 const DRAIN_TURNS_MAX: usize = 1024;
 /// How long closing waits for delays that are not sent yet.
 const LINGER: Duration = Duration::from_millis(500);
 
-/// Who may connect: what the file says, from the moment at which somebody looks after it.
-type Admitted = Arc<OnceLock<Arc<ArcSwap<Allow>>>>;
+/// Who may connect, and how many of them are there: one for each socket.
+struct Guests {
+    /// What the file said when the door was opened.
+    first: Allow,
+    /// What it says, from the moment at which somebody looks after it.
+    allow: OnceLock<Arc<ArcSwap<Allow>>>,
+    peers: AtomicUsize,
+    peers_max: usize,
+}
+
+impl Guests {
+    fn new(config: &Config) -> Arc<Self> {
+        Arc::new(Self {
+            first: config.allow.clone(),
+            allow: OnceLock::new(),
+            peers: AtomicUsize::new(0),
+            peers_max: config.max_connections as usize,
+        })
+    }
+
+    /// A crowd that shakes hands at the same moment may be admitted beyond the bound.
+    fn is_full(&self) -> bool {
+        self.peers.load(Relaxed) >= self.peers_max
+    }
+
+    fn admits(&self, address: IpAddr) -> bool {
+        let permitted = match self.allow.get() {
+            Some(allow) => allow.load().permits(address),
+            None => self.first.permits(address),
+        };
+        permitted && !self.is_full()
+    }
+}
 
 impl Messages for Batch {
     fn count(&self) -> usize {
@@ -56,18 +87,20 @@ pub(super) struct Sockets {
     accounting: Subscriber,
     control: Publisher,
     addresses: [SocketAddr; 2],
-    admitted: Admitted,
+    /// Of the accounting socket, and of the other.
+    guests: [Arc<Guests>; 2],
 }
 
 impl Sockets {
     /// Takes both addresses, or none.
     pub(super) async fn bind(config: &Config) -> io::Result<Self> {
-        let admitted = Admitted::default();
+        let guests = [Guests::new(config), Guests::new(config)];
+        let [tell, hear] = guests.clone();
         let options = zmq::Options {
             hwm: config.hwm,
             message_bytes_max: MESSAGE_BYTES_MAX,
             linger: LINGER,
-            admission: Some(admission(config.allow.clone(), admitted.clone())),
+            admission: Some(Arc::new(move |address| tell.admits(address))),
             ..zmq::Options::default()
         };
         let accounting = Subscriber::new(&options);
@@ -79,24 +112,19 @@ impl Sockets {
         }
         // A batch and a piece of a search must fit before the runtime's other tasks run.
         let hwm = config.hwm.max(4 * BATCH as u32);
-        let control = Publisher::new(&zmq::Options { hwm, ..options });
+        let admission: zmq::Admission = Arc::new(move |address| hear.admits(address));
+        let options = zmq::Options { hwm, admission: Some(admission), ..options };
+        let control = Publisher::new(&options);
         let addresses = [
             accounting.bind(&config.accounting.to_string()).await.map_err(system)?,
             control.bind(&config.control.to_string()).await.map_err(system)?,
         ];
-        Ok(Self { accounting, control, addresses, admitted })
+        Ok(Self { accounting, control, addresses, guests })
     }
 
     pub(super) fn addresses(&self) -> [SocketAddr; 2] {
         self.addresses
     }
-}
-
-fn admission(before: Allow, admitted: Admitted) -> zmq::Admission {
-    Arc::new(move |address| match admitted.get() {
-        Some(allow) => allow.load().permits(address),
-        None => before.permits(address),
-    })
 }
 
 fn system(error: zmq::Error) -> io::Error {
@@ -110,10 +138,13 @@ fn system(error: zmq::Error) -> io::Error {
 pub(super) async fn run(sockets: Sockets, config: Config, gate: oneshot::Receiver<Gate>) {
     // Nobody serves what could not be opened whole.
     let Ok(gate) = gate.await else { return };
-    let _ = sockets.admitted.set(gate.allow.clone());
     let metrics = &gate.limiter.metrics().clone();
-    tokio::spawn(watch(sockets.accounting.events(), metrics.clone(), "accounting"));
-    tokio::spawn(watch(sockets.control.events(), metrics.clone(), "control"));
+    let events = [sockets.accounting.events(), sockets.control.events()];
+    let watched = ["accounting", "control"].into_iter().zip(events);
+    for (guests, (socket, events)) in sockets.guests.iter().zip(watched) {
+        let _ = guests.allow.set(gate.allow.clone());
+        tokio::spawn(watch(events, guests.clone(), metrics.clone(), socket));
+    }
     let (log, writer) = match open_log(&config, metrics) {
         Some((log, writer)) => (Some(log), Some(writer)),
         None => (None, None),
@@ -180,34 +211,32 @@ fn open_log(config: &Config, metrics: &Metrics) -> Option<(Log, super::log::Writ
 }
 
 /// Counts the peers of a socket, and those that behave as no peer should.
-async fn watch(mut events: Events, metrics: Arc<Metrics>, socket: &'static str) {
-    let peers: Gauge = metrics.peers(Door::Smockron, socket);
-    peers.set(0);
+async fn watch(
+    mut events: Events,
+    guests: Arc<Guests>,
+    metrics: Arc<Metrics>,
+    socket: &'static str,
+) {
+    let shown = metrics.peers(Door::Smockron, socket);
+    shown.set(0);
+    let mut peers = 0_usize;
     while let Some(event) = events.next().await {
-        let reason = match event {
-            Event::Ready => {
-                peers.inc();
-                None
-            }
-            Event::Lost => {
-                peers.dec();
-                None
-            }
-            Event::Faulty => {
-                peers.dec();
-                Some("broken_stream")
-            }
-            Event::TooLarge => {
-                peers.dec();
-                Some("message_too_large")
-            }
-            Event::Refused => Some("handshake"),
-            Event::NotAdmitted => Some("not_allowed"),
-            _ => None,
+        let (change, reason) = match event {
+            Event::Ready => (1, None),
+            Event::Lost => (-1, None),
+            Event::Faulty => (-1, Some("broken_stream")),
+            Event::TooLarge => (-1, Some("message_too_large")),
+            Event::Refused => (0, Some("handshake")),
+            Event::NotAdmitted if guests.is_full() => (0, Some("too_many_connections")),
+            Event::NotAdmitted => (0, Some("not_allowed")),
+            _ => (0, None),
         };
         if let Some(reason) = reason {
             metrics.bad_input(Door::Smockron, reason);
         }
+        peers = peers.saturating_add_signed(change);
+        guests.peers.store(peers, Relaxed);
+        shown.set(i64::try_from(peers).unwrap_or(i64::MAX));
     }
-    peers.set(0);
+    shown.set(0);
 }

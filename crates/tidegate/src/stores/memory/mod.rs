@@ -172,6 +172,15 @@ impl Memory {
         self.table.prefetch_slot(hash);
     }
 
+    /// Third part of the look-ahead of a batch, where states lie outside of their slots.
+    #[inline]
+    pub(crate) fn prefetch_state(&self, hash: u64) {
+        self.table.prefetch_behind(hash, |slot| match &slot.body.held {
+            Held::One(state) => state.heap_address(),
+            Held::Many(states) => Some(states.as_ptr() as usize),
+        });
+    }
+
     fn slot_hash(&self, slot: &Slot) -> u64 {
         self.hash_of(slot.body.tally.rule(), slot.name.as_bytes())
     }

@@ -30,6 +30,24 @@ fn two_thousand_gatekeepers_hear_what_one_tells() {
 }
 
 #[test]
+fn no_more_gatekeepers_are_held_than_the_file_allows() {
+    let few = MASTER.replace("[smockron.domains]", "max_connections = 2\n[smockron.domains]");
+    let program = Program::serve(&few);
+    let endpoints = Endpoints::of(&program);
+    let mut held = [(); 2].map(|()| Peer::gatekeeper(&endpoints, &["web"]));
+    delays(&mut held[0], "first");
+    delays(&mut held[1], "second");
+    let mut late = Peer::gatekeeper(&endpoints, &["web"]);
+    eventually(|| bad_input(&program, "too_many_connections") >= 2);
+    assert_eq!(metric(&program, "tidegate_peers{door=\"smockron\",socket=\"control\"}"), 2);
+    // As soon as one leaves there is room.
+    let [stays, leaves] = held;
+    drop(leaves);
+    delays(&mut late, "late");
+    drop(stays);
+}
+
+#[test]
 fn two_masters_share_domains_through_a_proxy() {
     let master = |domain: &str, other: &str| {
         let own = format!("subscribe = ['{domain}']\n[smockron.domains]");
