@@ -1,10 +1,10 @@
 //! What a gatekeeper costs, printed for people to judge.
 //!
 //! First `decide` beside a bare lookup in the table that it uses, with a million identifiers known
-//! and a peer that takes the accounting: interleaved rounds on one thread, the medians of
-//! its CPU time and their ratio. Then an axum hello-world with and without the layer, in instructions per request as
-//! callgrind counts them, the sending of accounting included; for that the program runs itself
-//! under valgrind. `cargo bench -p tidegate-client -- decide` or `layer` runs one of the two.
+//! and a peer that takes the accounting: interleaved rounds on one thread, the medians of its CPU
+//! time and their ratio. Then an axum hello-world with and without the layer, in instructions per
+//! request as callgrind counts them, the sending of accounting included; for that the program runs
+//! itself under valgrind. `cargo bench -p tidegate-client -- decide` or `layer` runs one of the two.
 
 use std::env;
 use std::io::{BufRead, BufReader, Read, Write};
