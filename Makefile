@@ -86,8 +86,9 @@ test: setup-test ## Check format and lints, run every test
 	$(CARGO) test --locked --workspace
 
 setup-bench: setup
-	@# Peers of the doors. Their packages may start services, which the benchmarks do not use.
-	@for peer in redis-server nginx; do \
+	@# Peers of the doors, whose packages may start services that the benchmarks do not use; and
+	@# valgrind, which counts the instructions of the gatekeeper's layer.
+	@for peer in redis-server nginx valgrind; do \
 		command -v $$peer >/dev/null || { $(call apt_install,$$peer); }; \
 	done
 	@# The master's load and peers are C programs that `tidegate bench` compiles.
@@ -96,6 +97,7 @@ setup-bench: setup
 
 bench: build setup-bench ## Measure the limiter and the doors beside their peers
 	$(CARGO) bench --locked -p tidegate --bench '*'
+	$(CARGO) bench --locked -p tidegate-client --bench gatekeeper
 	$(TIDEGATE) bench text --peer echo
 	$(TIDEGATE) bench text --peer echo --burst 32 --clients 64
 	for request in query update; do \

@@ -9,8 +9,10 @@
 //! - [`smockron`]: accounting and delays between gatekeepers and a master, in ZeroMQ's frames
 //! - [`text`]: the UDP text protocol: `over_limit ws ip=1.2.3.4`
 //! - [`throttr`]: the binary record protocol over byte streams, with pub/sub and introspection
+//! - [`zmtp`]: as much of ZeroMQ's own protocol as a publisher needs
 
 pub mod jarl;
 pub mod smockron;
 pub mod text;
 pub mod throttr;
+pub mod zmtp;

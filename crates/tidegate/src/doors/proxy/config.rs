@@ -12,6 +12,7 @@ use tidegate_core::limit::{AlgorithmName, REPLICAS_MAX};
 use tidegate_core::rules::Pattern;
 use toml::Spanned;
 
+use super::gatehouse::GatekeeperConfig;
 use super::target::Target;
 use crate::config::draft::{Draft, Place};
 use crate::config::limits::{self, AlgorithmWord};
@@ -28,6 +29,8 @@ const PROXY_BYTES_MAX: usize = NAME_BYTES_MAX - RULE_PREFIX.len();
 const _: () = assert!(3 * PROXY_BYTES_MAX + 128 <= KEY_BYTES_MAX);
 /// The limit of a proxy that says none.
 const LIMIT_USUAL: &str = "100 per minute";
+/// The same where a master limits.
+const LIMIT_BY_MASTER: &str = "none";
 /// The most waiters, connections or idle sockets that a table may ask for.
 const COUNT_MAX: u32 = 1_000_000;
 /// The shortest time that a bound on a wait may be: bounds are looked at ten times a second.
@@ -47,10 +50,10 @@ pub struct Config {
     #[schemars(with = "String")]
     pub upstream: Target,
     /// A limit like "100 per minute", or a list of limits that must all hold. A [[rule]] that
-    /// matches a key goes before it.
-    #[serde(default = "limit_usual")]
-    #[schemars(with = "TextsSchema")]
-    pub limit: Spanned<Texts>,
+    /// matches a key goes before it. Absent: 100 per minute, or none with a gatekeeper.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<TextsSchema>")]
+    pub limit: Option<Spanned<Texts>>,
     /// How requests are counted. Absent: fixed-window, or in flight where the limit says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<AlgorithmWord>")]
@@ -72,9 +75,13 @@ pub struct Config {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<u64>", range(min = 1, max = REPLICAS_MAX))]
     pub replica: Option<Spanned<i64>>,
-    /// What a resource is: the entries of its key.
-    #[serde(default)]
-    pub key: Template,
+    /// What a resource is: the entries of its key. Absent: path={path}.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<Template>,
+    /// The master of a Smockron domain named like the proxy, which is obeyed and told of every
+    /// request. Its identifiers are the entries of `key`, or clients' addresses without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gatekeeper: Option<GatekeeperConfig>,
     /// What happens to a request over its limit.
     #[serde(default)]
     pub on_limit: OnLimit,
@@ -207,13 +214,14 @@ impl Config {
             name: Spanned::new(0..0, name.to_owned()),
             listen: listen.into(),
             upstream,
-            limit: Spanned::new(0..0, Texts::One(limit)),
+            limit: Some(limit_of(&limit)),
             algorithm: None,
             strict: None,
             exact: None,
             replicas: None,
             replica: None,
-            key: Template::default(),
+            key: None,
+            gatekeeper: None,
             on_limit: OnLimit::default(),
             max_wait: None,
             max_waiters: waiters_max(),
@@ -243,7 +251,7 @@ impl Config {
     pub(crate) fn same_door(&self, other: &Self) -> bool {
         let of = |config: &Self| Self {
             name: Spanned::new(0..0, config.name.get_ref().clone()),
-            limit: limit_usual(),
+            limit: None,
             algorithm: None,
             strict: None,
             exact: None,
@@ -269,13 +277,19 @@ impl Config {
                 exact: self.exact.clone(),
                 replicas: self.replicas.clone(),
                 replica: self.replica.clone(),
-                ..RuleTable::new(self.limit.clone())
+                ..RuleTable::new(self.limit())
             },
         }
     }
 
-    /// Writes out what the limits are counted by, where the table left it to the default.
+    fn limit(&self) -> Spanned<Texts> {
+        let usual = if self.gatekeeper.is_some() { LIMIT_BY_MASTER } else { LIMIT_USUAL };
+        self.limit.clone().unwrap_or_else(|| limit_of(usual))
+    }
+
+    /// Writes out what the limits are, and are counted by, where the table left it to the default.
     pub(crate) fn fill_in(&mut self, limits: &[Limit]) {
+        self.limit = Some(self.limit());
         limits::fill_in(limits, &mut self.algorithm, &mut self.strict, &mut self.exact);
     }
 }
@@ -288,8 +302,8 @@ fn literal(name: &str) -> String {
     String::from_utf8_lossy(&domain).replace('\\', "\\\\").replace('*', "\\*")
 }
 
-fn limit_usual() -> Spanned<Texts> {
-    Spanned::new(0..0, Texts::One(LIMIT_USUAL.to_owned()))
+fn limit_of(text: &str) -> Spanned<Texts> {
+    Spanned::new(0..0, Texts::One(text.to_owned()))
 }
 
 fn waiters_max() -> u32 {
@@ -346,11 +360,11 @@ fn name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Spanned<String>, D
     Err(de::Error::custom(format!("{wrong}\n{remedy}")))
 }
 
-fn count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+pub(super) fn count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     number(deserializer, 1)
 }
 
-fn count_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+pub(super) fn count_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     number(deserializer, 0)
 }
 

@@ -13,6 +13,7 @@ use hyper::header::{
 use hyper::http::request::Parts;
 use hyper::http::uri::{self, Authority, PathAndQuery, Scheme};
 use hyper::{Method, Request, Response, StatusCode, Uri, Version};
+use tidegate_client::gatekeeper::Delay;
 use tidegate_core::Now;
 
 use super::access::Record;
@@ -218,12 +219,13 @@ async fn admit(
     finish: &mut Finish,
 ) -> Result<Admitted, Problem> {
     let floor = &client.floor;
-    let key: Box<[u8]> = {
+    let caller = client.introduction.borrow().client(&parts.headers, &floor.trusted);
+    let turn = {
         let asked = Asked {
             method: &parts.method,
             uri: &parts.uri,
             headers: &parts.headers,
-            client: client.introduction.borrow().client(&parts.headers, &floor.trusted),
+            client: caller,
         };
         let mut scratch = floor.scratch.borrow_mut();
         let key = floor.template.fill(&floor.name, &asked, &mut scratch);
@@ -231,22 +233,50 @@ async fn admit(
         if let Some(pass) = floor.admission.try_pass(key, start)? {
             finish.hold(floor.admission.held(key, &pass));
             let standing = standing(floor, key, &pass);
-            return Ok(Admitted { pass, body, early: Early::default(), standing });
-        }
-        if floor.on_limit == OnLimit::Reject {
+            match floor.ask_master(key, caller)? {
+                None => return Ok(Admitted { pass, body, early: Early::default(), standing }),
+                Some(delay) => Turn::Masters(pass, standing, delay),
+            }
+        } else if floor.on_limit == OnLimit::Reject {
             return Err(floor.admission.refuse(key, start));
+        } else {
+            Turn::Own(key.into())
         }
-        key.into()
     };
     let mut held = holding::Holding::new(body, expects);
-    let pass = match holding::hold(client, &mut held, floor.admission.pass(&key)).await {
-        Ended::Passed(passed) => passed.map_err(not_passed)?,
-        Ended::Stopping => return Err(Problem::Stopping),
-        Ended::Left => return Err(Problem::Left),
+    let (mut pass, standing, delay) = match turn {
+        Turn::Masters(pass, standing, delay) => (pass, standing, Some(delay)),
+        Turn::Own(key) => {
+            let passed = ended(holding::hold(client, &mut held, floor.admission.pass(&key)).await)?;
+            let pass = passed.map_err(not_passed)?;
+            finish.hold(floor.admission.held(&key, &pass));
+            (pass, standing(floor, &key, &pass), floor.ask_master(&key, caller)?)
+        }
     };
-    finish.hold(floor.admission.held(&key, &pass));
+    if let Some(delay) = delay {
+        let before = floor.clock.now().mono;
+        ended(holding::hold(client, &mut held, delay.wait()).await)?;
+        pass.due = floor.clock.now().mono;
+        pass.waited += pass.due.saturating_sub(before);
+    }
     let (body, early) = held.into_parts();
-    Ok(Admitted { standing: standing(floor, &key, &pass), pass, body, early })
+    Ok(Admitted { standing, pass, body, early })
+}
+
+/// Whom a request waits for.
+enum Turn {
+    /// For its own limit, and perhaps for the master then.
+    Own(Box<[u8]>),
+    /// For the master alone: its limit has let it pass.
+    Masters(Pass, Option<Box<Standing>>, Delay),
+}
+
+fn ended<T>(ended: Ended<T>) -> Result<T, Problem> {
+    match ended {
+        Ended::Passed(passed) => Ok(passed),
+        Ended::Stopping => Err(Problem::Stopping),
+        Ended::Left => Err(Problem::Left),
+    }
 }
 
 fn standing(floor: &Floor, key: &[u8], pass: &Pass) -> Option<Box<Standing>> {

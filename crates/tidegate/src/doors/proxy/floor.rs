@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use tidegate_client::gatekeeper::Delay;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::spawn_local;
@@ -21,6 +22,8 @@ use super::access::{Access, Record};
 use super::admission::Admission;
 use super::config::OnLimit;
 use super::connection::converse;
+use super::gatehouse::Gatehouse;
+use super::problem::Problem;
 use super::streams::{Patience, dress};
 use super::ticks::{TICK_SPAN, Ticks, ticks_in};
 use super::upstream::Upstream;
@@ -50,6 +53,7 @@ pub(super) struct Floor {
     pub(super) ticks: Rc<Ticks>,
     pub(super) scratch: RefCell<Scratch>,
     pub(super) admission: Rc<Admission>,
+    gatehouse: Option<Gatehouse>,
     pub(super) on_limit: OnLimit,
     pub(super) tells_limits: bool,
     pub(super) body_max: Option<u64>,
@@ -88,11 +92,12 @@ impl Floor {
         );
         Rc::new(Self {
             name: config.name.get_ref().as_str().into(),
-            template: config.key.clone(),
+            template: config.key.clone().unwrap_or_default(),
             clock: gate.clock.clone(),
             ticks,
             scratch: RefCell::default(),
             admission: Rc::new(admission),
+            gatehouse: door.gatehouse.clone(),
             on_limit: config.on_limit,
             tells_limits: config.ratelimit_headers,
             body_max: config.max_body.map(|size| size.0),
@@ -116,6 +121,14 @@ impl Floor {
             connections: Cell::new(0),
             empty: Notify::new(),
         })
+    }
+
+    /// What the proxy's master makes of a request, if there is one.
+    pub(super) fn ask_master(&self, key: &[u8], client: IpAddr) -> Result<Option<Delay>, Problem> {
+        match &self.gatehouse {
+            Some(gatehouse) => gatehouse.ask(key, client),
+            None => Ok(None),
+        }
     }
 
     /// Whether what `peer` says about whom it speaks for is taken.

@@ -11,7 +11,6 @@ use hyper::body::{Body as _, Incoming};
 use super::bodies::Early;
 use super::client::Client;
 use super::ticks::{Deadline, Tick};
-use crate::waiting::{NotPassed, Pass};
 
 /// The most bytes of a body that come along while its request waits. hyper reads no further, and
 /// so would not see the client leave: from here on the socket is asked instead.
@@ -20,9 +19,9 @@ const EARLY_BYTES_MAX: u64 = 64 << 10;
 const LOOK_EVERY: Tick = 5;
 
 /// How a wait ends.
-pub(super) enum Ended {
+pub(super) enum Ended<T> {
     /// Its turn, or none to be had.
-    Passed(Result<Pass, NotPassed>),
+    Passed(T),
     /// The proxy stops.
     Stopping,
     /// The client is gone.
@@ -69,11 +68,11 @@ impl Holding {
 }
 
 /// Waits for `turn`, or for a reason not to.
-pub(super) async fn hold(
+pub(super) async fn hold<T>(
     client: &Rc<Client>,
     held: &mut Holding,
-    turn: impl Future<Output = Result<Pass, NotPassed>>,
-) -> Ended {
+    turn: impl Future<Output = T>,
+) -> Ended<T> {
     let mut turn = pin!(turn);
     let look: Deadline = client.floor.ticks.deadline();
     poll_fn(|context| {

@@ -6,7 +6,7 @@
 //! - [`connection`], [`client`]: one client; [`tunnel`]: one that goes on as something else;
 //!   [`stalls`]: streams that it does not read
 //! - [`exchange`]: one request's way; [`holding`] while it waits; [`finish`] when it is over
-//! - [`admission`]: the waiting room as a loop uses it
+//! - [`admission`]: the waiting room as a loop uses it; [`gatehouse`]: a master that is obeyed
 //! - [`upstream`], [`bodies`], [`headers`], [`tls`]: the other side, and what goes between
 //! - [`problem`], [`access`]: what clients are told, and what the log is
 //!
@@ -23,6 +23,7 @@ mod connection;
 mod exchange;
 mod finish;
 mod floor;
+mod gatehouse;
 mod headers;
 mod holding;
 mod problem;
@@ -45,6 +46,8 @@ use tokio::sync::Semaphore;
 
 use self::access::Access;
 pub use self::config::{AccessLog, Config, OnLimit, Tls};
+use self::gatehouse::Gatehouse;
+pub use self::gatehouse::GatekeeperConfig;
 pub use self::target::Target;
 pub use super::template::Template;
 use super::{Gate, Serving, Shutdown, tcp};
@@ -60,6 +63,7 @@ pub struct Bound {
     client_tls: Option<Arc<rustls::ServerConfig>>,
     upstream_tls: Option<Arc<rustls::ClientConfig>>,
     access: Access,
+    gatehouse: Option<Gatehouse>,
 }
 
 /// Takes every address of `config`, or none, and reads its certificates.
@@ -67,12 +71,13 @@ pub struct Bound {
 /// # Errors
 /// The address that cannot be had, or the file that is no use, and why.
 pub fn bind(config: &Config) -> io::Result<Bound> {
+    let gatehouse = gatehouse::open(config)?;
     let client_tls = config.tls.as_ref().map(tls::for_clients).transpose()?;
     let upstream_tls = tls::for_upstream(config)?;
     let access = Access::open(&config.access_log)?;
     let bind_one = |&address: &SocketAddr| tcp::bind(address, loops());
     let listeners = config.listen.addresses().iter().map(bind_one).collect::<io::Result<_>>()?;
-    Ok(Bound { listeners, config: config.clone(), client_tls, upstream_tls, access })
+    Ok(Bound { listeners, config: config.clone(), client_tls, upstream_tls, access, gatehouse })
 }
 
 /// One loop for each core.
@@ -90,6 +95,7 @@ struct Door {
     client_tls: Option<Arc<rustls::ServerConfig>>,
     upstream_tls: Option<Arc<rustls::ClientConfig>>,
     access: Access,
+    gatehouse: Option<Gatehouse>,
     /// Loops that still listen.
     listening: AtomicUsize,
     released: Shutdown,
@@ -122,7 +128,7 @@ impl Bound {
     /// If the system refuses a thread or an epoll.
     #[must_use]
     pub fn serve(self, gate: Gate) -> Serving {
-        let Self { listeners, config, client_tls, upstream_tls, access } = self;
+        let Self { listeners, config, client_tls, upstream_tls, access, gatehouse } = self;
         let bounds = Bounds {
             per_key: config.max_waiters as usize,
             total: config.max_waiters_total as usize,
@@ -136,6 +142,7 @@ impl Bound {
             client_tls,
             upstream_tls,
             access,
+            gatehouse,
             listening: AtomicUsize::new(loops()),
             released: Shutdown::new(),
         });

@@ -1,6 +1,8 @@
 //! What a proxy says when it does not hand a request on: `application/problem+json` (RFC 9457),
 //! with what the client needs to come back at the right time.
 
+use std::time::Duration;
+
 use hyper::body::Bytes;
 use hyper::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use hyper::{Response, StatusCode};
@@ -9,6 +11,7 @@ use tidegate_core::Nanos;
 use tidegate_core::time::SECOND;
 
 use super::bodies::Reply;
+use super::gatehouse::seconds_up;
 use crate::doors::ratelimit::Standing;
 use crate::limiter::Answer;
 
@@ -27,6 +30,8 @@ pub(super) enum Problem {
     BodyTooLong,
     /// Over its limit, and not to wait or to wait any longer.
     OverLimit(Box<Answer>),
+    /// A master wants its client to come back later.
+    Delayed(Duration),
     /// Too many wait already.
     Crowded,
     /// Its limit can never be had: the cost of a request is above it.
@@ -60,7 +65,9 @@ impl Problem {
             Problem::KeyTooLong => StatusCode::URI_TOO_LONG,
             Problem::BodyTooLong => StatusCode::PAYLOAD_TOO_LARGE,
             Problem::OverLimit(_) | Problem::Never => StatusCode::TOO_MANY_REQUESTS,
-            Problem::Crowded | Problem::Stopping => StatusCode::SERVICE_UNAVAILABLE,
+            Problem::Delayed(_) | Problem::Crowded | Problem::Stopping => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             Problem::Unreachable | Problem::BadAnswer => StatusCode::BAD_GATEWAY,
             Problem::TooSlow => StatusCode::GATEWAY_TIMEOUT,
         }
@@ -75,6 +82,7 @@ impl Problem {
             Problem::KeyTooLong => "key_too_long",
             Problem::BodyTooLong => "body_too_long",
             Problem::OverLimit(_) | Problem::Never => "over_limit",
+            Problem::Delayed(_) => "delayed",
             Problem::Crowded => "crowded",
             Problem::Stopping => "stopping",
             Problem::Unreachable => "upstream_unreachable",
@@ -103,6 +111,7 @@ impl Problem {
             Problem::BodyTooLong => "the body is longer than this proxy takes",
             Problem::OverLimit(_) => "the limit of this resource is reached",
             Problem::Never => "the limit of this resource lets no request through",
+            Problem::Delayed(_) => "the master of this domain lets this client come back later",
             Problem::Crowded => "too many requests wait already",
             Problem::Stopping => "the proxy is stopping",
             Problem::Unreachable => "the upstream cannot be reached",
@@ -115,6 +124,7 @@ impl Problem {
     fn retry_after_s(&self) -> Option<u64> {
         match self {
             Problem::OverLimit(answer) => Some(retry_after_s(answer)),
+            Problem::Delayed(after) => Some(seconds_up(*after)),
             Problem::Crowded | Problem::Stopping => Some(1),
             _ => None,
         }

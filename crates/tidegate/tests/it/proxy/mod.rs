@@ -3,6 +3,7 @@
 
 mod boundaries;
 mod crowd;
+mod gatekeeper;
 mod house;
 mod http2;
 mod plain;

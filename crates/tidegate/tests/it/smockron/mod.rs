@@ -4,6 +4,7 @@
 
 mod crowds;
 mod doors;
+mod gatekeeper;
 mod hostile;
 mod peer;
 mod restarts;

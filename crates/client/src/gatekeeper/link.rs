@@ -1,0 +1,237 @@
+//! The way to a master: one task that connects, shakes hands and sends what the lanes hold.
+//!
+//! Nothing here is waited for by a request. While there is no master, or one that does not read,
+//! accounting is dropped; as soon as there is one again, it is sent again.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use tidegate_wire::zmtp::{
+    Fault, GREETING_BYTES, Said, check_greeting, greeting, parse, write_pong, write_ready,
+};
+use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
+
+use super::core::Core;
+use super::queue::Load;
+use super::stats::count;
+
+/// How long connecting and shaking hands may take.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// A master that takes nothing for so long is connected anew.
+const STALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// The first and the longest pause before connecting again.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// Room for what a master says on this way; a frame that does not fit ends the connection.
+const READ_BYTES: usize = 8 << 10;
+/// The most topics that a master may subscribe to.
+const TOPICS_MAX: usize = 8192;
+
+/// Sends accounting to the master of this number for ever.
+pub(super) async fn run(core: Arc<Core>, master: usize, address: String, gather: Duration) {
+    let mut pause = PAUSE_MIN;
+    loop {
+        let shaking = timeout(HANDSHAKE_TIMEOUT, Link::open(&core, master, &address));
+        if let Ok(Ok(mut link)) = shaking.await {
+            count(&core.counts.connects);
+            pause = PAUSE_MIN;
+            // However it ends, the way is open no more.
+            let _ = link.serve(gather).await;
+        }
+        sleep(pause).await;
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+}
+
+/// One connection.
+struct Link<'a> {
+    core: &'a Core,
+    master: usize,
+    stream: TcpStream,
+    /// What the master said and is not read yet.
+    heard: Vec<u8>,
+    topics: Vec<Box<[u8]>>,
+    spare: Load,
+}
+
+impl Drop for Link<'_> {
+    fn drop(&mut self) {
+        self.topics.clear();
+        self.tell_who_is_heard();
+        // What is still in the lanes is of a time that is over.
+        let queue = &self.core.masters[self.master].queue;
+        for lane in 0..queue.lanes() {
+            self.lose();
+            queue.take(lane, &mut self.spare);
+        }
+        self.lose();
+    }
+}
+
+impl<'a> Link<'a> {
+    async fn open(core: &'a Core, master: usize, address: &str) -> io::Result<Self> {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        let spare = core.masters[master].queue.spare();
+        let heard = Vec::with_capacity(READ_BYTES);
+        let mut link = Self { core, master, stream, heard, topics: Vec::new(), spare };
+        let mut own = greeting().to_vec();
+        write_ready(&mut own);
+        link.send(&own).await?;
+        while link.heard.len() < GREETING_BYTES {
+            link.read().await?;
+        }
+        let (theirs, _) = link.heard.split_first_chunk().ok_or_else(|| wrong(Fault::Greeting))?;
+        check_greeting(theirs).map_err(wrong)?;
+        link.heard.drain(..GREETING_BYTES);
+        loop {
+            if let Some((frame, used)) = parse(&link.heard).map_err(wrong)? {
+                frame.check_ready().map_err(wrong)?;
+                link.heard.drain(..used);
+                return Ok(link);
+            }
+            link.read().await?;
+        }
+    }
+
+    /// Sends until the connection ends.
+    async fn serve(&mut self, gather: Duration) -> io::Result<()> {
+        loop {
+            self.listen().await?;
+            while self.take_in()? {
+                self.listen().await?;
+            }
+            // While there is much to send it is gathered; after a pause it is sent at once.
+            if self.flush().await? {
+                if !gather.is_zero() {
+                    sleep(gather).await;
+                }
+                continue;
+            }
+            let queue = &self.core.masters[self.master].queue;
+            tokio::select! {
+                () = queue.rest() => {}
+                ready = self.stream.readable() => ready?,
+            }
+        }
+    }
+
+    /// Sends what the lanes hold. `false` if that was nothing.
+    async fn flush(&mut self) -> io::Result<bool> {
+        let queue = &self.core.masters[self.master].queue;
+        let mut any = false;
+        for lane in 0..queue.lanes() {
+            if queue.take(lane, &mut self.spare) {
+                any = true;
+                let load = std::mem::take(&mut self.spare);
+                let sent = self.send(load.bytes()).await;
+                self.spare = load;
+                sent?;
+                self.core.counts.sent.fetch_add(self.spare.messages, Relaxed);
+                self.spare.clear();
+            }
+        }
+        Ok(any)
+    }
+
+    /// Counts what was taken to be sent and will not be.
+    fn lose(&mut self) {
+        self.core.counts.dropped_lost.fetch_add(self.spare.messages, Relaxed);
+        self.spare.clear();
+    }
+
+    async fn send(&self, mut bytes: &[u8]) -> io::Result<()> {
+        loop {
+            match self.stream.try_write(bytes) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) if written == bytes.len() => return Ok(()),
+                Ok(written) => bytes = &bytes[written..],
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    timeout(STALL_TIMEOUT, self.stream.writable()).await??;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Waits for a few more bytes of what the master says.
+    async fn read(&mut self) -> io::Result<()> {
+        while !self.take_in()? {
+            self.stream.readable().await?;
+        }
+        Ok(())
+    }
+
+    /// Takes in what the master has said. `false` if there is nothing new.
+    fn take_in(&mut self) -> io::Result<bool> {
+        let mut room = [0; 2048];
+        let most = room.len().min(READ_BYTES - self.heard.len());
+        if most == 0 {
+            return Err(wrong(Fault::Frame));
+        }
+        match self.stream.try_read(&mut room[..most]) {
+            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => {
+                self.heard.extend_from_slice(&room[..count]);
+                Ok(true)
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Understands what the master has said so far, and answers.
+    async fn listen(&mut self) -> io::Result<()> {
+        let mut answer = Vec::new();
+        let (mut at, mut changed) = (0, false);
+        while let Some((frame, used)) = parse(&self.heard[at..]).map_err(wrong)? {
+            match frame.said() {
+                Said::Subscribe(topic) => {
+                    if self.topics.len() >= TOPICS_MAX {
+                        return Err(wrong(Fault::Frame));
+                    }
+                    self.topics.push(topic.into());
+                    changed = true;
+                }
+                Said::Cancel(topic) => {
+                    // As often as it was wanted, so often it must be cancelled.
+                    if let Some(place) = self.topics.iter().position(|other| **other == *topic) {
+                        self.topics.swap_remove(place);
+                        changed = true;
+                    }
+                }
+                Said::Ping(context) => write_pong(context, &mut answer),
+                Said::Else => {}
+            }
+            at += used;
+        }
+        self.heard.drain(..at);
+        if changed {
+            self.tell_who_is_heard();
+        }
+        if answer.is_empty() { Ok(()) } else { self.send(&answer).await }
+    }
+
+    /// From now on accounting is written for the domains that the master subscribed to alone.
+    fn tell_who_is_heard(&self) {
+        let mut more = false;
+        for served in self.core.of(self.master) {
+            let heard = self.topics.iter().any(|topic| served.topic.starts_with(topic));
+            more |= !served.heard.swap(heard, Relaxed) && heard;
+        }
+        if more {
+            self.core.way_opened(self.master);
+        } else {
+            self.core.masters[self.master].changed.notify_waiters();
+        }
+    }
+}
+
+fn wrong(fault: Fault) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("{fault:?}"))
+}

@@ -1,0 +1,201 @@
+//! The gatekeeper as a `tower` layer, for axum, hyper and tonic applications.
+//!
+//! A request that passes costs one decision. One that is delayed is held, and then forwarded; one
+//! that is turned away is answered with 503 and Retry-After, and never reaches the application.
+//! Errors of the application go through as they are: the layer has none of its own.
+
+mod future;
+mod identifier;
+mod refusal;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use http::{Extensions, HeaderMap, Method, Request, Response, Uri, Version};
+use tower_layer::Layer;
+use tower_service::Service;
+
+pub use self::future::ResponseFuture;
+pub use self::identifier::Identifier;
+pub use self::refusal::{Plain, Refuse, Refused, retry_after};
+use crate::gatekeeper::{Decision, Domain, Gatekeeper};
+
+/// The head of a request, by which its client is known.
+#[derive(Clone, Copy, Debug)]
+pub struct Head<'a> {
+    /// The method.
+    pub method: &'a Method,
+    /// What is asked for.
+    pub uri: &'a Uri,
+    /// The protocol's version.
+    pub version: Version,
+    /// The headers.
+    pub headers: &'a HeaderMap,
+    /// What servers and layers before this one have found out, the peer's address perhaps.
+    pub extensions: &'a Extensions,
+}
+
+impl<'a> Head<'a> {
+    fn of<B>(request: &'a Request<B>) -> Self {
+        Self {
+            method: request.method(),
+            uri: request.uri(),
+            version: request.version(),
+            headers: request.headers(),
+            extensions: request.extensions(),
+        }
+    }
+
+    /// The first header of a name, as an identifier.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<Identifier<'a>> {
+        self.headers.get(name).map(|value| value.as_bytes().into())
+    }
+}
+
+/// Puts a gatekeeper before a service.
+///
+/// The closure says who a client is, by its address, a header or a user that another layer found
+/// out. Requests without an identifier are nobody's: they pass, and no master is told.
+///
+/// Put it around the whole application rather than into an axum router: there every request pays
+/// for the boxes that a router puts between layers.
+///
+/// ```
+/// use http::{Request, Response};
+/// use tidegate_client::gatekeeper::{Config, Gatekeeper, Master};
+/// use tidegate_client::layer::GatekeeperLayer;
+/// use tower::{Layer, Service, service_fn};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let master = Master::new("tcp://127.0.0.1:10004", "tcp://127.0.0.1:10005", ["api"]);
+/// let gatekeeper = Gatekeeper::connect(&Config::new([master]))?;
+/// let layer = GatekeeperLayer::new(gatekeeper, "api", |head| head.header("x-api-key"));
+///
+/// let mut service = layer.layer(service_fn(|_request: Request<String>| async {
+///     Ok::<_, std::convert::Infallible>(Response::new(String::from("hello")))
+/// }));
+/// let request = Request::get("/").header("x-api-key", "k1").body(String::new())?;
+/// assert_eq!(service.call(request).await?.body(), "hello");
+/// # Ok(())
+/// # }
+/// ```
+pub struct GatekeeperLayer<I, R = Plain> {
+    porter: Arc<Porter<I, R>>,
+}
+
+/// What all services of a layer share.
+struct Porter<I, R> {
+    gatekeeper: Gatekeeper,
+    domain: Option<Domain>,
+    identify: I,
+    refuse: R,
+}
+
+impl<I> GatekeeperLayer<I>
+where
+    I: for<'a> Fn(&Head<'a>) -> Option<Identifier<'a>>,
+{
+    /// A layer for requests of one domain. If the gatekeeper does not serve the domain, all pass.
+    pub fn new(gatekeeper: Gatekeeper, domain: &str, identify: I) -> Self {
+        Self::refusing(gatekeeper, domain, identify, Plain)
+    }
+}
+
+impl<I, R> GatekeeperLayer<I, R>
+where
+    I: for<'a> Fn(&Head<'a>) -> Option<Identifier<'a>>,
+{
+    /// The same with other words for whoever is turned away: a closure that makes a response of a
+    /// [`Refused`], say with a body, or with the status of gRPC.
+    pub fn refusing(gatekeeper: Gatekeeper, domain: &str, identify: I, refuse: R) -> Self {
+        let domain = gatekeeper.domain(domain);
+        Self { porter: Arc::new(Porter { gatekeeper, domain, identify, refuse }) }
+    }
+}
+
+impl<I, R> Clone for GatekeeperLayer<I, R> {
+    fn clone(&self) -> Self {
+        Self { porter: self.porter.clone() }
+    }
+}
+
+impl<I, R, S> Layer<S> for GatekeeperLayer<I, R> {
+    type Service = Gated<S, I, R>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        Gated { inner, porter: self.porter.clone() }
+    }
+}
+
+/// A service behind a gatekeeper.
+pub struct Gated<S, I, R = Plain> {
+    inner: S,
+    porter: Arc<Porter<I, R>>,
+}
+
+impl<S: Clone, I, R> Clone for Gated<S, I, R> {
+    #[inline]
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone(), porter: self.porter.clone() }
+    }
+}
+
+impl<S, I, R, B, A> Service<Request<B>> for Gated<S, I, R>
+where
+    S: Service<Request<B>, Response = Response<A>> + Clone,
+    I: for<'a> Fn(&Head<'a>) -> Option<Identifier<'a>>,
+    R: Refuse<A>,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = ResponseFuture<S, B>;
+
+    #[inline]
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    #[inline]
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        match self.porter.decide(&request) {
+            Decision::Accept => ResponseFuture::passing(self.inner.call(request)),
+            // The service that is ready stays here: whoever is held keeps no place in it.
+            Decision::Delay(delay) => ResponseFuture::held(delay, self.inner.clone(), request),
+            Decision::Reject(after) => {
+                ResponseFuture::refused(self.porter.refuse.refuse(&Refused { after }))
+            }
+        }
+    }
+}
+
+impl<I, R> Porter<I, R>
+where
+    I: for<'a> Fn(&Head<'a>) -> Option<Identifier<'a>>,
+{
+    #[inline]
+    fn decide<B>(&self, request: &Request<B>) -> Decision {
+        let Some(domain) = self.domain else { return Decision::Accept };
+        match (self.identify)(&Head::of(request)) {
+            Some(identifier) => self.gatekeeper.decide_in(domain, identifier.as_bytes()),
+            None => Decision::Accept,
+        }
+    }
+}
+
+impl<I, R> std::fmt::Debug for GatekeeperLayer<I, R> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let gatekeeper = &self.porter.gatekeeper;
+        formatter.debug_struct("GatekeeperLayer").field("gatekeeper", gatekeeper).finish()
+    }
+}
+
+impl<S, I, R> std::fmt::Debug for Gated<S, I, R> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let gatekeeper = &self.porter.gatekeeper;
+        formatter.debug_struct("Gated").field("gatekeeper", gatekeeper).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,162 @@
+//! A proxy as a gatekeeper: it lets requests pass by what a master of the Smockron protocol says,
+//! and tells the master of each.
+//!
+//! The decision is made in memory, by the library that any application can embed. It talks to the
+//! master on a thread of its own: no loop waits for a master and no master for a loop.
+
+use std::io;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize, de};
+use tidegate_client::gatekeeper::{
+    Config as Settings, Decision, Delay, Domain, Gatekeeper, HELD_MAX, IDENTIFIERS_MAX, MAX_DELAY,
+    Master,
+};
+use tidegate_client::layer::Identifier;
+
+use super::config::{Config, count, count_or_none};
+use super::problem::Problem;
+use crate::config::units::Span;
+
+/// The master that a proxy obeys.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GatekeeperConfig {
+    /// Where the master takes accounting: "tcp://10.0.0.7:10004".
+    #[serde(deserialize_with = "endpoint")]
+    #[schemars(regex(pattern = "^tcp://"))]
+    pub accounting: String,
+    /// Where the master publishes who must wait: "tcp://10.0.0.7:10005".
+    #[serde(deserialize_with = "endpoint")]
+    #[schemars(regex(pattern = "^tcp://"))]
+    pub control: String,
+    /// A request that would have to wait longer is turned away with 503.
+    #[serde(default = "max_delay")]
+    pub max_delay: Span,
+    /// The most requests that are held at once; beyond it they are turned away.
+    #[serde(default = "max_held", deserialize_with = "count")]
+    pub max_held: u32,
+    /// The most identifiers whose delays are remembered; beyond it clients pass.
+    #[serde(default = "max_identifiers", deserialize_with = "count")]
+    pub max_identifiers: u32,
+    /// One request in so many that are turned away is told to the master: 1 for all, 0 for none.
+    #[serde(default = "reject_every", deserialize_with = "count_or_none")]
+    pub reject_every: u32,
+}
+
+fn max_delay() -> Span {
+    Span(MAX_DELAY)
+}
+
+fn max_held() -> u32 {
+    HELD_MAX as u32
+}
+
+fn max_identifiers() -> u32 {
+    IDENTIFIERS_MAX as u32
+}
+
+fn reject_every() -> u32 {
+    1
+}
+
+fn endpoint<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let probe = Settings::new([Master::new(text.as_str(), text.as_str(), ["probe"])]);
+    match probe.check() {
+        Ok(()) => Ok(text),
+        Err(_) => {
+            let remedy = "write where the master is bound: \"tcp://10.0.0.7:10004\"";
+            Err(de::Error::custom(format!("\"{text}\" is not an endpoint\n{remedy}")))
+        }
+    }
+}
+
+/// What a proxy's loops ask. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Gatehouse {
+    gatekeeper: Gatekeeper,
+    domain: Domain,
+    /// Clients are known by the entries of their keys, not by their addresses.
+    by_key: bool,
+}
+
+/// What the library is told.
+fn settings(config: &Config) -> Option<Settings> {
+    let table = config.gatekeeper.as_ref()?;
+    let domain = config.name.get_ref().as_str();
+    let master = Master::new(table.accounting.as_str(), table.control.as_str(), [domain]);
+    Some(Settings {
+        max_delay: table.max_delay.0,
+        held_max: table.max_held as usize,
+        identifiers_max: table.max_identifiers as usize,
+        reject_every: table.reject_every,
+        ..Settings::new([master])
+    })
+}
+
+/// Begins to obey the master, if the proxy has one.
+///
+/// # Errors
+/// If the name of the proxy is no domain, or the system refuses a thread.
+pub(super) fn open(config: &Config) -> io::Result<Option<Gatehouse>> {
+    let Some(settings) = settings(config) else { return Ok(None) };
+    let gatekeeper = Gatekeeper::connect(&settings).map_err(io::Error::other)?;
+    // The domain is its own.
+    let domain = gatekeeper.domain(config.name.get_ref());
+    let by_key = config.key.is_some();
+    Ok(domain.map(|domain| Gatehouse { gatekeeper, domain, by_key }))
+}
+
+impl Gatehouse {
+    /// Lets a request pass at once, or tells how it waits.
+    pub(super) fn ask(&self, key: &[u8], client: IpAddr) -> Result<Option<Delay>, Problem> {
+        let decision = if self.by_key {
+            self.gatekeeper.decide_in(self.domain, entries(key))
+        } else {
+            self.gatekeeper.decide_in(self.domain, Identifier::from(client).as_bytes())
+        };
+        match decision {
+            Decision::Accept => Ok(None),
+            Decision::Delay(delay) => Ok(Some(delay)),
+            Decision::Reject(after) => Err(Problem::Delayed(after)),
+        }
+    }
+}
+
+/// A key without the name of its proxy, in which every space is encoded.
+fn entries(key: &[u8]) -> &[u8] {
+    let space = key.iter().position(|byte| *byte == b' ');
+    space.map_or(key, |space| &key[space + 1..])
+}
+
+/// Whole seconds until it is worth coming back: at least one, and never too early.
+pub(super) fn seconds_up(after: Duration) -> u64 {
+    (after.as_secs() + u64::from(after.subsec_nanos() > 0)).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identifiers_are_what_follows_the_name() {
+        for (key, expected) in [
+            (&b"api path=/a"[..], &b"path=/a"[..]),
+            (b"my%20api path=/a client=::1", b"path=/a client=::1"),
+            (b"api", b"api"),
+            (b"api ", b""),
+        ] {
+            assert_eq!(entries(key), expected);
+        }
+    }
+
+    #[test]
+    fn nobody_is_told_to_come_back_too_early() {
+        for (ms, expected) in [(0, 1), (1, 1), (1_000, 1), (1_001, 2)] {
+            assert_eq!(seconds_up(Duration::from_millis(ms)), expected, "{ms}");
+        }
+    }
+}
