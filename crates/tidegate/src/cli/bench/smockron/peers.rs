@@ -29,7 +29,7 @@ impl Peers {
             Ok(output) if output.status.success() => Ok(Self { folder, program }),
             Ok(output) => bail!(
                 "libzmq's programs cannot be compiled\n\
-                 `make setup-bench` or `apt-get install gcc libzmq3-dev` installs what they need\n{}",
+                 `make setup-bench` installs what they need: gcc and libzmq3-dev\n{}",
                 String::from_utf8_lossy(&output.stderr)
             ),
             Err(error) => Err(error).context("there is no compiler; `make setup` installs one"),
