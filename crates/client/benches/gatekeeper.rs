@@ -4,7 +4,7 @@
 //! and a peer that takes the accounting: interleaved rounds on one thread, the medians of its CPU
 //! time and their ratio. Then an axum hello-world with and without the layer, in instructions per
 //! request as callgrind counts them, the sending of accounting included; for that the program runs
-//! itself under valgrind. `cargo bench -p tidegate-client -- decide` or `layer` runs one of the two.
+//! itself under valgrind. `cargo bench -p tidegate-client -- decide`, or `layer`, runs one of both.
 
 use std::env;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -24,11 +24,12 @@ use tokio::time::Instant;
 use tower::Layer;
 
 const IDENTIFIERS: usize = 1_000_000;
-/// Decisions between two looks at the clock: what the queue holds without the task's help.
-const CHUNK: usize = 20_000;
-const ROUNDS: usize = 25;
+/// Decisions between two looks at the clock: as many as are gathered in a millisecond when an
+/// application is very busy.
+const CHUNK: usize = 1_000;
+const ROUNDS: usize = 300;
 /// Longer than a round takes.
-const BETWEEN_ROUNDS: Duration = Duration::from_millis(100);
+const BETWEEN_ROUNDS: Duration = Duration::from_millis(5);
 /// A step that visits all identifiers in an order without neighbours.
 const STRIDE: usize = 611_953;
 
