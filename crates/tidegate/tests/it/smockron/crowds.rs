@@ -1,7 +1,7 @@
 //! Thousands of gatekeepers, and several masters behind one ZeroMQ proxy.
 
 use super::peer::{Endpoints, Peer};
-use super::{MASTER, bad_input, delays, eventually, metric, pair};
+use super::{MASTER, Split, bad_input, delays, eventually, metric, pair};
 use crate::program::Program;
 
 /// Members of a crowd, in each of two processes.
@@ -49,22 +49,7 @@ fn no_more_gatekeepers_are_held_than_the_file_allows() {
 
 #[test]
 fn two_masters_share_domains_through_a_proxy() {
-    let master = |domain: &str, other: &str| {
-        let own = format!("subscribe = ['{domain}']\n[smockron.domains]");
-        let config = MASTER.replace("[smockron.domains]", &own);
-        Program::serve(&config.replace(&format!("{other} = \"1/hour burst 1\"\n"), ""))
-    };
-    let (web, other) = (master("web", "other"), master("other", "web"));
-    let (one, two) = (Endpoints::of(&web), Endpoints::of(&other));
-    let both = |a: &str, b: &str| format!("{a},{b}");
-    let mut proxy = Peer::python(&[
-        "proxy",
-        &both(&one.accounting, &two.accounting),
-        &both(&one.control, &two.control),
-    ]);
-    let line = proxy.line();
-    let (accounting, control) = line.split_once(' ').expect("two endpoints");
-    let endpoints = Endpoints { accounting: accounting.to_owned(), control: control.to_owned() };
+    let Split { web, other, endpoints, proxy: _proxy } = Split::new();
     let mut gatekeeper = Peer::gatekeeper(&endpoints, &["web", "other"]);
     delays(&mut gatekeeper, "me");
     let told = "send other\\0|ACCEPTED|you|now||";
@@ -78,7 +63,8 @@ fn two_masters_share_domains_through_a_proxy() {
     }
     // One of them goes and comes back, and the proxy finds it.
     let free = "[smockron]\naccounting = \"tcp://127.0.0.1:0\"\ncontrol = \"tcp://127.0.0.1:0\"\n";
-    let config = MASTER.replace(free, &format!("{}subscribe = ['web']\n", one.table()));
+    let config =
+        MASTER.replace(free, &format!("{}subscribe = ['web']\n", Endpoints::of(&web).table()));
     web.write_config(&config.replace("other = \"1/hour burst 1\"\n", ""));
     let _web = web.crash_and_restart();
     delays(&mut gatekeeper, "after");

@@ -6,8 +6,8 @@ use std::time::Duration;
 use rustix::process::Signal;
 use tidegate_client::gatekeeper::{Config, Decision, Domain, Gatekeeper, Master};
 
-use super::peer::{Endpoints, Peer};
-use super::{MASTER, metric};
+use super::peer::Endpoints;
+use super::{MASTER, Split, metric};
 use crate::program::{PATIENCE, Program};
 
 fn at(endpoints: &Endpoints, domains: &[&str]) -> Master {
@@ -115,29 +115,14 @@ async fn a_master_that_is_stopped_delays_nobody_and_is_obeyed_when_it_goes_on() 
 
 #[tokio::test]
 async fn domains_are_split_among_masters_by_a_proxy_of_libzmq() {
-    let master = |domain: &str, other: &str| {
-        let own = format!("subscribe = ['{domain}']\n[smockron.domains]");
-        let config = MASTER.replace("[smockron.domains]", &own);
-        Program::serve(&config.replace(&format!("{other} = \"1/hour burst 1\"\n"), ""))
-    };
-    let (web, other) = (master("web", "other"), master("other", "web"));
-    let (one, two) = (Endpoints::of(&web), Endpoints::of(&other));
-    let both = |a: &str, b: &str| format!("{a},{b}");
-    let mut proxy = Peer::python(&[
-        "proxy",
-        &both(&one.accounting, &two.accounting),
-        &both(&one.control, &two.control),
-    ]);
-    let line = proxy.line();
-    let (accounting, control) = line.split_once(' ').expect("two endpoints");
-    let endpoints = Endpoints { accounting: accounting.to_owned(), control: control.to_owned() };
+    let Split { web, other, endpoints, proxy: _proxy } = Split::new();
     let (gatekeeper, domains) = connect(&endpoints, &["web", "other"]);
     for (domain, program) in domains.iter().zip([&web, &other]) {
         limited(&gatekeeper, *domain, "me").await;
         assert!(metric(program, "tidegate_accounting_total{status=\"accepted\"}") >= 1);
     }
     // And two masters without a proxy in between.
-    let masters = [at(&one, &["web"]), at(&two, &["other"])];
+    let masters = [at(&Endpoints::of(&web), &["web"]), at(&Endpoints::of(&other), &["other"])];
     let gatekeeper = Gatekeeper::connect(&Config::new(masters)).unwrap();
     for name in ["web", "other"] {
         let domain = gatekeeper.domain(name).unwrap();

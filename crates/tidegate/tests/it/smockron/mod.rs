@@ -76,6 +76,38 @@ fn eventually(mut so: impl FnMut() -> bool) {
     }
 }
 
+/// Two masters with a domain each, and a proxy of libzmq before them.
+struct Split {
+    web: Program,
+    other: Program,
+    /// The proxy's.
+    endpoints: Endpoints,
+    proxy: Peer,
+}
+
+impl Split {
+    fn new() -> Self {
+        let master = |domain: &str, other: &str| {
+            let own = format!("subscribe = ['{domain}']\n[smockron.domains]");
+            let config = MASTER.replace("[smockron.domains]", &own);
+            Program::serve(&config.replace(&format!("{other} = \"1/hour burst 1\"\n"), ""))
+        };
+        let (web, other) = (master("web", "other"), master("other", "web"));
+        let (one, two) = (Endpoints::of(&web), Endpoints::of(&other));
+        let both = |a: &str, b: &str| format!("{a},{b}");
+        let mut proxy = Peer::python(&[
+            "proxy",
+            &both(&one.accounting, &two.accounting),
+            &both(&one.control, &two.control),
+        ]);
+        let line = proxy.line();
+        let (accounting, control) = line.split_once(' ').expect("two endpoints");
+        let endpoints =
+            Endpoints { accounting: accounting.to_owned(), control: control.to_owned() };
+        Self { web, other, endpoints, proxy }
+    }
+}
+
 /// A master and one gatekeeper in Python that serves `web`.
 fn pair() -> (Program, Peer) {
     let program = Program::serve(MASTER);
