@@ -45,7 +45,12 @@ impl Stamps {
 
     /// The uses of the newest moments for which `counts` holds. Once it holds for a moment it
     /// must hold for every newer one.
+    #[inline]
     pub(crate) fn count(&self, counts: impl Fn(Nanos) -> bool) -> u64 {
+        // Nearly always all: what no longer counts was dropped when the newest came.
+        if self.runs.get(0).is_none_or(|oldest| counts(oldest.at)) {
+            return self.total();
+        }
         self.total() - self.total_before(self.runs.partition_point(|run| !counts(run.at)))
     }
 

@@ -59,6 +59,15 @@ impl Run {
     }
 }
 
+/// The same question about one key, several times.
+struct Asked<'a> {
+    catalog: &'a Catalog,
+    position: usize,
+    address: Address<'a>,
+    op: Op,
+    count: usize,
+}
+
 impl Drop for Desk {
     fn drop(&mut self) {
         self.limiter.metrics.leave(self.lane);
@@ -238,33 +247,69 @@ impl Desk {
         Settled::of(&opinion)
     }
 
-    /// Decides on one key and says how long its caller must wait. Allocates nothing for a key that
-    /// is known, unless what it remembers grows.
-    pub fn delay(&self, key: &[u8], op: Op, now: Now) -> Result<Delay, Unfit> {
+    /// Decides `count` times on one key and says how long each of its callers must wait, in order:
+    /// as many decisions, with one look for the key. Allocates nothing for a key that is known,
+    /// unless what it remembers grows.
+    pub fn delays(
+        &self,
+        key: &[u8],
+        op: Op,
+        count: usize,
+        now: Now,
+        out: &mut Vec<Delay>,
+    ) -> Result<(), Unfit> {
+        out.clear();
         asks_for_something(op)?;
-        let (memory, bucket) = (self.limiter.memory(), Bucket::of(now));
+        let memory = self.limiter.memory();
         let catalog = self.limiter.catalog.load();
         let found = catalog.find(key, op, false)?;
         let address =
             found.and_then(|rule| catalog.address(memory, rule, key, memory.hash(key), op));
-        let Some((position, address)) = found.zip(address) else {
-            self.count(&catalog, op, found, Counted::Allow);
-            return Ok(Delay::NONE);
-        };
-        let rule = catalog.rule(position);
-        let (delay, counted, full) = memory.one(
-            &address,
+        let mut run = Run::default();
+        match found.zip(address) {
+            None => {
+                out.resize(count, Delay::NONE);
+                if creates(op) {
+                    (0..count).for_each(|_| run.count(self, &catalog, found, Counted::Allow));
+                }
+            }
+            Some((position, address)) => {
+                let asked = Asked { catalog: &catalog, position, address, op, count };
+                match address.limits {
+                    1 => self.delay_limits::<1>(&asked, now, &mut run, out),
+                    _ => self.delay_limits::<LIMITS_MAX>(&asked, now, &mut run, out),
+                }
+            }
+        }
+        run.end(self, &catalog);
+        self.time(count, now);
+        Ok(())
+    }
+
+    fn delay_limits<const N: usize>(
+        &self,
+        asked: &Asked<'_>,
+        now: Now,
+        run: &mut Run,
+        out: &mut Vec<Delay>,
+    ) {
+        let Asked { catalog, position, ref address, op, count } = *asked;
+        let (rule, bucket) = (catalog.rule(position), Bucket::of(now));
+        self.limiter.memory().one(
+            address,
             bucket,
             |body, pressed| catalog.dead(body, pressed, bucket, now),
             |body, place| {
-                let opinion = Opinion::<LIMITS_MAX>::settled(rule, body, place, op, (now, bucket));
-                (opinion.delay(rule, body, op, now), opinion.counted(), opinion.full())
+                for _ in 0..count {
+                    let opinion = Opinion::<N>::settled(rule, body, place, op, (now, bucket));
+                    out.push(opinion.delay(rule, body, op, now));
+                    if creates(op) {
+                        run.count(self, catalog, Some(position), opinion.counted());
+                    }
+                    self.count_full(opinion.full());
+                }
             },
         );
-        self.count(&catalog, op, found, counted);
-        self.count_full(full);
-        self.time(1, now);
-        Ok(delay)
     }
 
     /// Decides on all keys of a request, all or nothing, and says all there is to say.

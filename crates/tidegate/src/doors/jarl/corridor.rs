@@ -1,4 +1,4 @@
-//! From a caller to its answer, without a socket: book, encode.
+//! From callers to their answers, without a socket: book, encode.
 //!
 //! The door's loops, the golden vectors and the allocation test all go through
 //! [`Corridor::answer`]. It neither knows who called nor how the answer travels.
@@ -7,7 +7,7 @@ use tidegate_core::{Now, Op};
 use tidegate_wire::jarl::{self as wire, ANSWER_BYTES_MAX, Rounding};
 
 use super::config;
-use crate::limiter::{Desk, Unfit};
+use crate::limiter::{Delay, Desk, Unfit};
 
 /// A call as this door books it.
 const ONE_CALL: Op = Op::Take(1);
@@ -16,6 +16,7 @@ const ONE_CALL: Op = Op::Take(1);
 pub struct Corridor {
     desk: Desk,
     key: Box<[u8]>,
+    delays: Vec<Delay>,
     bytes: [u8; ANSWER_BYTES_MAX],
 }
 
@@ -27,7 +28,7 @@ impl Corridor {
     }
 
     pub(super) fn of_key(desk: Desk, key: Box<[u8]>) -> Self {
-        Self { desk, key, bytes: [0; ANSWER_BYTES_MAX] }
+        Self { desk, key, delays: Vec::new(), bytes: [0; ANSWER_BYTES_MAX] }
     }
 
     /// Where decisions are made.
@@ -35,13 +36,22 @@ impl Corridor {
         &self.desk
     }
 
-    /// Books one call at `now` and says in the protocol's words how long the caller must wait.
+    /// Books `calls` at `now`, and says to `tell` in the protocol's words how long each caller must
+    /// wait, in order.
     ///
     /// # Errors
     /// If the rule of the service is one that this door cannot ask: nothing is booked.
-    pub fn answer(&mut self, now: Now) -> Result<&[u8], Unfit> {
-        let delay = self.desk.delay(&self.key, ONE_CALL, now)?;
-        let rounding = if delay.firm { Rounding::Up } else { Rounding::Nearest };
-        Ok(wire::encode(&mut self.bytes, delay.span, rounding))
+    pub fn answer(
+        &mut self,
+        calls: usize,
+        now: Now,
+        mut tell: impl FnMut(&[u8]),
+    ) -> Result<(), Unfit> {
+        self.desk.delays(&self.key, ONE_CALL, calls, now, &mut self.delays)?;
+        for delay in &self.delays {
+            let rounding = if delay.firm { Rounding::Up } else { Rounding::Nearest };
+            tell(wire::encode(&mut self.bytes, delay.span, rounding));
+        }
+        Ok(())
     }
 }

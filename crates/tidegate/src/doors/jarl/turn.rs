@@ -66,6 +66,8 @@ pub(super) struct Loop {
     allow: Arc<ArcSwap<Allow>>,
     metrics: Arc<Metrics>,
     lingering: Lingering<OwnedFd>,
+    /// Clients that were accepted and are booked together.
+    arrived: Vec<OwnedFd>,
     /// As many as came at once the last time: one more try would find nobody.
     accepts: usize,
     /// When accepting goes on after a failure.
@@ -106,6 +108,7 @@ impl Loop {
             allow,
             metrics,
             lingering: Lingering::new(max),
+            arrived: Vec::with_capacity(ACCEPTS_MAX),
             accepts: 1,
             accept_at: None,
             refusing: false,
@@ -157,7 +160,9 @@ impl Loop {
 
     /// Until somebody must be looked at, whatever happens.
     fn sleep_for(&self) -> Timespec {
-        let fresh = self.lingering.fresh_since().map(|since| since + FRESH_MAX);
+        // Not when the oldest of them is due: under load somebody always is in a moment, and a
+        // timer for each would wake the loop as often as clients do.
+        let fresh = self.lingering.fresh_since().map(|_| self.now.mono + FRESH_MAX);
         let oldest = self.lingering.oldest_since().map(|since| since + LINGER_MAX);
         let due = [fresh, oldest, self.accept_at].into_iter().flatten().min();
         let longest = match due {
@@ -169,29 +174,43 @@ impl Loop {
 
     /// Accepts and answers up to `most` clients; returns how many there were.
     fn accept(&mut self, most: usize) -> usize {
+        let mut found = 0;
+        while found < most {
+            let (batch, all) = self.take_in((most - found).min(ACCEPTS_MAX));
+            self.answer_arrived();
+            found += batch;
+            if all {
+                break;
+            }
+        }
+        found
+    }
+
+    /// Accepts up to `most` clients; returns how many there were, and whether that is all.
+    fn take_in(&mut self, most: usize) -> (usize, bool) {
         let allow = self.allow.load_full();
         for found in 0..most {
-            let Some(listener) = &self.listener else { return found };
+            let Some(listener) = &self.listener else { return (found, true) };
             match next_client(listener, &allow) {
                 Ok((socket, true)) => {
                     self.refusing = false;
-                    self.answer(socket);
+                    self.arrived.push(socket);
                 }
                 // Whoever sees the end finds it counted.
                 Ok((_stranger, false)) => self.metrics.bad_input(Door::Jarl, "not_allowed"),
-                Err(Errno::AGAIN) => return found,
+                Err(Errno::AGAIN) => return (found, true),
                 // The client was gone before it was accepted.
                 Err(Errno::CONNABORTED | Errno::CONNRESET | Errno::PROTO | Errno::INTR) => {}
                 Err(error) => {
                     // Whoever lingers longest makes room, if that is what is wanting.
                     if !self.dismiss_oldest() {
                         self.pause(error);
-                        return found;
+                        return (found, true);
                     }
                 }
             }
         }
-        most
+        (most, false)
     }
 
     /// Stops accepting for a while: the listener would be told of the same client for ever.
@@ -207,21 +226,30 @@ impl Loop {
         }
     }
 
-    fn answer(&mut self, socket: OwnedFd) {
-        let answer = match self.corridor.answer(self.now) {
-            Ok(answer) => answer,
-            Err(unfit) => return self.metrics.bad_input(Door::Jarl, unfit.reason()),
-        };
-        // The answer is held back until the end of the stream can leave with it.
-        let sent = send(&socket, answer, SendFlags::MORE | SendFlags::NOSIGNAL);
-        if sent != Ok(answer.len()) || shut(&socket, Side::Write).is_err() {
+    /// Books the calls of all who have arrived, and tells each.
+    fn answer_arrived(&mut self) {
+        let Self { corridor, arrived, lingering, metrics, sink, now, .. } = self;
+        if arrived.is_empty() {
             return;
         }
-        if self.lingering.is_full() {
-            self.metrics.bad_input(Door::Jarl, "too_many_connections");
-            self.dismiss_oldest();
+        let calls = arrived.len();
+        let mut clients = arrived.drain(..);
+        let booked = corridor.answer(calls, *now, |answer| {
+            let Some(socket) = clients.next() else { return };
+            // The answer is held back until the end of the stream can leave with it.
+            let sent = send(&socket, answer, SendFlags::MORE | SendFlags::NOSIGNAL);
+            if sent != Ok(answer.len()) || shut(&socket, Side::Write).is_err() {
+                return;
+            }
+            if lingering.is_full() {
+                metrics.bad_input(Door::Jarl, "too_many_connections");
+                dismiss_oldest(lingering, sink);
+            }
+            lingering.add(socket, now.mono);
+        });
+        if let Err(unfit) = booked {
+            clients.for_each(|_| metrics.bad_input(Door::Jarl, unfit.reason()));
         }
-        self.lingering.add(socket, self.now.mono);
     }
 
     /// Looks at those whose time it is, and accepts again after a failure.
@@ -263,13 +291,17 @@ impl Loop {
         }
     }
 
-    /// Closes the client that lingers longest; `false` if there is none.
     fn dismiss_oldest(&mut self) -> bool {
-        let Some(mut guest) = self.lingering.remove_oldest() else { return false };
-        // Bytes that lie unread would make a reset of the end.
-        let _ = drain(&guest.socket, &mut guest.bytes, &mut self.sink);
-        true
+        dismiss_oldest(&mut self.lingering, &mut self.sink)
     }
+}
+
+/// Closes the client that lingers longest; `false` if there is none.
+fn dismiss_oldest(lingering: &mut Lingering<OwnedFd>, sink: &mut [u8]) -> bool {
+    let Some(mut guest) = lingering.remove_oldest() else { return false };
+    // Bytes that lie unread would make a reset of the end.
+    let _ = drain(&guest.socket, &mut guest.bytes, sink);
+    true
 }
 
 /// The client that has waited longest, and whether it may come in.

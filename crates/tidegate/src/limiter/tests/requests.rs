@@ -240,16 +240,17 @@ fn a_peek_tells_what_a_full_table_means() {
 proptest! {
     #![proptest_config(many_cases())]
 
-    /// The short way to a delay says, writes and counts what the long one does.
+    /// The short way to delays says, writes and counts what the long one does, call by call.
     #[test]
     fn a_delay_is_that_of_the_whole_verdict(
         limits in prop::collection::vec(any_limit(), 1..4),
         shadow: bool,
-        calls in prop::collection::vec((0_u8..3, wait(), any::<bool>()), 1..60),
+        calls in prop::collection::vec((0_u8..3, wait(), any::<bool>(), 1_usize..4), 1..60),
     ) {
         let rules = || vec![Rule { shadow, ..rule("k", limits.clone()) }];
         let (short, long) = (desk(rules()), desk(rules()));
-        for (key, pause, peek) in calls {
+        let mut delays = Vec::new();
+        for (key, pause, peek, count) in calls {
             short.limiter().clock().advance(pause);
             long.limiter().clock().advance(pause);
             let (key, now) = (name(key), short.now());
@@ -261,14 +262,17 @@ proptest! {
             // What was long forgotten may have been swept from one table and not from the other:
             // what a call adds is the same.
             let (of_short, of_long) = (stats(&short), stats(&long));
-            let answer = long.decide(&[&key], op, now).expect("fit");
-            let told = short.delay(&key, op, now).expect("fit");
-            prop_assert_eq!(told.span, answer.delay);
-            let firm = answer.limits.iter().any(|limit| {
-                let promises = limit.limit.algorithm != Algorithm::Jarl { exact: false };
-                promises && limit.verdict.delay == told.span
-            });
-            prop_assert_eq!(told.firm, firm && !shadow);
+            short.delays(&key, op, count, now, &mut delays).expect("fit");
+            prop_assert_eq!(delays.len(), count);
+            for told in &delays {
+                let answer = long.decide(&[&key], op, now).expect("fit");
+                prop_assert_eq!(told.span, answer.delay);
+                let firm = answer.limits.iter().any(|limit| {
+                    let promises = limit.limit.algorithm != Algorithm::Jarl { exact: false };
+                    promises && limit.verdict.delay == told.span
+                });
+                prop_assert_eq!(told.firm, firm && !shadow);
+            }
             let added = |before: (u64, u64), after: (u64, u64)| {
                 (after.0.wrapping_sub(before.0), after.1.wrapping_sub(before.1))
             };
