@@ -108,6 +108,15 @@ impl Limit {
         matches!(self.algorithm, Algorithm::InFlight { .. })
     }
 
+    /// Whether it remembers uses one by one.
+    #[must_use]
+    pub fn remembers_uses(&self) -> bool {
+        matches!(
+            self.algorithm,
+            Algorithm::SlidingLog | Algorithm::Jarl { .. } | Algorithm::Smockron { .. }
+        )
+    }
+
     /// Whether counts made under `self` still mean the same under `other`.
     #[must_use]
     pub fn keeps_counts_of(&self, other: &Limit) -> bool {

@@ -117,6 +117,12 @@ impl Pattern {
         if let [only] = self.parts.as_slice() { Some(only) } else { None }
     }
 
+    /// What every key that it matches begins with.
+    #[must_use]
+    pub fn beginning(&self) -> &[u8] {
+        self.parts.first().map_or(&[], |first| first)
+    }
+
     /// Whether the whole of `key` matches.
     #[inline(always)]
     #[must_use]

@@ -75,6 +75,35 @@ impl State {
     }
 }
 
+/// Uses in flight that several holders have of one key: what each has is kept apart, so that it can
+/// end with its holder.
+impl State {
+    /// Adds the uses of another holder.
+    pub fn add_held(&mut self, other: &State) {
+        match (&*self, other) {
+            (State::InFlight(one), State::InFlight(two)) => *self = State::InFlight(one.and(two)),
+            (State::None, State::InFlight(_)) => *self = other.clone(),
+            _ => {}
+        }
+    }
+
+    /// The part of one holder in these uses of all, given what the others have and what it had
+    /// before.
+    #[must_use]
+    pub fn held_beside(&self, others: &State, before: &State, now: Nanos) -> State {
+        let State::InFlight(all) = self else { return State::None };
+        let first = match before {
+            State::InFlight(own) if own.window().start == all.window().start => own.first(),
+            _ => now,
+        };
+        let own = match others {
+            State::InFlight(others) => all.without(others, first),
+            _ => Some(in_flight::Held::new(all.window(), first, all.count())),
+        };
+        own.map_or(State::None, State::InFlight)
+    }
+}
+
 /// The version that is written; others are not read.
 const VERSION: u8 = 1;
 

@@ -49,6 +49,26 @@ impl Held {
     pub(crate) fn count(&self) -> u64 {
         wide(self.count)
     }
+
+    /// The uses of two holders together. Those of an older window have been given back.
+    pub(crate) fn and(&self, other: &Self) -> Self {
+        let (one, two) = (self.window(), other.window());
+        if one.start != two.start {
+            return if one.start < two.start { *other } else { *self };
+        }
+        let window = Aligned { ends: one.ends.max(two.ends), ..one };
+        let first = self.first().min(other.first());
+        Self::new(window, first, self.count().saturating_add(other.count()))
+    }
+
+    /// What is left of the uses of all when those of the others are taken out; the oldest of them
+    /// started at `first`.
+    pub(crate) fn without(&self, others: &Self, first: Nanos) -> Option<Self> {
+        // Others of an older window hold nothing any more.
+        let same = self.window().start == others.window().start;
+        let count = self.count().saturating_sub(if same { others.count() } else { 0 });
+        (count > 0).then(|| Self::new(self.window(), first, count))
+    }
 }
 
 /// The algorithm.

@@ -223,6 +223,17 @@ pub fn forgotten(limit: &Limit, state: &State, now: Now) -> bool {
     with_law!(limit, L => live::<L>(limit, state, now).is_none())
 }
 
+/// How long `state` may still say something, if nothing is added: at least that long it must be
+/// kept, and not for more than about twice as long. Never more than `most`.
+#[must_use]
+pub fn horizon(limit: &Limit, state: &State, most: Nanos, now: Now) -> Nanos {
+    let mut span = limit.period.clamp(1, most);
+    while span < most && !forgotten(limit, state, now.after(span)) {
+        span = span.saturating_mul(2).min(most);
+    }
+    span
+}
+
 /// Lets the keys of `other` count in `state` too: it comes to hold for each of them alone.
 pub fn join(limit: &Limit, state: &mut State, other: &State) {
     with_law!(limit, L => {
