@@ -40,16 +40,20 @@ setup: ## Check the toolchain and install what is missing
 	@# A program that links is the test: the compiler alone, without libc's start files, is not enough.
 	@echo 'int main(void) { return 0; }' | cc -x c -o /dev/null - 2>/dev/null || { \
 		$(call apt_install,gcc libc6-dev); }
+	@# The etcd client is generated from its protocol: the compiler of that, and what it includes.
+	@"$${PROTOC:-protoc}" -o /dev/null google/protobuf/descriptor.proto 2>/dev/null || { \
+		$(call apt_install,protobuf-compiler libprotobuf-dev); }
 	@$(CARGO) fmt --version >/dev/null 2>&1 && $(CARGO) clippy --version >/dev/null 2>&1 || { \
 		command -v rustup >/dev/null || { \
 			echo "cargo fmt or cargo clippy is missing; install both beside cargo" >&2; exit 1; }; \
 		rustup component add rustfmt clippy; }
 
 # What the tests run beside our own: the JARL document's client is written in Python, haproxy,
-# nginx and Caddy stand before and behind our own, curl and h2load are clients. Packages of servers
-# may start services, which no test uses. `make soak` wants them, too.
+# nginx and Caddy stand before and behind our own, curl and h2load are clients, Redis and etcd are
+# stores. Packages of servers may start services, which no test uses. `make soak` wants them, too.
 TEST_PROGRAMS := python3:python3 haproxy:haproxy nginx:nginx caddy:caddy curl:curl \
-	h2load:nghttp2-client node:nodejs npm:npm
+	h2load:nghttp2-client node:nodejs npm:npm redis-server:redis-server redis-cli:redis-tools \
+	etcd:etcd-server etcdctl:etcd-client
 
 # Smockron's gatekeepers are programs of libzmq, in Python and in JavaScript. They live beside what
 # is built, each in a folder of its own.

@@ -74,6 +74,12 @@ impl Clock {
         Self(Source::System(Arc::default()))
     }
 
+    /// Whether only tests and simulations move it: nobody else's time may be mixed with it.
+    #[must_use]
+    pub fn is_manual(&self) -> bool {
+        matches!(self.0, Source::Manual(_))
+    }
+
     /// A clock that stands still at `start` until it is moved.
     #[must_use]
     pub fn manual(start: Now) -> Self {

@@ -201,6 +201,12 @@ struct PeersLabel {
     socket: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StoreLabel {
+    store: &'static str,
+    kind: &'static str,
+}
+
 /// Everything that is counted in this process.
 pub struct Metrics {
     books: Arc<Mutex<Books>>,
@@ -213,6 +219,7 @@ pub struct Metrics {
     accounting: Family<StatusLabel, Counter>,
     lost: Family<LostLabel, Counter>,
     peers: Family<PeersLabel, Gauge>,
+    store_errors: Family<StoreLabel, Counter>,
     sizes: Arc<Mutex<Sizes>>,
     registry: Mutex<Registry>,
 }
@@ -237,6 +244,7 @@ impl Metrics {
         let accounting = Family::<StatusLabel, Counter>::default();
         let lost = Family::<LostLabel, Counter>::default();
         let peers = Family::<PeersLabel, Gauge>::default();
+        let store_errors = Family::<StoreLabel, Counter>::default();
         let decision_seconds = Family::<DoorLabel, Histogram>::new_with_constructor(|| {
             Histogram::new(exponential_buckets(1e-8, 4.0, 12))
         });
@@ -254,6 +262,7 @@ impl Metrics {
         registry.register("accounting", "Requests that gatekeepers told of", accounting.clone());
         registry.register("lost", "What was dropped instead of waiting", lost.clone());
         registry.register("peers", "Peers that are connected", peers.clone());
+        registry.register("store_errors", "Failures of the store", store_errors.clone());
         registry.register(
             "build",
             "What is running",
@@ -273,6 +282,7 @@ impl Metrics {
             accounting,
             lost,
             peers,
+            store_errors,
             sizes,
             registry,
         }
@@ -327,6 +337,11 @@ impl Metrics {
     /// Peers that are connected to a socket of a door: for its watcher to keep.
     pub(crate) fn peers(&self, door: Door, socket: &'static str) -> Gauge {
         self.peers.get_or_create_owned(&PeersLabel { door, socket })
+    }
+
+    /// Counts a failure of the store, or a decision that was made without it.
+    pub(crate) fn store_error(&self, store: &'static str, kind: &'static str) {
+        self.store_errors.get_or_create(&StoreLabel { store, kind }).inc();
     }
 
     pub(crate) fn table_full(&self, action: &'static str) {

@@ -12,6 +12,7 @@ use tidegate_core::time::MILLISECOND;
 
 use crate::config::change::{self, Fields, Wrong};
 use crate::config::draft::{self, Place, Written};
+use crate::config::too_long_elsewhere;
 use crate::limiter::Limiter;
 
 /// The most rules that can be added to those of the file.
@@ -146,6 +147,9 @@ impl Rulebook {
             None => change::create(name, fields).map(|now| Entry { now, in_file: None }),
         };
         let entry = Arc::new(changed.map_err(ChangeError::Wrong)?);
+        if let Some(problem) = too_long_elsewhere(&entry.now).filter(|_| self.limiter.is_remote()) {
+            return Err(ChangeError::Wrong(vec![Wrong::of("limit", problem)]));
+        }
         match at {
             Some(at) => entries[at] = entry.clone(),
             None if added(&entries) >= ADDED_MAX => return Err(ChangeError::TooMany),

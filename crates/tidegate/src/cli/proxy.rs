@@ -13,6 +13,7 @@ use crate::doors::http;
 use crate::doors::proxy::{self, Target};
 use crate::logs::Logs;
 use crate::server;
+use crate::stores::remote::settings::{Kind, Settings, Urls};
 
 /// What the one proxy is called: keys begin with it, and its rule is `proxy:proxy`.
 const NAME: &str = "proxy";
@@ -29,7 +30,7 @@ pub(super) struct Args {
     /// Requests that may start in a minute, for each path.
     #[arg(long, default_value_t = 100, value_parser = amount())]
     rpm: u64,
-    /// Servers through which replicas share the limit. Not built yet: see `replicas` in [[proxy]].
+    /// Members of an etcd through which replicas share the limit.
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
     etcd_addresses: Vec<String>,
     /// What is logged: off, error, warn, info, debug or trace. Without it RUST_LOG, else info.
@@ -57,20 +58,28 @@ fn level(text: &str) -> Result<LevelFilter, String> {
 
 /// The tables that the arguments stand for.
 fn file(args: &Args) -> Result<File, Failure> {
-    if !args.etcd_addresses.is_empty() {
-        let wrong = "--etcd-addresses: sharing a limit through etcd is not built yet; leave it \
-                     out, or split the limit with `replicas` in a [[proxy]] of a configuration \
-                     file";
-        return Err(Failure::Usage(wrong.to_owned()));
-    }
     let listen = SocketAddr::new(args.ip, args.port);
     let limit = format!("{} per minute", args.rpm);
     let http = |address: SocketAddr| http::Config { listen: address.into(), ..Default::default() };
     Ok(File {
         proxy: vec![proxy::Config::new(NAME, listen, args.upstream.clone(), limit)],
         http: args.http.map(http),
+        store: store(&args.etcd_addresses),
         ..File::default()
     })
+}
+
+/// Where the limit is counted: in etcd if some was named, else here.
+fn store(etcd: &[String]) -> Settings {
+    if etcd.is_empty() {
+        return Settings::default();
+    }
+    let url = |address: &String| match address.contains("://") {
+        true => address.clone(),
+        false => format!("http://{address}"),
+    };
+    let urls = etcd.iter().map(url).collect();
+    Settings { kind: Kind::Etcd, url: Some(Urls::Several(urls)), ..Settings::default() }
 }
 
 pub(super) fn run(args: &Args) -> Result<Code, Failure> {
@@ -140,8 +149,10 @@ mod tests {
         }
         let args = parse(&["--etcd-addresses", "a:1,b:2", "http://a"]).unwrap();
         assert_eq!(args.etcd_addresses, ["a:1", "b:2"]);
-        let failure = file(&args).map(|_| ()).unwrap_err();
-        assert!(failure.to_string().contains("not built yet"), "{failure}");
-        assert_eq!(failure.code(), crate::cli::USAGE);
+        let store = file(&args).unwrap().store;
+        assert_eq!(
+            (store.kind, store.urls()),
+            (Kind::Etcd, vec!["http://a:1".to_owned(), "http://b:2".to_owned()])
+        );
     }
 }

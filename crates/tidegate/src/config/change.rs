@@ -32,7 +32,7 @@ impl Wrong {
         Self { field: field.to_owned(), message: message.into(), remedy: remedy.into() }
     }
 
-    fn of(field: &str, problem: Problem) -> Self {
+    pub(crate) fn of(field: &str, problem: Problem) -> Self {
         Self::new(field, problem.message, problem.remedy)
     }
 }

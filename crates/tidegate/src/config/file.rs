@@ -15,7 +15,7 @@ use super::units::{Size, Span};
 use crate::doors::{DoorConfig, http, jarl, proxy, smockron, text, throttr};
 use crate::records;
 use crate::server;
-use crate::stores::memory;
+use crate::stores::{memory, remote};
 
 /// Tidegate's configuration: one TOML file.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
@@ -46,7 +46,7 @@ pub struct File {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub http: Option<http::Config>,
     /// Where counts are kept.
-    pub store: StoreTable,
+    pub store: remote::settings::Settings,
     /// How much may be remembered.
     pub memory: MemoryTable,
     /// Where counts survive a restart. Absent: nothing is written.
@@ -81,23 +81,6 @@ impl File {
         let smockron = self.smockron.iter().flat_map(smockron::Config::own_rules);
         rules.chain(jarl).chain(proxy).chain(smockron).chain([default]).collect()
     }
-}
-
-/// Where counts are kept.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct StoreTable {
-    /// The kind of store.
-    pub kind: StoreKind,
-}
-
-/// The kinds of store that this version has.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum StoreKind {
-    /// This process' own memory.
-    #[default]
-    Memory,
 }
 
 /// How much may be remembered.

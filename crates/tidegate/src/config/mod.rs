@@ -18,10 +18,12 @@ mod names;
 pub mod problem;
 mod read;
 pub mod rule;
+pub(crate) mod secret;
 pub mod units;
 
 use std::path::{Path, PathBuf};
 
+use tidegate_core::Limit;
 use tidegate_core::rules::RuleSet;
 use toml::Spanned;
 
@@ -29,6 +31,11 @@ use draft::Written;
 pub use file::File;
 use problem::{Problem, Problems};
 use rule::DefaultTable;
+
+use crate::stores::remote::settings::{Kind, Settings};
+
+/// The most single uses that one key may remember in a remote store.
+const REMOTE_STAMPS_MAX: u64 = 10_000;
 
 /// The file that is read where none is named, if it is there.
 pub const DEFAULT_PATH: &str = "tidegate.toml";
@@ -111,6 +118,7 @@ impl Config {
         let rules = draft::rule_set(written.iter());
         if problems.is_empty() {
             check_whole(&file, &mut problems);
+            check_store(&file.store, &written, &mut problems);
         }
         if problems.is_empty() {
             Ok(Self { file, rules, written })
@@ -162,6 +170,29 @@ fn check_whole(file: &File, problems: &mut Vec<Problem>) {
                       or [http]";
         problems.push(Problem::new(0..0, "no door is open", remedy));
     }
+}
+
+/// Checks what a store elsewhere cannot do.
+fn check_store(store: &Settings, written: &[Written], problems: &mut Vec<Problem>) {
+    if let Err(wrong) = store.check() {
+        let (message, remedy) = wrong.split_once('\n').unwrap_or((&wrong, ""));
+        problems.push(Problem::new(0..0, format!("[store] {message}"), remedy));
+    }
+    if store.kind == Kind::Memory {
+        return;
+    }
+    problems.extend(written.iter().filter_map(too_long_elsewhere));
+}
+
+/// What is wrong with a rule where counts lie elsewhere: that it would keep too many uses.
+pub(crate) fn too_long_elsewhere(rule: &Written) -> Option<Problem> {
+    let long = |limit: &&Limit| limit.remembers_uses() && limit.capacity() > REMOTE_STAMPS_MAX;
+    let limit = rule.whole.iter().find(long)?;
+    let name = limit.algorithm.name();
+    let message = format!("`{name}` would have to keep {} uses in the store", limit.capacity());
+    let remedy =
+        format!("on a remote store it holds at most {REMOTE_STAMPS_MAX}; `gcra` has no such bound");
+    Some(Problem::new(rule.draft.table.limit.span(), message, remedy))
 }
 
 /// The JSON schema of the file.

@@ -38,7 +38,11 @@ fn unknown_names_are_told_with_the_nearest_known_one() {
         "limt = '1/s'\nlimit = '1/s'",
         &["t:3:1: unknown name \"limt\" in [[rule]]; did you mean \"limit\"?"],
     );
-    check("[store]\nxyzzy = 1", &["t:2:1: unknown name \"xyzzy\" in [store]; known here: kind"]);
+    check(
+        "[store]\nxyzzy = 1",
+        &["t:2:1: unknown name \"xyzzy\" in [store]; known here: ca, cert, cluster, \
+           key, kind, password, prefix, timeout, url, user"],
+    );
 }
 
 #[test]
@@ -524,6 +528,21 @@ fn the_tables_of_a_master_are_checked() {
         "acounting = 'tcp://127.0.0.1:1'",
         &["t:2:1: unknown name \"acounting\" in [smockron]; did you mean \"accounting\"?"],
     );
+}
+
+#[test]
+fn a_store_elsewhere_holds_shorter_logs() {
+    let with = |kind: &str| {
+        format!(
+            "[http]\n[store]\nkind = '{kind}'\n[[rule]]\nmatch = 'k'\n\
+             limit = '10001 per 1h'\nalgorithm = 'sliding-log'"
+        )
+    };
+    assert!(Config::parse("t", &with("memory")).is_ok());
+    let told = Config::parse("t", &with("redis")).unwrap_err().plain();
+    assert!(told.contains("t:6:9: `sliding-log` would have to keep 10001 uses"), "{told}");
+    let bare = "[http]\n[store]\nkind = 'etcd'\nurl = 'redis://a'";
+    assert!(Config::parse("t", bare).unwrap_err().plain().contains("http://127.0.0.1:2379"));
 }
 
 #[test]

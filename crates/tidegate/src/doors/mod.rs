@@ -9,6 +9,7 @@
 pub(crate) mod forwarded;
 pub mod http;
 pub mod jarl;
+pub(crate) mod mailbox;
 pub mod proxy;
 pub(crate) mod ratelimit;
 pub mod smockron;

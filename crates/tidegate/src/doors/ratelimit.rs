@@ -81,7 +81,7 @@ fn integer(number: u64) -> Integer {
 
 #[cfg(test)]
 mod tests {
-    use tidegate_core::{Algorithm, Limit, Nanos, Verdict};
+    use tidegate_core::{Algorithm, Limit, Nanos, Now, Verdict};
 
     use super::*;
 
@@ -93,7 +93,14 @@ mod tests {
             verdict,
         });
         let (refused_by, held) = (Some("proxy:ä\"pi".into()), Vec::new());
-        Answer { allowed: false, delay: 1, refused_by, held, limits: limits.collect() }
+        Answer {
+            allowed: false,
+            at: Now::default(),
+            delay: 1,
+            refused_by,
+            held,
+            limits: limits.collect(),
+        }
     }
 
     #[test]

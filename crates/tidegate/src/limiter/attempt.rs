@@ -67,14 +67,14 @@ pub(crate) struct Count<'a> {
 }
 
 /// What became of a try at one body.
-struct Attempt {
-    went: Went,
+pub(super) struct Attempt {
+    pub(super) went: Went,
     place: Place,
     /// The rule is against it: if it was taken all the same, the rule is in shadow.
-    over: bool,
+    pub(super) over: bool,
 }
 
-enum Went {
+pub(super) enum Went {
     Taken { booked: Nanos },
     Later(Nanos),
     TooLong,
@@ -100,7 +100,7 @@ impl Attempt {
     }
 
     #[inline(never)]
-    fn of(
+    pub(super) fn of(
         rule: &Rule,
         body: &mut Body,
         place: Place,
@@ -131,7 +131,7 @@ impl Attempt {
 impl Desk {
     /// Takes a use if `free` says that nobody waits for its count and every limit agrees.
     /// Otherwise nothing is written and nothing counted.
-    pub(crate) fn try_take(
+    pub(crate) fn try_take_here(
         &self,
         take: &Take<'_>,
         now: Now,

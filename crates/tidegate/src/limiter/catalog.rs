@@ -10,11 +10,13 @@ use std::sync::Arc;
 use tidegate_core::algorithms;
 use tidegate_core::limit::Algorithm;
 use tidegate_core::rules::{Rule, RuleSet};
-use tidegate_core::{Now, Op};
+use tidegate_core::{Limit, Now, Op};
 
 use super::Unfit;
 use crate::metrics::Counts;
 use crate::stores::memory::{Address, Body, Bucket, Memory, RULE_MAX};
+use crate::stores::remote::job::Slot;
+use crate::stores::remote::names::Prefix;
 
 pub(super) struct Catalog {
     set: Arc<RuleSet>,
@@ -34,6 +36,14 @@ struct Entry {
     in_flight: bool,
     /// The largest cost that all its limits can ever allow.
     capacity: u64,
+    /// Where its counts lie in a store elsewhere.
+    elsewhere: Option<Elsewhere>,
+}
+
+/// Where the counts of a rule lie in a remote store.
+pub(super) struct Elsewhere {
+    pub(super) prefix: Prefix,
+    pub(super) limits: Arc<[Limit]>,
 }
 
 impl Catalog {
@@ -42,6 +52,7 @@ impl Catalog {
         before: Option<&Catalog>,
         next_number: &mut u32,
         counts: Arc<Counts>,
+        prefix: Option<&str>,
     ) -> Self {
         let mut old = HashMap::new();
         for (position, rule) in before.iter().flat_map(|b| b.set.rules().iter().enumerate()) {
@@ -59,7 +70,7 @@ impl Catalog {
                     *next_number = next_number.wrapping_add(1) & RULE_MAX;
                     *next_number
                 });
-                Entry::new(rule, number)
+                Entry::new(rule, number, prefix)
             })
             .collect();
         let positions = entries.iter().enumerate().map(|(at, e)| (e.number, at)).collect();
@@ -133,6 +144,26 @@ impl Catalog {
         })
     }
 
+    /// The count of a key under the rule at this position, in a remote store.
+    pub(super) fn count_elsewhere(&self, position: usize, key: &[u8]) -> Option<Slot> {
+        let rule = self.rule(position);
+        let Elsewhere { prefix, limits } = self.entries[position].elsewhere.as_ref()?;
+        let name = if rule.shared { b"" } else { key };
+        (!limits.is_empty()).then(|| Slot { name: prefix.name(name), limits: limits.clone() })
+    }
+
+    /// Where the counts of the rule at this position lie in a remote store, and its limits.
+    pub(super) fn prefix_elsewhere(&self, position: usize) -> Option<(&Prefix, &[Limit])> {
+        let elsewhere = self.entries[position].elsewhere.as_ref()?;
+        Some((&elsewhere.prefix, &elsewhere.limits))
+    }
+
+    /// Where the counts of all rules lie in a remote store, with the rules.
+    pub(super) fn all_elsewhere(&self) -> impl Iterator<Item = (&Rule, &Elsewhere)> {
+        let elsewhere = self.entries.iter().map(|entry| entry.elsewhere.as_ref());
+        self.set.rules().iter().zip(elsewhere).filter_map(|(rule, at)| Some((rule, at?)))
+    }
+
     /// Whether some rule keeps states outside of the slots.
     #[inline]
     pub(super) fn any_long(&self) -> bool {
@@ -170,16 +201,10 @@ impl Catalog {
 }
 
 impl Entry {
-    fn new(rule: &Rule, number: u32) -> Self {
-        let long = |algorithm: &Algorithm| {
-            matches!(
-                algorithm,
-                Algorithm::SlidingLog | Algorithm::Jarl { .. } | Algorithm::Smockron { .. }
-            )
-        };
+    fn new(rule: &Rule, number: u32, prefix: Option<&str>) -> Self {
         Self {
             number,
-            long: rule.limits.iter().any(|l| long(&l.algorithm)),
+            long: rule.limits.iter().any(Limit::remembers_uses),
             in_flight: rule
                 .limits
                 .iter()
@@ -187,6 +212,10 @@ impl Entry {
             // A replica for which nothing is left refuses a use; it does not call it impossible,
             // since the rules may change while somebody waits.
             capacity: rule.limits.iter().map(|l| l.capacity().max(1)).min().unwrap_or(u64::MAX),
+            elsewhere: prefix.map(|all| Elsewhere {
+                prefix: Prefix::new(all, rule),
+                limits: rule.limits.as_slice().into(),
+            }),
         }
     }
 }

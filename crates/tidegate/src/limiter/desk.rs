@@ -12,7 +12,7 @@ use super::catalog::{Catalog, creates};
 use super::decision::{LIMITS_MAX, Opinion, Settled};
 use super::{Answer, Delay, HeldKey, KEYS_MAX, LimitAnswer, Limiter, Line, TakenFrom, Unfit};
 use crate::metrics::{Counted, Door};
-use crate::stores::memory::{Address, Body, Bucket, Place, Seat};
+use crate::stores::memory::{Address, Body, Bucket, Place};
 
 /// How many decisions of a batch ahead a cell of the index is asked for. A power of two.
 pub(super) const CELLS_AHEAD: usize = 32;
@@ -24,7 +24,7 @@ const TIME_ONE_IN: u64 = 1024;
 /// Where a door asks the limiter.
 pub struct Desk {
     pub(super) limiter: Arc<Limiter>,
-    door: Door,
+    pub(super) door: Door,
     pub(super) lane: usize,
 }
 
@@ -325,6 +325,9 @@ impl Desk {
     /// Gives back uses in flight that were taken at `started`, by the keys that the answer said
     /// hold some, to where it said that they were taken from.
     pub fn release(&self, held: &[(&[u8], TakenFrom)], cost: u64, started: Now, now: Now) {
+        if self.is_remote() {
+            return self.release_elsewhere(held, cost, started, now);
+        }
         if let [(key, TakenFrom::Slot)] = *held
             && self.release_one(key, Op::Release { cost, started }, now)
         {
@@ -357,7 +360,7 @@ impl Desk {
         released
     }
 
-    fn decide_all(
+    pub(super) fn decide_all(
         &self,
         keys: &[&[u8]],
         op: Op,
@@ -391,9 +394,11 @@ impl Desk {
         }
         let bucket = Bucket::of(now);
         let dead = |body: &Body, pressed: bool| catalog.dead(body, pressed, bucket, now);
-        let answer = self.limiter.memory().many(&addresses, bucket, dead, |seats| {
-            self.decide_seats(&catalog, &places, seats, op, bucket, now)
+        let (answer, notes) = self.limiter.memory().many(&addresses, bucket, dead, |seats| {
+            let seats = seats.iter_mut().map(|seat| (&mut seat.body, seat.place)).collect();
+            judge_all(&catalog, &places, seats, op, bucket, now)
         });
+        Self::count_all(self.lane, &self.limiter, &catalog, op, &notes);
         for position in unlimited.into_iter().filter(|_| answer.allowed) {
             self.count(&catalog, op, position, Counted::Allow);
         }
@@ -405,56 +410,20 @@ impl Desk {
         Ok(answer)
     }
 
-    fn decide_seats(
-        &self,
+    /// Counts what was decided on the keys of a request.
+    pub(super) fn count_all(
+        lane: usize,
+        limiter: &Limiter,
         catalog: &Catalog,
-        places: &[(usize, usize)],
-        seats: &mut [Seat],
         op: Op,
-        bucket: Bucket,
-        now: Now,
-    ) -> Answer {
-        let rule = |at: usize| -> &Rule { catalog.rule(places[at].1) };
-        let opinions: Vec<Opinion<LIMITS_MAX>> = seats
-            .iter()
-            .enumerate()
-            .map(|(at, seat)| Opinion::form(rule(at), &seat.body, seat.place, op, now))
-            .collect();
-        let refusing = opinions.iter().position(|opinion| opinion.refuses());
-        let mut answer = Answer {
-            allowed: refusing.is_none(),
-            delay: 0,
-            refused_by: refusing.map(|at| rule(at).name.clone()),
-            held: Vec::new(),
-            limits: Vec::new(),
-        };
-        for (at, (opinion, seat)) in opinions.iter().zip(seats).enumerate() {
-            opinion.apply(rule(at), &mut seat.body, op, answer.allowed, bucket, now);
-            for (limit, verdict) in opinion.verdicts(rule(at), &seat.body, op, now) {
-                if !rule(at).shadow {
-                    answer.delay = answer.delay.max(verdict.delay);
-                }
-                answer.limits.push(LimitAnswer {
-                    key: places[at].0,
-                    rule: rule(at).name.clone(),
-                    limit: *limit,
-                    verdict,
-                });
-            }
-            let ends = rule(at).limits.iter().any(|limit| limit.ends());
-            if answer.allowed && ends && opinion.takes() && creates(op) {
-                let shared = seat.place == Place::Shared;
-                let from = if shared { TakenFrom::Shared } else { TakenFrom::Slot };
-                answer.held.push(HeldKey { key: places[at].0, from });
-            }
-            if answer.allowed || opinion.over {
-                self.count(catalog, op, Some(places[at].1), opinion.counted());
-                if creates(op) {
-                    self.count_full(opinion.full());
-                }
+        notes: &[Note],
+    ) {
+        for note in notes.iter().filter(|_| creates(op)) {
+            catalog.counts.add(lane, Some(note.position), note.counted, 1);
+            if let Some(action) = note.full {
+                limiter.metrics.table_full(action);
             }
         }
-        answer
     }
 
     fn count(&self, catalog: &Catalog, op: Op, rule: Option<usize>, counted: Counted) {
@@ -481,7 +450,64 @@ impl Desk {
     }
 }
 
-fn asks_for_something(op: Op) -> Result<(), Unfit> {
+/// Decides on all counts of a request, all or nothing: what is said, and what is to be counted.
+/// `places` tells of each count which of the request's keys and which rule it is of.
+pub(super) fn judge_all(
+    catalog: &Catalog,
+    places: &[(usize, usize)],
+    seats: Vec<(&mut Body, Place)>,
+    op: Op,
+    bucket: Bucket,
+    now: Now,
+) -> (Answer, Vec<Note>) {
+    let rule = |at: usize| -> &Rule { catalog.rule(places[at].1) };
+    let opinions: Vec<Opinion<LIMITS_MAX>> = seats
+        .iter()
+        .enumerate()
+        .map(|(at, (body, place))| Opinion::form(rule(at), body, *place, op, now))
+        .collect();
+    let refusing = opinions.iter().position(|opinion| opinion.refuses());
+    let mut answer = Answer {
+        allowed: refusing.is_none(),
+        at: now,
+        delay: 0,
+        refused_by: refusing.map(|at| rule(at).name.clone()),
+        held: Vec::new(),
+        limits: Vec::new(),
+    };
+    let mut notes = Vec::with_capacity(opinions.len());
+    for (at, (opinion, (body, place))) in opinions.iter().zip(seats).enumerate() {
+        let (key, position) = places[at];
+        opinion.apply(rule(at), body, op, answer.allowed, bucket, now);
+        for (limit, verdict) in opinion.verdicts(rule(at), body, op, now) {
+            if !rule(at).shadow {
+                answer.delay = answer.delay.max(verdict.delay);
+            }
+            let (rule, limit) = (rule(at).name.clone(), *limit);
+            answer.limits.push(LimitAnswer { key, rule, limit, verdict });
+        }
+        let ends = rule(at).limits.iter().any(|limit| limit.ends());
+        if answer.allowed && ends && opinion.takes() && creates(op) {
+            let shared = place == Place::Shared;
+            let from = if shared { TakenFrom::Shared } else { TakenFrom::Slot };
+            answer.held.push(HeldKey { key, from });
+        }
+        if answer.allowed || opinion.over {
+            notes.push(Note { position, counted: opinion.counted(), full: opinion.full() });
+        }
+    }
+    (answer, notes)
+}
+
+/// A decision on one count of a request, to be counted.
+pub(super) struct Note {
+    pub(super) position: usize,
+    pub(super) counted: Counted,
+    /// What was done because the table is full.
+    pub(super) full: Option<&'static str>,
+}
+
+pub(super) fn asks_for_something(op: Op) -> Result<(), Unfit> {
     match op {
         Op::Peek(0) | Op::Take(0) | Op::TakeUpTo(0) => Err(Unfit::CostZero),
         _ => Ok(()),

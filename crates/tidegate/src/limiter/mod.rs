@@ -8,6 +8,7 @@ mod catalog;
 mod decision;
 mod delayed;
 mod desk;
+mod elsewhere;
 mod keep;
 mod record;
 #[cfg(test)]
@@ -30,9 +31,9 @@ pub use self::record::{Recording, Told};
 use crate::budget::Budget;
 use crate::clock::Clock;
 use crate::metrics::{Door, Metrics};
-use crate::stores::Store;
 use crate::stores::memory::{self, Address, Bucket, Memory};
 pub use crate::stores::memory::{KeyStats, Size, TakenFrom};
+use crate::stores::remote::Remote;
 
 /// The most keys that one request may carry.
 pub const KEYS_MAX: usize = 32;
@@ -109,10 +110,12 @@ impl Delay {
 }
 
 /// A verdict on all keys of a request.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Answer {
     /// Whether the request may go.
     pub allowed: bool,
+    /// The time by which it was decided: the start to give to [`Desk::release`] when a use ends.
+    pub at: Now,
     /// How long until it could, as far as can be told now; [`Nanos::MAX`] if never.
     pub delay: Nanos,
     /// The rule that refused.
@@ -122,6 +125,15 @@ pub struct Answer {
     pub held: Vec<HeldKey>,
     /// What each limit of each key says.
     pub limits: Vec<LimitAnswer>,
+}
+
+/// Answers are the same when they say the same, whenever that was.
+impl PartialEq for Answer {
+    fn eq(&self, other: &Self) -> bool {
+        (self.allowed, self.delay, &self.refused_by)
+            == (other.allowed, other.delay, &other.refused_by)
+            && (&self.held, &self.limits) == (&other.held, &other.limits)
+    }
 }
 
 /// A key of a request that holds uses in flight.
@@ -183,7 +195,9 @@ pub struct Limiter {
     catalog: ArcSwap<Catalog>,
     /// Held while rules are installed; the last number given to a rule.
     numbers: Mutex<u32>,
-    store: Store,
+    store: Memory,
+    /// Where counts lie if not here; statistics do in any case.
+    remote: OnceLock<Remote>,
     bell: OnceLock<Arc<dyn Bell>>,
 }
 
@@ -198,13 +212,14 @@ impl Limiter {
     ) -> Arc<Self> {
         let mut number = 0;
         let counts = metrics.counts(names(&rules));
-        let catalog = Catalog::new(rules, None, &mut number, counts);
+        let catalog = Catalog::new(rules, None, &mut number, counts, None);
         Arc::new(Self {
             clock,
             metrics,
             catalog: ArcSwap::from_pointee(catalog),
             numbers: Mutex::new(number),
-            store: Store::Memory(Memory::new(memory)),
+            store: Memory::new(memory),
+            remote: OnceLock::new(),
             bell: OnceLock::new(),
         })
     }
@@ -215,7 +230,13 @@ impl Limiter {
         let mut number = self.numbers.lock();
         let before = self.catalog.load_full();
         let counts = self.metrics.counts(names(&rules));
-        self.catalog.store(Arc::new(Catalog::new(rules, Some(&before), &mut number, counts)));
+        self.catalog.store(Arc::new(Catalog::new(
+            rules,
+            Some(&before),
+            &mut number,
+            counts,
+            self.prefix(),
+        )));
         // Still under the lock: two reloads arrange those who wait one after the other.
         if let Some(bell) = self.bell.get() {
             bell.renewed(self);
@@ -346,8 +367,7 @@ impl Limiter {
     }
 
     fn memory(&self) -> &Memory {
-        let Store::Memory(memory) = &self.store;
-        memory
+        &self.store
     }
 }
 

@@ -76,6 +76,11 @@ impl Recording {
         &self.told
     }
 
+    /// The uses: the key of each, and when it happened.
+    pub(crate) fn uses(&self) -> impl Iterator<Item = (&[u8], Nanos)> {
+        self.uses.iter().enumerate().map(|(number, one)| (self.key(number), one.at))
+    }
+
     #[inline]
     fn key(&self, number: usize) -> &[u8] {
         let start = number.checked_sub(1).map_or(0, |before| self.uses[before].end);
@@ -180,7 +185,12 @@ impl Desk {
 
 /// Writes a use down in every limit of its rule; the last that lets the next go decides.
 #[inline(always)]
-fn write(rule: &Rule, body: &mut Body, at: Nanos, (now, bucket): (Now, Bucket)) -> Nanos {
+pub(super) fn write(
+    rule: &Rule,
+    body: &mut Body,
+    at: Nanos,
+    (now, bucket): (Now, Bucket),
+) -> Nanos {
     let (mut next, mut shown) = (0, 0.0);
     if let ([limit], [state]) = (rule.limits.as_slice(), body.held.states_mut()) {
         let recorded = algorithms::record(limit, state, at, now);

@@ -33,6 +33,7 @@ use crate::proxies::Proxies;
 use crate::records::Records;
 use crate::reload::{Reloader, Watch};
 use crate::rulebook::Rulebook;
+use crate::stores::remote::settings::{self, Kind};
 use crate::uses::Uses;
 use crate::waiting::Waiting;
 
@@ -62,6 +63,9 @@ pub enum ServeError {
     /// An address cannot be had.
     #[error(transparent)]
     Bind(#[from] BindError),
+    /// The store cannot even be tried.
+    #[error("the [store] cannot be used: {0}")]
+    Store(String),
     /// The system gives no runtime or no signals.
     #[error("cannot start: {0}")]
     System(#[from] std::io::Error),
@@ -153,6 +157,7 @@ struct Server {
     doors: OpenDoors,
     upkeep: Upkeep,
     settings: Settings,
+    store: settings::Settings,
     logs: Logs,
     /// Stops what runs beside the doors.
     shutdown: Shutdown,
@@ -203,12 +208,18 @@ impl Server {
             doors,
             upkeep,
             settings,
+            store: settings::Settings::default(),
             logs,
             shutdown,
         }
     }
 
-    async fn start(&mut self, config: Config) -> Result<(), BindError> {
+    async fn start(&mut self, config: Config) -> Result<(), ServeError> {
+        let store = &config.file.store;
+        if store.kind != Kind::Memory {
+            self.limiter.keep_elsewhere(store).map_err(ServeError::Store)?;
+        }
+        self.store = store.clone();
         self.apply(config).await?;
         self.metrics.config_reload(true);
         let (uses, shutdown) = (self.uses.clone(), self.shutdown.clone());
@@ -229,8 +240,9 @@ impl Server {
         let first = !self.admin.is_ready();
         let http = file.http.clone().unwrap_or_default();
         let grace = self.settings.shutdown_grace.0;
-        let (limiter, rulebook, records, admin, logs, upkeep) = (
+        let (limiter, store, rulebook, records, admin, logs, upkeep) = (
             &self.limiter,
+            &self.store,
             &self.rulebook,
             &self.records,
             &self.admin,
@@ -242,6 +254,9 @@ impl Server {
             let memory = &file.memory;
             if !(limiter.resize(memory.settings()) && records.resize(memory.records())) {
                 tracing::warn!("the new [memory] needs a restart; old bounds stay until then");
+            }
+            if file.store != *store {
+                tracing::warn!("the new [store] needs a restart; the old one stays until then");
             }
             let taken_back = rulebook.install(written);
             if taken_back > 0 {
@@ -326,6 +341,7 @@ impl Server {
             () = stop.told() => tracing::warn!("told to stop twice: not waiting any longer"),
         }
         self.shutdown.set();
+        self.limiter.close().await;
         self.upkeep.finish().await;
     }
 }

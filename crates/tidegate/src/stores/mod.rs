@@ -2,12 +2,9 @@
 //!
 //! A store keeps one slot for each (rule, key) with one state for each limit of the rule, and
 //! changes all slots of one request in one atomic step. It decides nothing: the limiter hands it
-//! the step. To add one: a file here, a variant in [`Store`], and its arms.
+//! the step. Memory is always there: it
+//! keeps the statistics, and decides where a remote store cannot. To add a remote store: a folder
+//! in [`remote`], a variant of its `Engine`, and the arms.
 
 pub mod memory;
-
-/// The configured store. An enum, so that a decision in memory is a direct call.
-pub(crate) enum Store {
-    /// In this process, bounded.
-    Memory(memory::Memory),
-}
+pub mod remote;

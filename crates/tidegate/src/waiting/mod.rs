@@ -15,6 +15,7 @@ mod alarm;
 mod crowd;
 mod driver;
 mod hall;
+mod later;
 mod passing;
 mod queues;
 mod sync;
@@ -90,7 +91,8 @@ impl Waiting {
     }
 
     /// Takes a use at once if nobody waits for its count and the limits agree. `None`: it must
-    /// wait, or be refused by [`Desk::refuse`]; nothing was written or counted.
+    /// wait, or be refused by [`Desk::refuse`]; nothing was written or counted. Always so where
+    /// counts lie elsewhere: whoever is not to wait passes with a wait of nothing then.
     ///
     /// Allocates nothing, and takes no lock of this room while nobody waits for such a count.
     ///
@@ -98,9 +100,13 @@ impl Waiting {
     /// When the use can never be had.
     #[inline]
     pub fn try_pass(&self, desk: &Desk, ask: &Ask<'_>, now: Now) -> Result<Option<Pass>, Unfit> {
+        if desk.is_remote() {
+            // Told later: see [`Self::pass`].
+            return Ok(None);
+        }
         let Ask { key, cost, can_end, .. } = *ask;
         let take = Take { key, cost, can_end, booking_max: 0, waited: false };
-        Ok(match desk.try_take(&take, now, |count| self.hall.is_free(count))? {
+        Ok(match desk.try_take_here(&take, now, |count| self.hall.is_free(count))? {
             Tried::Taken(taken) => {
                 Some(Pass { started: now, held: taken.held, waited: 0, due: now.mono })
             }

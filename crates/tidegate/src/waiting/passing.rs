@@ -7,17 +7,21 @@ use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use tidegate_core::time::MICROSECOND;
+use tidegate_core::time::{MICROSECOND, SECOND};
 use tidegate_core::{Nanos, Now};
 
 use super::crowd::{Crowd, Inside};
 use super::hall::{Hall, Stepped, Try};
+use super::later::{Later, later};
 use super::queues::Ticket;
 use super::{Ask, NotPassed, Pass, Waiting};
-use crate::limiter::{Desk, Take, Taken, Tried, Unfit};
+use crate::limiter::{Answer, Desk, Take, Taken, Tried, Unfit};
 
 /// The shortest time between two tries of one line, should a limit refuse and say "at once".
 const RETRY_MIN: Nanos = 100 * MICROSECOND;
+/// The longest time between two tries where counts lie elsewhere: what others give back is told,
+/// but a word may be lost.
+const RETRY_ELSEWHERE: Nanos = SECOND;
 
 /// A request that waits. Made by [`Waiting::pass`].
 #[must_use = "futures do nothing unless polled"]
@@ -32,9 +36,13 @@ pub struct Passing<'a> {
 enum State<'a> {
     /// Not polled yet.
     Coming,
+    /// Nobody is in line: it is asked elsewhere whether it may go.
+    Asking(Now, Later<(Tried, Now)>),
     InLine(Stay<'a>),
     /// The use is taken and may start at this time.
     Booked(Stay<'a>, Pass, Nanos),
+    /// It does not go, and what is said to it comes from elsewhere.
+    Refused(Later<Answer>),
     Gone,
 }
 
@@ -49,6 +57,11 @@ struct Stay<'a> {
     waited: bool,
     /// The hall knows it no more.
     out: bool,
+    /// It has asked elsewhere, at the head of its line.
+    asked: Option<Later<(Tried, Now)>>,
+    /// Others that give something back are listened to.
+    watching: bool,
+    key: &'a [u8],
     _inside: Inside<'a>,
 }
 
@@ -56,6 +69,9 @@ impl Drop for Stay<'_> {
     fn drop(&mut self) {
         if !self.out {
             self.hall.leave(self.ticket, self.desk.now().mono);
+        }
+        if self.watching {
+            self.desk.watch_elsewhere(self.key, false);
         }
     }
 }
@@ -78,11 +94,10 @@ impl<'a> Passing<'a> {
     }
 
     /// Finds a place in line, or else the answer at once.
-    fn join(&self, cx: &Context<'_>) -> Result<Stay<'a>, Result<Pass, NotPassed>> {
+    fn join(&self, arrived: Now, cx: &Context<'_>) -> Result<Stay<'a>, Result<Pass, NotPassed>> {
         let Ask { key, cost, max_wait, can_end } = self.ask;
         let unfit = |unfit| Err(NotPassed::Unfit(unfit));
         self.desk.check_fit(key, cost, can_end).map_err(unfit)?;
-        let arrived = self.desk.now();
         let gives_up_at = max_wait.map_or(Nanos::MAX, |span| arrived.mono.saturating_add(span));
         let Some(inside) = self.crowd.enter() else {
             // There is no room to wait, and perhaps no need.
@@ -100,7 +115,19 @@ impl<'a> Passing<'a> {
         let Some(ticket) = ticket else { return Err(Err(self.crowded(true))) };
         let (hall, desk) = (&self.waiting.hall, self.desk);
         let (waited, out) = (false, false);
-        Ok(Stay { hall, desk, ticket, arrived, gives_up_at, waited, out, _inside: inside })
+        Ok(Stay {
+            hall,
+            desk,
+            ticket,
+            arrived,
+            gives_up_at,
+            waited,
+            out,
+            asked: None,
+            watching: false,
+            key,
+            _inside: inside,
+        })
     }
 
     fn crowded(&self, per_key: bool) -> NotPassed {
@@ -109,14 +136,137 @@ impl<'a> Passing<'a> {
         NotPassed::Crowded { per_key }
     }
 
-    fn too_late(&self) -> NotPassed {
-        match self.desk.refuse(self.ask.key, self.ask.cost, self.desk.now()) {
+    fn too_late(&mut self, cx: &Context<'_>) -> Poll<Result<Pass, NotPassed>> {
+        let Ask { key, cost, .. } = self.ask;
+        let now = self.desk.now();
+        if self.desk.is_remote() {
+            let (reply, answer) = later();
+            let refused = self.desk.refuse_elsewhere(key, cost, now, move |answer| {
+                reply.give(answer);
+            });
+            return match refused {
+                Ok(()) => self.refused(answer, cx),
+                Err(unfit) => Poll::Ready(Err(NotPassed::Unfit(unfit))),
+            };
+        }
+        Poll::Ready(Err(match self.desk.refuse(key, cost, now) {
             Ok(answer) => NotPassed::TooLate(Box::new(answer)),
             Err(unfit) => NotPassed::Unfit(unfit),
+        }))
+    }
+
+    fn refused(
+        &mut self,
+        answer: Later<Answer>,
+        cx: &Context<'_>,
+    ) -> Poll<Result<Pass, NotPassed>> {
+        match answer.poll(cx) {
+            Poll::Ready(answer) => Poll::Ready(Err(NotPassed::TooLate(Box::new(answer)))),
+            Poll::Pending => {
+                self.state = State::Refused(answer);
+                Poll::Pending
+            }
         }
     }
 
-    fn attempt(&self, stay: &Stay<'_>, told_at: Nanos, blocked_at: Nanos) -> Try<Leaving> {
+    /// Asks elsewhere, or looks whether an answer has come. What comes for one that has left is
+    /// given back.
+    fn ask(
+        &self,
+        asked: &mut Option<Later<(Tried, Now)>>,
+        take: &Take<'_>,
+        now: Now,
+        cx: &Context<'_>,
+    ) -> Option<Result<(Tried, Now), Unfit>> {
+        if asked.is_none() {
+            let (reply, answer) = later();
+            let (limiter, door) = (self.desk.limiter().clone(), self.desk.door());
+            let (key, cost) = (take.key.to_vec(), take.cost);
+            let told = self.desk.ask_take(take, now, move |tried| {
+                if let Some((Tried::Taken(taken), at)) = reply.give(tried) {
+                    limiter.desk(door).take_back(&key, cost, taken, at);
+                }
+            });
+            if let Err(unfit) = told {
+                return Some(Err(unfit));
+            }
+            *asked = Some(answer);
+        }
+        match asked.as_ref()?.poll(cx) {
+            Poll::Ready(tried) => {
+                *asked = None;
+                Some(Ok(tried))
+            }
+            Poll::Pending => None,
+        }
+    }
+
+    /// Comes: into line, or, where counts lie elsewhere and nobody is in line, straight to the
+    /// question. Many who come at once are answered at once then, in their order.
+    fn come(&mut self, cx: &Context<'_>) -> Poll<Result<Pass, NotPassed>> {
+        let arrived = self.desk.now();
+        let Ask { key, cost, can_end, max_wait } = self.ask;
+        if self.desk.is_remote() && self.waiting.hall.is_free(&self.desk.limiter().count_of(key)) {
+            let booking_max = max_wait.unwrap_or(Nanos::MAX);
+            let take = Take { key, cost, can_end, booking_max, waited: false };
+            let mut asked = None;
+            return match self.ask(&mut asked, &take, arrived, cx) {
+                Some(Ok(tried)) => self.told(arrived, tried, cx),
+                Some(Err(unfit)) => Poll::Ready(Err(NotPassed::Unfit(unfit))),
+                None => {
+                    self.state = asked.map_or(State::Gone, |asked| State::Asking(arrived, asked));
+                    Poll::Pending
+                }
+            };
+        }
+        self.line_up(arrived, cx)
+    }
+
+    fn line_up(&mut self, arrived: Now, cx: &Context<'_>) -> Poll<Result<Pass, NotPassed>> {
+        match self.join(arrived, cx) {
+            Ok(stay) => self.stand(stay, cx),
+            Err(at_once) => Poll::Ready(at_once),
+        }
+    }
+
+    /// What came of the question of one who is in no line.
+    fn told(
+        &mut self,
+        arrived: Now,
+        (tried, at): (Tried, Now),
+        cx: &Context<'_>,
+    ) -> Poll<Result<Pass, NotPassed>> {
+        match tried {
+            Tried::Taken(Taken { held, booked: 0, .. }) => {
+                let pass = Pass { started: at, held, waited: 0, due: self.desk.now().mono };
+                Poll::Ready(Ok(pass))
+            }
+            // A booking is waited for in the hall.
+            Tried::Taken(taken) => match self.join(arrived, cx) {
+                Ok(mut stay) => {
+                    let (reply, asked) = later();
+                    reply.give((Tried::Taken(taken), at));
+                    stay.asked = Some(asked);
+                    self.stand(stay, cx)
+                }
+                Err(at_once) => {
+                    self.desk.take_back(self.ask.key, self.ask.cost, taken, at);
+                    Poll::Ready(at_once)
+                }
+            },
+            Tried::TooLong => self.too_late(cx),
+            Tried::Later(_) | Tried::Behind if self.ask.max_wait == Some(0) => self.too_late(cx),
+            Tried::Later(_) | Tried::Behind => self.line_up(arrived, cx),
+        }
+    }
+
+    fn attempt(
+        &self,
+        stay: &mut Stay<'_>,
+        told_at: Nanos,
+        blocked_at: Nanos,
+        cx: &Context<'_>,
+    ) -> Try<Leaving> {
         let now = self.desk.now();
         let take = Take {
             key: self.ask.key,
@@ -125,10 +275,31 @@ impl<'a> Passing<'a> {
             booking_max: stay.gives_up_at.saturating_sub(now.mono),
             waited: stay.waited,
         };
-        match self.desk.try_take(&take, now, |_| true) {
+        let tried = match &mut stay.asked {
+            None if !self.desk.is_remote() => {
+                self.desk.try_take_here(&take, now, |_| true).map(|tried| (tried, now))
+            }
+            asked => match self.ask(asked, &take, now, cx) {
+                Some(tried) => tried,
+                // Whoever answers wakes it.
+                None => return Try::Later(Nanos::MAX),
+            },
+        };
+        let started = tried.as_ref().map_or(now, |(_, at)| *at);
+        match tried.map(|(tried, _)| tried) {
             Err(unfit) => Try::Out(Leaving::Unfit(unfit)),
             Ok(Tried::TooLong) => Try::Out(Leaving::TooLate),
-            Ok(Tried::Later(delay)) => Try::Later(now.mono.saturating_add(delay.max(RETRY_MIN))),
+            Ok(Tried::Later(delay)) => {
+                let delay = if self.desk.is_remote() {
+                    if !mem::replace(&mut stay.watching, true) {
+                        self.desk.watch_elsewhere(self.ask.key, true);
+                    }
+                    delay.min(RETRY_ELSEWHERE)
+                } else {
+                    delay
+                };
+                Try::Later(now.mono.saturating_add(delay.max(RETRY_MIN)))
+            }
             Ok(Tried::Behind) => Try::Later(now.mono.saturating_add(RETRY_MIN)),
             Ok(Tried::Taken(Taken { held, booked, window_start })) => {
                 // In the window that it came in, or that its line has tried in vain, it was not
@@ -137,7 +308,7 @@ impl<'a> Passing<'a> {
                 let opened = window_start.filter(|start| *start > before);
                 let ready = opened.unwrap_or(told_at).saturating_add(booked);
                 let pass = Pass {
-                    started: now,
+                    started,
                     held,
                     waited: now.mono.saturating_sub(stay.arrived.mono).saturating_add(booked),
                     due: ready.max(stay.arrived.mono),
@@ -150,32 +321,35 @@ impl<'a> Passing<'a> {
         }
     }
 
-    fn leave(&self, leaving: Leaving) -> Result<Pass, NotPassed> {
+    fn leave(&mut self, leaving: Leaving, cx: &Context<'_>) -> Poll<Result<Pass, NotPassed>> {
         match leaving {
-            Leaving::With(pass) => Ok(pass),
-            Leaving::TooLate => Err(self.too_late()),
-            Leaving::Unfit(unfit) => Err(NotPassed::Unfit(unfit)),
+            Leaving::With(pass) => Poll::Ready(Ok(pass)),
+            Leaving::TooLate => self.too_late(cx),
+            Leaving::Unfit(unfit) => Poll::Ready(Err(NotPassed::Unfit(unfit))),
         }
     }
 
     /// A look at the line: out of it, or not yet.
     fn stand(&mut self, mut stay: Stay<'a>, cx: &Context<'_>) -> Poll<Result<Pass, NotPassed>> {
         let now = self.desk.now().mono;
-        let attempt = |told_at, blocked_at| self.attempt(&stay, told_at, blocked_at);
-        match stay.hall.step(stay.ticket, cx.waker(), now, attempt) {
+        let (hall, ticket) = (stay.hall, stay.ticket);
+        let attempt = |told_at, blocked_at| self.attempt(&mut stay, told_at, blocked_at, cx);
+        match hall.step(ticket, cx.waker(), now, attempt) {
             Stepped::Out(leaving) => {
                 stay.out = true;
-                Poll::Ready(self.leave(leaving))
+                drop(stay);
+                self.leave(leaving, cx)
             }
             Stepped::Booked(Leaving::With(pass), until) => {
                 self.state = State::Booked(stay, pass, until);
                 Poll::Pending
             }
             // Only what was taken can have been booked.
-            Stepped::Booked(leaving, _) => Poll::Ready(self.leave(leaving)),
-            Stepped::Waiting if now >= stay.gives_up_at => {
+            Stepped::Booked(leaving, _) => self.leave(leaving, cx),
+            // An answer that is on its way is waited for: it may be a use.
+            Stepped::Waiting if now >= stay.gives_up_at && stay.asked.is_none() => {
                 drop(stay);
-                Poll::Ready(Err(self.too_late()))
+                self.too_late(cx)
             }
             Stepped::Waiting => {
                 stay.waited = true;
@@ -192,10 +366,15 @@ impl Future for Passing<'_> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         match mem::replace(&mut this.state, State::Gone) {
-            State::Coming => match this.join(cx) {
-                Ok(stay) => this.stand(stay, cx),
-                Err(at_once) => Poll::Ready(at_once),
+            State::Coming => this.come(cx),
+            State::Asking(arrived, asked) => match asked.poll(cx) {
+                Poll::Ready(tried) => this.told(arrived, tried, cx),
+                Poll::Pending => {
+                    this.state = State::Asking(arrived, asked);
+                    Poll::Pending
+                }
             },
+            State::Refused(answer) => this.refused(answer, cx),
             State::InLine(stay) => this.stand(stay, cx),
             State::Booked(stay, pass, until) if this.desk.now().mono < until => {
                 stay.hall.listen(stay.ticket, cx.waker());
@@ -211,10 +390,19 @@ impl Future for Passing<'_> {
 
 impl Drop for Passing<'_> {
     fn drop(&mut self) {
-        // A booking stays in the books, as its law says; a use in flight that never began ends.
-        if let State::Booked(_, Pass { started, held: Some(from), .. }, _) = self.state {
-            let held = [(self.ask.key, from)];
-            self.desk.release(&held, self.ask.cost, started, self.desk.now());
+        let Ask { key, cost, .. } = self.ask;
+        let asked = match mem::replace(&mut self.state, State::Gone) {
+            // A booking stays in the books, as its law says; a use in flight that never began ends.
+            State::Booked(_, Pass { started, held: Some(from), .. }, _) => {
+                self.desk.release(&[(key, from)], cost, started, self.desk.now());
+                return;
+            }
+            State::Asking(_, asked) => Some(asked),
+            State::InLine(mut stay) => stay.asked.take(),
+            _ => None,
+        };
+        if let Some((Tried::Taken(taken), at)) = asked.and_then(Later::refuse) {
+            self.desk.take_back(key, cost, taken, at);
         }
     }
 }

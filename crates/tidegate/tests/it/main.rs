@@ -3,6 +3,9 @@
 mod authorize;
 mod balancer;
 mod cli;
+mod elsewhere;
+#[path = "../engines/mod.rs"]
+mod engines;
 mod http;
 mod jarl;
 mod program;
@@ -14,6 +17,7 @@ mod rules;
 mod serve;
 mod smockron;
 mod snapshot;
+mod stores;
 mod text;
 mod throttr;
 mod upstream;

@@ -69,7 +69,7 @@ fn mistakes_name_the_flag() {
         (&["--ip", "localhost", "http://a"], "--ip"),
         (&["--http", "8080", "http://a"], "--http"),
         (&["--log-level", "loud", "http://a"], "--log-level"),
-        (&["--etcd-addresses", "a:2379,b:2379", "http://a"], "--etcd-addresses"),
+        (&["--etcd-addresses", "ftp://a:2379", "http://a"], "[store]"),
         (&["ftp://a"], "URL"),
         (&[], "URL"),
     ] {

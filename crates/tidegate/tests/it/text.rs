@@ -16,14 +16,14 @@ use crate::program::{DOORS, PATIENCE, Program};
 const CHUNK: usize = 32;
 
 /// A client with a socket of its own.
-struct Client {
+pub(crate) struct Client {
     socket: UdpSocket,
     server: SocketAddr,
     barriers: u64,
 }
 
 impl Client {
-    fn new(server: SocketAddr) -> Self {
+    pub(crate) fn new(server: SocketAddr) -> Self {
         let any = if server.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
         Self::bound(any, server)
     }
@@ -34,19 +34,19 @@ impl Client {
         Self { socket, server, barriers: 0 }
     }
 
-    fn send(&self, request: &[u8]) {
+    pub(crate) fn send(&self, request: &[u8]) {
         self.socket.send_to(request, self.server).expect("the datagram leaves");
     }
 
     /// The next reply, which must come from the address that was asked.
-    fn reply(&self) -> Vec<u8> {
+    pub(crate) fn reply(&self) -> Vec<u8> {
         let mut buffer = [0; 65_536];
         let (length, from) = self.socket.recv_from(&mut buffer).expect("a reply comes");
         assert_eq!(from, self.server, "a reply leaves from the address asked");
         buffer[..length].to_vec()
     }
 
-    fn ask(&self, request: &str) -> String {
+    pub(crate) fn ask(&self, request: &str) -> String {
         self.send(request.as_bytes());
         String::from_utf8(self.reply()).expect("text")
     }

@@ -149,13 +149,14 @@ fn read_uri(text: &[u8]) -> Result<Uri, Problem> {
 
 async fn decide(context: &Context, table: &Authorize, key: Vec<u8>) -> Result<Word, Problem> {
     let Some(max_wait) = table.max_wait else {
-        let answer = context.desk.decide(&[&key], Op::Take(1), context.desk.now())?;
+        let now = context.desk.now();
+        let answer = context.desk.decided(&[&key], Op::Take(1), false, now).await?;
         return Ok(if answer.allowed { Word::Go(answer) } else { Word::OverLimit(answer) });
     };
     let max_wait = u64::try_from(max_wait.0.as_nanos()).unwrap_or(u64::MAX);
     let check = Check::one(key);
     match wait::pass(context, &check, Some(max_wait)).await? {
-        Ok(_) => Ok(Word::Go(wait::taken(&context.desk, &check))),
+        Ok(_) => Ok(Word::Go(wait::taken(&context.desk, &check).await)),
         Err(NotPassed::TooLate(answer)) => Ok(Word::OverLimit(*answer)),
         Err(NotPassed::Crowded { .. }) => Ok(Word::Crowded),
         Err(NotPassed::Unfit(unfit)) => Err(unfit.into()),

@@ -89,14 +89,25 @@ pub(super) async fn check(
     request: Request<Body>,
 ) -> Result<Response, Problem> {
     let check = Check::try_from(read_json::<CheckJson>(request).await?)?;
-    // From here to the answer nothing awaits: a client that leaves cannot lose a use in between.
     let now = context.desk.now();
     context.gate.uses.lapse(now);
-    let (answer, held) = match check.hold {
-        Some(hold) => take_and_hold(&context, &check, hold, now)?,
-        None => (take(&context, &check, now)?, None),
+    let Some(hold) = check.hold else {
+        let answer = take(&context, &check, now).await?;
+        return Ok(answered(&check, &answer, None));
     };
-    Ok(answered(&check, &answer, held))
+    // In a task of its own where an answer is awaited: a client that leaves in between must not
+    // take along the only one who knows of the use. Otherwise nothing awaits.
+    let remote = context.desk.is_remote();
+    let holding = async move {
+        let held = take_and_hold(&context, &check, hold, now).await;
+        held.map(|(answer, held)| answered(&check, &answer, held))
+    };
+    match remote {
+        false => holding.await,
+        true => {
+            tokio::spawn(holding).await.unwrap_or_else(|_| Err(field("the server is stopping")))
+        }
+    }
 }
 
 /// The answer as the client sees it: 200 or 429, with all that can be said.
@@ -113,17 +124,14 @@ pub(super) fn answered(check: &Check, answer: &Answer, held: Option<UseId>) -> R
     response
 }
 
-fn take(context: &Context, check: &Check, now: Now) -> Result<Answer, Problem> {
+async fn take(context: &Context, check: &Check, now: Now) -> Result<Answer, Problem> {
     let keys: Vec<&[u8]> = check.keys.iter().map(Vec::as_slice).collect();
-    Ok(if check.peek {
-        // A peek has no end to say, so keys that count uses in flight are fine.
-        context.desk.decide_held(&keys, Op::Peek(check.cost), now)?
-    } else {
-        context.desk.decide(&keys, Op::Take(check.cost), now)?
-    })
+    let op = if check.peek { Op::Peek(check.cost) } else { Op::Take(check.cost) };
+    // A peek has no end to say, so keys that count uses in flight are fine.
+    Ok(context.desk.decided(&keys, op, check.peek, now).await?)
 }
 
-fn take_and_hold(
+async fn take_and_hold(
     context: &Context,
     check: &Check,
     hold: Nanos,
@@ -132,18 +140,18 @@ fn take_and_hold(
     let uses = &context.gate.uses;
     uses.room_for(&check.keys)?;
     let keys: Vec<&[u8]> = check.keys.iter().map(Vec::as_slice).collect();
-    let answer = context.desk.decide_held(&keys, Op::Take(check.cost), now)?;
+    let answer = context.desk.decided(&keys, Op::Take(check.cost), true, now).await?;
     if answer.held.is_empty() {
         return Ok((answer, None));
     }
     let held = answer.held.iter().map(|held| (check.keys[held.key].clone(), held.from)).collect();
     let lapses_at = now.mono.saturating_add(hold);
-    match uses.hold(held, check.cost, now, lapses_at) {
+    match uses.hold(held, check.cost, answer.at, lapses_at) {
         Ok(id) => Ok((answer, Some(id))),
         Err(error) => {
             // The room was taken by somebody else in between: what cannot be ended is not kept.
             let held: Vec<_> = answer.held.iter().map(|held| (keys[held.key], held.from)).collect();
-            context.desk.release(&held, check.cost, now, now);
+            context.desk.release(&held, check.cost, answer.at, now);
             Err(error.into())
         }
     }

@@ -25,6 +25,9 @@ struct ReadyJson<'a> {
     ready: bool,
     draining: bool,
     last_reload_error: Option<&'a str>,
+    /// Why the store is not asked, if it is not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    store_away: Option<String>,
 }
 
 /// The process lives and answers.
@@ -39,7 +42,9 @@ pub(super) async fn readyz(State(context): State<Arc<Context>>) -> Response {
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let reload_error = context.gate.admin.reload_error();
     let last_reload_error = reload_error.as_ref().map(|text| text.as_str());
-    respond(status, &ReadyJson { ready, draining, last_reload_error })
+    // A store that is away is no reason to send nobody: the rules say what is done without it.
+    let store_away = context.gate.limiter.store_away();
+    respond(status, &ReadyJson { ready, draining, last_reload_error, store_away })
 }
 
 /// Every series, for Prometheus.

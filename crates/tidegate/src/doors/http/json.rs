@@ -198,7 +198,7 @@ fn hex(digit: u8) -> Option<u8> {
 
 #[cfg(test)]
 mod tests {
-    use tidegate_core::{Algorithm, Limit, Verdict};
+    use tidegate_core::{Algorithm, Limit, Now, Verdict};
 
     use super::*;
 
@@ -238,8 +238,14 @@ mod tests {
         let check = |delays: &[Nanos], expected| {
             let limits: Vec<_> = delays.iter().copied().map(limit).collect();
             let delay = delays.iter().copied().max().unwrap_or(0);
-            let answer =
-                Answer { allowed: false, delay, refused_by: None, held: Vec::new(), limits };
+            let answer = Answer {
+                allowed: false,
+                at: Now::default(),
+                delay,
+                refused_by: None,
+                held: Vec::new(),
+                limits,
+            };
             assert_eq!(retry_after_s(&answer), expected, "{delays:?}");
         };
         check(&[], 1);

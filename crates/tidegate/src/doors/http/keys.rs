@@ -47,7 +47,7 @@ pub(super) async fn show(
     let keys = [key_in(&uri)?];
     let now = context.desk.now();
     context.gate.uses.lapse(now);
-    let answer = context.desk.decide_held(&[&keys[0]], Op::Peek(1), now)?;
+    let answer = context.desk.decided(&[&keys[0]], Op::Peek(1), true, now).await?;
     let stats = context.gate.limiter.stats(&keys[0], now);
     Ok(respond(StatusCode::OK, &AnswerJson::new(&keys, &answer).with_stats(stats)))
 }
@@ -57,7 +57,8 @@ pub(super) async fn reset(
     State(context): State<Arc<Context>>,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    context.gate.limiter.reset(&key_in(&uri)?);
+    let forgotten = context.gate.limiter.forget(&key_in(&uri)?).await;
+    forgotten.map_err(|why| Problem::new(StatusCode::SERVICE_UNAVAILABLE, "store", why))?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 

@@ -44,11 +44,11 @@ pub(super) async fn wait(
     let check = Check::try_from(json)?;
     let max_wait = max_wait_ms.map(|span| span.saturating_mul(MILLISECOND));
     let passed = pass(&context, &check, max_wait).await?;
-    // From here to the answer nothing awaits: a client that leaves cannot lose a use in between.
+    // Until a use is held nothing awaits: a client that leaves cannot lose it in between.
     match passed {
         Ok(pass) => {
             let held = hold(&context, &check, &pass)?;
-            Ok(answered(&check, &taken(&context.desk, &check), held))
+            Ok(answered(&check, &taken(&context.desk, &check).await, held))
         }
         Err(NotPassed::TooLate(answer)) => Ok(answered(&check, &answer, None)),
         Err(NotPassed::Unfit(unfit)) => Err(unfit.into()),
@@ -99,12 +99,19 @@ fn hold(context: &Context, check: &Check, pass: &Pass) -> Result<Option<UseId>, 
 }
 
 /// What a check that was allowed would have answered, once the use is taken.
-pub(super) fn taken(desk: &Desk, check: &Check) -> Answer {
+pub(super) async fn taken(desk: &Desk, check: &Check) -> Answer {
     let keys: Vec<&[u8]> = check.keys.iter().map(Vec::as_slice).collect();
-    let peek = desk.decide_held(&keys, Op::Peek(check.cost), desk.now());
+    let peek = desk.decided(&keys, Op::Peek(check.cost), true, desk.now()).await;
     // New rules may have made a second such use unfit; this one was not.
     let limits = peek.map(|answer| answer.limits).unwrap_or_default();
-    let mut answer = Answer { allowed: true, delay: 0, refused_by: None, held: Vec::new(), limits };
+    let mut answer = Answer {
+        allowed: true,
+        at: desk.now(),
+        delay: 0,
+        refused_by: None,
+        held: Vec::new(),
+        limits,
+    };
     for limit in &mut answer.limits {
         limit.verdict.allowed = true;
         limit.verdict.delay = 0;

@@ -48,10 +48,40 @@ impl Corridor {
         mut tell: impl FnMut(&[u8]),
     ) -> Result<(), Unfit> {
         self.desk.delays(&self.key, ONE_CALL, calls, now, &mut self.delays)?;
-        for delay in &self.delays {
-            let rounding = if delay.firm { Rounding::Up } else { Rounding::Nearest };
-            tell(wire::encode(&mut self.bytes, delay.span, rounding));
+        for &delay in &self.delays {
+            tell(encode(&mut self.bytes, delay));
         }
         Ok(())
     }
+
+    /// Has one call booked in a remote store; `tell` is told, perhaps before this returns.
+    ///
+    /// # Errors
+    /// As [`Self::answer`]: nobody is told.
+    pub(super) fn ask(
+        &self,
+        now: Now,
+        tell: impl FnOnce(Delay) + Send + 'static,
+    ) -> Result<(), Unfit> {
+        self.desk.ask(&[&self.key], ONE_CALL, false, now, |answer| tell(answer.wait()))
+    }
+
+    /// As [`Self::ask`], for a caller that there is no room to keep: what its rule says for the
+    /// case that the store cannot be asked.
+    ///
+    /// # Errors
+    /// As [`Self::answer`].
+    pub(super) fn answer_crowded(&self, now: Now) -> Result<Delay, Unfit> {
+        Ok(self.desk.answer_crowded(&[&self.key], ONE_CALL, false, now)?.wait())
+    }
+
+    /// A delay in the protocol's words.
+    pub(super) fn words(&mut self, delay: Delay) -> &[u8] {
+        encode(&mut self.bytes, delay)
+    }
+}
+
+fn encode(bytes: &mut [u8; ANSWER_BYTES_MAX], delay: Delay) -> &[u8] {
+    let rounding = if delay.firm { Rounding::Up } else { Rounding::Nearest };
+    wire::encode(bytes, delay.span, rounding)
 }

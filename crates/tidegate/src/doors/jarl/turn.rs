@@ -5,7 +5,8 @@
 //! answer along. So a client is given time to leave. Most have left when they are looked at for the
 //! first time, and cost no more than that look; the others are watched, drained within bounds, and
 //! closed when their time is over. Whatever a client sends and whatever the kernel says, the loop
-//! goes on.
+//! goes on. It never waits for a remote store: the socket of a client travels with the question and
+//! comes back with the answer.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -29,6 +30,8 @@ use tidegate_core::{Nanos, Now};
 use super::corridor::Corridor;
 use super::linger::{Lingering, Ticket};
 use crate::config::listen::Allow;
+use crate::doors::mailbox::Mailbox;
+use crate::limiter::Delay;
 use crate::metrics::{Door, Metrics};
 use crate::shutdown::Shutdown;
 
@@ -46,6 +49,12 @@ const FRESH_MAX: Nanos = 5 * MILLISECOND;
 const LINGER_MAX: Nanos = SECOND;
 /// How long answered clients may stay when the door closes.
 const DRAIN_MAX: Nanos = 250 * MILLISECOND;
+/// Clients that one loop keeps while a remote store is asked. Those beyond it are told what their
+/// rule's `on_store_error` says.
+const PENDING_MAX: usize = 4096;
+/// How long clients may wait for a remote store when the door closes. The store has a say of its
+/// own in how long that takes; this is for one whose time is set very long.
+const LAST_ANSWERS_MAX: Nanos = 3 * SECOND;
 /// Bytes that a client may send, which nobody wants.
 const INPUT_BYTES_MAX: usize = 16 << 20;
 /// Bytes that are thrown away in one call, and calls for one client in one turn.
@@ -57,6 +66,8 @@ const EVENTS_MAX: usize = 256;
 const ERROR_PAUSE: Duration = Duration::from_millis(10);
 /// How the listener is called in what a wait tells.
 const LISTENER: u64 = u64::MAX;
+/// And how the mailbox is. Places are far fewer than 2^32, so that no client is taken for either.
+const BELL: u64 = u64::MAX - 1;
 
 /// One loop.
 pub(super) struct Loop {
@@ -68,6 +79,7 @@ pub(super) struct Loop {
     lingering: Lingering<OwnedFd>,
     /// Clients that were accepted and are booked together.
     arrived: Vec<OwnedFd>,
+    pending: Option<Pending>,
     /// As many as came at once the last time: one more try would find nobody.
     accepts: usize,
     /// When accepting goes on after a failure.
@@ -77,6 +89,13 @@ pub(super) struct Loop {
     /// Whether accepting failed the last time, which is told once.
     refusing: bool,
     sink: Box<[u8]>,
+}
+
+/// Clients whose calls are booked in a remote store, if counts lie in one.
+struct Pending {
+    mailbox: Arc<Mailbox<(OwnedFd, Delay)>>,
+    /// Those of whom it is known how long they must wait.
+    booked: Vec<(OwnedFd, Delay)>,
 }
 
 /// What became of a client that was looked at.
@@ -100,6 +119,12 @@ impl Loop {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
         let metrics = corridor.desk().limiter().metrics().clone();
+        let mut pending = None;
+        if corridor.desk().is_remote() {
+            let mailbox = Mailbox::new(PENDING_MAX)?;
+            epoll::add(&epoll, mailbox.bell(), EventData::new_u64(BELL), EventFlags::IN)?;
+            pending = Some(Pending { mailbox, booked: Vec::new() });
+        }
         Ok(Self {
             now: corridor.desk().now(),
             corridor,
@@ -109,6 +134,7 @@ impl Loop {
             metrics,
             lingering: Lingering::new(max),
             arrived: Vec::with_capacity(ACCEPTS_MAX),
+            pending,
             accepts: 1,
             accept_at: None,
             refusing: false,
@@ -123,9 +149,16 @@ impl Loop {
             self.turn(&mut events);
         }
         self.accept(LATE_ACCEPTS_MAX);
+        self.answer_booked();
         // Nobody finds the way in any more.
         self.listener = None;
         self.accept_at = None;
+        let until = self.now.mono + LAST_ANSWERS_MAX;
+        while self.pending.as_ref().is_some_and(|pending| pending.mailbox.is_owed())
+            && self.now.mono < until
+        {
+            self.turn(&mut events);
+        }
         let until = self.now.mono + DRAIN_MAX;
         while !self.lingering.is_empty() && self.now.mono < until {
             self.turn(&mut events);
@@ -152,8 +185,13 @@ impl Loop {
                     let all = found == most;
                     self.accepts = if all { 2 * most } else { found }.clamp(1, ACCEPTS_MAX);
                 }
+                // Whoever was told of is seen off below.
+                BELL => {}
                 bits => self.look(Ticket { place: (bits >> 32) as u32, generation: bits as u32 }),
             }
+        }
+        if self.pending.is_some() {
+            self.answer_booked();
         }
         self.see_out();
     }
@@ -228,6 +266,9 @@ impl Loop {
 
     /// Books the calls of all who have arrived, and tells each.
     fn answer_arrived(&mut self) {
+        if self.pending.is_some() {
+            return self.ask_arrived();
+        }
         let Self { corridor, arrived, lingering, metrics, sink, now, .. } = self;
         if arrived.is_empty() {
             return;
@@ -236,19 +277,40 @@ impl Loop {
         let mut clients = arrived.drain(..);
         let booked = corridor.answer(calls, *now, |answer| {
             let Some(socket) = clients.next() else { return };
-            // The answer is held back until the end of the stream can leave with it.
-            let sent = send(&socket, answer, SendFlags::MORE | SendFlags::NOSIGNAL);
-            if sent != Ok(answer.len()) || shut(&socket, Side::Write).is_err() {
-                return;
-            }
-            if lingering.is_full() {
-                metrics.bad_input(Door::Jarl, "too_many_connections");
-                dismiss_oldest(lingering, sink);
-            }
-            lingering.add(socket, now.mono);
+            see_off(socket, answer, lingering, metrics, sink, *now);
         });
         if let Err(unfit) = booked {
             clients.for_each(|_| metrics.bad_input(Door::Jarl, unfit.reason()));
+        }
+    }
+
+    /// As [`Self::answer_arrived`], where bookings lie in a remote store: it is asked.
+    fn ask_arrived(&mut self) {
+        let Self { corridor, arrived, pending: Some(pending), metrics, now, .. } = self else {
+            return;
+        };
+        for socket in arrived.drain(..) {
+            let asked = match pending.mailbox.envelope() {
+                Some(envelope) => corridor.ask(*now, |delay| envelope.post((socket, delay))),
+                None => corridor.answer_crowded(*now).map(|delay| {
+                    pending.booked.push((socket, delay));
+                }),
+            };
+            if let Err(unfit) = asked {
+                metrics.bad_input(Door::Jarl, unfit.reason());
+            }
+        }
+    }
+
+    /// Tells those whose calls are booked.
+    fn answer_booked(&mut self) {
+        let Self { corridor, pending: Some(pending), lingering, metrics, sink, now, .. } = self
+        else {
+            return;
+        };
+        pending.mailbox.take(&mut pending.booked);
+        for (socket, delay) in pending.booked.drain(..) {
+            see_off(socket, corridor.words(delay), lingering, metrics, sink, *now);
         }
     }
 
@@ -294,6 +356,29 @@ impl Loop {
     fn dismiss_oldest(&mut self) -> bool {
         dismiss_oldest(&mut self.lingering, &mut self.sink)
     }
+}
+
+/// Sends an answer and the end of the stream; from then on the client lingers. One that has left
+/// costs nothing more.
+#[inline(always)]
+fn see_off(
+    socket: OwnedFd,
+    answer: &[u8],
+    lingering: &mut Lingering<OwnedFd>,
+    metrics: &Metrics,
+    sink: &mut [u8],
+    now: Now,
+) {
+    // The answer is held back until the end of the stream can leave with it.
+    let sent = send(&socket, answer, SendFlags::MORE | SendFlags::NOSIGNAL);
+    if sent != Ok(answer.len()) || shut(&socket, Side::Write).is_err() {
+        return;
+    }
+    if lingering.is_full() {
+        metrics.bad_input(Door::Jarl, "too_many_connections");
+        dismiss_oldest(lingering, sink);
+    }
+    lingering.add(socket, now.mono);
 }
 
 /// Closes the client that lingers longest; `false` if there is none.

@@ -42,6 +42,23 @@ impl Admission {
         self.waiting.pass(&self.desk, &self.crowd, self.ask(key))
     }
 
+    /// Whether the answer comes from elsewhere, so that nobody can go at once.
+    pub(super) fn is_remote(&self) -> bool {
+        self.desk.is_remote()
+    }
+
+    /// Goes as soon as it is told that it may, or is told that it may not; it does not wait.
+    pub(super) fn pass_or_not<'a>(&'a self, key: &'a [u8]) -> Passing<'a> {
+        let ask = Ask { max_wait: Some(0), ..self.ask(key) };
+        self.waiting.pass(&self.desk, &self.crowd, ask)
+    }
+
+    /// As [`Self::standing`], wherever counts lie.
+    pub(super) async fn stands(&self, key: &[u8]) -> Option<Box<Standing>> {
+        let answer = self.desk.decided(&[key], Op::Peek(1), true, self.desk.now()).await.ok()?;
+        Some(Box::new(Standing::of(&answer)))
+    }
+
     /// Turns a request away that is not to wait.
     pub(super) fn refuse(&self, key: &[u8], now: Now) -> Problem {
         match self.desk.refuse(key, 1, now) {

@@ -237,7 +237,7 @@ async fn admit(
                 None => return Ok(Admitted { pass, body, early: Early::default(), standing }),
                 Some(delay) => Turn::Masters(pass, standing, delay),
             }
-        } else if floor.on_limit == OnLimit::Reject {
+        } else if floor.on_limit == OnLimit::Reject && !floor.admission.is_remote() {
             return Err(floor.admission.refuse(key, start));
         } else {
             Turn::Own(key.into())
@@ -247,10 +247,16 @@ async fn admit(
     let (mut pass, standing, delay) = match turn {
         Turn::Masters(pass, standing, delay) => (pass, standing, Some(delay)),
         Turn::Own(key) => {
-            let passed = ended(holding::hold(client, &mut held, floor.admission.pass(&key)).await)?;
+            let passing = match floor.on_limit {
+                OnLimit::Wait => floor.admission.pass(&key),
+                OnLimit::Reject => floor.admission.pass_or_not(&key),
+            };
+            let passed = ended(holding::hold(client, &mut held, passing).await)?;
             let pass = passed.map_err(not_passed)?;
             finish.hold(floor.admission.held(&key, &pass));
-            (pass, standing(floor, &key, &pass), floor.ask_master(&key, caller)?)
+            let standing =
+                if floor.tells_limits { floor.admission.stands(&key).await } else { None };
+            (pass, standing, floor.ask_master(&key, caller)?)
         }
     };
     if let Some(delay) = delay {

@@ -182,7 +182,7 @@ fn retry_after_s(answer: &Answer) -> u64 {
 #[cfg(test)]
 mod tests {
     use tidegate_core::time::MINUTE;
-    use tidegate_core::{Algorithm, Limit, Verdict};
+    use tidegate_core::{Algorithm, Limit, Now, Verdict};
 
     use super::*;
     use crate::limiter::LimitAnswer;
@@ -195,6 +195,7 @@ mod tests {
             verdict,
         });
         Answer {
+            at: Now::default(),
             allowed: false,
             delay: 1,
             refused_by: Some("proxy:ä\"pi".into()),

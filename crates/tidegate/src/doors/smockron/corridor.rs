@@ -10,6 +10,7 @@ use tidegate_wire::smockron::{
     self as wire, Accounting, Control, FRAMES_MAX, Frames, Message, PAIR_BYTES_END, Status, ms_up,
 };
 
+use super::elsewhere::{Elsewhere, Letter};
 use super::log::Log;
 use super::resync::Resync;
 use crate::limiter::{Desk, Recording, Told};
@@ -76,6 +77,8 @@ pub struct Corridor {
     which: Vec<usize>,
     frames: Frames,
     resync: Resync,
+    /// What waits for a remote store, if counts lie in one.
+    elsewhere: Option<Elsewhere>,
     log: Option<Log>,
     counts: Counts,
     unknown: Unknown,
@@ -95,7 +98,9 @@ impl Corridor {
             long_pair: lost("long_pair"),
             resync: lost("resync"),
         };
+        let elsewhere = desk.is_remote().then(|| Elsewhere::new(lost("store"), lost("resync")));
         Self {
+            elsewhere,
             desk,
             settings,
             recording: Recording::new(),
@@ -161,8 +166,12 @@ impl Corridor {
         self.counts.accepted.inc_by(accepted);
         self.counts.delayed.inc_by(delayed);
         self.counts.rejected.inc_by(rejected);
-        self.desk.record(&mut self.recording, now);
-        self.tell(messages, now, post);
+        if self.elsewhere.is_some() {
+            self.record_elsewhere(messages, now);
+        } else {
+            self.desk.record(&mut self.recording, now);
+            self.tell(messages, now, post);
+        }
         if let Some(log) = &mut self.log {
             log.flush();
         }
@@ -175,8 +184,9 @@ impl Corridor {
                 Told::Next(0) => continue,
                 Told::Next(span) => span,
                 Told::Unknown => {
-                    self.unknown.count += 1;
-                    self.unknown.example(messages, index);
+                    let mut room = [&[][..]; 1];
+                    let first = messages.frames(index, &mut room).first();
+                    self.unknown.count(first.copied().unwrap_or_default());
                     self.desk.limiter().metrics().bad_input(Door::Smockron, "unknown_domain");
                     continue;
                 }
@@ -191,45 +201,102 @@ impl Corridor {
             else {
                 continue;
             };
-            if !self.settings.long_pairs && domain.len() + identifier.len() >= PAIR_BYTES_END {
-                self.counts.long_pair.inc();
-                continue;
-            }
-            Control::DelayUntil { domain, identifier, at_ms: at_ms(span, now) }
-                .write(&mut self.frames);
-            if !post.publish(&self.frames) {
-                self.counts.control.inc();
-            }
+            let control = Control::DelayUntil { domain, identifier, at_ms: at_ms(span, now) };
+            publish(control, self.settings, &self.counts, &mut self.frames, post);
         }
         self.unknown.complain(now);
     }
 
-    /// Whether gatekeepers that have just started wait for an answer.
-    #[must_use]
-    pub fn is_searching(&self) -> bool {
-        self.resync.is_searching()
+    /// Has the recorded uses of a batch written down in a remote store.
+    fn record_elsewhere(&mut self, messages: &impl Messages, now: Now) {
+        let Some(elsewhere) = &self.elsewhere else { return };
+        for (one, &index) in self.recording.uses().zip(&self.which) {
+            let mut room = [&[][..]; FRAMES_MAX];
+            if let Ok(Message::Accounting(Accounting { domain, identifier, .. })) =
+                wire::parse(messages.frames(index, &mut room))
+            {
+                elsewhere.record(&self.desk, one, (domain, identifier), now);
+            }
+        }
     }
 
-    /// Goes on with the answers to gatekeepers that have just started, a piece of the table.
+    /// Waits until a remote store has told something; for ever, if there is none. Cancel-safe.
+    pub(super) async fn told(&mut self) {
+        match &mut self.elsewhere {
+            Some(elsewhere) => elsewhere.told().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Whether a remote store is still to tell what became of uses.
+    pub(super) fn is_owed(&self) -> bool {
+        self.elsewhere.as_ref().is_some_and(Elsewhere::is_owed)
+    }
+
+    /// Tells the gatekeepers what a remote store has told.
+    pub(super) fn tell_told(&mut self, post: &mut impl Post) {
+        let Some(elsewhere) = &mut self.elsewhere else { return };
+        for letter in elsewhere.letters() {
+            match (&letter, letter.control()) {
+                (_, Some(control)) => {
+                    publish(control, self.settings, &self.counts, &mut self.frames, post);
+                }
+                (Letter::Unknown(domain), _) => {
+                    self.unknown.count(domain);
+                    self.desk.limiter().metrics().bad_input(Door::Smockron, "unknown_domain");
+                }
+                (Letter::Unfit(unfit), _) => {
+                    self.desk.limiter().metrics().bad_input(Door::Smockron, unfit.reason());
+                }
+                _ => {}
+            }
+        }
+        self.unknown.complain(self.desk.now());
+    }
+
+    /// Whether gatekeepers that have just started wait for an answer that [`Self::search`] gives.
+    #[must_use]
+    pub fn is_searching(&self) -> bool {
+        let walking = self.elsewhere.as_ref().is_some_and(Elsewhere::is_walking);
+        self.resync.is_searching() && !walking
+    }
+
+    /// Goes on with the answers to gatekeepers that have just started, a piece of the table. In a
+    /// remote store a walk is begun that goes on by itself.
     pub fn search(&mut self, now: Now, post: &mut impl Post) {
         let Self { resync, desk, frames, counts, settings, .. } = self;
+        if let Some(elsewhere) = &mut self.elsewhere {
+            return elsewhere.walk(desk.limiter(), resync.take_waiting());
+        }
         resync.step(desk.limiter(), now, |control| {
-            if let Control::DelayUntil { domain, identifier, .. } = control
-                && !settings.long_pairs
-                && domain.len() + identifier.len() >= PAIR_BYTES_END
-            {
-                counts.long_pair.inc();
-                return;
-            }
-            control.write(frames);
-            if !post.publish(frames) {
-                counts.control.inc();
-            }
+            publish(control, *settings, counts, frames, post);
         });
     }
 
     fn bad(&self, reason: &'static str) {
         self.desk.limiter().metrics().bad_input(Door::Smockron, reason);
+    }
+}
+
+/// Sends a message, or counts why it was not sent.
+#[inline(always)]
+fn publish(
+    control: Control<'_>,
+    settings: Settings,
+    counts: &Counts,
+    frames: &mut Frames,
+    post: &mut impl Post,
+) {
+    if let Control::DelayUntil { domain, identifier, .. } = control
+        && !settings.long_pairs
+        && domain.len() + identifier.len() >= PAIR_BYTES_END
+    {
+        counts.long_pair.inc();
+        return;
+    }
+    control.write(frames);
+    if !post.publish(frames) {
+        counts.control.inc();
     }
 }
 
@@ -258,12 +325,12 @@ struct Unknown {
 }
 
 impl Unknown {
+    /// Counts a message, of whose domain the first is remembered.
     #[cold]
-    fn example(&mut self, messages: &impl Messages, index: usize) {
+    fn count(&mut self, domain: &[u8]) {
+        self.count += 1;
         if self.example.is_empty() {
-            let mut room = [&[][..]; 1];
-            let first = messages.frames(index, &mut room).first().copied().unwrap_or_default();
-            let domain = first.strip_suffix(b"\0").unwrap_or(first);
+            let domain = domain.strip_suffix(b"\0").unwrap_or(domain);
             let shown = &domain[..domain.len().min(SHOWN_BYTES_MAX)];
             self.example = shown.escape_ascii().to_string();
         }

@@ -3,6 +3,7 @@
 //!
 //! - [`config`]: the `[smockron]` table, and the rules that its domains make
 //! - [`corridor`]: parse, record and tell, without a socket
+//! - [`elsewhere`]: uses that are written down in a remote store
 //! - [`resync`]: who is delayed, for gatekeepers that have just started
 //! - [`log`]: every accounting message in a file
 //! - [`turn`]: the thread that owns both sockets
@@ -12,6 +13,7 @@
 
 mod config;
 mod corridor;
+mod elsewhere;
 mod log;
 mod resync;
 mod turn;

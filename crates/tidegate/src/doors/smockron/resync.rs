@@ -53,6 +53,12 @@ impl Resync {
         self.walk.is_some() || !self.waiting.is_empty()
     }
 
+    /// The domains that the next walk is for, as gatekeepers have them, by how keys have them:
+    /// where it is another's business to walk.
+    pub(super) fn take_waiting(&mut self) -> HashMap<Box<[u8]>, Box<[u8]>> {
+        Walk::new(self.waiting.drain()).domains
+    }
+
     /// One piece: begins a walk, goes on with it, or ends it.
     pub(super) fn step(&mut self, limiter: &Limiter, now: Now, mut tell: impl FnMut(Control<'_>)) {
         if self.walk.is_none() && !self.waiting.is_empty() {
@@ -100,13 +106,13 @@ impl Walk {
 }
 
 /// The domain of a key, as keys have it, and what follows.
-fn split(key: &[u8]) -> Option<(&[u8], &[u8])> {
+pub(super) fn split(key: &[u8]) -> Option<(&[u8], &[u8])> {
     let space = key.iter().position(|&byte| byte == b' ')?;
     Some((&key[..space], &key[space + 1..]))
 }
 
 /// Undoes what [`KeyBuilder`] did; `false` if it did not do it.
-fn decode(text: &[u8], out: &mut Vec<u8>) -> bool {
+pub(super) fn decode(text: &[u8], out: &mut Vec<u8>) -> bool {
     out.clear();
     let mut rest = text;
     while let [byte, after @ ..] = rest {

@@ -14,6 +14,7 @@ use tidegate_client::zmq::{self, Batch, Event, Events, Publisher, Sent, Subscrib
 use tidegate_wire::smockron::{Frames, MESSAGE_BYTES_MAX, topic};
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
+use tokio::time::timeout;
 
 use super::Config;
 use super::corridor::{Corridor, Messages, Post, Settings};
@@ -28,6 +29,9 @@ const BATCH: usize = 256;
 const DRAIN_TURNS_MAX: usize = 1024;
 /// How long closing waits for delays that are not sent yet.
 const LINGER: Duration = Duration::from_millis(500);
+/// How long closing waits for what a remote store is still to tell. The store has a say of its own
+/// in how long that takes; this is for one whose time is set very long.
+const LAST_ANSWERS_MAX: Duration = Duration::from_secs(3);
 
 /// Who may connect, and how many of them are there: one for each socket.
 struct Guests {
@@ -179,11 +183,14 @@ async fn serve(sockets: Sockets, mut corridor: Corridor, gate: &Gate) {
                     break;
                 }
             },
+            () = corridor.told() => {}
             () = yield_now(), if corridor.is_searching() => {}
         }
         if corridor.is_searching() {
             corridor.search(corridor.now(), &mut outlet);
         }
+        // In every turn, so that many messages do not keep the store's answers waiting.
+        corridor.tell_told(&mut outlet);
         yield_now().await;
     }
     for _ in 0..DRAIN_TURNS_MAX {
@@ -198,6 +205,13 @@ async fn serve(sockets: Sockets, mut corridor: Corridor, gate: &Gate) {
         corridor.take(&batch, corridor.now(), &mut outlet);
         yield_now().await;
     }
+    let last = async {
+        while corridor.is_owed() {
+            corridor.told().await;
+            corridor.tell_told(&mut outlet);
+        }
+    };
+    let _ = timeout(LAST_ANSWERS_MAX, last).await;
     accounting.close().await;
     outlet.0.close().await;
 }

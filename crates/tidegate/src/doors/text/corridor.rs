@@ -13,7 +13,7 @@ use crate::limiter::{Desk, Line, Unfit};
 use crate::metrics::Door;
 
 /// A use as this door makes it.
-const ONE_USE: Op = Op::Take(1);
+pub(super) const ONE_USE: Op = Op::Take(1);
 
 /// The replies to one batch, in buffers that are used again for the next.
 pub struct Replies {
@@ -62,13 +62,17 @@ impl Replies {
         &self.bytes
     }
 
-    fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.end = 0;
         self.list.clear();
     }
 
     /// Adds the reply to `packet` that `write` encodes.
-    fn add<E>(&mut self, packet: usize, write: impl FnOnce(&mut [u8]) -> Result<usize, E>) {
+    pub(super) fn add<E>(
+        &mut self,
+        packet: usize,
+        write: impl FnOnce(&mut [u8]) -> Result<usize, E>,
+    ) {
         if self.bytes.len() - self.end < text::REPLY_BYTES_MAX {
             self.bytes.resize(self.end + text::REPLY_BYTES_MAX, 0);
         }
@@ -82,7 +86,7 @@ impl Replies {
     }
 
     /// Adds a reply of any length.
-    fn add_long(&mut self, packet: usize, bytes: &[u8]) {
+    pub(super) fn add_long(&mut self, packet: usize, bytes: &[u8]) {
         let start = self.end;
         self.end += bytes.len();
         if self.bytes.len() < self.end {
@@ -166,7 +170,13 @@ pub fn answer_batch(desk: &Desk, now: Now, packets: &[&[u8]], replies: &mut Repl
 }
 
 /// Answers what is not a plain use of one key.
-fn answer(desk: &Desk, now: Now, packet: usize, request: &Request<'_>, replies: &mut Replies) {
+pub(super) fn answer(
+    desk: &Desk,
+    now: Now,
+    packet: usize,
+    request: &Request<'_>,
+    replies: &mut Replies,
+) {
     let id = request.id;
     match request.command {
         Command::Ping => replies.add(packet, |out| reply::ping(out, id)),
@@ -215,10 +225,10 @@ fn check(desk: &Desk, now: Now, id: Option<&[u8]>, json: &[u8]) -> Result<Vec<u8
     Ok(bytes)
 }
 
-fn to_wire(line: &Line) -> text::Line {
+pub(super) fn to_wire(line: &Line) -> text::Line {
     text::Line { over: line.over, rate: line.rate, limit: line.limit, period_ns: line.period }
 }
 
-fn ignore(desk: &Desk, reason: &'static str) {
+pub(super) fn ignore(desk: &Desk, reason: &'static str) {
     desk.limiter().metrics().bad_input(Door::Text, reason);
 }

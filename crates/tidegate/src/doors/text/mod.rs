@@ -2,6 +2,7 @@
 //!
 //! - [`corridor`]: parse, decide, encode, without a socket
 //! - [`turn`]: one loop: receive a batch, answer it, send the replies
+//! - [`elsewhere`]: requests whose counts lie in a remote store
 //! - [`grouping`]: which replies leave in one send
 //! - [`socket`]: binding, one socket for each loop
 //! - [`mmsg`]: batched system calls
@@ -11,6 +12,7 @@
 //! of `tidegate_wire::text`.
 
 mod corridor;
+mod elsewhere;
 mod grouping;
 pub(crate) mod mmsg;
 pub(crate) mod socket;
@@ -96,7 +98,9 @@ impl Bound {
                 .name(format!("text-{number}"))
                 .spawn(move || {
                     let desk = gate.limiter.desk(Door::Text);
-                    Loop::new(wire, desk, gate.allow).run(&gate.shutdown);
+                    Loop::new(wire, desk, gate.allow)
+                        .expect("the system has file descriptors left at start-up")
+                        .run(&gate.shutdown);
                 })
                 .expect("the system has threads left at start-up")
         };

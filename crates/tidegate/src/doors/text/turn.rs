@@ -1,7 +1,8 @@
 //! One loop of the door: receive a batch, answer it, send the replies.
 //!
 //! A loop owns its socket, its buffers and its place at the limiter, and shares nothing with the
-//! other loops. Whatever a datagram holds and whatever the kernel says, the loop goes on.
+//! other loops. Whatever a datagram holds and whatever the kernel says, the loop goes on. It never
+//! waits for a remote store: what the store tells comes beside the datagrams.
 
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
@@ -10,11 +11,15 @@ use std::thread;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tidegate_core::Nanos;
+use tidegate_core::time::SECOND;
 
 use super::corridor::{Replies, answer_batch};
+use super::elsewhere::{Pending, Whom};
 use super::grouping::{Grouping, Parcel};
 use super::mmsg::{Address, BATCH, Inbox, Local, Message, Outbox};
-use super::socket::Wire;
+use super::socket::{NOTICE_SHUTDOWN, Wire};
 use crate::config::listen::Allow;
 use crate::limiter::Desk;
 use crate::metrics::Door;
@@ -26,6 +31,10 @@ const DRAIN_TURNS_MAX: usize = 1024;
 /// The pause after an error of the socket itself, so that a lasting one does not burn a core.
 const ERROR_PAUSE: Duration = Duration::from_millis(10);
 
+/// How long the door stays to tell what a remote store is still to say, once it is closing. The
+/// store has a say of its own in how long that takes; this is for one whose time is set very long.
+const LAST_ANSWERS_MAX: Nanos = 3 * SECOND;
+
 /// One loop.
 pub(crate) struct Loop {
     wire: Wire,
@@ -34,14 +43,17 @@ pub(crate) struct Loop {
     inbox: Inbox,
     replies: Replies,
     post: Post,
+    /// Who waits for a remote store, if counts lie in one.
+    pending: Option<Pending>,
 }
 
 impl Loop {
     /// Allocates all that the loop will need.
-    pub(crate) fn new(wire: Wire, desk: Desk, allow: Arc<ArcSwap<Allow>>) -> Self {
+    pub(crate) fn new(wire: Wire, desk: Desk, allow: Arc<ArcSwap<Allow>>) -> io::Result<Self> {
         let inbox = Inbox::new(wire.locals);
         let post = Post { grouping: Grouping::new(), outbox: Outbox::new() };
-        Self { wire, desk, allow, inbox, replies: Replies::new(), post }
+        let pending = if desk.is_remote() { Some(Pending::new()?) } else { None };
+        Ok(Self { wire, desk, allow, inbox, replies: Replies::new(), post, pending })
     }
 
     /// Serves until `shutdown`, then answers what has already arrived.
@@ -53,6 +65,11 @@ impl Loop {
             if self.turn_or_pause(false) == 0 {
                 break;
             }
+        }
+        let until = self.desk.now().mono + LAST_ANSWERS_MAX;
+        while self.pending.as_ref().is_some_and(Pending::is_owed) && self.desk.now().mono < until {
+            self.wait(false);
+            self.settle();
         }
     }
 
@@ -70,6 +87,9 @@ impl Loop {
 
     /// One batch from socket to socket; returns how many datagrams it had.
     fn turn(&mut self, wait: bool) -> io::Result<usize> {
+        if self.pending.is_some() {
+            return self.turn_elsewhere(wait);
+        }
         let count = self.inbox.receive(self.wire.socket.as_fd(), wait)?;
         let now = self.desk.now();
         let allow = self.allow.load();
@@ -87,8 +107,64 @@ impl Loop {
             }
         }
         answer_batch(&self.desk, now, &packets[..admitted], &mut self.replies);
-        self.post.send(&self.wire, &self.inbox, &places, &self.replies);
+        let Self { wire, inbox, replies, post, .. } = self;
+        post.send(wire, replies, |packet| {
+            let place = places[packet];
+            (inbox.sender(place), inbox.local(place))
+        });
         Ok(count)
+    }
+
+    /// As [`Self::turn`], where counts lie in a remote store: asks it, and tells what it said.
+    fn turn_elsewhere(&mut self, wait: bool) -> io::Result<usize> {
+        if wait {
+            self.wait(true);
+        }
+        self.settle();
+        let count = match self.inbox.receive(self.wire.socket.as_fd(), false) {
+            Err(error) if is_quiet(&error) => 0,
+            received => received?,
+        };
+        let Self { wire, desk, allow, inbox, replies, post, pending: Some(pending) } = self else {
+            return Ok(count);
+        };
+        let (now, allow) = (desk.now(), allow.load());
+        replies.clear();
+        for place in 0..count {
+            let whom = Whom { to: *inbox.sender(place), from: inbox.local(place) };
+            match screen(inbox, place, &allow) {
+                Ok(bytes) => pending.take(desk, now, (place, bytes), whom, replies),
+                Err(reason) => desk.limiter().metrics().bad_input(Door::Text, reason),
+            }
+        }
+        post.send(wire, replies, |place| (inbox.sender(place), inbox.local(place)));
+        // Of a store that is known to be away, all is said by now.
+        self.settle();
+        Ok(count)
+    }
+
+    /// Waits until the store has told something, or with `both` until a datagram is there, as long
+    /// as it takes to notice that the door is closing.
+    fn wait(&self, both: bool) {
+        let Some(pending) = &self.pending else { return };
+        let (bell, socket) = (pending.bell(), self.wire.socket.as_fd());
+        let mut fds = [PollFd::new(&bell, PollFlags::IN), PollFd::new(&socket, PollFlags::IN)];
+        let fds = &mut fds[..if both { 2 } else { 1 }];
+        let longest = Timespec { tv_sec: 0, tv_nsec: NOTICE_SHUTDOWN.subsec_nanos().into() };
+        if let Err(error) = poll(fds, Some(&longest))
+            && error != rustix::io::Errno::INTR
+        {
+            tracing::debug!(%error, "text: waiting failed");
+            thread::sleep(ERROR_PAUSE);
+        }
+    }
+
+    /// Tells those who asked what the store has told.
+    fn settle(&mut self) {
+        let Self { wire, desk, replies, post, pending: Some(pending), .. } = self else { return };
+        pending.settle(desk, desk.now(), replies, |whom, replies| {
+            post.send(wire, replies, |at| (&whom[at].to, whom[at].from));
+        });
     }
 }
 
@@ -118,15 +194,21 @@ struct Post {
 }
 
 impl Post {
-    /// Sends every reply to where its request came from; `places` says where in the inbox.
-    fn send(&mut self, wire: &Wire, inbox: &Inbox, places: &[usize; BATCH], replies: &Replies) {
+    /// Sends every reply to where its request came from; `whom` says where, and which of our
+    /// addresses it came to.
+    #[inline(always)]
+    fn send<'a>(
+        &mut self,
+        wire: &Wire,
+        replies: &Replies,
+        whom: impl Fn(usize) -> (&'a Address, Local),
+    ) {
         let nobody = Address::default();
         let nowhere = Parcel { to: &nobody, from: Local::Bound, length: 0 };
         let mut parcels = [nowhere; BATCH];
         let count = replies.iter().len();
         for (parcel, (packet, reply)) in parcels.iter_mut().zip(replies.iter()) {
-            let place = places[packet];
-            let (to, from) = (inbox.sender(place), inbox.local(place));
+            let (to, from) = whom(packet);
             *parcel = Parcel { to, from, length: reply.len() };
         }
         let parcels = &parcels[..count];

@@ -63,7 +63,7 @@ proptest! {
                     let name = name(key);
                     let take =
                         Take { key: &name, cost, can_end: false, booking_max, waited: false };
-                    let tried = desk.try_take(&take, now, |_| true);
+                    let tried = desk.try_take_here(&take, now, |_| true);
                     if cost > capacity {
                         prop_assert_eq!(tried, Err(Unfit::CostAboveLimit { limit: capacity }));
                     } else {
@@ -87,17 +87,17 @@ proptest! {
 fn nobody_passes_whom_others_are_before() {
     let desk = desk(vec![rule("k", vec![fixed(1)])]);
     let take = |waited| Take { key: b"k a", cost: 1, can_end: false, booking_max: 0, waited };
-    assert_eq!(desk.try_take(&take(false), START, |_| false), Ok(Tried::Behind));
+    assert_eq!(desk.try_take_here(&take(false), START, |_| false), Ok(Tried::Behind));
     let window_start = Some(START.mono);
     let taken = Taken { held: None, booked: 0, window_start };
-    assert_eq!(desk.try_take(&take(true), START, |_| true), Ok(Tried::Taken(taken)));
+    assert_eq!(desk.try_take_here(&take(true), START, |_| true), Ok(Tried::Taken(taken)));
 }
 
 #[test]
 fn whoever_is_turned_away_is_counted_once() {
     let desk = desk(vec![rule("k", vec![limit(2, DAY, Algorithm::Average { strict: true })])]);
     let take = Take { key: b"k a", cost: 1, can_end: false, booking_max: 0, waited: false };
-    let tries: Vec<_> = (0..50).map(|_| desk.try_take(&take, START, |_| true)).collect();
+    let tries: Vec<_> = (0..50).map(|_| desk.try_take_here(&take, START, |_| true)).collect();
     let taken = tries.iter().filter(|tried| matches!(tried, Ok(Tried::Taken(_)))).count();
     let requests = desk.limiter().stats(b"k a", START);
     assert_eq!((requests.requests, requests.over), (taken as u64, 0));
@@ -114,10 +114,10 @@ fn a_use_in_flight_that_was_tried_for_is_given_back() {
     let held = Some(TakenFrom::Slot);
     for _ in 0..3 {
         let taken = Taken { held, booked: 0, window_start: None };
-        assert_eq!(desk.try_take(&take, START, |_| true), Ok(Tried::Taken(taken)));
-        assert_eq!(desk.try_take(&take, START, |_| true), Ok(Tried::Later(Nanos::MAX)));
+        assert_eq!(desk.try_take_here(&take, START, |_| true), Ok(Tried::Taken(taken)));
+        assert_eq!(desk.try_take_here(&take, START, |_| true), Ok(Tried::Later(Nanos::MAX)));
         desk.release(&[(b"k a", TakenFrom::Slot)], 1, START, START);
     }
     let no_end = Take { can_end: false, ..take };
-    assert_eq!(desk.try_take(&no_end, START, |_| true), Err(Unfit::NeedsEnd));
+    assert_eq!(desk.try_take_here(&no_end, START, |_| true), Err(Unfit::NeedsEnd));
 }

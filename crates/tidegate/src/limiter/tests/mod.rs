@@ -8,6 +8,7 @@ mod records;
 mod reloads;
 mod requests;
 mod statistics;
+mod stores;
 mod threads;
 mod wall_clock;
 

@@ -4,6 +4,7 @@
 
 mod closing;
 mod doors;
+mod elsewhere;
 mod program;
 mod vectors;
 

@@ -4,6 +4,7 @@
 
 mod crowds;
 mod doors;
+mod elsewhere;
 mod gatekeeper;
 mod hostile;
 mod peer;

@@ -1,0 +1,379 @@
+//! Decisions on counts that lie in a remote store: the same steps, told later.
+//!
+//! Whoever asks goes on at once and is told by a callback, on the store's thread. Which steps these
+//! are, and what a failure of the store means, is in `steps`.
+
+mod steps;
+
+use std::sync::Arc;
+
+use tidegate_core::{Nanos, Now, Op};
+use tokio::sync::oneshot;
+
+use self::steps::{Decide, GiveBack, Origin, RETRY_WHEN_AWAY, Record, Tell, TryTake};
+use super::catalog::Catalog;
+use super::desk::asks_for_something;
+use super::{
+    Answer, Delay, Desk, KEYS_MAX, LimitAnswer, Limiter, Line, Take, Taken, TakenFrom, Told, Tried,
+    Unfit,
+};
+use crate::metrics::{Counted, Door};
+use crate::stores::remote::Remote;
+use crate::stores::remote::job::{Job, Kind, Slot, Step, Trouble};
+use crate::stores::remote::settings::Settings;
+
+impl Limiter {
+    /// Keeps counts elsewhere from now on. Called once, before the first decision.
+    ///
+    /// # Errors
+    /// What the settings lack.
+    pub fn keep_elsewhere(self: &Arc<Self>, settings: &Settings) -> Result<(), String> {
+        let limiter = Arc::downgrade(self);
+        let freed = move |name: &[u8]| {
+            if let Some(limiter) = limiter.upgrade() {
+                limiter.freed_elsewhere(name);
+            }
+        };
+        let remote = Remote::start(settings, self.clock.clone(), self.metrics.clone(), freed)?;
+        let _ = self.remote.set(remote);
+        let mut number = self.numbers.lock();
+        let before = self.catalog.load_full();
+        let rules = (**before.set()).clone();
+        let counts = before.counts.clone();
+        let catalog = Catalog::new(rules, Some(&before), &mut number, counts, self.prefix());
+        self.catalog.store(Arc::new(catalog));
+        Ok(())
+    }
+
+    pub(super) fn prefix(&self) -> Option<&str> {
+        self.remote.get().map(Remote::prefix)
+    }
+
+    /// Whether counts lie elsewhere.
+    #[must_use]
+    pub fn is_remote(&self) -> bool {
+        self.remote.get().is_some()
+    }
+
+    /// Why the store is not asked, if it is not.
+    #[must_use]
+    pub fn store_away(&self) -> Option<String> {
+        self.remote.get().and_then(Remote::away)
+    }
+
+    /// Forgets one key wherever it is counted. `false` if it was not remembered.
+    ///
+    /// # Errors
+    /// Why the store did not forget it.
+    pub async fn forget(&self, key: &[u8]) -> Result<bool, String> {
+        let here = self.reset(key);
+        let Some(remote) = self.remote.get() else { return Ok(here) };
+        let catalog = self.catalog.load_full();
+        let position = catalog.find(key, Op::Peek(0), true).ok().flatten();
+        let slot = position.and_then(|position| catalog.count_elsewhere(position, key));
+        let Some(slot) = slot else { return Ok(here) };
+        let gone = remote.remove(slot.name).await.map_err(|fault| fault.to_string())?;
+        if let Some(bell) = self.bell.get() {
+            bell.freed(&self.count_of(key));
+        }
+        Ok(gone || here)
+    }
+
+    /// Gives back what is to be given back, and leaves the store.
+    pub async fn close(&self) {
+        if let Some(remote) = self.remote.get() {
+            remote.close().await;
+        }
+    }
+
+    /// Something was given back to the count of this name by another node.
+    fn freed_elsewhere(&self, name: &[u8]) {
+        let Some(bell) = self.bell.get() else { return };
+        if name.is_empty() {
+            return bell.renewed(self);
+        }
+        let catalog = self.catalog.load();
+        for (rule, elsewhere) in catalog.all_elsewhere() {
+            if let Some(key) = elsewhere.prefix.key(name) {
+                let key = if rule.shared { rule.name.as_bytes().to_vec() } else { key };
+                return bell.freed(&self.count_of(&key));
+            }
+        }
+    }
+}
+
+impl Desk {
+    /// Whether decisions are made in a store that lies elsewhere, and told later.
+    #[must_use]
+    pub fn is_remote(&self) -> bool {
+        self.limiter.is_remote()
+    }
+
+    /// Decides on all keys of a request, here or elsewhere.
+    ///
+    /// # Errors
+    /// When it cannot be decided at all.
+    pub async fn decided(
+        &self,
+        keys: &[&[u8]],
+        op: Op,
+        can_end: bool,
+        now: Now,
+    ) -> Result<Answer, Unfit> {
+        if !self.is_remote() {
+            return self.decide_all(keys, op, can_end, &[], now);
+        }
+        let (told, answer) = oneshot::channel();
+        self.ask(keys, op, can_end, now, move |answer| drop(told.send(answer)))?;
+        Ok(answer.await.unwrap_or_else(|_| self.shut()))
+    }
+
+    /// What is said when the store's thread has ended with the process.
+    fn shut(&self) -> Answer {
+        let (held, limits) = (Vec::new(), Vec::new());
+        Answer {
+            allowed: false,
+            at: self.now(),
+            delay: RETRY_WHEN_AWAY,
+            refused_by: None,
+            held,
+            limits,
+        }
+    }
+
+    /// Asks the store elsewhere for a decision on all keys of a request. `tell` is told, perhaps
+    /// before this returns.
+    ///
+    /// # Errors
+    /// When it cannot be decided at all: nobody is told.
+    pub fn ask(
+        &self,
+        keys: &[&[u8]],
+        op: Op,
+        can_end: bool,
+        now: Now,
+        tell: impl FnOnce(Answer) + Send + 'static,
+    ) -> Result<(), Unfit> {
+        let (mut step, slots) = self.decision(keys, op, can_end, now)?;
+        step.tell = Some(Box::new(tell));
+        if slots.is_empty() {
+            step.run(&mut [], now);
+            Box::new(step).end(Ok(now));
+            return Ok(());
+        }
+        self.submit(slots, Box::new(step), Kind::Take, now);
+        Ok(())
+    }
+
+    /// As [`Self::ask`], for a door that has no room to keep one more request pending: the store is
+    /// not asked, and the rules say what that means.
+    ///
+    /// # Errors
+    /// When it cannot be decided at all.
+    pub(crate) fn answer_crowded(
+        &self,
+        keys: &[&[u8]],
+        op: Op,
+        can_end: bool,
+        now: Now,
+    ) -> Result<Answer, Unfit> {
+        let (step, _) = self.decision(keys, op, can_end, now)?;
+        Ok(step.without_store(&Trouble::Crowded))
+    }
+
+    /// A decision on all keys of a request that nobody is told of yet, and its counts.
+    fn decision(
+        &self,
+        keys: &[&[u8]],
+        op: Op,
+        can_end: bool,
+        now: Now,
+    ) -> Result<(Decide, Vec<Slot>), Unfit> {
+        if keys.is_empty() || keys.len() > KEYS_MAX {
+            return Err(Unfit::TooManyKeys);
+        }
+        asks_for_something(op)?;
+        let origin = Origin::of(self, now);
+        let (mut places, mut slots, mut unlimited) = (Vec::new(), Vec::<Slot>::new(), Vec::new());
+        for (key, bytes) in keys.iter().enumerate() {
+            let rule = origin.catalog.find(bytes, op, can_end)?;
+            let slot = rule.and_then(|rule| origin.catalog.count_elsewhere(rule, bytes));
+            let Some((rule, slot)) = rule.zip(slot) else {
+                unlimited.push(rule);
+                continue;
+            };
+            // The same count twice in one request is taken from once.
+            if !slots.iter().any(|other| other.name == slot.name) {
+                places.push((key, rule));
+                slots.push(slot);
+            }
+        }
+        let keys = keys.iter().map(|key| key.to_vec()).collect();
+        let (decided, tell) = (None, None);
+        Ok((Decide { origin, keys, places, unlimited, op, decided, tell }, slots))
+    }
+
+    /// Asks the store elsewhere for a use, for one that waits.
+    pub(crate) fn ask_take(
+        &self,
+        take: &Take<'_>,
+        now: Now,
+        tell: impl FnOnce((Tried, Now)) + Send + 'static,
+    ) -> Result<(), Unfit> {
+        let origin = Origin::of(self, now);
+        let found = origin.catalog.find(take.key, Op::Take(take.cost), take.can_end)?;
+        let slot = found.and_then(|rule| origin.catalog.count_elsewhere(rule, take.key));
+        let Some((position, slot)) = found.zip(slot) else {
+            let counted = if take.waited { Counted::Delay } else { Counted::Allow };
+            origin.catalog.counts.add(self.lane, found, counted, 1);
+            tell((Tried::Taken(Taken { held: None, booked: 0, window_start: None }), now));
+            return Ok(());
+        };
+        let Take { key, cost, can_end, booking_max, waited } = *take;
+        let step = TryTake {
+            origin,
+            key: key.to_vec(),
+            position,
+            cost,
+            can_end,
+            booking_max,
+            waited,
+            attempt: None,
+            tell: Some(Box::new(tell)),
+        };
+        self.submit(vec![slot], Box::new(step), Kind::Take, now);
+        Ok(())
+    }
+
+    /// Has a use written down elsewhere that happened, or will, at `at`.
+    pub(crate) fn ask_record(
+        &self,
+        key: &[u8],
+        at: Nanos,
+        now: Now,
+        tell: impl FnOnce(Told) + Send + 'static,
+    ) {
+        let origin = Origin::of(self, now);
+        let found = origin.catalog.find(key, Op::Record { at }, false);
+        let position = match found {
+            Ok(Some(position)) => position,
+            Ok(None) => return tell(Told::Unknown),
+            Err(unfit) => return tell(Told::Unfit(unfit)),
+        };
+        let Some(slot) = origin.catalog.count_elsewhere(position, key) else {
+            return tell(Told::Next(0));
+        };
+        let ago = now.mono.wrapping_sub(at) as i64;
+        let tell: Tell<Told> = Some(Box::new(tell));
+        let step = Record { origin, key: key.to_vec(), position, ago, next: None, tell };
+        self.submit(vec![slot], Box::new(step), Kind::Take, now);
+    }
+
+    /// As [`Desk::release`], elsewhere: it is tried until it is done.
+    pub(super) fn release_elsewhere(
+        &self,
+        held: &[(&[u8], TakenFrom)],
+        cost: u64,
+        started: Now,
+        now: Now,
+    ) {
+        let op = Op::Release { cost, started };
+        for (key, _) in held {
+            let origin = Origin::of(self, now);
+            let Ok(Some(position)) = origin.catalog.find(key, op, true) else { continue };
+            let Some(slot) = origin.catalog.count_elsewhere(position, key) else { continue };
+            let step = GiveBack { origin, position, op, key: Some(key.to_vec()) };
+            self.submit(vec![slot], Box::new(step), Kind::GiveBack, now);
+        }
+    }
+
+    /// The door that asks here.
+    pub(crate) fn door(&self) -> Door {
+        self.door
+    }
+
+    /// Gives back a use that was taken elsewhere for one who has left. What was booked stays.
+    pub(crate) fn take_back(&self, key: &[u8], cost: u64, taken: Taken, at: Now) {
+        if let Some(from) = taken.held {
+            return self.release_elsewhere(&[(key, from)], cost, at, self.now());
+        }
+        let op = Op::Refund(cost);
+        let origin = Origin::of(self, self.now());
+        let Ok(Some(position)) = origin.catalog.find(key, op, true) else { return };
+        let slot = origin.catalog.count_elsewhere(position, key);
+        if let Some(slot) = slot.filter(|_| taken.booked == 0) {
+            let step = GiveBack { origin, position, op, key: Some(key.to_vec()) };
+            self.submit(vec![slot], Box::new(step), Kind::Refund, self.now());
+        }
+    }
+
+    /// As [`Desk::refuse`], elsewhere: `tell` is told what a look at the key says.
+    pub(crate) fn refuse_elsewhere(
+        &self,
+        key: &[u8],
+        cost: u64,
+        now: Now,
+        tell: impl FnOnce(Answer) + Send + 'static,
+    ) -> Result<(), Unfit> {
+        let origin = Origin::of(self, now);
+        let rule = origin.catalog.find(key, Op::Peek(cost), true)?;
+        let refused_by = rule.map(|rule| origin.rule(rule).name.clone());
+        origin.catalog.counts.add(self.lane, rule, Counted::Refuse, 1);
+        let owned = key.to_vec();
+        self.ask(&[key], Op::Peek(cost), true, now, move |mut answer| {
+            if let Some(position) = rule {
+                let rates = answer.limits.iter().map(|limit| limit.verdict.rate);
+                origin.note(position, &owned, true, rates.fold(0.0, f64::max));
+            }
+            answer.allowed = false;
+            answer.refused_by = answer.refused_by.or(refused_by);
+            tell(answer);
+        })
+    }
+
+    fn submit(&self, slots: Vec<Slot>, step: Box<dyn Step>, kind: Kind, now: Now) {
+        let Some(remote) = self.limiter.remote.get() else { return };
+        let deadline = now.mono.saturating_add(remote.timeout());
+        remote.submit(Job { slots, step, kind, deadline });
+    }
+
+    /// Wants those who wait for `key` to be told when another node gives something back.
+    pub(crate) fn watch_elsewhere(&self, key: &[u8], watching: bool) {
+        let Some(remote) = self.limiter.remote.get() else { return };
+        let catalog = self.limiter.catalog.load();
+        let position = catalog.find(key, Op::Peek(0), true).ok().flatten();
+        if let Some(slot) = position.and_then(|at| catalog.count_elsewhere(at, key)) {
+            match watching {
+                true => remote.watch(&slot.name),
+                false => remote.unwatch(&slot.name),
+            }
+        }
+    }
+}
+
+impl Answer {
+    /// The same in the few words that a text line has.
+    #[must_use]
+    pub fn line(&self) -> Line {
+        let share = |at: &&LimitAnswer| at.verdict.rate / at.limit.amount as f64;
+        let refusing = self.limits.iter().find(|limit| !limit.verdict.allowed);
+        let nearest = || self.limits.iter().max_by(|a, b| share(a).total_cmp(&share(b)));
+        let over = !self.allowed;
+        refusing.or_else(nearest).map_or(Line { over, ..Line::UNLIMITED }, |shown| Line {
+            over,
+            rate: shown.verdict.rate,
+            limit: shown.limit.amount,
+            period: shown.limit.period,
+        })
+    }
+
+    /// The same as how long the caller must wait.
+    #[must_use]
+    pub fn wait(&self) -> Delay {
+        let promises = |at: &&LimitAnswer| {
+            at.verdict.delay == self.delay
+                && at.limit.algorithm != tidegate_core::Algorithm::Jarl { exact: false }
+        };
+        Delay { span: self.delay, firm: self.limits.iter().any(|limit| promises(&limit)) }
+    }
+}

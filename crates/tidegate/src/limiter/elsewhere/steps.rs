@@ -1,0 +1,375 @@
+//! The steps of decisions on counts elsewhere, and what becomes of them.
+//!
+//! They run on the store's thread, on copies, perhaps several times; only what was done in the end
+//! is counted and told. What a failure of the store means is decided here, by each rule's
+//! `on_store_error`. Statistics are kept in this process, as ever.
+
+use std::sync::Arc;
+
+use tidegate_core::rules::{OnStoreError, Rule};
+use tidegate_core::time::SECOND;
+use tidegate_core::{Nanos, Now, Op};
+
+use super::super::attempt::{Attempt, Went};
+use super::super::catalog::Catalog;
+use super::super::decision::{LIMITS_MAX, Opinion};
+use super::super::desk::{Note, judge_all};
+use super::super::record::write;
+use super::super::{Answer, Desk, Limiter, Take, Taken, TakenFrom, Told, Tried};
+use crate::metrics::{Counted, Door};
+use crate::stores::memory::{Body, Bucket, Place};
+use crate::stores::remote::Remote;
+use crate::stores::remote::job::{Step, Trouble};
+
+/// When a request that is refused because the store is away is worth another try.
+pub(super) const RETRY_WHEN_AWAY: Nanos = SECOND;
+
+/// Who is told, and how.
+pub(super) type Tell<T> = Option<Box<dyn FnOnce(T) + Send>>;
+
+/// What every step needs to know of the desk that asked.
+#[derive(Clone)]
+pub(super) struct Origin {
+    pub(super) limiter: Arc<Limiter>,
+    pub(super) catalog: Arc<Catalog>,
+    pub(super) lane: usize,
+    pub(super) door: Door,
+    pub(super) arrived: Now,
+}
+
+impl Origin {
+    pub(super) fn of(desk: &Desk, now: Now) -> Self {
+        let limiter = desk.limiter.clone();
+        let catalog = limiter.catalog.load_full();
+        Self { limiter, catalog, lane: desk.lane, door: desk.door, arrived: now }
+    }
+
+    /// A desk for what is decided here after all.
+    fn desk(&self) -> Desk {
+        self.limiter.desk(self.door)
+    }
+
+    pub(super) fn rule(&self, position: usize) -> &Rule {
+        self.catalog.rule(position)
+    }
+
+    fn store(&self) -> &'static str {
+        self.limiter.remote.get().map_or("memory", Remote::name)
+    }
+
+    /// Counts a decision for the statistics of its key.
+    pub(super) fn note(&self, position: usize, key: &[u8], over: bool, rate: f64) {
+        let (memory, catalog) = (self.limiter.memory(), &self.catalog);
+        let now = self.limiter.clock.now();
+        let bucket = Bucket::of(now);
+        let hash = memory.hash(key);
+        let Some(address) = catalog.address(memory, position, key, hash, Op::Take(1)) else {
+            return;
+        };
+        let dead = |body: &Body, pressed: bool| catalog.dead(body, pressed, bucket, now);
+        memory.one(&address, bucket, dead, |body, place| {
+            if place.counts() {
+                body.tally.count(over, rate, bucket);
+            }
+        });
+    }
+
+    /// Counts a decision that was made without the store.
+    fn count_trouble(&self, trouble: &Trouble) {
+        // The store's thread has counted its own faults; these are the decisions.
+        if !matches!(trouble, Trouble::Fault(_)) {
+            self.limiter.metrics.store_error(self.store(), trouble.kind());
+        }
+        self.time();
+    }
+
+    /// Notes how long a decision took. All are: a clock costs nothing beside a round trip.
+    fn time(&self) {
+        let spent = self.limiter.clock.now().mono.saturating_sub(self.arrived.mono);
+        self.limiter.metrics.decision_seconds(self.door, spent as f64 / 1e9);
+    }
+}
+
+/// A decision on all keys of a request.
+pub(super) struct Decide {
+    pub(super) origin: Origin,
+    pub(super) keys: Vec<Vec<u8>>,
+    /// Of each count: which key, and which rule.
+    pub(super) places: Vec<(usize, usize)>,
+    pub(super) unlimited: Vec<Option<usize>>,
+    pub(super) op: Op,
+    pub(super) decided: Option<(Answer, Vec<Note>)>,
+    pub(super) tell: Tell<Answer>,
+}
+
+impl Step for Decide {
+    fn run(&mut self, bodies: &mut [Body], now: Now) {
+        let seats = bodies.iter_mut().map(|body| (body, Place::Own)).collect();
+        let catalog = &self.origin.catalog;
+        self.decided = Some(judge_all(catalog, &self.places, seats, self.op, Bucket::of(now), now));
+    }
+
+    fn undo(&self, slot: usize) -> Box<dyn Step> {
+        let position = self.places[slot].1;
+        undo(&self.origin, position, self.op)
+    }
+
+    fn end(mut self: Box<Self>, outcome: Result<Now, Trouble>) {
+        let answer = match (outcome, self.decided.take()) {
+            (Ok(_), Some((answer, notes))) => {
+                self.origin.time();
+                self.count(&answer, &notes);
+                answer
+            }
+            (Ok(_), None) => return,
+            (Err(trouble), _) => self.without_store(&trouble),
+        };
+        if let Some(tell) = self.tell.take() {
+            tell(answer);
+        }
+    }
+}
+
+impl Decide {
+    fn count(&self, answer: &Answer, notes: &[Note]) {
+        let Origin { limiter, catalog, lane, .. } = &self.origin;
+        Desk::count_all(*lane, limiter, catalog, self.op, notes);
+        if matches!(self.op, Op::Peek(_)) {
+            return;
+        }
+        if answer.allowed {
+            for rule in &self.unlimited {
+                catalog.counts.add(*lane, *rule, Counted::Allow, 1);
+            }
+        }
+        for &(key, position) in &self.places {
+            let limits = answer.limits.iter().filter(|limit| limit.key == key);
+            let over = limits.clone().any(|limit| !limit.verdict.allowed);
+            let rate = limits.fold(0.0, |rate: f64, limit| rate.max(limit.verdict.rate));
+            self.origin.note(position, &self.keys[key], over, rate);
+        }
+    }
+
+    /// What the rules say for the case that the store cannot be asked: one that denies refuses, one
+    /// that counts locally is asked here, and the others let the request go.
+    pub(super) fn without_store(&self, trouble: &Trouble) -> Answer {
+        self.origin.count_trouble(trouble);
+        let policy = |position: usize| self.origin.rule(position).on_store_error;
+        let local: Vec<&[u8]> = self
+            .places
+            .iter()
+            .filter(|(_, position)| policy(*position) == OnStoreError::Local)
+            .map(|(key, _)| self.keys[*key].as_slice())
+            .collect();
+        let denied = self
+            .places
+            .iter()
+            .find(|(_, at)| policy(*at) == OnStoreError::Deny && !self.origin.rule(*at).shadow);
+        let mut answer = Answer {
+            allowed: true,
+            at: self.origin.arrived,
+            delay: 0,
+            refused_by: None,
+            held: Vec::new(),
+            limits: Vec::new(),
+        };
+        if let Some((_, position)) = denied {
+            answer.allowed = false;
+            answer.delay = RETRY_WHEN_AWAY;
+            answer.refused_by = Some(self.origin.rule(*position).name.clone());
+        } else if !local.is_empty() {
+            // Uses in flight that are taken here are given back here: there is no telling where a
+            // use was taken from, so they are not held at all.
+            let desk = self.origin.desk();
+            if let Ok(decided) = desk.decide_all(&local, self.op, true, &[], desk.now()) {
+                answer = Answer { held: Vec::new(), ..decided };
+            }
+        }
+        let Origin { catalog, lane, .. } = &self.origin;
+        let counted = if answer.allowed { Counted::Allow } else { Counted::Refuse };
+        for (_, position) in &self.places {
+            if policy(*position) != OnStoreError::Local && !matches!(self.op, Op::Peek(_)) {
+                catalog.counts.add(*lane, Some(*position), counted, 1);
+            }
+        }
+        answer
+    }
+}
+
+/// A use that is wanted by one who waits.
+pub(super) struct TryTake {
+    pub(super) origin: Origin,
+    pub(super) key: Vec<u8>,
+    pub(super) position: usize,
+    pub(super) cost: u64,
+    pub(super) can_end: bool,
+    pub(super) booking_max: Nanos,
+    pub(super) waited: bool,
+    pub(super) attempt: Option<Attempt>,
+    pub(super) tell: Tell<(Tried, Now)>,
+}
+
+impl Step for TryTake {
+    fn run(&mut self, bodies: &mut [Body], now: Now) {
+        let take = self.take();
+        let Some(body) = bodies.first_mut() else { return };
+        let rule = self.origin.rule(self.position);
+        self.attempt = Some(Attempt::of(rule, body, Place::Own, &take, (now, Bucket::of(now))));
+    }
+
+    fn undo(&self, _: usize) -> Box<dyn Step> {
+        undo(&self.origin, self.position, Op::Take(self.cost))
+    }
+
+    fn end(mut self: Box<Self>, outcome: Result<Now, Trouble>) {
+        let tried = match (outcome, self.attempt.take()) {
+            (Ok(at), Some(attempt)) => {
+                self.origin.time();
+                (self.tried(&attempt), at)
+            }
+            (Ok(_), None) => return,
+            (Err(trouble), _) => self.without_store(&trouble),
+        };
+        if let Some(tell) = self.tell.take() {
+            tell(tried);
+        }
+    }
+}
+
+impl TryTake {
+    fn take(&self) -> Take<'_> {
+        let Self { key, cost, can_end, booking_max, waited, .. } = self;
+        let (cost, can_end) = (*cost, *can_end);
+        Take { key, cost, can_end, booking_max: *booking_max, waited: *waited }
+    }
+
+    fn tried(&self, attempt: &Attempt) -> Tried {
+        let booked = match attempt.went {
+            Went::Taken { booked } => booked,
+            Went::Later(delay) => return Tried::Later(delay),
+            Went::TooLong => return Tried::TooLong,
+        };
+        let Origin { catalog, lane, .. } = &self.origin;
+        let counted = match attempt.over {
+            true => Counted::Shadow,
+            false if self.waited || booked > 0 => Counted::Delay,
+            false => Counted::Allow,
+        };
+        catalog.counts.add(*lane, Some(self.position), counted, 1);
+        self.origin.note(self.position, &self.key, attempt.over, 0.0);
+        let held = (catalog.in_flight(self.position) && !attempt.over).then_some(TakenFrom::Slot);
+        Tried::Taken(Taken { held, booked, window_start: None })
+    }
+
+    fn without_store(&self, trouble: &Trouble) -> (Tried, Now) {
+        self.origin.count_trouble(trouble);
+        let rule = self.origin.rule(self.position);
+        let taken = Taken { held: None, booked: 0, window_start: None };
+        let tried = match rule.on_store_error {
+            OnStoreError::Deny if !rule.shadow => Tried::Later(RETRY_WHEN_AWAY),
+            OnStoreError::Local => {
+                let desk = self.origin.desk();
+                match desk.try_take_here(&self.take(), desk.now(), |_| true) {
+                    Ok(Tried::Taken(here)) => Tried::Taken(Taken { held: None, ..here }),
+                    Ok(other) => other,
+                    Err(_) => Tried::TooLong,
+                }
+            }
+            _ => {
+                let Origin { catalog, lane, .. } = &self.origin;
+                catalog.counts.add(*lane, Some(self.position), Counted::Allow, 1);
+                Tried::Taken(taken)
+            }
+        };
+        (tried, self.origin.arrived)
+    }
+}
+
+/// A use that has already happened.
+pub(super) struct Record {
+    pub(super) origin: Origin,
+    pub(super) key: Vec<u8>,
+    pub(super) position: usize,
+    /// How long before it was told, negative if it is still to come.
+    pub(super) ago: i64,
+    pub(super) next: Option<Nanos>,
+    pub(super) tell: Tell<Told>,
+}
+
+impl Step for Record {
+    fn run(&mut self, bodies: &mut [Body], now: Now) {
+        let Some(body) = bodies.first_mut() else { return };
+        let since = self.origin.limiter.clock.now().mono.saturating_sub(self.origin.arrived.mono);
+        let at = now.mono.saturating_sub(since).saturating_add_signed(-self.ago);
+        let rule = self.origin.rule(self.position);
+        self.next = Some(write(rule, body, at, (now, Bucket::of(now))));
+    }
+
+    fn undo(&self, _: usize) -> Box<dyn Step> {
+        undo(&self.origin, self.position, Op::Take(1))
+    }
+
+    fn end(mut self: Box<Self>, outcome: Result<Now, Trouble>) {
+        let rule = self.origin.rule(self.position);
+        let (next, counted) = match (outcome, self.next.take()) {
+            (Ok(_), Some(0) | None) => (0, Counted::Allow),
+            (Ok(_), Some(_)) if rule.shadow => (0, Counted::Shadow),
+            (Ok(_), Some(next)) => (next, Counted::Delay),
+            (Err(trouble), _) => {
+                self.origin.count_trouble(&trouble);
+                (0, Counted::Allow)
+            }
+        };
+        let Origin { catalog, lane, .. } = &self.origin;
+        catalog.counts.add(*lane, Some(self.position), counted, 1);
+        self.origin.note(self.position, &self.key, false, 0.0);
+        if let Some(tell) = self.tell.take() {
+            tell(Told::Next(next));
+        }
+    }
+}
+
+/// Something that is given back.
+pub(super) struct GiveBack {
+    pub(super) origin: Origin,
+    pub(super) position: usize,
+    pub(super) op: Op,
+    /// Whoever waits here for the same key is told.
+    pub(super) key: Option<Vec<u8>>,
+}
+
+impl Step for GiveBack {
+    fn run(&mut self, bodies: &mut [Body], now: Now) {
+        let rule = self.origin.rule(self.position);
+        for body in bodies {
+            let moment = (now, Bucket::of(now));
+            Opinion::<LIMITS_MAX>::settled(rule, body, Place::Own, self.op, moment);
+        }
+    }
+
+    fn undo(&self, _: usize) -> Box<dyn Step> {
+        undo(&self.origin, self.position, Op::Peek(1))
+    }
+
+    fn end(self: Box<Self>, outcome: Result<Now, Trouble>) {
+        match outcome {
+            Ok(_) => {
+                let limiter = &self.origin.limiter;
+                if let (Some(key), Some(bell)) = (&self.key, limiter.bell.get()) {
+                    bell.freed(&limiter.count_of(key));
+                }
+            }
+            Err(trouble) => self.origin.count_trouble(&trouble),
+        }
+    }
+}
+
+/// Takes back what an operation has taken from one count.
+fn undo(origin: &Origin, position: usize, op: Op) -> Box<dyn Step> {
+    let op = match op {
+        Op::Take(cost) | Op::TakeUpTo(cost) => Op::Refund(cost),
+        // Nothing was taken.
+        _ => Op::Peek(1),
+    };
+    Box::new(GiveBack { origin: origin.clone(), position, op, key: None })
+}

@@ -1,0 +1,295 @@
+//! One contract for all stores: whatever is asked, counts that lie in Redis, in a Redis Cluster or
+//! in etcd say what counts in memory say; several nodes never grant more than one would; and a
+//! store that is away is dealt with as the rules say. Real servers, started by the tests.
+
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::task::Poll;
+
+use proptest::test_runner::{Config, TestRunner};
+use tidegate_core::rules::OnStoreError;
+
+use super::*;
+use crate::config::units::Span;
+use crate::stores::remote::engines::{etcd, redis, until};
+use crate::stores::remote::settings::{Kind, Settings, Urls};
+use crate::waiting::{self, Bounds, Crowd, NotPassed, Waiting};
+
+/// Histories for each store. Every one of them starts a node.
+const HISTORIES: u32 = 12;
+/// Long enough for a busy machine: only silence is meant to be late.
+const PATIENT: Span = Span(std::time::Duration::from_secs(20));
+
+fn at(kind: Kind, urls: Vec<String>) -> Settings {
+    Settings { kind, url: Some(Urls::Several(urls)), timeout: Some(PATIENT), ..Settings::default() }
+}
+
+/// The same store, for counts that no other test has.
+fn apart(settings: &Settings) -> Settings {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    Settings { prefix: Some(format!("t{}", NEXT.fetch_add(1, Relaxed))), ..settings.clone() }
+}
+
+/// A node whose counts lie there, once it has heard of the store.
+fn node(clock: Clock, rules: Vec<Rule>, settings: &Settings) -> Arc<Limiter> {
+    let rules = RuleSet::new(rules, None);
+    let limiter = Limiter::new(clock, Arc::new(Metrics::new()), rules, ROOMY);
+    limiter.keep_elsewhere(settings).expect("a store to try");
+    until(|| limiter.store_away().is_none());
+    limiter
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
+}
+
+#[derive(Clone, Debug)]
+enum Ask {
+    Take(Vec<u8>, u64),
+    Peek(Vec<u8>),
+    /// The oldest use in flight ends.
+    End,
+}
+
+fn asks() -> impl Strategy<Value = Vec<(Nanos, Ask)>> {
+    let keys =
+        || prop_oneof![(0_u8..3).prop_map(|key| vec![key]), Just(vec![0, 1]), Just(vec![2, 1])];
+    let ask = prop_oneof![
+        6 => (keys(), 1_u64..3).prop_map(|(keys, cost)| Ask::Take(keys, cost)),
+        1 => keys().prop_map(Ask::Peek),
+        2 => Just(Ask::End),
+    ];
+    prop::collection::vec((wait(), ask), 1..40)
+}
+
+fn limits() -> impl Strategy<Value = Vec<Limit>> {
+    let in_flight = (1_u64..4, any::<bool>()).prop_map(|(amount, per_window)| {
+        let period = if per_window { PERIOD } else { 0 };
+        limit(amount, period, Algorithm::InFlight { per_window })
+    });
+    let any = prop_oneof![4 => any_limit(), 1 => in_flight];
+    prop::collection::vec(any, 1..3)
+}
+
+/// What is compared of an answer: all but the moment, which each store has its own of.
+fn said(answer: &Result<Answer, Unfit>) -> String {
+    match answer {
+        Ok(Answer { allowed, delay, refused_by, held, limits, .. }) => {
+            format!("{allowed} {delay} {refused_by:?} {held:?} {limits:?}")
+        }
+        Err(unfit) => unfit.to_string(),
+    }
+}
+
+/// Plays a history on both, and compares every word.
+fn same(
+    settings: &Settings,
+    limits: &[Limit],
+    history: Vec<(Nanos, Ask)>,
+) -> Result<(), TestCaseError> {
+    let rules = || vec![rule("k", limits.to_vec())];
+    let here = desk(rules());
+    let clock = Clock::manual(START);
+    let there = node(clock.clone(), rules(), &apart(settings)).desk(Door::Http);
+    let runtime = runtime();
+    let mut held: Vec<(Vec<Vec<u8>>, u64, [Answer; 2])> = Vec::new();
+    for (pause, ask) in history {
+        here.limiter().clock().advance(pause);
+        clock.advance(pause);
+        let (keys, op) = match ask {
+            Ask::Take(keys, cost) => (names(&keys), Op::Take(cost)),
+            Ask::Peek(keys) => (names(&keys), Op::Peek(1)),
+            Ask::End if held.is_empty() => continue,
+            Ask::End => {
+                let (keys, cost, answers) = held.remove(0);
+                for (desk, answer) in [&here, &there].into_iter().zip(answers) {
+                    let ended: Vec<_> =
+                        answer.held.iter().map(|h| (keys[h.key].as_slice(), h.from)).collect();
+                    desk.release(&ended, cost, answer.at, desk.now());
+                }
+                continue;
+            }
+        };
+        let bytes: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+        let one = here.decide_held(&bytes, op, here.now());
+        let two = runtime.block_on(there.decided(&bytes, op, true, there.now()));
+        prop_assert_eq!(said(&one), said(&two));
+        if let (Ok(one), Ok(two), Op::Take(cost)) = (one, two, op)
+            && !one.held.is_empty()
+        {
+            held.push((keys, cost, [one, two]));
+        }
+    }
+    runtime.block_on(there.limiter().close());
+    Ok(())
+}
+
+fn all_say_the_same(settings: &Settings) {
+    let mut runner = TestRunner::new(Config {
+        cases: HISTORIES,
+        failure_persistence: None,
+        ..Config::default()
+    });
+    let histories = (limits(), asks());
+    runner
+        .run(&histories, |(limits, history)| same(settings, &limits, history))
+        .unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+/// Three nodes, and everybody wants the same: exactly what there is is granted.
+fn nodes_share_one_limit(settings: &Settings) {
+    let settings = apart(settings);
+    let rules = || vec![rule("k", vec![fixed(50)]), rule("c", vec![fixed(70)])];
+    let nodes: Vec<_> = (0..3).map(|_| node(Clock::system(), rules(), &settings)).collect();
+    let granted = runtime().block_on(async {
+        let mut asking = tokio::task::JoinSet::new();
+        for number in 0..180 {
+            let desk = nodes[number % 3].desk(Door::Http);
+            asking.spawn(async move {
+                // Every second one wants two keys at once, which may lie apart.
+                let both: [&[u8]; 2] = [b"k one", b"c two"];
+                let keys = if number % 2 == 0 { &both[..1] } else { &both[..] };
+                desk.decided(keys, Op::Take(1), false, desk.now()).await.expect("fit").allowed
+            });
+        }
+        let mut granted = 0;
+        while let Some(answer) = asking.join_next().await {
+            granted += usize::from(answer.expect("an answer"));
+        }
+        granted
+    });
+    // A use of two keys that lie apart may be charged and taken back while others are refused.
+    let least = if settings.is_cluster() && settings.kind == Kind::Redis { 1 } else { 50 };
+    assert!((least..=50).contains(&granted), "{granted} of 50");
+}
+
+#[test]
+fn redis_keeps_the_contract() {
+    let server = redis::Server::start(&[]);
+    let settings = at(Kind::Redis, vec![server.url()]);
+    all_say_the_same(&settings);
+    nodes_share_one_limit(&settings);
+}
+
+#[test]
+fn a_redis_cluster_keeps_the_contract() {
+    let cluster = redis::Cluster::start();
+    let settings = at(Kind::Redis, cluster.urls());
+    all_say_the_same(&settings);
+    nodes_share_one_limit(&settings);
+}
+
+#[test]
+fn etcd_keeps_the_contract() {
+    let member = etcd::Member::start(&[]);
+    let settings = at(Kind::Etcd, vec![member.url()]);
+    all_say_the_same(&settings);
+    nodes_share_one_limit(&settings);
+}
+
+/// Asks until the store is known to be away; what was said at last.
+fn asked_until_away(limiter: &Arc<Limiter>, key: &[u8]) -> Answer {
+    let desk = limiter.desk(Door::Http);
+    let runtime = runtime();
+    let ask = || runtime.block_on(desk.decided(&[key], Op::Take(1), false, desk.now()));
+    until(|| {
+        let _ = ask();
+        limiter.store_away().is_some()
+    });
+    ask().expect("fit")
+}
+
+#[test]
+fn without_its_store_a_rule_allows_denies_or_counts_by_itself() {
+    let server = redis::Server::start(&[]);
+    let policy = |name: &str, on_store_error| Rule { on_store_error, ..rule(name, vec![fixed(2)]) };
+    let rules = vec![
+        policy("allow", OnStoreError::Allow),
+        policy("deny", OnStoreError::Deny),
+        policy("local", OnStoreError::Local),
+    ];
+    let settings = Settings { timeout: None, ..at(Kind::Redis, vec![server.url()]) };
+    let limiter = node(Clock::system(), rules, &settings);
+    let desk = limiter.desk(Door::Http);
+    let runtime = runtime();
+    let ask = |key: &[u8]| {
+        runtime.block_on(desk.decided(&[key], Op::Take(1), false, desk.now())).expect("fit")
+    };
+    assert!(ask(b"allow k").allowed && ask(b"deny k").allowed && ask(b"local k").allowed);
+    server.halt();
+    assert!(asked_until_away(&limiter, b"allow k").allowed);
+    for _ in 0..5 {
+        assert!(ask(b"allow k").allowed);
+        let denied = ask(b"deny k");
+        assert!(
+            !denied.allowed && denied.delay > 0 && denied.refused_by.as_deref() == Some("deny")
+        );
+    }
+    let local = [ask(b"local k"), ask(b"local k"), ask(b"local k")].map(|answer| answer.allowed);
+    assert_eq!(local, [true, true, false], "two of its own, whatever was counted elsewhere");
+    server.go_on();
+    until(|| limiter.store_away().is_none());
+    until(|| !ask(b"allow k").allowed);
+    let page = limiter.metrics().encode(limiter.size(), crate::records::Size::default());
+    let errors = "tidegate_store_errors_total{store=\"redis\"";
+    assert!(page.contains(&format!("{errors},kind=\"timeout\"}}")), "{page}");
+    assert!(page.contains(&format!("{errors},kind=\"away\"}}")), "{page}");
+}
+
+#[test]
+fn a_store_that_comes_late_is_found() {
+    let mut server = redis::Server::start(&[]);
+    server.kill();
+    let rules = vec![Rule { on_store_error: OnStoreError::Deny, ..rule("k", vec![fixed(1)]) }];
+    let limiter =
+        Limiter::new(Clock::system(), Arc::new(Metrics::new()), RuleSet::new(rules, None), ROOMY);
+    limiter.keep_elsewhere(&at(Kind::Redis, vec![server.url()])).expect("a store to try");
+    let desk = limiter.desk(Door::Http);
+    let runtime = runtime();
+    let ask = || runtime.block_on(desk.decided(&[b"k 1"], Op::Take(1), false, desk.now()));
+    assert!(!ask().expect("fit").allowed);
+    server.start_again();
+    until(|| limiter.store_away().is_none());
+    assert!(ask().expect("fit").allowed);
+    assert!(!ask().expect("fit").allowed);
+    runtime.block_on(async {
+        assert_eq!(limiter.forget(b"k 1").await, Ok(true));
+    });
+    assert!(ask().expect("fit").allowed, "forgotten wherever it was counted");
+}
+
+#[test]
+fn one_who_leaves_while_the_store_is_asked_takes_nothing() {
+    let server = redis::Server::start(&[]);
+    let limiter = node(
+        Clock::system(),
+        vec![rule("k", vec![fixed(1)])],
+        &at(Kind::Redis, vec![server.url()]),
+    );
+    let waiting = Waiting::before(&limiter);
+    let crowd = Crowd::new(limiter.metrics(), Door::Http, Bounds::default());
+    let desk = limiter.desk(Door::Http);
+    let runtime = runtime();
+    let ask = waiting::Ask { key: b"k 1", cost: 1, max_wait: None, can_end: false };
+    server.halt();
+    runtime.block_on(async {
+        let mut passing = pin!(waiting.pass(&desk, &crowd, ask));
+        let first = std::future::poll_fn(|cx| Poll::Ready(passing.as_mut().poll(cx).is_ready()));
+        assert!(!first.await, "nobody can have answered");
+    });
+    server.go_on();
+    until(|| {
+        let peek = desk.decided(&[b"k 1"], Op::Peek(1), false, desk.now());
+        let left = runtime.block_on(peek).expect("fit").limits[0].verdict.remaining;
+        // It was counted, so it was taken; and it is there again.
+        limiter.stats(b"k 1", desk.now()).requests == 1 && left == 1
+    });
+    // Who comes in its place goes, and the next one waits until it is told that it waits too long.
+    runtime.block_on(async {
+        assert!(waiting.pass(&desk, &crowd, ask).await.is_ok());
+        let brief = waiting::Ask { max_wait: Some(0), ..ask };
+        let late = waiting.pass(&desk, &crowd, brief).await;
+        assert!(matches!(late, Err(NotPassed::TooLate(answer)) if answer.limits.len() == 1));
+    });
+    assert!(crowd.is_empty() && waiting.is_empty());
+}

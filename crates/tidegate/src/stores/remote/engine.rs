@@ -1,0 +1,207 @@
+//! What a remote store must be able to do, and the engines that can.
+//!
+//! An engine keeps values under names, each with a version that changes with every write, and
+//! changes several of them at once if their versions are still those that were seen. It knows
+//! nothing of limits, states or nodes' uses: values are bytes. Connections, their repair and
+//! everything that a protocol says stay behind this file.
+
+use std::sync::Arc;
+
+use tidegate_core::Nanos;
+
+use super::etcd::Etcd;
+use super::redis::Redis;
+
+/// Which writing of a value this is. Never the same for two values of one name.
+pub(crate) type Version = u64;
+
+/// The version of what is not there.
+pub(crate) const ABSENT: Version = 0;
+
+/// A value as the engine has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// [`ABSENT`] if there is none.
+    pub(crate) version: Version,
+    /// Empty if there is none.
+    pub(crate) value: Vec<u8>,
+}
+
+/// One value that is compared, and written if it was seen as it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Change {
+    pub(crate) name: Arc<[u8]>,
+    /// The version that was seen.
+    pub(crate) seen: Version,
+    /// What to write; `None`: it is only compared.
+    pub(crate) write: Option<Write>,
+}
+
+/// A new value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Write {
+    /// Empty: the value is removed.
+    pub(crate) value: Vec<u8>,
+    /// How long it is kept, at least. The engine may round up, never down.
+    pub(crate) lives: Nanos,
+    /// Whether it gives something back that others may wait for: whoever watches the name is told.
+    pub(crate) frees: bool,
+}
+
+/// What became of the changes of one request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Swapped {
+    /// All were as seen, and all are written: their versions from now on, in order.
+    Done(Vec<Version>),
+    /// Some were not as seen, and nothing is written: how all of them are, in order.
+    Stale(Vec<Found>),
+}
+
+/// What came of an exchange, and the engine's own time during it, where it has one: nanoseconds
+/// since the Unix epoch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Told<T> {
+    pub(crate) what: T,
+    pub(crate) time: Option<Nanos>,
+}
+
+/// Why an engine did not do what it was asked. What it was asked may have happened nevertheless,
+/// unless it says otherwise.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Fault {
+    /// There is no connection, or it broke.
+    #[error("the store cannot be reached: {0}")]
+    Unreachable(String),
+    /// It has not answered in time.
+    #[error("the store has not answered in time")]
+    Slow,
+    /// It answered with what makes no sense.
+    #[error("the store answered with garbage: {0}")]
+    Garbage(String),
+    /// It answered that it will not: wrong password, no permission, no memory, read only.
+    #[error("the store refuses: {0}")]
+    Refused(String),
+}
+
+impl Fault {
+    /// The kind in metrics.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Fault::Unreachable(_) => "unreachable",
+            Fault::Slow => "timeout",
+            Fault::Garbage(_) => "garbage",
+            Fault::Refused(_) => "refused",
+        }
+    }
+}
+
+/// The engines. Cheap to clone: clones share their connections.
+#[derive(Clone)]
+pub(crate) enum Engine {
+    Redis(Redis),
+    Etcd(Etcd),
+}
+
+impl Engine {
+    /// The name in metrics and messages.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Engine::Redis(_) => "redis",
+            Engine::Etcd(_) => "etcd",
+        }
+    }
+
+    /// How many calls of [`Self::swap`] may be under way: few, where a call carries many requests
+    /// for little more than the price of one.
+    pub(crate) fn calls_max(&self) -> usize {
+        match self {
+            Engine::Redis(_) => 8,
+            Engine::Etcd(_) => 64,
+        }
+    }
+
+    /// Whether one [`Self::swap`] can change all of these names at once.
+    pub(crate) fn together<'a>(&self, names: impl IntoIterator<Item = &'a [u8]>) -> bool {
+        match self {
+            Engine::Redis(redis) => redis.together(names),
+            Engine::Etcd(_) => true,
+        }
+    }
+
+    /// Several requests in one go, each all or nothing and independent of the others. Results are
+    /// in order. Returns when all are answered; never hangs for longer than the engine's own
+    /// timeout.
+    pub(crate) async fn swap(
+        &self,
+        requests: Vec<Vec<Change>>,
+    ) -> Vec<Result<Told<Swapped>, Fault>> {
+        match self {
+            Engine::Redis(redis) => redis.swap(requests).await,
+            Engine::Etcd(etcd) => etcd.swap(requests).await,
+        }
+    }
+
+    /// Forgets a name, whatever its version; whether there was a value.
+    pub(crate) async fn remove(&self, name: &[u8]) -> Result<bool, Fault> {
+        match self {
+            Engine::Redis(redis) => redis.remove(name).await,
+            Engine::Etcd(etcd) => etcd.remove(name).await,
+        }
+    }
+
+    /// A page of the names that begin with `prefix`, with their values, and where the next page
+    /// begins: `None` when this was the last. Starts at an empty mark. A name may come twice; one
+    /// that is there all the while comes once at least.
+    pub(crate) async fn scan(
+        &self,
+        prefix: &[u8],
+        mark: Vec<u8>,
+    ) -> Result<(Vec<(Vec<u8>, Vec<u8>)>, Option<Vec<u8>>), Fault> {
+        match self {
+            Engine::Redis(redis) => redis.scan(prefix, mark).await,
+            Engine::Etcd(etcd) => etcd.scan(prefix, mark).await,
+        }
+    }
+
+    /// Says that `node` lives, and goes on to for `lives` if it is not said again. Returns all
+    /// nodes that live, this one included.
+    pub(crate) async fn beat(&self, node: u64, lives: Nanos) -> Result<Told<Vec<u64>>, Fault> {
+        match self {
+            Engine::Redis(redis) => redis.beat(node, lives).await,
+            Engine::Etcd(etcd) => etcd.beat(node, lives).await,
+        }
+    }
+
+    /// Says that `node` is gone, at a clean end.
+    pub(crate) async fn leave(&self, node: u64) {
+        match self {
+            Engine::Redis(redis) => redis.leave(node).await,
+            Engine::Etcd(etcd) => etcd.leave(node).await,
+        }
+    }
+
+    /// Begins to watch a name, for [`Self::freed`]. Watching twice is watching once.
+    pub(crate) fn watch(&self, name: &Arc<[u8]>) {
+        match self {
+            Engine::Redis(redis) => redis.watch(name),
+            Engine::Etcd(etcd) => etcd.watch(name),
+        }
+    }
+
+    /// No longer watches a name.
+    pub(crate) fn unwatch(&self, name: &Arc<[u8]>) {
+        match self {
+            Engine::Redis(redis) => redis.unwatch(name),
+            Engine::Etcd(etcd) => etcd.unwatch(name),
+        }
+    }
+
+    /// Waits until something may have been given back to a watched name. Empty: to any of them,
+    /// because the engine cannot say, for example after a connection was repaired. Cancel-safe.
+    pub(crate) async fn freed(&self) -> Arc<[u8]> {
+        match self {
+            Engine::Redis(redis) => redis.freed().await,
+            Engine::Etcd(etcd) => etcd.freed().await,
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! What is asked of a remote store: one step over the counts of a request.
+
+use std::sync::Arc;
+
+use tidegate_core::{Limit, Nanos, Now};
+
+use super::engine::Fault;
+use crate::stores::memory::Body;
+
+/// One count that a step is about.
+#[derive(Clone, Debug)]
+pub(crate) struct Slot {
+    pub(crate) name: Arc<[u8]>,
+    /// The limits of its rule.
+    pub(crate) limits: Arc<[Limit]>,
+}
+
+/// The step itself. It runs on copies, again if they turn out to be old, and is told in the end
+/// what became of its last run.
+pub(crate) trait Step: Send {
+    /// Judges and changes the counts, in the order of the job's slots.
+    fn run(&mut self, bodies: &mut [Body], now: Now);
+
+    /// Takes back from one count what the last run took, where that run came to nothing.
+    fn undo(&self, slot: usize) -> Box<dyn Step>;
+
+    /// The last run is in force since `now`, or nothing is known to be.
+    fn end(self: Box<Self>, outcome: Result<Now, Trouble>);
+}
+
+/// Why a step was not done. It may have been nevertheless, if the store was asked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Trouble {
+    /// The store failed or kept silent.
+    #[error(transparent)]
+    Fault(#[from] Fault),
+    /// It is known to be away, and was not asked.
+    #[error("the store is away")]
+    Away,
+    /// Others changed the same counts all the time.
+    #[error("the count changed faster than it could be written")]
+    Contended,
+    /// Too much is under way already.
+    #[error("too much waits for the store")]
+    Crowded,
+}
+
+impl Trouble {
+    /// The kind in metrics.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Trouble::Fault(fault) => fault.kind(),
+            Trouble::Away => "away",
+            Trouble::Contended => "contended",
+            Trouble::Crowded => "crowded",
+        }
+    }
+}
+
+/// A step with its counts, no two of them the same.
+pub(crate) struct Job {
+    pub(crate) slots: Vec<Slot>,
+    pub(crate) step: Box<dyn Step>,
+    pub(crate) kind: Kind,
+    /// Until when an answer is waited for, on our monotonic clock.
+    pub(crate) deadline: Nanos,
+}
+
+/// How a job is treated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// It is answered by its deadline, one way or the other.
+    Take,
+    /// It gives back uses in flight that this node holds: only its own are seen, whoever waits is
+    /// told, and it is tried until it is done.
+    GiveBack,
+    /// It takes back a use that came to nothing. As the one above, except that it is given up where
+    /// nobody knows whether it was done: twice would be too much.
+    Refund,
+}

@@ -1,0 +1,230 @@
+//! Remote stores: counts that several nodes share.
+//!
+//! - [`settings`]: the `[store]` table
+//! - [`engine`]: what a store must be able to do; `redis` and `etcd` can
+//! - `names`: under which name a count lies; `entry`: how it lies there
+//! - `job`: what is asked of a store; `cells`: who asks for what, and what is known
+//! - `turn`: the one thread that speaks to the store; `breaker`, `members` and `time` are its parts
+
+mod breaker;
+mod cells;
+#[cfg(test)]
+#[path = "../../../tests/engines/mod.rs"]
+pub(crate) mod engines;
+#[cfg(test)]
+pub(crate) mod suite;
+
+pub(crate) mod engine;
+mod entry;
+pub(crate) mod etcd;
+pub(crate) mod job;
+mod members;
+pub(crate) mod names;
+pub(crate) mod redis;
+pub mod settings;
+#[cfg(test)]
+mod tests;
+mod time;
+mod turn;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+
+use parking_lot::Mutex;
+use tidegate_core::{Limit, Nanos, Now};
+use tokio::sync::{mpsc, oneshot};
+
+use self::engine::{Engine, Fault};
+use self::entry::Entry;
+use self::job::{Job, Trouble};
+use self::settings::{Kind, Settings};
+use self::turn::{Message, Turn, turn_away};
+use crate::clock::Clock;
+use crate::metrics::Metrics;
+use crate::stores::memory::Held;
+
+/// Jobs that may wait to be looked at; more are turned away.
+const INBOX_MAX: usize = 65_536;
+/// What names begin with, unless told otherwise.
+const PREFIX: &str = "tidegate";
+
+/// Who is told that something was given back.
+type Freed = Box<dyn Fn(&[u8]) + Send + Sync>;
+
+/// What doors and the store's thread share.
+struct Shared {
+    node: u64,
+    timeout: Nanos,
+    /// What decisions are made by, where the store has no time of its own.
+    clock: Clock,
+    /// What connections, probes and deadlines go by: never one that a test holds still.
+    pace: Clock,
+    metrics: Arc<Metrics>,
+    away: AtomicBool,
+    last_fault: Mutex<Option<String>>,
+    /// Told a name that something was given back to; an empty one for any.
+    freed: Freed,
+}
+
+/// A page of counts with their names.
+pub(crate) struct Page {
+    pub(crate) counts: Vec<(Vec<u8>, Held)>,
+    /// Where the next page begins; `None` if this was the last.
+    pub(crate) next: Option<Vec<u8>>,
+    /// The store's time at which they were looked at.
+    pub(crate) at: Now,
+}
+
+/// A store that lies elsewhere.
+pub(crate) struct Remote {
+    shared: Arc<Shared>,
+    inbox: mpsc::Sender<Message>,
+    prefix: String,
+    name: &'static str,
+}
+
+impl Remote {
+    /// Starts the thread that speaks to the store. It connects by itself: a store that is away is
+    /// no reason not to start.
+    ///
+    /// # Errors
+    /// What the settings lack, or why there is no thread.
+    pub(crate) fn start(
+        settings: &Settings,
+        clock: Clock,
+        metrics: Arc<Metrics>,
+        freed: impl Fn(&[u8]) + Send + Sync + 'static,
+    ) -> Result<Self, String> {
+        let node = getrandom::u64().map_err(|error| error.to_string())?.max(1);
+        let timeout = u64::try_from(settings.timeout().as_nanos()).unwrap_or(u64::MAX);
+        let shared = Arc::new(Shared {
+            node,
+            timeout,
+            pace: if clock.is_manual() { Clock::system() } else { clock.clone() },
+            clock,
+            metrics,
+            away: AtomicBool::new(true),
+            last_fault: Mutex::default(),
+            freed: Box::new(freed),
+        });
+        let (inbox, messages) = mpsc::channel(INBOX_MAX);
+        let (made, is_made) = std::sync::mpsc::channel();
+        let (theirs, of_theirs) = (shared.clone(), settings.clone());
+        let body = move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let runtime = match runtime {
+                Ok(runtime) => runtime,
+                Err(error) => return drop(made.send(Err(error.to_string()))),
+            };
+            runtime.block_on(async {
+                let engine = match of_theirs.kind {
+                    Kind::Etcd => etcd::Etcd::new(&of_theirs).map(Engine::Etcd),
+                    Kind::Redis | Kind::Memory => redis::Redis::new(&of_theirs).map(Engine::Redis),
+                };
+                match engine {
+                    Ok(engine) => {
+                        let _ = made.send(Ok(()));
+                        Turn::new(engine, theirs).run(messages).await;
+                    }
+                    Err(wrong) => drop(made.send(Err(wrong))),
+                }
+            });
+        };
+        let spawned = thread::Builder::new().name("store".to_owned()).spawn(body);
+        spawned.map_err(|error| error.to_string())?;
+        is_made.recv().unwrap_or_else(|_| Err("the store's thread ended".to_owned()))?;
+        let prefix = settings.prefix.clone().unwrap_or_else(|| PREFIX.to_owned());
+        let name = if settings.kind == Kind::Etcd { "etcd" } else { "redis" };
+        Ok(Self { shared, inbox, prefix, name })
+    }
+
+    /// The name in metrics and messages.
+    pub(crate) fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// What every name begins with.
+    pub(crate) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// How long a decision may take.
+    pub(crate) fn timeout(&self) -> Nanos {
+        self.shared.timeout
+    }
+
+    /// Why the store is not asked at this moment, if it is not.
+    pub(crate) fn away(&self) -> Option<String> {
+        let away = self.shared.away.load(Relaxed);
+        let fault = || self.shared.last_fault.lock().clone();
+        away.then(|| fault().unwrap_or_else(|| "the store has not answered yet".to_owned()))
+    }
+
+    /// Hands a job in. Its step is told in the end, here and at once if the store is away and the
+    /// job is not one that waits for it.
+    pub(crate) fn submit(&self, mut job: Job) {
+        if self.shared.clock.is_manual() {
+            // A time that stands still is never up.
+            job.deadline = Nanos::MAX;
+        }
+        if job.kind == job::Kind::Take && self.shared.away.load(Relaxed) {
+            return turn_away(job, Trouble::Away);
+        }
+        if let Err(full) = self.inbox.try_send(Message::Job(job))
+            && let Message::Job(job) = full.into_inner()
+        {
+            turn_away(job, Trouble::Crowded);
+        }
+    }
+
+    /// Forgets a name.
+    pub(crate) async fn remove(&self, name: Arc<[u8]>) -> Result<bool, Fault> {
+        let (reply, told) = oneshot::channel();
+        self.ask(Message::Remove(name, reply), told).await?
+    }
+
+    /// A page of the counts whose names begin with `prefix`, as `limits` see them: those that are
+    /// not uses in flight. What is no count is left out.
+    pub(crate) async fn look(
+        &self,
+        prefix: Vec<u8>,
+        mark: Vec<u8>,
+        limits: &[Limit],
+    ) -> Result<Page, Fault> {
+        let (reply, told) = oneshot::channel();
+        let (values, next, at) = self.ask(Message::Scan(prefix, mark, reply), told).await??;
+        let view = |(name, value): (Vec<u8>, Vec<u8>)| {
+            let entry = Entry::decode(&value).ok()?;
+            Some((name, entry.view(limits, self.shared.node, false, &|_: u64| true)))
+        };
+        Ok(Page { counts: values.into_iter().filter_map(view).collect(), next, at })
+    }
+
+    async fn ask<T>(&self, message: Message, told: oneshot::Receiver<T>) -> Result<T, Fault> {
+        if self.shared.away.load(Relaxed) {
+            return Err(Fault::Unreachable(self.away().unwrap_or_default()));
+        }
+        let gone = || Fault::Unreachable("the store's thread has ended".to_owned());
+        self.inbox.send(message).await.map_err(|_| gone())?;
+        told.await.map_err(|_| gone())
+    }
+
+    /// Wants to be told when something is given back to a name.
+    pub(crate) fn watch(&self, name: &Arc<[u8]>) {
+        let _ = self.inbox.try_send(Message::Watch(name.clone()));
+    }
+
+    /// No longer wants to be told.
+    pub(crate) fn unwatch(&self, name: &Arc<[u8]>) {
+        let _ = self.inbox.try_send(Message::Unwatch(name.clone()));
+    }
+
+    /// Gives back what is to be given back, and says that this node is gone.
+    pub(crate) async fn close(&self) {
+        let (reply, told) = oneshot::channel();
+        if self.inbox.send(Message::Close(reply)).await.is_ok() {
+            let _ = told.await;
+        }
+    }
+}

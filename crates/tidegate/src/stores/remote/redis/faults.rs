@@ -1,0 +1,44 @@
+//! What an answer of the server, or the lack of one, means to whoever asked.
+
+use redis::{ErrorKind, RedisError, ServerError, ServerErrorKind};
+
+use super::super::engine::Fault;
+
+/// What a failed exchange means. The connection is of no more use.
+pub(super) fn broken(error: &RedisError) -> Fault {
+    match error.kind() {
+        ErrorKind::Parse | ErrorKind::UnexpectedReturnType => Fault::Garbage(error.to_string()),
+        ErrorKind::AuthenticationFailed
+        | ErrorKind::Server(_)
+        | ErrorKind::Extension
+        | ErrorKind::RESP3NotSupported => Fault::Refused(error.to_string()),
+        _ => Fault::Unreachable(error.to_string()),
+    }
+}
+
+/// What an error that the server answered with means.
+pub(super) fn refused(error: &ServerError) -> Fault {
+    Fault::Refused(text(error))
+}
+
+/// An error as the server said it.
+pub(super) fn text(error: &ServerError) -> String {
+    match error.details() {
+        Some(details) => format!("{} {details}", error.code()),
+        None => error.code().to_owned(),
+    }
+}
+
+/// Whether a server that answers like this may be another one by now, or forgot who we are: after
+/// a fail-over the old one only reads. Another connection may lead to the right one.
+pub(super) fn is_elsewhere(error: &ServerError) -> bool {
+    // Old servers put the error of a script's command inside of their own.
+    error.kind() == Some(ServerErrorKind::ReadOnly)
+        || error.code() == "NOAUTH"
+        || error.details().is_some_and(|details| details.contains("-READONLY"))
+}
+
+/// Garbage that could be read, but means nothing.
+pub(super) fn nonsense(what: &str) -> Fault {
+    Fault::Garbage(what.to_owned())
+}

@@ -1,0 +1,244 @@
+//! One connection to one server: whether it is up, what is asked over it, and its repair.
+//!
+//! A task of its own connects, drives the connection and connects again when it broke, one attempt
+//! at a time. Whoever asks while it is down is told so at once.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Cmd, Pipeline, Value};
+use tokio::sync::{Notify, watch};
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
+
+use super::super::engine::Fault;
+use super::address::Address;
+use super::faults;
+
+/// How many exchanges are in flight over one connection.
+const IN_FLIGHT_MAX: usize = 256;
+/// How long an attempt to connect may take, at least.
+const ATTEMPT_MIN: Duration = Duration::from_millis(500);
+/// How long an exchange may take, at least.
+const EXCHANGE_MIN: Duration = Duration::from_millis(100);
+/// The pause between two attempts: so much, and a random part of so much more.
+const PAUSE_MIN_MS: u64 = 100;
+const PAUSE_MORE_MS: u64 = 150;
+
+/// A connection that repairs itself as long as somebody holds this.
+pub(super) struct Link {
+    shared: Arc<Shared>,
+    task: AbortHandle,
+}
+
+struct Shared {
+    /// Tried in turn.
+    addresses: Vec<Address>,
+    /// The longest that an exchange may take.
+    patience: Duration,
+    state: Mutex<State>,
+    /// Which connection it is: counts up with each. Odd while it is up.
+    turns: watch::Sender<u64>,
+    given_up: Notify,
+    /// The address of the last attempt.
+    reached: AtomicUsize,
+    /// Whether this connection was of any use yet.
+    useful: AtomicBool,
+}
+
+enum State {
+    Down(Fault),
+    Up(MultiplexedConnection),
+}
+
+impl Link {
+    /// Starts to connect. The addresses are of one server, or of those that it fails over to.
+    pub(super) fn new(addresses: Vec<Address>, patience: Duration) -> Self {
+        let waiting = Fault::Unreachable("it has not been connected to yet".to_owned());
+        let shared = Arc::new(Shared {
+            addresses,
+            patience: (2 * patience).max(EXCHANGE_MIN),
+            state: Mutex::new(State::Down(waiting)),
+            turns: watch::Sender::new(0),
+            given_up: Notify::new(),
+            reached: AtomicUsize::new(0),
+            useful: AtomicBool::new(false),
+        });
+        let task = tokio::spawn(keep(shared.clone())).abort_handle();
+        Self { shared, task }
+    }
+
+    /// Changes whenever the connection comes up or breaks.
+    pub(super) fn turns(&self) -> watch::Receiver<u64> {
+        self.shared.turns.subscribe()
+    }
+
+    pub(super) fn is_up(&self) -> bool {
+        matches!(*self.shared.state.lock(), State::Up(_))
+    }
+
+    /// Where it leads at this moment, of several.
+    pub(super) fn reached(&self) -> &Address {
+        let reached = self.shared.reached.load(Ordering::Relaxed);
+        &self.shared.addresses[reached % self.shared.addresses.len()]
+    }
+
+    /// Where it leads.
+    pub(super) fn address(&self) -> &Address {
+        &self.shared.addresses[0]
+    }
+
+    /// Asks for one thing. An error that the server answers with is a value here.
+    pub(super) async fn ask(&self, cmd: &Cmd) -> Result<Value, Fault> {
+        let (mut connection, turn) = self.connection()?;
+        let asked = timeout(self.shared.patience, connection.send_packed_command(cmd)).await;
+        self.heard(turn, asked.map_err(|_| Fault::Slow))
+    }
+
+    /// Asks for several things at once, in order.
+    pub(super) async fn ask_all(&self, pipeline: &Pipeline) -> Result<Vec<Value>, Fault> {
+        let (mut connection, turn) = self.connection()?;
+        let count = pipeline.len();
+        let asking = connection.send_packed_commands(pipeline, 0, count);
+        let asked = timeout(self.shared.patience, asking).await;
+        let values = self.heard(turn, asked.map_err(|_| Fault::Slow))?;
+        if values.len() == count { Ok(values) } else { Err(faults::nonsense("too few answers")) }
+    }
+
+    fn connection(&self) -> Result<(MultiplexedConnection, u64), Fault> {
+        match &*self.shared.state.lock() {
+            State::Up(connection) => Ok((connection.clone(), *self.shared.turns.borrow())),
+            State::Down(fault) => Err(fault.clone()),
+        }
+    }
+
+    fn heard<T>(&self, turn: u64, asked: Result<redis::RedisResult<T>, Fault>) -> Result<T, Fault> {
+        let fault = match asked {
+            Ok(Ok(value)) => {
+                self.shared.useful.store(true, Ordering::Relaxed);
+                return Ok(value);
+            }
+            Ok(Err(error)) => faults::broken(&error),
+            Err(fault) => fault,
+        };
+        self.shared.give_up(turn, &fault);
+        Err(fault)
+    }
+
+    /// No longer trusts the connection that is up: it leads to the wrong server, or to none.
+    pub(super) fn give_up(&self, fault: &Fault) {
+        let turn = *self.shared.turns.borrow();
+        self.shared.useful.store(false, Ordering::Relaxed);
+        self.shared.give_up(turn, fault);
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl State {
+    fn down(fault: Fault) -> Self {
+        let silent = || Fault::Unreachable("it did not answer in time".to_owned());
+        Self::Down(if fault == Fault::Slow { silent() } else { fault })
+    }
+}
+
+impl Shared {
+    /// There is a connection from now on; which one it is.
+    fn come_up(&self, connection: MultiplexedConnection) -> u64 {
+        let mut state = self.state.lock();
+        *state = State::Up(connection);
+        self.turns.send_modify(|turn| *turn += 1);
+        *self.turns.borrow()
+    }
+
+    /// The connection of this turn is down from now on, if it is not already.
+    fn give_up(&self, turn: u64, fault: &Fault) {
+        let mut state = self.state.lock();
+        if matches!(*state, State::Up(_)) && *self.turns.borrow() == turn {
+            *state = State::down(fault.clone());
+            self.turns.send_modify(|turn| *turn += 1);
+            self.given_up.notify_one();
+        }
+    }
+}
+
+/// Connects, and again, for ever.
+async fn keep(shared: Arc<Shared>) {
+    let attempt_max = (2 * shared.patience).max(ATTEMPT_MIN);
+    loop {
+        let next = shared.reached.load(Ordering::Relaxed);
+        let address = &shared.addresses[next % shared.addresses.len()];
+        shared.useful.store(false, Ordering::Relaxed);
+        let attempt = timeout(attempt_max, connect(address, None)).await;
+        match attempt.unwrap_or(Err(Fault::Slow)) {
+            Ok((connection, driver)) => {
+                let turn = shared.come_up(connection);
+                tokio::select! {
+                    () = driver => {
+                        let fault = Fault::Unreachable("the connection was closed".to_owned());
+                        shared.give_up(turn, &fault);
+                        // The notice is of what is known here.
+                        shared.given_up.notified().await;
+                    }
+                    () = shared.given_up.notified() => {}
+                }
+                if shared.useful.load(Ordering::Relaxed) {
+                    // It served: idle ones are closed by some, and the way back is open.
+                    continue;
+                }
+            }
+            Err(fault) => *shared.state.lock() = State::down(fault),
+        }
+        shared.reached.store(next.wrapping_add(1), Ordering::Relaxed);
+        tokio::time::sleep(pause()).await;
+    }
+}
+
+/// So long that nodes that lost the same server do not come back at the same moment.
+pub(super) fn pause() -> Duration {
+    let random = getrandom::u64().unwrap_or_default() % (PAUSE_MORE_MS + 1);
+    Duration::from_millis(PAUSE_MIN_MS + random)
+}
+
+/// Opens a connection, logged in. It is alive while the second part is polled. `pushed` is given
+/// what the server says unasked.
+pub(super) async fn connect(
+    address: &Address,
+    pushed: Option<Pushed>,
+) -> Result<(MultiplexedConnection, Driver), Fault> {
+    let stream = address.open().await.map_err(Fault::Unreachable)?;
+    let config = AsyncConnectionConfig::new()
+        .set_response_timeout(None)
+        .set_concurrency_limit(IN_FLIGHT_MAX)
+        .set_pipeline_buffer_size(IN_FLIGHT_MAX);
+    let (config, login) = match pushed {
+        None => (config, address.login.clone()),
+        Some(pushed) => {
+            let login = address.login.clone().set_protocol(redis::ProtocolVersion::RESP3);
+            (
+                config.set_push_sender(move |info| {
+                    pushed(info);
+                    Ok::<(), ()>(())
+                }),
+                login,
+            )
+        }
+    };
+    let opened = MultiplexedConnection::new_with_config(&login, stream, config).await;
+    let (connection, driver) = opened.map_err(|error| faults::broken(&error))?;
+    Ok((connection, Box::pin(driver)))
+}
+
+/// Reads and writes as long as it is polled, and ends with the connection.
+pub(super) type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Hears what a server says unasked.
+pub(super) type Pushed = Box<dyn Fn(redis::PushInfo) + Send + Sync>;

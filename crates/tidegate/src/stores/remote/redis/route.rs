@@ -1,0 +1,256 @@
+//! Which server has a name: the one there is, or the one of a Cluster that has its slot.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use redis::{Cmd, Value};
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+
+use super::super::engine::Fault;
+use super::address::{Address, Place};
+use super::link::{Link, pause};
+use super::slots::SLOTS;
+use super::{faults, script};
+
+/// How many times a request is sent on before it is given up.
+pub(super) const REDIRECTS_MAX: usize = 4;
+/// How long a request waits for names that are on their way.
+const TRY_AGAIN: Duration = Duration::from_millis(5);
+/// How many nodes of a Cluster are believed in.
+const NODES_MAX: usize = 1_000;
+/// How often a Cluster is asked who has which slots, if nothing else tells.
+const ASK_AGAIN: Duration = Duration::from_secs(5);
+
+/// The way to every name.
+pub(super) enum Route {
+    One(Link),
+    Cluster(Cluster),
+}
+
+/// A Redis Cluster: a connection to every primary, and who has which slots.
+pub(super) struct Cluster {
+    shared: Arc<Shared>,
+    task: AbortHandle,
+}
+
+struct Shared {
+    /// Where to ask first, and how any node is spoken to.
+    seeds: Vec<Address>,
+    patience: Duration,
+    map: ArcSwap<Map>,
+    /// Connections that are there although no slot is known to be theirs.
+    links: Mutex<HashMap<Place, Arc<Link>>>,
+    changed: Notify,
+}
+
+/// Who has which slots.
+#[derive(Default)]
+struct Map {
+    /// The number of the node, one above; 0: nobody.
+    owners: Vec<u16>,
+    nodes: Vec<Arc<Link>>,
+}
+
+impl Cluster {
+    /// Starts to find out.
+    pub(super) fn new(seeds: Vec<Address>, patience: Duration) -> Self {
+        let link = |seed: &Address| {
+            (seed.place.clone(), Arc::new(Link::new(vec![seed.clone()], patience)))
+        };
+        let links = Mutex::new(seeds.iter().map(link).collect());
+        let map = ArcSwap::default();
+        let shared = Arc::new(Shared { seeds, patience, map, links, changed: Notify::new() });
+        let task = tokio::spawn(follow(shared.clone())).abort_handle();
+        Self { shared, task }
+    }
+
+    /// The node that has a slot.
+    pub(super) fn owner(&self, slot: u16) -> Result<Arc<Link>, Fault> {
+        let map = self.shared.map.load();
+        let owner = map.owners.get(usize::from(slot)).copied().unwrap_or_default();
+        let node = usize::from(owner).checked_sub(1).and_then(|node| map.nodes.get(node));
+        match node {
+            Some(link) => {
+                if !link.is_up() {
+                    self.ask_again();
+                }
+                Ok(link.clone())
+            }
+            None => {
+                self.ask_again();
+                let text = format!("no node of the Cluster is known to have slot {slot}");
+                Err(Fault::Unreachable(text))
+            }
+        }
+    }
+
+    /// The node that another one named: `slot host:port`.
+    pub(super) fn named(&self, details: &str, from: &Link) -> Option<Arc<Link>> {
+        let (host, port) = details.split_whitespace().nth(1)?.rsplit_once(':')?;
+        let place = place(host, port.parse().ok()?, from.address())?;
+        Some(self.shared.link(place))
+    }
+
+    /// Wants to know who has which slots now.
+    pub(super) fn ask_again(&self) {
+        self.shared.changed.notify_one();
+    }
+
+    /// The nodes that have slots, by their names.
+    pub(super) fn primaries(&self) -> BTreeMap<String, Arc<Link>> {
+        let named = |link: &Arc<Link>| (link.address().place.to_string(), link.clone());
+        self.shared.map.load().nodes.iter().map(named).collect()
+    }
+
+    /// Every node that there is a connection to.
+    pub(super) fn up(&self) -> Vec<Arc<Link>> {
+        self.shared.up()
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Shared {
+    fn up(&self) -> Vec<Arc<Link>> {
+        let links = self.links.lock();
+        links.values().filter(|link| link.is_up()).cloned().collect()
+    }
+
+    /// The connection to a node: a new one, if there is none yet.
+    fn link(&self, place: Place) -> Arc<Link> {
+        let mut links = self.links.lock();
+        if links.len() >= NODES_MAX
+            && let Some(link) = links.values().next()
+        {
+            return link.clone();
+        }
+        let make = || Link::new(vec![self.seeds[0].at(place.clone())], self.patience);
+        links.entry(place.clone()).or_insert_with(|| Arc::new(make())).clone()
+    }
+
+    /// Draws the map anew from what a node says, and lets go of nodes that it does not name.
+    fn draw(&self, slots: &[Value], from: &Link) -> Option<()> {
+        let mut map = Map { owners: vec![0; SLOTS], nodes: Vec::new() };
+        let mut numbers: HashMap<Place, u16> = HashMap::new();
+        for range in slots {
+            let Value::Array(range) = range else { return None };
+            let [Value::Int(first), Value::Int(last), Value::Array(primary), ..] = &range[..]
+            else {
+                return None;
+            };
+            let [host, Value::Int(port), ..] = &primary[..] else { return None };
+            let host = match host {
+                Value::BulkString(host) => std::str::from_utf8(host).ok()?,
+                _ => "",
+            };
+            let place = place(host, u16::try_from(*port).ok()?, from.address())?;
+            let number = *numbers.entry(place.clone()).or_insert_with(|| {
+                map.nodes.push(self.link(place));
+                u16::try_from(map.nodes.len()).unwrap_or_default()
+            });
+            let range = usize::try_from(*first).ok()?..=usize::try_from(*last).ok()?;
+            map.owners.get_mut(range)?.fill(number);
+        }
+        let seed = |place: &Place| self.seeds.iter().any(|seed| seed.place == *place);
+        self.links.lock().retain(|place, _| numbers.contains_key(place) || seed(place));
+        self.map.store(Arc::new(map));
+        Some(())
+    }
+}
+
+/// Where a node is. One that does not know its own name has that by which it was asked.
+fn place(host: &str, port: u16, asked: &Address) -> Option<Place> {
+    match (host, &asked.place) {
+        ("" | "?", Place::Tcp(host, _)) => Some(Place::Tcp(host.clone(), port)),
+        ("" | "?", Place::Unix(_)) => None,
+        (host, _) => Some(Place::Tcp(host.to_owned(), port)),
+    }
+}
+
+/// Asks who has which slots, again when somebody found it otherwise, and every now and then.
+async fn follow(shared: Arc<Shared>) {
+    loop {
+        let mut drawn = false;
+        for link in shared.up() {
+            if let Ok(Value::Array(slots)) = link.ask(&slots_cmd()).await
+                && !slots.is_empty()
+                && shared.draw(&slots, &link).is_some()
+            {
+                drawn = true;
+                break;
+            }
+        }
+        // However many found it otherwise, it is asked for a few times a second.
+        tokio::time::sleep(pause()).await;
+        if drawn {
+            let _ = tokio::time::timeout(ASK_AGAIN, shared.changed.notified()).await;
+        }
+    }
+}
+
+fn slots_cmd() -> Cmd {
+    redis::cmd("CLUSTER").arg("SLOTS").take()
+}
+
+impl Route {
+    /// Calls a script on a name's server: by its hash, and whole if the server does not know it;
+    /// in a Cluster, wherever the server sends us on to.
+    pub(super) async fn call(&self, slot: u16, make: impl Fn(bool) -> Cmd) -> Result<Value, Fault> {
+        let mut link = match self {
+            Route::One(_) => None,
+            Route::Cluster(cluster) => Some(cluster.owner(slot)?),
+        };
+        let (mut whole, mut asking) = (false, false);
+        for _ in 0..=REDIRECTS_MAX {
+            let to = match (&link, self) {
+                (Some(link), _) => link,
+                (None, Route::One(link)) => link,
+                (None, Route::Cluster(_)) => unreachable!("a Cluster has links"),
+            };
+            let answer = match asking {
+                false => to.ask(&make(whole)).await?,
+                true => {
+                    let mut both = redis::pipe();
+                    both.cmd("ASKING").add_command(make(whole));
+                    let answers = to.ask_all(&both).await?;
+                    answers.into_iter().nth(1).unwrap_or(Value::Nil)
+                }
+            };
+            let Value::ServerError(error) = &answer else { return Ok(answer) };
+            match (error.code(), self) {
+                ("NOSCRIPT", _) if !whole => whole = true,
+                // The names of one request are on their way to another node.
+                ("TRYAGAIN", _) => tokio::time::sleep(TRY_AGAIN).await,
+                (code @ ("MOVED" | "ASK"), Route::Cluster(cluster)) => {
+                    asking = code == "ASK";
+                    if !asking {
+                        cluster.ask_again();
+                    }
+                    let named = cluster.named(error.details().unwrap_or_default(), to);
+                    link = Some(named.ok_or_else(|| script::unexpected(&answer))?);
+                }
+                (_, Route::Cluster(cluster)) => {
+                    // A Cluster in trouble changes its map before long.
+                    cluster.ask_again();
+                    return Err(faults::refused(error));
+                }
+                (_, Route::One(link)) => {
+                    let fault = faults::refused(error);
+                    if faults::is_elsewhere(error) {
+                        link.give_up(&fault);
+                    }
+                    return Err(fault);
+                }
+            }
+        }
+        Err(Fault::Refused("the Cluster sends us round in circles".to_owned()))
+    }
+}

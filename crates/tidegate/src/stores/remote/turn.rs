@@ -1,0 +1,365 @@
+//! The one thread that speaks to the store: takes jobs, sends changes, hears answers.
+//!
+//! It owns the engine and all that is known of counts, so nothing here is locked and no door ever
+//! waits for the store: doors hand jobs in and are told. What is decided is the steps' business.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use tidegate_core::time::{MILLISECOND, SECOND};
+use tidegate_core::{Nanos, Now};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use super::Shared;
+use super::breaker::Breaker;
+use super::cells::{Attempt, Cells, Outcome};
+use super::engine::{Change, Engine, Fault, Swapped, Told};
+use super::job::{Job, Trouble};
+use super::time::StoreTime;
+
+/// Messages that are taken in one turn.
+const INBOX_MAX: usize = 1024;
+/// Changes that are sent in one call.
+const SENT_MAX: usize = 256;
+/// How often a node says that it lives, and for how long others believe it.
+const BEAT: Nanos = 3 * SECOND;
+const BEAT_LIVES: Nanos = 10 * SECOND;
+/// How often a store that is away is tried, chance included.
+const PROBE: Nanos = 200 * MILLISECOND;
+/// The longest sleep of the loop.
+const SLEEP_MAX: Duration = Duration::from_secs(1);
+/// How often a failure is told in the log.
+const TELL_EVERY: Nanos = 10 * SECOND;
+/// How long closing waits for what is to be given back.
+const CLOSE_MAX: Nanos = SECOND;
+
+/// What the thread is told.
+pub(super) enum Message {
+    Job(Job),
+    Remove(Arc<[u8]>, oneshot::Sender<Result<bool, Fault>>),
+    Scan(Vec<u8>, Vec<u8>, oneshot::Sender<Scanned>),
+    Watch(Arc<[u8]>),
+    Unwatch(Arc<[u8]>),
+    Close(oneshot::Sender<()>),
+}
+
+/// A page of names and values, where the next begins, and the store's time.
+pub(super) type Scanned = Result<(Vec<(Vec<u8>, Vec<u8>)>, Option<Vec<u8>>, Now), Fault>;
+
+/// What comes back.
+enum Heard {
+    Swapped(u64, Vec<Outcome>, Option<(Nanos, Nanos)>),
+    Beat(Result<Told<Vec<u64>>, Fault>, Nanos),
+    /// A name that was removed.
+    Removed(Arc<[u8]>),
+    Nothing,
+}
+
+/// The loop.
+pub(super) struct Turn {
+    pub(super) engine: Engine,
+    pub(super) shared: Arc<Shared>,
+    pub(super) cells: Cells,
+    pub(super) time: StoreTime,
+    breaker: Breaker,
+    flights: HashMap<u64, Vec<Attempt>>,
+    next_flight: u64,
+    heard: JoinSet<Heard>,
+    /// Names that somebody waits for, and how many do.
+    watched: HashMap<Arc<[u8]>, usize>,
+    beat_at: Nanos,
+    beating: bool,
+    told_at: Option<Nanos>,
+    closing: Option<(oneshot::Sender<()>, Nanos)>,
+}
+
+impl Turn {
+    pub(super) fn new(engine: Engine, shared: Arc<Shared>) -> Self {
+        let cells = Cells::new(shared.node, shared.timeout);
+        Self {
+            engine,
+            shared,
+            cells,
+            time: StoreTime::default(),
+            breaker: Breaker::new(),
+            flights: HashMap::new(),
+            next_flight: 0,
+            heard: JoinSet::new(),
+            watched: HashMap::new(),
+            beat_at: 0,
+            beating: false,
+            told_at: None,
+            closing: None,
+        }
+    }
+
+    /// Runs until it is told to close, or until nobody is left who could.
+    pub(super) async fn run(mut self, mut inbox: mpsc::Receiver<Message>) {
+        let mut messages = Vec::with_capacity(INBOX_MAX);
+        loop {
+            let now = self.local();
+            self.beat(now);
+            self.expire(now);
+            self.send(now);
+            if self.is_closed(now) {
+                break;
+            }
+            let engine = self.engine.clone();
+            let pause = self.sleep_for(now);
+            tokio::select! {
+                count = inbox.recv_many(&mut messages, INBOX_MAX) => {
+                    if count == 0 {
+                        break;
+                    }
+                    messages.drain(..).for_each(|message| self.take(message));
+                }
+                Some(heard) = self.heard.join_next() => self.hear(heard.unwrap_or(Heard::Nothing)),
+                name = engine.freed() => (self.shared.freed)(&name),
+                () = sleep(pause) => {}
+            }
+            while let Some(heard) = self.heard.try_join_next() {
+                self.hear(heard.unwrap_or(Heard::Nothing));
+            }
+        }
+        self.engine.leave(self.shared.node).await;
+        if let Some((closed, _)) = self.closing {
+            let _ = closed.send(());
+        }
+    }
+
+    fn local(&self) -> Nanos {
+        self.shared.pace.now().mono
+    }
+
+    fn is_closed(&self, now: Nanos) -> bool {
+        let Some((_, until)) = &self.closing else { return false };
+        (self.cells.is_idle() && self.flights.is_empty()) || now >= *until
+    }
+
+    fn sleep_for(&self, now: Nanos) -> Duration {
+        let beat = (!self.beating).then_some(self.beat_at);
+        let closing = self.closing.as_ref().map(|(_, until)| *until);
+        let due = [self.cells.due(), beat, closing].into_iter().flatten().min();
+        let left = due.map_or(SLEEP_MAX, |at| Duration::from_nanos(at.saturating_sub(now)));
+        left.min(SLEEP_MAX)
+    }
+
+    fn take(&mut self, message: Message) {
+        match message {
+            Message::Job(job) => self.cells.add(job),
+            Message::Remove(name, reply) => {
+                let engine = self.engine.clone();
+                self.heard.spawn(async move {
+                    let _ = reply.send(engine.remove(&name).await);
+                    Heard::Removed(name)
+                });
+            }
+            Message::Scan(prefix, mark, reply) => {
+                let (engine, time) = (self.engine.clone(), self.time);
+                let clock = self.shared.clock.clone();
+                self.heard.spawn(async move {
+                    let page = engine.scan(&prefix, mark).await;
+                    let _ = reply.send(page.map(|(all, next)| (all, next, time.at(clock.now()))));
+                    Heard::Nothing
+                });
+            }
+            Message::Watch(name) => {
+                let watchers = self.watched.entry(name.clone()).or_default();
+                *watchers += 1;
+                if *watchers == 1 {
+                    self.engine.watch(&name);
+                }
+            }
+            Message::Unwatch(name) => {
+                let watchers = self.watched.entry(name.clone()).or_default();
+                *watchers = watchers.saturating_sub(1);
+                if *watchers == 0 {
+                    self.watched.remove(&name);
+                    self.engine.unwatch(&name);
+                }
+            }
+            Message::Close(reply) => self.closing = Some((reply, self.local() + CLOSE_MAX)),
+        }
+    }
+
+    /// Sends all changes that can be made, as long as not too many calls are under way.
+    fn send(&mut self, now: Nanos) {
+        while !self.breaker.is_open() && self.flights.len() < self.engine.calls_max() {
+            let at = self.time.at(self.shared.clock.now());
+            let (mut requests, mut attempts) = (Vec::new(), Vec::new());
+            let together = |names: &[Arc<[u8]>]| self.engine.together(names.iter().map(|n| &**n));
+            while requests.len() < SENT_MAX
+                && let Some((changes, attempt)) = self.cells.next(now, at, together)
+            {
+                requests.push((changes, attempt.apart));
+                attempts.push(attempt);
+            }
+            if requests.is_empty() {
+                return;
+            }
+            let id = self.next_flight;
+            self.next_flight += 1;
+            self.flights.insert(id, attempts);
+            let (engine, clock) = (self.engine.clone(), self.shared.pace.clone());
+            self.heard.spawn(async move {
+                let (outcomes, time) = exchange(&engine, requests).await;
+                Heard::Swapped(id, outcomes, time.map(|time| (time, clock.now().mono)))
+            });
+        }
+    }
+
+    fn hear(&mut self, heard: Heard) {
+        let now = self.local();
+        match heard {
+            Heard::Swapped(id, outcomes, time) => {
+                let attempts = self.flights.remove(&id).unwrap_or_default();
+                let sent = attempts.first().map_or(now, Attempt::sent);
+                if let Some((told, heard)) = time {
+                    self.learn_time(told, sent, heard);
+                }
+                for (attempt, outcome) in attempts.into_iter().zip(outcomes) {
+                    match &outcome {
+                        Outcome::Fault(fault) => self.failed(fault, now),
+                        _ => self.answered(),
+                    }
+                    self.cells.finish(attempt, outcome, now);
+                }
+            }
+            Heard::Beat(beat, asked) => {
+                self.beating = false;
+                match beat {
+                    Ok(Told { what: nodes, time }) => {
+                        if let Some(told) = time {
+                            self.learn_time(told, asked, now);
+                        }
+                        self.cells.members.learn(&nodes);
+                        self.answered();
+                        self.beat_at = now + BEAT;
+                    }
+                    Err(fault) => {
+                        self.failed(&fault, now);
+                        self.beat_at = now + PROBE / 2 + self.shared.node % (PROBE / 2);
+                    }
+                }
+            }
+            Heard::Removed(name) => self.cells.forget(&name),
+            Heard::Nothing => {}
+        }
+    }
+
+    fn learn_time(&mut self, told: Nanos, asked: Nanos, heard: Nanos) {
+        if !self.shared.clock.is_manual() {
+            self.time.learn(told, asked, heard);
+        }
+    }
+
+    /// Says that this node lives; while the store is away, tries whether it is back.
+    fn beat(&mut self, now: Nanos) {
+        if self.beating || now < self.beat_at {
+            return;
+        }
+        self.beating = true;
+        self.cells.members.ask();
+        let (engine, node) = (self.engine.clone(), self.shared.node);
+        self.heard.spawn(async move { Heard::Beat(engine.beat(node, BEAT_LIVES).await, now) });
+    }
+
+    fn expire(&mut self, now: Nanos) {
+        if self.cells.expire(now) {
+            self.failed(&Fault::Slow, now);
+        }
+    }
+
+    fn answered(&mut self) {
+        if self.breaker.answered() {
+            self.shared.away.store(false, Relaxed);
+            tracing::info!(store = self.engine.name(), "the store answers");
+        }
+    }
+
+    fn failed(&mut self, fault: &Fault, now: Nanos) {
+        self.shared.metrics.store_error(self.engine.name(), fault.kind());
+        if self.breaker.failed(matches!(fault, Fault::Unreachable(_))) {
+            self.shared.away.store(true, Relaxed);
+            tracing::warn!(store = self.engine.name(), error = %fault, "the store is away");
+            self.told_at = Some(now);
+            self.cells.give_up();
+            // The next try is not far away.
+            self.beat_at = self.beat_at.min(now + PROBE / 2 + self.shared.node % (PROBE / 2));
+        } else if self.told_at.is_none_or(|at| now >= at + TELL_EVERY) {
+            tracing::warn!(store = self.engine.name(), error = %fault, "the store failed");
+            self.told_at = Some(now);
+        }
+        *self.shared.last_fault.lock() = Some(fault.to_string());
+    }
+}
+
+/// One call of the engine for all requests that it can change at once, and one after the other for
+/// those that it cannot.
+async fn exchange(
+    engine: &Engine,
+    requests: Vec<(Vec<Change>, bool)>,
+) -> (Vec<Outcome>, Option<Nanos>) {
+    let mut outcomes: Vec<Option<Outcome>> = requests.iter().map(|_| None).collect();
+    let (mut whole, mut places, mut apart) = (Vec::new(), Vec::new(), Vec::new());
+    for (at, (changes, is_apart)) in requests.into_iter().enumerate() {
+        if is_apart {
+            apart.push((at, changes));
+        } else {
+            whole.push(changes);
+            places.push(at);
+        }
+    }
+    let mut time = None;
+    if !whole.is_empty() {
+        for (at, told) in places.into_iter().zip(engine.swap(whole).await) {
+            outcomes[at] = Some(match told {
+                Ok(Told { what, time: told }) => {
+                    time = told.or(time);
+                    Outcome::Swapped(what)
+                }
+                Err(fault) => Outcome::Fault(fault),
+            });
+        }
+    }
+    for (at, changes) in apart {
+        outcomes[at] = Some(one_after_the_other(engine, changes).await);
+    }
+    let missing = || Outcome::Fault(Fault::Garbage("an answer is missing".to_owned()));
+    (outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(missing)).collect(), time)
+}
+
+/// Changes counts that lie apart, in the order of their names. What was changed is put back where
+/// a later one turns out to be different; what cannot be put back is told.
+async fn one_after_the_other(engine: &Engine, changes: Vec<Change>) -> Outcome {
+    let mut order: Vec<usize> = (0..changes.len()).collect();
+    order.sort_by(|a, b| changes[*a].name.cmp(&changes[*b].name));
+    let mut versions = vec![0; changes.len()];
+    let mut done: Vec<usize> = Vec::new();
+    for &at in &order {
+        match engine.swap(vec![vec![changes[at].clone()]]).await.pop() {
+            Some(Ok(Told { what: Swapped::Done(written), .. })) => {
+                versions[at] = written.first().copied().unwrap_or_default();
+                done.push(at);
+            }
+            Some(Ok(Told { what: Swapped::Stale(found), .. })) => {
+                let found = found.into_iter().map(|found| (at, found)).collect();
+                // A change that only compared has nothing to be taken back.
+                let charged = done.into_iter().filter(|at| changes[*at].write.is_some()).collect();
+                return Outcome::Broken { found, charged };
+            }
+            Some(Err(fault)) => return Outcome::Fault(fault),
+            None => return Outcome::Fault(Fault::Garbage("an answer is missing".to_owned())),
+        }
+    }
+    Outcome::Swapped(Swapped::Done(versions))
+}
+
+/// Tells a job that the store is away, without asking it.
+pub(super) fn turn_away(job: Job, trouble: Trouble) {
+    job.step.end(Err(trouble));
+}

@@ -1,0 +1,100 @@
+//! Real stores for tests: started on free ports in folders of their own, and killed by their
+//! process ids when the test lets go of them.
+//!
+//! Included by the library's own tests and by those that drive the program.
+
+// Each of those that include this uses its share of it.
+#![allow(dead_code)]
+
+pub(crate) mod etcd;
+pub(crate) mod redis;
+
+use std::io::{BufRead, BufReader, ErrorKind};
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// How long a test waits for something that must happen before it gives up. Never a measure.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// How often a server is started on other ports because somebody else was there first.
+const STARTS_MAX: usize = 20;
+
+/// A port that nobody has at this moment. Somebody may take it before the server does: whoever
+/// starts one tries again with another.
+pub(crate) fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("an address").port()
+}
+
+/// Asks again and again until it is so: for what happens soon, but at no known moment.
+#[track_caller]
+pub(crate) fn until(mut so: impl FnMut() -> bool) {
+    // A question may be answered in no time: the pause between two leaves the others theirs.
+    let (_nobody, never) = channel::<()>();
+    let pause = || never.recv_timeout(Duration::from_millis(1)).is_ok();
+    assert!((0..20_000).any(|_| so() || pause()), "it never came to be");
+}
+
+/// A process that was started by a test.
+pub(crate) struct Process {
+    child: Child,
+    lines: Receiver<String>,
+}
+
+impl Process {
+    /// Starts a program whose standard output is read line by line.
+    pub(crate) fn start(command: &mut Command) -> Self {
+        let program = command.get_program().to_string_lossy().into_owned();
+        let spawned = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+        let mut child = match spawned {
+            Ok(child) => child,
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                panic!("{program} is missing: `make setup-test` installs it")
+            }
+            Err(error) => panic!("{program} cannot be started: {error}"),
+        };
+        let pipe = child.stdout.take().expect("standard output is a pipe");
+        let (sender, lines) = channel();
+        thread::spawn(move || {
+            // Read to the end even if nobody listens: a full pipe would stop the server.
+            for line in BufReader::new(pipe).lines().map_while(Result::ok) {
+                let _ = sender.send(line);
+            }
+        });
+        Self { child, lines }
+    }
+
+    /// Waits for a line that passes. Whether it came before the program ended.
+    pub(crate) fn says(&self, passes: impl Fn(&str) -> bool) -> bool {
+        loop {
+            match self.lines.recv_timeout(PATIENCE) {
+                Ok(line) if passes(&line) => return true,
+                Ok(_) => {}
+                Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => return false,
+                Err(std::sync::mpsc::RecvTimeoutError::Timeout) => panic!("no such line in time"),
+            }
+        }
+    }
+
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, signal: Signal) {
+        let id = Pid::from_child(&self.child);
+        kill_process(id, signal).expect("the process can be signalled");
+    }
+
+    /// Kills it without any warning, and waits until it is gone.
+    pub(crate) fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

@@ -1,0 +1,209 @@
+//! Programs that share their counts through a real Redis or etcd, asked over HTTP and through the
+//! proxy: one count for all of them, uses that end with their node, waiters that hear of it, and
+//! stores that are killed and stopped under load.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::thread;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::engines::{etcd, redis, until};
+use crate::http::{Reply, send_to};
+use crate::program::{Program, command};
+use crate::upstream::Upstream;
+
+const RULES: &str = "
+[http]
+listen = '127.0.0.1:0'
+[[rule]]
+match = 'deny *'
+limit = '100 per 1h'
+on_store_error = 'deny'
+[[rule]]
+match = 'jobs *'
+limit = '2 in flight'
+on_store_error = 'deny'
+";
+
+/// A program whose store is known to answer.
+fn node(kind: &str, urls: &[String], timeout: &str) -> Program {
+    let urls: Vec<String> = urls.iter().map(|url| format!("'{url}'")).collect();
+    let urls = urls.join(", ");
+    let store = format!(
+        "[store]\nkind = '{kind}'\nurl = [{urls}]\ntimeout = '{timeout}'\ncluster = false\n"
+    );
+    let program = Program::serve(&[RULES, &store].concat());
+    until(|| !ask(program.address("http"), "GET", "/readyz").body.contains("store_away"));
+    program
+}
+
+fn ask(node: SocketAddr, method: &str, path: &str) -> Reply {
+    send_to(node, method, path, "Host: localhost\r\n", "")
+}
+
+fn post(node: SocketAddr, path: &str, body: &Value) -> Reply {
+    let headers = "Host: localhost\r\nContent-Type: application/json\r\n";
+    send_to(node, "POST", path, headers, &body.to_string())
+}
+
+fn take(node: SocketAddr, key: &str) -> bool {
+    post(node, "/v1/check", &json!({ "key": key })).status == 200
+}
+
+fn hold(node: SocketAddr, key: &str) -> Option<String> {
+    let reply = post(node, "/v1/check", &json!({ "key": key, "hold_ms": 3_600_000 }));
+    (reply.status == 200).then(|| reply.json()["use"].as_str().expect("an id").to_owned())
+}
+
+/// A use that ends at one node lets somebody go who waits at another.
+fn ends_are_heard_elsewhere(kind: &str, urls: &[String]) {
+    let nodes = [node(kind, urls, "20s"), node(kind, urls, "20s")];
+    let [one, two] = nodes.each_ref().map(|node| node.address("http"));
+    let held = [hold(one, "jobs a"), hold(one, "jobs a")].map(|id| id.expect("there is room"));
+    assert_eq!(hold(two, "jobs a"), None, "it is full, wherever one asks");
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| {
+            post(two, "/v1/wait", &json!({ "key": "jobs a", "hold_ms": 3_600_000 })).status
+        });
+        until(|| {
+            let metrics = ask(two, "GET", "/metrics").body;
+            metrics.contains("tidegate_waiting{door=\"http\"} 1")
+        });
+        assert_eq!(ask(one, "DELETE", &format!("/v1/uses/{}", held[0])).status, 204);
+        assert_eq!(waits.join().expect("an answer"), 200);
+    });
+    assert_eq!(hold(one, "jobs a"), None, "the other node has it now");
+}
+
+/// The uses of a node that is killed end, although nobody gives them back.
+fn uses_end_with_their_node(kind: &str, urls: &[String]) {
+    let mut nodes = [node(kind, urls, "20s"), node(kind, urls, "20s")];
+    let [one, two] = nodes.each_ref().map(|node| node.address("http"));
+    assert!(hold(one, "jobs b").is_some() && hold(one, "jobs b").is_some());
+    assert_eq!(hold(two, "jobs b"), None);
+    nodes[0].signal(Signal::KILL);
+    nodes[0].exit_status();
+    until(|| hold(two, "jobs b").is_some());
+}
+
+/// Asks two nodes as fast as it goes while `disturb` does what it does. Never more than the limit
+/// is granted, and all of it once the store is well.
+fn under_load(kind: &str, urls: &[String], disturb: impl FnOnce()) {
+    let programs = [node(kind, urls, "50ms"), node(kind, urls, "50ms")];
+    let nodes = programs.each_ref().map(|program| program.address("http"));
+    let (granted, asked) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for number in 0..4 {
+            let (node, over, granted, asked) = (nodes[number % 2], &over, &granted, &asked);
+            scope.spawn(move || {
+                while !over.load(SeqCst) {
+                    granted.fetch_add(usize::from(take(node, "deny k")), SeqCst);
+                    asked.fetch_add(1, SeqCst);
+                }
+            });
+        }
+        until(|| asked.load(SeqCst) > 20);
+        disturb();
+        let before = asked.load(SeqCst);
+        until(|| asked.load(SeqCst) > before + 20);
+        over.store(true, SeqCst);
+    });
+    assert!(granted.load(SeqCst) <= 100, "{granted:?} of 100");
+    for node in nodes {
+        until(|| !ask(node, "GET", "/readyz").body.contains("store_away"));
+    }
+    let rest = (0..200).filter(|number| take(nodes[number % 2], "deny k")).count();
+    assert!(granted.load(SeqCst) + rest <= 100, "{granted:?} and {rest} of 100");
+}
+
+#[test]
+fn redis_tells_who_waits_and_forgets_who_is_gone() {
+    let server = redis::Server::start(&[]);
+    ends_are_heard_elsewhere("redis", &[server.url()]);
+    uses_end_with_their_node("redis", &[server.url()]);
+}
+
+#[test]
+fn etcd_tells_who_waits_and_forgets_who_is_gone() {
+    let member = etcd::Member::start(&[]);
+    ends_are_heard_elsewhere("etcd", &[member.url()]);
+    uses_end_with_their_node("etcd", &[member.url()]);
+}
+
+#[test]
+fn a_redis_that_is_stopped_under_load_grants_nothing_twice() {
+    let server = redis::Server::start(&[]);
+    under_load("redis", &[server.url()], || {
+        server.halt();
+        thread::yield_now();
+        server.go_on();
+        server.halt();
+        server.go_on();
+    });
+}
+
+#[test]
+fn an_etcd_that_is_stopped_under_load_grants_nothing_twice() {
+    let member = etcd::Member::start(&[]);
+    under_load("etcd", &[member.url()], || {
+        member.halt();
+        member.go_on();
+    });
+}
+
+#[test]
+fn a_member_of_three_may_be_killed_under_load() {
+    let mut members = etcd::three(&[]);
+    let urls: Vec<String> = members.iter().map(etcd::Member::url).collect();
+    under_load("etcd", &urls, || {
+        let leader = members.iter().position(etcd::Member::leads).unwrap_or(0);
+        members[leader].kill();
+        members[leader].start_again();
+    });
+}
+
+#[test]
+fn a_redis_that_is_killed_under_load_keeps_what_its_log_kept() {
+    let mut server = redis::Server::start(&["--appendonly", "yes", "--appendfsync", "always"]);
+    let url = server.url();
+    under_load("redis", &[url], || {
+        server.kill();
+        server.start_again();
+    });
+}
+
+#[test]
+fn replicas_of_the_documents_proxy_share_a_limit_through_etcd() {
+    let member = etcd::Member::start(&[]);
+    let upstream = Upstream::start();
+    let url = format!("http://{}", upstream.address());
+    let etcd = member.url().trim_start_matches("http://").to_owned();
+    let replica = || {
+        let flags = ["proxy", "--port", "0", "--rpm", "3", "--http", "127.0.0.1:0"];
+        let flags = flags.into_iter().chain(["--etcd-addresses", &etcd, &url]);
+        let mut program = Program::spawn(command(flags), tempfile::tempdir().expect("a folder"));
+        program.wait_until_ready();
+        until(|| !ask(program.address("http"), "GET", "/readyz").body.contains("store_away"));
+        program
+    };
+    let replicas = [replica(), replica()];
+    // A path of its own for every try, until all of one were asked for in the same minute.
+    let mut tries = 0;
+    until(|| {
+        tries += 1;
+        let path = format!("/{tries}");
+        let status = |at: usize| {
+            let key = format!("/v1/keys/proxy%20path={path}");
+            ask(replicas[at].address("http"), "GET", &key).json()["limits"][0]["remaining"].clone()
+        };
+        for at in [0, 1, 0] {
+            let proxy = replicas[at].address("proxy");
+            assert_eq!(send_to(proxy, "GET", &path, "Host: a\r\n", "").status, 204);
+        }
+        let left = [status(0), status(1)];
+        left == [json!(0), json!(0)]
+    });
+}
