@@ -80,7 +80,7 @@ async fn a_node_that_was_killed_is_found_again() {
     cluster.nodes[1].kill();
     let port = cluster.nodes[1].port();
     let lost = names.iter().find(|name| owner(&cluster, name).port() == port).expect("one of 30");
-    let look_at = async |name: &Arc<[u8]>| try_look(&engine, &[name.clone()]).await;
+    let look_at = async |name: &Arc<[u8]>| try_look(&engine, std::slice::from_ref(name)).await;
     eventually(async || matches!(look_at(lost).await, Err(Fault::Unreachable(_)))).await;
 
     cluster.nodes[1].start_again();
