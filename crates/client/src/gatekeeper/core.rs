@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 
 use super::config::Config;
 use super::delay::Delay;
-use super::queue::{Note, PlainHead, Queue};
+use super::queue::{Note, Plain, PlainHead, Queue};
 use super::stats::{Counts, Tally, count};
 use super::table::Table;
 use super::{Decision, Domain};
@@ -30,6 +30,8 @@ pub const IDENTIFIER_BYTES_MAX: usize = 1024;
 pub const LOG_INFO_BYTES_MAX: usize = 512;
 /// Lanes of each queue: at least two, so that one that is busy can be passed over.
 const LANES: std::ops::RangeInclusive<usize> = 2..=16;
+/// The machine's clock ticks far more often: every ten milliseconds at the least.
+const TICK_MS_MAX: i64 = 1_000;
 /// No limit delays anybody for longer: periods end at 366 days.
 const DELAY_MS_MAX: i64 = 367 * 24 * 3600 * 1000;
 
@@ -45,6 +47,8 @@ pub(super) struct Core {
     pub(super) held: AtomicUsize,
     held_max: usize,
     max_delay_ms: i64,
+    /// Delays up to so far ahead of the last tick are compared with the exact time.
+    near_ms: i64,
     reject_every: u64,
 }
 
@@ -63,9 +67,12 @@ impl Ways {
     }
 }
 
-/// Until when a request would have to wait, in milliseconds since 1970.
+/// Until when a request would have to wait, and when that was asked, in milliseconds since 1970.
 #[derive(Clone, Copy)]
-pub(super) struct Until(NonZeroI64);
+pub(super) struct Until {
+    ms: NonZeroI64,
+    now_ms: i64,
+}
 
 /// A domain and its master.
 pub(super) struct Served {
@@ -78,7 +85,7 @@ pub(super) struct Served {
     pub(super) synced: AtomicBool,
     accepted: PlainHead,
     delayed: Box<[u8]>,
-    rejected: Box<[u8]>,
+    rejected: PlainHead,
 }
 
 impl Served {
@@ -98,9 +105,9 @@ impl Served {
             ways,
             heard: AtomicBool::new(false),
             synced: AtomicBool::new(false),
-            accepted: PlainHead::new(head(Status::Accepted)),
+            accepted: PlainHead::new(Plain::Accepted, head(Status::Accepted)),
             delayed: head(Status::Delayed { until_ns: 0 }),
-            rejected: head(Status::Rejected),
+            rejected: PlainHead::new(Plain::Rejected, head(Status::Rejected)),
             topic,
         }
     }
@@ -127,6 +134,7 @@ impl Core {
                 domains.push(Served::new(domain, master as u16, masters[master].clone()));
             }
         }
+        let max_delay_ms = i64::try_from(config.max_delay.as_millis()).unwrap_or(i64::MAX);
         Self {
             clock: config.clock.clone(),
             table: Table::new(config.identifiers_max),
@@ -137,7 +145,8 @@ impl Core {
             counts: Counts::default(),
             held: AtomicUsize::new(0),
             held_max: config.held_max,
-            max_delay_ms: i64::try_from(config.max_delay.as_millis()).unwrap_or(i64::MAX),
+            max_delay_ms,
+            near_ms: max_delay_ms.saturating_add(TICK_MS_MAX),
             reject_every: u64::from(config.reject_every),
         }
     }
@@ -166,9 +175,13 @@ impl Core {
             return None;
         };
         let until_ms = self.table.until(domain.0, identifier).unwrap_or(0);
-        let now_ms = self.clock.unix_ms();
+        // Who passes by the last tick passes by the exact time, too.
+        let mut now_ms = self.clock.tick_ms();
         if until_ms > now_ms {
-            return NonZeroI64::new(until_ms).map(Until);
+            now_ms = self.exact_if_near(until_ms, now_ms);
+            if until_ms > now_ms {
+                return NonZeroI64::new(until_ms).map(|ms| Until { ms, now_ms });
+            }
         }
         let lane = lane();
         let queue = &served.ways.queue;
@@ -177,6 +190,14 @@ impl Core {
             self.pass_with_care(served, lane, (identifier, log_info), now_ms);
         }
         None
+    }
+
+    /// The exact time, where it could decide otherwise than the last tick: who waits for longer
+    /// than anybody is held is turned away by both.
+    #[inline(never)]
+    fn exact_if_near(&self, until_ms: i64, tick_ms: i64) -> i64 {
+        let near = until_ms.saturating_sub(tick_ms) <= self.near_ms;
+        if near { self.clock.unix_ms() } else { tick_ms }
     }
 
     /// Tells of a request that passes where that is not plain work.
@@ -188,57 +209,93 @@ impl Core {
         (identifier, log_info): (&[u8], &[u8]),
         received_ms: i64,
     ) {
-        let tally = &self.tallies[lane & (self.tallies.len() - 1)];
-        count(&tally.accepted);
+        count(&self.tally(lane).accepted);
         let head = served.accepted.bytes();
         let note = Note { head, identifier, received_ms, delayed_ms: None, log_info };
-        self.account(served, tally, lane, note);
+        self.account(served, lane, note);
     }
 
     /// What becomes of a request that must wait.
-    #[cold]
+    #[inline(never)]
     pub(super) fn hold_or_reject(
         self: &Arc<Self>,
         domain: Domain,
         identifier: &[u8],
         log_info: &[u8],
-        Until(until): Until,
+        until: Until,
     ) -> Decision {
-        let lane = lane();
-        let tally = &self.tallies[lane & (self.tallies.len() - 1)];
         let served = &self.domains[usize::from(domain.0)];
-        let (now_ms, until_ms) = (self.clock.unix_ms(), until.get());
-        // Perhaps its time has come meanwhile; then it waits for nothing.
-        let wait_ms = until_ms.saturating_sub(now_ms).max(0);
+        let wait_ms = until.ms.get().saturating_sub(until.now_ms).max(0);
         let wait = Duration::from_millis(wait_ms.unsigned_abs());
-        let note =
-            |head, delayed_ms| Note { head, identifier, received_ms: now_ms, delayed_ms, log_info };
-        if wait_ms <= self.max_delay_ms {
-            if let Some(delay) = Delay::new(self, until_ms, wait) {
-                count(&tally.delayed);
-                // Told at once and not when it goes: the master gives the next one a later time.
-                self.account(served, tally, lane, note(&served.delayed, Some(until_ms)));
-                return Decision::Delay(delay);
-            }
-            count(&tally.rejected_crowded);
+        if wait_ms <= self.max_delay_ms
+            && let Some(delay) = self.hold(served, (identifier, log_info), until, wait)
+        {
+            return Decision::Delay(delay);
         }
-        let before = count(&tally.rejected);
-        if self.reject_every > 0 && before.is_multiple_of(self.reject_every) {
-            self.account(served, tally, lane, note(&served.rejected, None));
+        let lane = lane();
+        let plain = self.reject_every == 1 && served.heard.load(Relaxed) && log_info.is_empty();
+        let queue = &served.ways.queue;
+        if !(plain && queue.push_plain(lane, &served.rejected, identifier, until.now_ms)) {
+            self.reject_with_care(served, lane, (identifier, log_info), until.now_ms);
         }
         Decision::Reject(wait)
+    }
+
+    /// A place for a request that may wait, if there is one.
+    #[cold]
+    fn hold(
+        self: &Arc<Self>,
+        served: &Served,
+        (identifier, log_info): (&[u8], &[u8]),
+        until: Until,
+        wait: Duration,
+    ) -> Option<Delay> {
+        let lane = lane();
+        let tally = self.tally(lane);
+        let (until_ms, received_ms) = (until.ms.get(), until.now_ms);
+        let Some(delay) = Delay::new(self, until_ms, wait) else {
+            count(&tally.rejected_crowded);
+            return None;
+        };
+        count(&tally.delayed);
+        // Told at once and not when it goes: the master gives the next one a later time.
+        let (head, delayed_ms) = (&served.delayed, Some(until_ms));
+        self.account(served, lane, Note { head, identifier, received_ms, delayed_ms, log_info });
+        Some(delay)
+    }
+
+    /// Tells of a request that is turned away, or not, where that is not plain work.
+    #[cold]
+    fn reject_with_care(
+        &self,
+        served: &Served,
+        lane: usize,
+        (identifier, log_info): (&[u8], &[u8]),
+        received_ms: i64,
+    ) {
+        let before = count(&self.tally(lane).rejected);
+        if self.reject_every > 0 && before.is_multiple_of(self.reject_every) {
+            let head = served.rejected.bytes();
+            let note = Note { head, identifier, received_ms, delayed_ms: None, log_info };
+            self.account(served, lane, note);
+        }
+    }
+
+    fn tally(&self, lane: usize) -> &Tally {
+        &self.tallies[lane & (self.tallies.len() - 1)]
     }
 
     /// A request of nobody's domain passes.
     #[cold]
     pub(super) fn pass_unknown(&self) {
-        let tally = &self.tallies[lane() & (self.tallies.len() - 1)];
+        let tally = self.tally(lane());
         count(&tally.accepted);
         count(&tally.unknown_domain);
     }
 
     #[cold]
-    fn account(&self, served: &Served, tally: &Tally, lane: usize, note: Note<'_>) {
+    fn account(&self, served: &Served, lane: usize, note: Note<'_>) {
+        let tally = self.tally(lane);
         let dropped = if !served.heard.load(Relaxed) {
             &tally.dropped_no_master
         } else if note.identifier.len() <= IDENTIFIER_BYTES_MAX {
@@ -295,10 +352,11 @@ impl Core {
     }
 
     pub(super) fn stats(&self) -> super::Stats {
-        let told = self.masters.iter().map(|ways| ways.queue.plain()).sum::<u64>();
+        let told = |kind| self.masters.iter().map(|ways| ways.queue.plain(kind)).sum::<u64>();
         let mut stats =
             super::stats::sum(&self.tallies, &self.counts, self.table.len(), &self.held);
-        stats.accepted += told;
+        stats.accepted += told(Plain::Accepted);
+        stats.rejected += told(Plain::Rejected);
         stats
     }
 }

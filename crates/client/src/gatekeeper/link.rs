@@ -130,7 +130,7 @@ impl<'a> Link<'a> {
                 let sent = self.send(load.bytes()).await;
                 self.spare = load;
                 sent?;
-                self.core.counts.sent.fetch_add(self.spare.messages, Relaxed);
+                self.core.counts.sent.fetch_add(self.spare.messages(), Relaxed);
                 self.spare.clear();
             }
         }
@@ -139,7 +139,7 @@ impl<'a> Link<'a> {
 
     /// Counts what was taken to be sent and will not be.
     fn lose(&mut self) {
-        self.core.counts.dropped_lost.fetch_add(self.spare.messages, Relaxed);
+        self.core.counts.dropped_lost.fetch_add(self.spare.messages(), Relaxed);
         self.spare.clear();
     }
 

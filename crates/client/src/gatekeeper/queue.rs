@@ -6,11 +6,13 @@
 //! is busy is passed over for the next, and what fits nowhere is dropped. Emptying a lane swaps its
 //! buffer for an empty one.
 
+use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::yield_now;
 
-use parking_lot::Mutex;
 use tidegate_wire::zmtp::FrameWriter;
 use tokio::sync::Notify;
+use try_lock::{Locked, TryLock};
 
 /// Digits of a time: from 2001 to 2286 there are thirteen.
 const DIGITS: usize = 13;
@@ -35,20 +37,28 @@ pub(super) struct Note<'a> {
     pub(super) log_info: &'a [u8],
 }
 
+/// What becomes of a request about which a plain message is told.
+#[derive(Clone, Copy)]
+pub(super) enum Plain {
+    Accepted,
+    Rejected,
+}
+
 /// The first frames of most messages of a domain.
 pub(super) struct PlainHead {
     bytes: Box<[u8]>,
+    kind: Plain,
     len: usize,
-    /// The bytes once more, if they are few, and zeroes behind them.
-    padded: Option<[u8; PADDED_BYTES]>,
+    /// The first bytes once more, or all of them and zeroes behind them.
+    padded: [u8; PADDED_BYTES],
 }
 
 impl PlainHead {
-    pub(super) fn new(bytes: Box<[u8]>) -> Self {
+    pub(super) fn new(kind: Plain, bytes: Box<[u8]>) -> Self {
         let mut padded = [0; PADDED_BYTES];
-        let room = padded.get_mut(..bytes.len());
-        let fits = room.map(|room| room.copy_from_slice(&bytes)).is_some();
-        Self { len: bytes.len(), bytes, padded: fits.then_some(padded) }
+        let front = bytes.len().min(PADDED_BYTES);
+        padded[..front].copy_from_slice(&bytes[..front]);
+        Self { len: bytes.len(), bytes, kind, padded }
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
@@ -59,10 +69,31 @@ impl PlainHead {
     /// copy of a fixed size is a few moves, where one of any size is a call.
     #[inline(always)]
     fn write(&self, room: &mut [u8]) {
-        match (&self.padded, room.first_chunk_mut()) {
-            (Some(padded), Some(front)) => *front = *padded,
+        match room.first_chunk_mut() {
+            Some(front) if self.len <= PADDED_BYTES => *front = self.padded,
             _ => room[..self.len].copy_from_slice(&self.bytes),
         }
+    }
+}
+
+/// Copies an identifier into a room of just its size. Those of usual lengths are two moves that
+/// meet in the middle.
+#[inline(always)]
+fn copy_short(from: &[u8], to: &mut [u8]) {
+    #[inline(always)]
+    fn ends<const N: usize>(from: &[u8], to: &mut [u8]) -> Option<()> {
+        let (first, last) = (*from.first_chunk::<N>()?, *from.last_chunk::<N>()?);
+        *to.first_chunk_mut()? = first;
+        *to.last_chunk_mut()? = last;
+        Some(())
+    }
+    let copied = match from.len() {
+        8..=16 => ends::<8>(from, to),
+        17..=32 => ends::<16>(from, to),
+        _ => None,
+    };
+    if copied.is_none() {
+        to.copy_from_slice(from);
     }
 }
 
@@ -77,12 +108,34 @@ pub(super) struct Queue {
 
 // Two lanes in one line would make two cores fight over locks that have nothing in common.
 #[repr(align(128))]
-struct Lane(Mutex<Filling>);
+struct Lane(TryLock<Filling>);
+
+/// Looks at a lane that is busy before the core is offered to whoever has it.
+const SPINS: u32 = 100;
+
+impl Lane {
+    /// For the task and for those who count: whoever decides has a lane for tens of nanoseconds,
+    /// and waits for nobody meanwhile.
+    fn lock(&self) -> Locked<'_, Filling> {
+        let mut looks = 0;
+        loop {
+            if let Some(filling) = self.0.try_lock() {
+                return filling;
+            }
+            if looks < SPINS {
+                looks += 1;
+                spin_loop();
+            } else {
+                yield_now();
+            }
+        }
+    }
+}
 
 struct Filling {
     load: Load,
-    /// How many messages were plain ones, ever.
-    plain: u64,
+    /// How many plain messages of each kind were taken away.
+    taken: [u64; 2],
     /// The time for which the tail was written.
     stamped_ms: i64,
     /// The beginning of the second that it lies in.
@@ -95,30 +148,36 @@ struct Filling {
 pub(super) struct Load {
     room: Box<[u8]>,
     len: usize,
-    /// How many messages there are.
-    pub(super) messages: u64,
+    /// How many messages there are: plain ones of each kind, and others.
+    plain: [u64; 2],
+    others: u64,
 }
 
 impl Load {
     fn with_room(bytes: usize) -> Self {
-        Self { room: vec![0; bytes].into(), len: 0, messages: 0 }
+        Self { room: vec![0; bytes].into(), ..Self::default() }
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
         &self.room[..self.len]
     }
 
-    pub(super) fn clear(&mut self) {
-        self.len = 0;
-        self.messages = 0;
+    /// How many messages there are.
+    pub(super) fn messages(&self) -> u64 {
+        self.plain.iter().sum::<u64>() + self.others
     }
 
-    /// Room for one more message of so many bytes, if there is.
+    pub(super) fn clear(&mut self) {
+        self.len = 0;
+        self.plain = [0; 2];
+        self.others = 0;
+    }
+
+    /// Room for so many bytes more, if there is.
     #[inline(always)]
     fn next(&mut self, bytes: usize) -> Option<&mut [u8]> {
         let room = self.room.get_mut(self.len..self.len + bytes)?;
         self.len += bytes;
-        self.messages += 1;
         Some(room)
     }
 }
@@ -130,7 +189,7 @@ impl Queue {
         let lane = || {
             let tail = *b"\x01\x0d0000000000000\x01\0\0\0";
             let load = Load::with_room(lane_bytes);
-            Lane(Mutex::new(Filling { load, plain: 0, stamped_ms: 0, second_ms: 0, tail }))
+            Lane(TryLock::new(Filling { load, taken: [0; 2], stamped_ms: 0, second_ms: 0, tail }))
         };
         Self {
             lanes: (0..lanes).map(|_| lane()).collect(),
@@ -145,9 +204,9 @@ impl Queue {
         Load::with_room(self.lane_bytes)
     }
 
-    /// Adds what most messages are, to this lane and no other: about a request that passed, with an
-    /// identifier of usual length and without log info. `false` if it did not work out, which says
-    /// nothing about [`Queue::push`]. Neither waits nor allocates.
+    /// Adds what most messages are, to this lane and no other: about a request that passed or was
+    /// turned away, with an identifier of usual length and without log info. `false` if it did not
+    /// work out, which says nothing about [`Queue::push`]. Neither waits nor allocates.
     #[inline(always)]
     pub(super) fn push_plain(
         &self,
@@ -158,21 +217,21 @@ impl Queue {
     ) -> bool {
         let (before, bytes) = (head.len, identifier.len());
         let lane = &self.lanes[lane & (self.lanes.len() - 1)];
-        let Some(mut filling) = lane.0.try_lock() else { return false };
+        let Some(mut guard) = lane.0.try_lock() else { return false };
         if bytes > PLAIN_BYTES_MAX {
             return false;
         }
+        let filling = &mut *guard;
         if received_ms != filling.stamped_ms {
             filling.stamp(received_ms);
         }
-        let tail = filling.tail;
         let Some(room) = filling.load.next(before + 2 + bytes + TAIL_BYTES) else { return false };
         head.write(room);
         room[before..before + 2].copy_from_slice(&[1, bytes as u8]);
-        room[before + 2..before + 2 + bytes].copy_from_slice(identifier);
-        room[before + 2 + bytes..].copy_from_slice(&tail);
-        filling.plain += 1;
-        drop(filling);
+        copy_short(identifier, &mut room[before + 2..before + 2 + bytes]);
+        room[before + 2 + bytes..].copy_from_slice(&filling.tail);
+        filling.load.plain[head.kind as usize] += 1;
+        drop(guard);
         self.ring();
         true
     }
@@ -194,6 +253,7 @@ impl Queue {
             let Some(mut filling) = lane.0.try_lock() else { continue };
             let Some(room) = filling.load.next(bytes) else { continue };
             write(room);
+            filling.load.others += 1;
             drop(filling);
             self.ring();
             return true;
@@ -219,18 +279,23 @@ impl Queue {
     /// Takes what is in a lane, and leaves it an empty load. `false` if there was nothing.
     pub(super) fn take(&self, lane: usize, spare: &mut Load) -> bool {
         debug_assert!(spare.bytes().is_empty());
-        let mut filling = self.lanes[lane].0.lock();
+        let mut filling = self.lanes[lane].lock();
         if filling.load.len == 0 {
             return false;
         }
         std::mem::swap(&mut filling.load, spare);
+        for (taken, more) in filling.taken.iter_mut().zip(spare.plain) {
+            *taken += more;
+        }
         true
     }
 
-    /// How many requests passed that were told by [`Queue::push_plain`]: counted under a lock that
-    /// is held anyway.
-    pub(super) fn plain(&self) -> u64 {
-        self.lanes.iter().map(|lane| lane.0.lock().plain).sum()
+    /// How many requests of a kind were told by [`Queue::push_plain`]: counted under a lock that is
+    /// held anyway.
+    pub(super) fn plain(&self, kind: Plain) -> u64 {
+        let of =
+            |filling: &Filling| filling.taken[kind as usize] + filling.load.plain[kind as usize];
+        self.lanes.iter().map(|lane| of(&lane.lock())).sum()
     }
 
     pub(super) fn lanes(&self) -> usize {
@@ -242,7 +307,7 @@ impl Queue {
         loop {
             // Whoever adds something after a lane was found empty locks it later, and sees this.
             self.resting.store(true, Relaxed);
-            if self.lanes.iter().any(|lane| lane.0.lock().load.len > 0) {
+            if self.lanes.iter().any(|lane| lane.lock().load.len > 0) {
                 self.resting.store(false, Relaxed);
                 return;
             }
@@ -317,7 +382,7 @@ mod tests {
     const T: i64 = 1_700_000_000_000;
 
     fn head(bytes: &[u8]) -> PlainHead {
-        PlainHead::new(bytes.into())
+        PlainHead::new(Plain::Accepted, bytes.into())
     }
 
     fn note(identifier: &[u8], received_ms: i64) -> Note<'_> {
@@ -330,7 +395,7 @@ mod tests {
         for lane in 0..queue.lanes() {
             if queue.take(lane, &mut spare) {
                 bytes.extend_from_slice(spare.bytes());
-                messages += spare.messages;
+                messages += spare.messages();
                 spare.clear();
             }
         }
@@ -374,6 +439,35 @@ mod tests {
     }
 
     #[test]
+    fn plain_messages_are_counted_by_kind_wherever_they_are() {
+        let queue = Queue::new(2, 4096);
+        let turned_away = PlainHead::new(Plain::Rejected, b"<no>"[..].into());
+        let counted = || (queue.plain(Plain::Accepted), queue.plain(Plain::Rejected));
+        assert!(queue.push_plain(0, &head(b"<head>"), b"me", T));
+        assert!(queue.push_plain(1, &turned_away, b"me", T));
+        assert!(queue.push_plain(0, &turned_away, b"me", T));
+        assert!(queue.push(1, &note(b"me", T)));
+        assert_eq!(counted(), (1, 2));
+        assert_eq!(taken(&queue).1, 4);
+        assert_eq!(counted(), (1, 2), "also when they are gone");
+        assert!(queue.push_plain(0, &head(b"<head>"), b"me", T));
+        assert_eq!((counted(), taken(&queue).1), ((2, 2), 1));
+    }
+
+    #[test]
+    fn identifiers_of_all_lengths_are_copied_whole() {
+        let queue = Queue::new(1, 4096);
+        for length in 0..=PLAIN_BYTES_MAX {
+            let identifier: Vec<u8> = (1..=length as u8).collect();
+            assert!(queue.push_plain(0, &head(b""), &identifier, T));
+            let (bytes, _) = taken(&queue);
+            assert_eq!(&bytes[..2], [1, length as u8]);
+            assert_eq!(bytes[2..2 + length], identifier);
+            assert_eq!(&bytes[2 + length..], b"\x01\x0d1700000000000\x01\0\0\0");
+        }
+    }
+
+    #[test]
     fn what_does_not_fit_is_dropped_and_no_buffer_grows() {
         let queue = Queue::new(2, 400);
         let fit = (0..100).filter(|_| queue.push(1, &note(b"0123456789", 1))).count();
@@ -381,7 +475,7 @@ mod tests {
         let mut spare = queue.spare();
         for lane in 0..2 {
             assert!(queue.take(lane, &mut spare));
-            assert!(spare.room.len() <= 200 && spare.messages > 0);
+            assert!(spare.room.len() <= 200 && spare.messages() > 0);
             spare.clear();
         }
         assert!(!queue.push(0, &note(&[0; 500], 1)), "never");
@@ -391,9 +485,9 @@ mod tests {
     #[test]
     fn a_busy_lane_is_passed_over() {
         let queue = Queue::new(2, 4096);
-        let held = queue.lanes[0].0.lock();
+        let held = queue.lanes[0].lock();
         assert!(queue.push(0, &note(b"a", 1)));
-        let other = queue.lanes[1].0.lock();
+        let other = queue.lanes[1].lock();
         assert!(!queue.push(0, &note(b"b", 1)), "nobody waits");
         assert!(!queue.push_plain(0, &head(b""), b"b", 1));
         drop((held, other));

@@ -22,6 +22,26 @@ async fn a_request_passes_from_its_time_on_and_not_before() {
 }
 
 #[tokio::test]
+async fn where_a_tick_makes_a_difference_the_exact_time_decides() {
+    let lagging = Clock::manual_behind(T, 10);
+    let (gatekeeper, api, _) = alone(|config| config.clock = lagging.clone());
+    for (until_ms, identifier) in [(T - 11, b"a"), (T - 10, b"b"), (T - 9, b"c"), (T, b"d")] {
+        gatekeeper.remember(api, identifier, T + 1);
+        gatekeeper.remember(api, identifier, until_ms);
+        assert!(gatekeeper.decide_in(api, identifier).is_accept(), "{until_ms}");
+    }
+    gatekeeper.remember(api, b"me", T + 1);
+    assert_eq!(delayed(gatekeeper.decide_in(api, b"me")).span(), Duration::from_millis(1));
+    gatekeeper.remember(api, b"me", T + 5_000);
+    assert_eq!(delayed(gatekeeper.decide_in(api, b"me")).span(), MAX_DELAY);
+    gatekeeper.remember(api, b"me", T + 5_001);
+    assert_eq!(rejected(gatekeeper.decide_in(api, b"me")), Duration::from_millis(5_001));
+    gatekeeper.remember(api, b"me", T + 60_000);
+    let after = rejected(gatekeeper.decide_in(api, b"me"));
+    assert_eq!(after, Duration::from_millis(60_010), "far away a tick makes none");
+}
+
+#[tokio::test]
 async fn beyond_the_longest_delay_it_is_turned_away() {
     let (gatekeeper, api, clock) = alone(|_| {});
     gatekeeper.remember(api, b"me", T + 5_001);
