@@ -2,9 +2,10 @@
 //!
 //! First `decide` beside a bare lookup in the table that it uses, with a million identifiers known
 //! and a peer that takes the accounting: interleaved rounds on one thread, each question after the
-//! end of the one before, the medians of its CPU time and their ratio. Then an axum hello-world with and without the layer, in instructions per
-//! request as callgrind counts them, the sending of accounting included; for that the program runs
-//! itself under valgrind, by turns. `cargo bench -p tidegate-client -- decide`, or `layer`, runs one of both.
+//! end of the one before, the medians of its CPU time and their ratio. Then an axum hello-world
+//! with and without the layer, in instructions per request as callgrind counts them, the sending of
+//! accounting included; for that the program runs itself under valgrind, by turns.
+//! `cargo bench -p tidegate-client -- decide`, or `layer`, runs one of both.
 
 use std::env;
 use std::hint::black_box;
