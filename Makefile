@@ -89,17 +89,21 @@ test: setup-test ## Check format and lints, run every test
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	$(CARGO) test --locked --workspace
 
+BENCH_PROGRAMS := redis-server:redis-server redis-benchmark:redis-tools etcd:etcd-server \
+	nginx:nginx valgrind:valgrind
+
 setup-bench: setup
-	@# Peers of the doors, whose packages may start services that the benchmarks do not use; and
-	@# valgrind, which counts the instructions of the gatekeeper's layer.
-	@for peer in redis-server nginx valgrind; do \
-		command -v $$peer >/dev/null || { $(call apt_install,$$peer); }; \
-	done
+	@# Peers of the doors and stores, whose packages may start services that the benchmarks do not
+	@# use; and valgrind, which counts the instructions of the gatekeeper's layer.
+	@missing=; for pair in $(BENCH_PROGRAMS); do \
+		PATH=$$PATH:/usr/sbin command -v $${pair%:*} >/dev/null || missing="$$missing $${pair#*:}"; \
+	done; \
+	[ -z "$$missing" ] || { $(call apt_install,$$missing); }
 	@# The master's load and peers are C programs that `tidegate bench` compiles.
 	@echo '#include <zmq.h>' | cc -fsyntax-only -x c - 2>/dev/null || { \
 		$(call apt_install,libzmq3-dev); }
 
-bench: build setup-bench ## Measure the limiter and the doors beside their peers
+bench: build setup-bench ## Measure the limiter, the doors and the stores beside their peers
 	$(CARGO) bench --locked -p tidegate --bench '*'
 	$(CARGO) bench --locked -p tidegate-client --bench gatekeeper
 	$(TIDEGATE) bench text --peer echo
@@ -122,6 +126,8 @@ bench: build setup-bench ## Measure the limiter and the doors beside their peers
 	$(TIDEGATE) bench proxy --waiting 1000
 	$(TIDEGATE) bench smockron --peer sub
 	$(TIDEGATE) bench smockron --latency 2000
+	$(TIDEGATE) bench store redis
+	$(TIDEGATE) bench store etcd
 
 setup-fuzz: setup
 	@# libFuzzer is C++.

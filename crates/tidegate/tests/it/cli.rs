@@ -294,3 +294,37 @@ fn bench_throttr_says_what_is_wrong() {
     let said = String::from_utf8_lossy(&no_redis.stderr).into_owned();
     assert!(said.contains("redis-server is not installed") && said.contains("make setup-bench"));
 }
+
+#[test]
+fn bench_store_takes_turns_with_the_stores_themselves() {
+    let small = ["--keys", "100", "--window", "8", "--count", "1000", "--rounds", "1", "--json"];
+    let run = tidegate([&["bench", "store", "redis"], &small[..]].concat());
+    assert_eq!(code(&run), 0, "{run:?}");
+    let json: Value = serde_json::from_slice(&run.stdout).unwrap();
+    let round = &json["rounds"][0];
+    for (name, count) in [("tidegate", "sent"), ("script", "answered")] {
+        assert_eq!(round[name][count], 1000, "{json}");
+        assert!(json["median_cpu_ns"][name].is_number(), "{json}");
+    }
+    assert!(round["tidegate"]["own_cpu_ns"].is_number(), "{json}");
+
+    let small = ["--window", "2", "--seconds", "1", "--rounds", "1", "--json"];
+    let run = tidegate([&["bench", "store", "etcd"], &small[..]].concat());
+    assert_eq!(code(&run), 0, "{run:?}");
+    let json: Value = serde_json::from_slice(&run.stdout).unwrap();
+    for keys in ["one key", "1,000 keys"] {
+        assert!(json[keys]["median_per_second"]["tidegate"].as_f64() > Some(0.0), "{json}");
+        assert!(json[keys]["median_per_second"]["bare"].as_f64() > Some(0.0), "{json}");
+    }
+}
+
+#[test]
+fn bench_store_says_what_is_missing() {
+    for (kind, package) in [("redis", "redis-server"), ("etcd", "etcd-server")] {
+        let run = command(["bench", "store", kind]).env("PATH", "").output().unwrap();
+        assert_eq!(code(&run), 1, "{run:?}");
+        let said = String::from_utf8_lossy(&run.stderr).into_owned();
+        assert!(said.contains(&format!("{package} is not installed")), "{said}");
+        assert!(said.contains("make setup-bench"), "{said}");
+    }
+}

@@ -3,6 +3,7 @@
 //! - [`load`], [`client`], [`echo`]: the text door's load, one client of it, and its peer
 //! - [`stream`]: load on doors that answer requests on a stream
 //! - [`throttr`], [`jarl`], [`proxy`], [`smockron`]: the loads of those doors, and their peers
+//! - [`store`]: decisions on counts in Redis and in etcd, beside what these do by themselves
 //! - [`keys`]: which keys are asked for, and how unevenly
 //! - [`subject`]: the server under load, started here or already running, and its CPU time
 //! - [`tally`]: what came of a load
@@ -20,6 +21,7 @@ mod load;
 mod proxy;
 mod report;
 mod smockron;
+mod store;
 mod stream;
 mod subject;
 mod tally;
@@ -63,6 +65,8 @@ enum What {
     Proxy(Box<proxy::Args>),
     /// The Smockron master (ZeroMQ), with libzmq programs that are compiled for the run.
     Smockron(Box<smockron::Args>),
+    /// Redis and etcd as stores, which are started for the run.
+    Store(Box<store::Args>),
     /// The peer of the comparison: sends every datagram back as it came.
     #[command(hide = true)]
     Echo(Echo),
@@ -191,6 +195,7 @@ pub(super) fn run(args: &Args) -> Result<Code, Failure> {
         What::AbruptTcp(peer) => serve_plain(peer, Close::Abrupt)?,
         What::Proxy(args) => proxy::run(args)?,
         What::Smockron(args) => smockron::run(args)?,
+        What::Store(args) => store::run(args)?,
     }
     Ok(OK)
 }

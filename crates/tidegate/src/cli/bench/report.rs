@@ -15,7 +15,8 @@ const ROWS_MAX: usize = 24;
 /// Characters of its longest bar.
 const BAR: f64 = 50.0;
 
-fn per_second(run: &Run) -> f64 {
+/// How many were answered in a second.
+pub(super) fn per_second(run: &Run) -> f64 {
     run.tally.answered as f64 / (run.tally.elapsed as f64 / SECOND as f64)
 }
 
@@ -36,6 +37,7 @@ pub(super) fn json(run: &Run) -> Value {
         "per_second": per_second(run),
         "latency_ns": latency,
         "server_cpu_ns_per_request": run.cpu_per_request(),
+        "own_cpu_ns": tally.own_cpu,
     })
 }
 

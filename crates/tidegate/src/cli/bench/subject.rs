@@ -87,6 +87,21 @@ impl Subject {
         Self::start_peer("redis-server", command, address)
     }
 
+    /// Starts an etcd of one member on a free port, with its files in a folder of its own.
+    pub(super) fn etcd() -> Result<Self> {
+        let (address, peer, folder) = (free_address()?, free_address()?, Folder::new()?);
+        let (clients, peers) = (format!("http://{address}"), format!("http://{peer}"));
+        let mut command = Command::new("etcd");
+        command.arg("--data-dir").arg(folder.path("data"));
+        command.args(["--name", "bench", "--initial-cluster", &format!("bench={peers}")]);
+        command.args(["--listen-client-urls", &clients, "--advertise-client-urls", &clients]);
+        command.args(["--listen-peer-urls", &peers, "--initial-advertise-peer-urls", &peers]);
+        command.args(["--logger", "zap", "--log-outputs", "stdout", "--log-level", "error"]);
+        let mut subject = Self::start_peer("etcd-server", command, address)?;
+        subject.folder = Some(folder);
+        Ok(subject)
+    }
+
     /// Starts an nginx with one worker on a free port; `http` is given the address and writes the
     /// body of its `http` block.
     pub(super) fn nginx(http: impl FnOnce(SocketAddr) -> String) -> Result<Self> {

@@ -32,6 +32,8 @@ pub(super) struct Tally {
     pub(super) refused: Option<u64>,
     /// From the first request to the last.
     pub(super) elapsed: Nanos,
+    /// Nanoseconds that this process was on a CPU meanwhile, where that is looked at.
+    pub(super) own_cpu: Option<Nanos>,
     /// In nanoseconds.
     pub(super) latency: Histogram<u64>,
 }
@@ -41,7 +43,8 @@ impl Tally {
     pub(super) fn new() -> Self {
         const MINUTE: u64 = 60 * SECOND;
         let latency = Histogram::new_with_bounds(1, MINUTE, 3).expect("the bounds are sound");
-        Self { sent: 0, answered: 0, lost: 0, refused: None, elapsed: 1, latency }
+        let (refused, own_cpu) = (None, None);
+        Self { sent: 0, answered: 0, lost: 0, refused, elapsed: 1, own_cpu, latency }
     }
 
     /// Adds what came of another thread's share, at the same time.
@@ -53,6 +56,8 @@ impl Tally {
             *self.refused.get_or_insert(0) += refused;
         }
         self.elapsed = self.elapsed.max(part.elapsed);
+        // Of the whole process: each part has seen the same.
+        self.own_cpu = self.own_cpu.max(part.own_cpu);
         // Both have the same bounds, so this cannot fail.
         let _ = self.latency.add(&part.latency);
     }

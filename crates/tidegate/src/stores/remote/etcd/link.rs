@@ -131,7 +131,7 @@ pub(super) struct Link {
 impl Link {
     /// Nothing is connected yet: [`Self::keep`] does it.
     pub(super) fn new(access: Access, timeout: Duration) -> Self {
-        let bound = (timeout * 2).max(Duration::from_millis(100));
+        let bound = Self::bound_of(timeout);
         let down = State::Down(Fault::Unreachable("not connected yet".into()));
         let state = watch::Sender::new(down);
         Self { access, state, doubted: Notify::new(), bound, patience: bound / 8 }
@@ -158,6 +158,11 @@ impl Link {
             // The sender lives as long as this.
             let _ = state.changed().await;
         }
+    }
+
+    /// What exchanges are bounded by where a decision waits for `timeout`.
+    pub(super) fn bound_of(timeout: Duration) -> Duration {
+        (timeout * 2).max(Duration::from_millis(100))
     }
 
     /// What every exchange is bounded by.
