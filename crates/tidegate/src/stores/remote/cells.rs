@@ -31,12 +31,16 @@ pub(super) const GIVEN_BACK_MAX: usize = 100_000;
 /// The longest pause after a change that came too late, and what it grows from.
 const PAUSE_MAX: Nanos = 5 * MILLISECOND;
 const PAUSE: Nanos = 100 * MICROSECOND;
+/// Clocks run apart by less than one part in so many.
+const DRIFT: Nanos = 1_000;
 
 /// One count.
 #[derive(Default)]
 struct Cell {
     version: Version,
     entry: Entry,
+    /// Until when the store keeps it at least, on our monotonic clock, as far as is known.
+    kept_until: Nanos,
     /// Jobs in order of arrival.
     line: VecDeque<u64>,
     under_way: bool,
@@ -48,6 +52,35 @@ struct Cell {
     late: u32,
     /// Not tried again before.
     rests_until: Nanos,
+}
+
+impl Cell {
+    /// What is to be sent so that the count is as it is after, and until when it is kept then. With
+    /// `longer` it is kept for longer than it must be, so that the next writes need not say how long.
+    fn change(
+        &self,
+        name: &Arc<[u8]>,
+        after: &Entry,
+        lives: Nanos,
+        frees: bool,
+        longer: bool,
+        local: Nanos,
+    ) -> (Change, Nanos) {
+        let (name, seen) = (name.clone(), self.version);
+        if *after == self.entry {
+            return (Change { name, seen, write: None }, self.kept_until);
+        }
+        let value = after.encode();
+        let keeps = longer && seen != ABSENT && self.kept_until >= local.saturating_add(lives);
+        let lives = if longer { lives.saturating_mul(2) } else { lives };
+        let kept_until = match (value.is_empty(), keeps) {
+            (true, _) => 0,
+            (false, true) => self.kept_until,
+            // The store's clock may be a little faster than ours.
+            (false, false) => local.saturating_add(lives - lives / DRIFT),
+        };
+        (Change { name, seen, write: Some(Write { value, lives, keeps, frees }) }, kept_until)
+    }
 }
 
 /// A job in line. Its step is gone once it was told that its time is up.
@@ -63,7 +96,8 @@ struct Waiting {
 pub(super) struct Attempt {
     names: Vec<Arc<[u8]>>,
     jobs: Vec<u64>,
-    after: Vec<Entry>,
+    /// The counts, and until when the store keeps them.
+    after: Vec<(Entry, Nanos)>,
     at: Now,
     /// Since when, on our monotonic clock.
     sent: Nanos,
@@ -109,6 +143,9 @@ pub(super) struct Cells {
     resting: BinaryHeap<Reverse<(Nanos, Arc<[u8]>)>>,
     given_back: usize,
     pub(super) members: Members,
+    /// Whether writes are cheaper that leave the end of a value as it is: then values are kept for
+    /// longer than they must be, for the sake of the next writes.
+    pub(super) keeps_ends: bool,
     /// Dice for pauses.
     dice: u64,
 }
@@ -128,6 +165,7 @@ impl Cells {
             resting: BinaryHeap::new(),
             given_back: 0,
             members: Members::default(),
+            keeps_ends: false,
             dice: node | 1,
         }
     }
@@ -188,8 +226,10 @@ impl Cells {
                 self.resting.push(Reverse((cell.rests_until, name)));
                 continue;
             }
+            let moment = (now, local);
             let several = self.jobs.get(first).is_some_and(|job| job.slots.len() > 1);
-            let made = if several { self.several(*first, now) } else { self.group(&name, now) };
+            let made =
+                if several { self.several(*first, moment) } else { self.group(&name, moment) };
             if let Some((changes, names, jobs, after)) = made {
                 self.set_under_way(&names, &jobs, Some(local));
                 let apart = names.len() > 1 && !together(&names);
@@ -216,7 +256,7 @@ impl Cells {
     }
 
     /// Runs the steps that are first in line for one count.
-    fn group(&mut self, name: &Arc<[u8]>, now: Now) -> Option<Made> {
+    fn group(&mut self, name: &Arc<[u8]>, (now, local): (Now, Nanos)) -> Option<Made> {
         let cell = self.cells.get(name)?;
         let (mut entry, mut jobs, mut frees) = (cell.entry.clone(), Vec::new(), false);
         let mut limits = None;
@@ -234,12 +274,13 @@ impl Cells {
             }
             jobs.push(*id);
         }
-        let change = change(name, cell, &entry, &limits?, frees, now);
-        Some((vec![change], vec![name.clone()], jobs, vec![entry]))
+        let lives = entry.lives(&limits?, now);
+        let (change, kept) = cell.change(name, &entry, lives, frees, self.keeps_ends, local);
+        Some((vec![change], vec![name.clone()], jobs, vec![(entry, kept)]))
     }
 
     /// Runs a step over several counts, if it is first in line for all of them.
-    fn several(&mut self, id: u64, now: Now) -> Option<Made> {
+    fn several(&mut self, id: u64, (now, local): (Now, Nanos)) -> Option<Made> {
         let job = self.jobs.get_mut(&id)?;
         let cells: Vec<&Cell> =
             job.slots.iter().filter_map(|slot| self.cells.get(&slot.name)).collect();
@@ -252,10 +293,15 @@ impl Cells {
         let before: Vec<&Entry> = cells.iter().map(|cell| &cell.entry).collect();
         let step = job.step.as_mut()?;
         let after = run(step.as_mut(), &slots, &before, (self.node, own), &self.members, now);
-        let made = job.slots.iter().zip(&cells).zip(&after);
-        let changes = made
-            .map(|((slot, cell), entry)| change(&slot.name, cell, entry, &slot.limits, own, now))
-            .collect();
+        let made = job.slots.iter().zip(&cells).zip(after);
+        let (changes, after) = made
+            .map(|((slot, cell), entry)| {
+                let lives = entry.lives(&slot.limits, now);
+                let (change, kept) =
+                    cell.change(&slot.name, &entry, lives, own, self.keeps_ends, local);
+                (change, (entry, kept))
+            })
+            .unzip();
         let names = job.slots.iter().map(|slot| slot.name.clone()).collect();
         Some((changes, names, vec![id], after))
     }
@@ -266,9 +312,9 @@ impl Cells {
         match outcome {
             Outcome::Swapped(Swapped::Done(versions)) => {
                 let done = attempt.names.iter().zip(versions).zip(attempt.after);
-                for ((name, version), entry) in done {
+                for ((name, version), (entry, kept)) in done {
                     self.know(name, version, entry);
-                    self.confirm(name);
+                    self.confirm(name, kept);
                 }
                 self.end(&attempt.jobs, |_| Ok(attempt.at));
             }
@@ -359,9 +405,10 @@ impl Cells {
     }
 
     /// A count is known to be as it is: so is what this node holds of it.
-    fn confirm(&mut self, name: &Arc<[u8]>) {
+    fn confirm(&mut self, name: &Arc<[u8]>, kept_until: Nanos) {
         let node = self.node;
         if let Some(cell) = self.cells.get_mut(name) {
+            cell.kept_until = kept_until;
             cell.mine = cell.entry.own(node);
             cell.unsure = false;
         }
@@ -371,7 +418,7 @@ impl Cells {
         if let Some(cell) = self.cells.get_mut(name) {
             self.bytes += entry.heap_bytes();
             self.bytes = self.bytes.saturating_sub(cell.entry.heap_bytes());
-            (cell.version, cell.entry) = (version, entry);
+            (cell.version, cell.entry, cell.kept_until) = (version, entry, 0);
         }
     }
 
@@ -513,7 +560,7 @@ impl Cells {
 }
 
 /// What a change is made of: to send, its names, its jobs, and the counts after it.
-type Made = (Vec<Change>, Vec<Arc<[u8]>>, Vec<u64>, Vec<Entry>);
+type Made = (Vec<Change>, Vec<Arc<[u8]>>, Vec<u64>, Vec<(Entry, Nanos)>);
 
 /// Runs a step on copies; the counts after it.
 fn run(
@@ -535,20 +582,4 @@ fn run(
         entry.after(&slot.limits, held.states(), node, own, members, now)
     };
     slots.iter().zip(entries).zip(&bodies).map(after).collect()
-}
-
-fn change(
-    name: &Arc<[u8]>,
-    cell: &Cell,
-    after: &Entry,
-    limits: &[tidegate_core::Limit],
-    frees: bool,
-    now: Now,
-) -> Change {
-    let write = (*after != cell.entry).then(|| Write {
-        value: after.encode(),
-        lives: after.lives(limits, now),
-        frees,
-    });
-    Change { name: name.clone(), seen: cell.version, write }
 }

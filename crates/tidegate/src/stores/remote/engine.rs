@@ -44,6 +44,9 @@ pub(crate) struct Write {
     pub(crate) value: Vec<u8>,
     /// How long it is kept, at least. The engine may round up, never down.
     pub(crate) lives: Nanos,
+    /// Whether what lies there now is kept for long enough already: an engine that can may leave
+    /// it at that.
+    pub(crate) keeps: bool,
     /// Whether it gives something back that others may wait for: whoever watches the name is told.
     pub(crate) frees: bool,
 }
@@ -118,6 +121,11 @@ impl Engine {
             Engine::Redis(_) => 8,
             Engine::Etcd(_) => 64,
         }
+    }
+
+    /// Whether a value is written for less if it is kept as long as the one before it.
+    pub(crate) fn keeps_ends(&self) -> bool {
+        matches!(self, Engine::Redis(_))
     }
 
     /// Whether one [`Self::swap`] can change all of these names at once.

@@ -59,7 +59,7 @@ pub(crate) fn name(text: &str) -> Arc<[u8]> {
 
 /// A change that writes, for long enough.
 pub(crate) fn put(name: &Arc<[u8]>, seen: Version, value: &[u8]) -> Change {
-    let write = Write { value: value.to_vec(), lives: MINUTE, frees: false };
+    let write = Write { value: value.to_vec(), lives: MINUTE, keeps: false, frees: false };
     Change { name: name.clone(), seen, write: Some(write) }
 }
 
@@ -358,14 +358,18 @@ async fn nothing_ends_too_early(engine: &Engine) {
     let name = name("suite:expiry");
     let clock = Clock::system();
     let start = clock.now().mono;
-    let write = Write { value: b"brief".to_vec(), lives: LIVES, frees: false };
+    let write = Write { value: b"brief".to_vec(), lives: LIVES, keeps: false, frees: false };
     let change = Change { name: name.clone(), seen: ABSENT, write: Some(write) };
+    let version = done(swap_one(engine, vec![change]).await)[0];
+    // The end that it has is as good: it is neither lost nor brought forward.
+    let same = Write { value: b"same".to_vec(), lives: LIVES, keeps: true, frees: false };
+    let change = Change { name: name.clone(), seen: version, write: Some(same) };
     done(swap_one(engine, vec![change]).await);
     eventually(async || look(engine, &name).await.version == ABSENT).await;
     assert!(clock.now().mono - start >= LIVES, "it is kept as long as was said");
 
     // What is written again lives as long as the last writing said.
-    let brief = Write { value: b"brief".to_vec(), lives: 1, frees: false };
+    let brief = Write { value: b"brief".to_vec(), lives: 1, keeps: false, frees: false };
     let change = Change { name: name.clone(), seen: ABSENT, write: Some(brief) };
     let version = done(swap_one(engine, vec![change]).await)[0];
     let long = swap_one(engine, vec![put(&name, version, b"long")]).await;

@@ -283,6 +283,24 @@ fn many_steps_on_one_count_are_one_change() {
 }
 
 #[test]
+fn a_write_leaves_the_end_of_a_value_as_it_is_where_that_is_late_enough() {
+    let mut world = World::new(1, "10 per minute");
+    world.nodes[0].keeps_ends = true;
+    // Each use makes the count last for six seconds more, and a second is added for the clocks.
+    let mut write = |node: usize, later: u64| {
+        world.local += later;
+        world.submit(node, &[0], Kind::Take);
+        world.send(node);
+        let sent = world.under_way[0].1[0].write.as_ref().map(|w| (w.keeps, w.lives / SECOND));
+        world.settle();
+        sent.expect("a use is written")
+    };
+    assert_eq!(write(0, 0), (false, 14), "twice as long as it must be");
+    assert_eq!(write(0, 0), (true, 26), "thirteen seconds are needed, and nearly all are left");
+    assert_eq!(write(0, SECOND), (false, 38), "thirteen are left of it, and nineteen needed");
+}
+
+#[test]
 fn uses_in_flight_are_given_back_by_their_node_alone_and_end_with_it() {
     let mut world = World::new(2, "3 in flight");
     (0..3).for_each(|_| world.submit(0, &[0], Kind::Take));

@@ -79,7 +79,8 @@ pub(super) struct Turn {
 
 impl Turn {
     pub(super) fn new(engine: Engine, shared: Arc<Shared>) -> Self {
-        let cells = Cells::new(shared.node, shared.timeout);
+        let mut cells = Cells::new(shared.node, shared.timeout);
+        cells.keeps_ends = engine.keeps_ends();
         Self {
             engine,
             shared,

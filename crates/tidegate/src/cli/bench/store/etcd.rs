@@ -22,6 +22,8 @@ use crate::limiter::Limiter;
 use crate::stores::remote::settings::Kind;
 
 const NODES: usize = 3;
+/// Uses of each key in an hour: more than there are, because what is refused is not written.
+const AMOUNT: u64 = 10_000_000_000;
 /// What is not measured: connections, leases and the first count.
 const FIRST: Nanos = 300 * MILLISECOND;
 
@@ -46,7 +48,8 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let subject = Subject::etcd()?;
     let settings = node::settings(Kind::Etcd, subject.address());
-    let nodes = (0..NODES).map(|_| node::start(&settings)).collect::<anyhow::Result<Vec<_>>>()?;
+    let nodes =
+        (0..NODES).map(|_| node::start(&settings, AMOUNT)).collect::<anyhow::Result<Vec<_>>>()?;
     let mut shape = None;
     let mut pages = serde_json::Map::new();
     for (title, keys) in [("one key", 1), ("1,000 keys", 1_000)] {

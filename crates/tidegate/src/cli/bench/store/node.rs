@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use tidegate_core::rules::{OnFull, OnStoreError, Pattern, Rule, RuleSet};
-use tidegate_core::time::MINUTE;
+use tidegate_core::time::HOUR;
 use tidegate_core::{Algorithm, Limit, Op};
 
 use super::super::keys::{Choice, Keys};
@@ -20,9 +20,6 @@ use crate::metrics::{Door, Metrics};
 use crate::stores::memory;
 use crate::stores::remote::settings::{Kind, Settings, Urls};
 
-/// Uses per minute of each key: more than any load takes, because what is refused is not written,
-/// and that is cheaper.
-const AMOUNT: u64 = 100_000_000;
 /// How often, and after how long each time, it is looked whether the store has answered.
 const TRIES: u32 = 1_000;
 const RETRY: Duration = Duration::from_millis(10);
@@ -34,13 +31,13 @@ pub(super) fn settings(kind: Kind, store: SocketAddr) -> Settings {
     Settings { kind, url, ..Settings::default() }
 }
 
-/// A node with one rule, for the keys of [`ask`].
-pub(super) fn start(settings: &Settings) -> Result<Arc<Limiter>> {
-    let algorithm = Algorithm::Gcra { burst: AMOUNT };
+/// A node with one rule, for the keys of [`ask`]: so many uses of each in an hour.
+pub(super) fn start(settings: &Settings, amount: u64) -> Result<Arc<Limiter>> {
+    let algorithm = Algorithm::Gcra { burst: amount };
     let rule = Rule {
         name: "bench".into(),
         pattern: Pattern::new("bench *"),
-        limits: vec![Limit { amount: AMOUNT, period: MINUTE, algorithm }],
+        limits: vec![Limit { amount, period: HOUR, algorithm }],
         shared: false,
         shadow: false,
         on_store_error: OnStoreError::Allow,

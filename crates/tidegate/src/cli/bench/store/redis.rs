@@ -27,6 +27,10 @@ const SCRIPT: &str = "local count = redis.call('INCR', KEYS[1])
 if count == 1 then redis.call('PEXPIRE', KEYS[1], ARGV[1]) end
 return count";
 
+/// Uses of each key in an hour. A run takes some dozens: what is refused is not written, and would
+/// be cheaper; what is far from its limit is forgotten within seconds, and would be dearer.
+const AMOUNT: u64 = 1_000;
+
 /// The window of the script, in milliseconds.
 const WINDOW_MS: &str = "60000";
 
@@ -105,7 +109,7 @@ struct Script {
 impl Args {
     fn ours(&self) -> anyhow::Result<Contender<Load>> {
         let subject = Subject::redis()?;
-        let limiter = node::start(&node::settings(Kind::Redis, subject.address()))?;
+        let limiter = node::start(&node::settings(Kind::Redis, subject.address()), AMOUNT)?;
         let until = Until { span: Nanos::MAX, count: self.count };
         let choice = Choice::Skewed(0.0);
         let asking = Asking { window: self.window, keys: self.keys, choice, until };

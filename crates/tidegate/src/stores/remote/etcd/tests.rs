@@ -49,7 +49,7 @@ async fn many_writes_hang_on_few_leases() {
     let write = |number: u64| {
         let name = name(&format!("many:{number}"));
         let lives = SECOND + number % 4 * 10 * SECOND;
-        let write = Write { value: vec![1], lives, frees: false };
+        let write = Write { value: vec![1], lives, keeps: false, frees: false };
         vec![Change { name, seen: ABSENT, write: Some(write) }]
     };
     for result in engine.swap((0..1_000).map(write).collect()).await {

@@ -129,7 +129,10 @@ fn add(cmd: &mut Cmd, change: &Change, version: Version, plain: bool) {
         Some(write) if write.value.is_empty() => cmd.arg("").arg("1"),
         Some(write) => {
             let value = [&version.to_be_bytes(), &*write.value].concat();
-            cmd.arg(value).arg(milliseconds(write.lives))
+            match write.keeps {
+                true => cmd.arg(value).arg(""),
+                false => cmd.arg(value).arg(milliseconds(write.lives)),
+            }
         }
     };
     if !plain {
