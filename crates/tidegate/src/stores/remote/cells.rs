@@ -56,7 +56,7 @@ struct Cell {
 
 impl Cell {
     /// What is to be sent so that the count is as it is after, and until when it is kept then. With
-    /// `longer` it is kept for longer than it must be, so that the next writes need not say how long.
+    /// `longer` it is kept for longer than it must be: the next writes need not say how long.
     fn change(
         &self,
         name: &Arc<[u8]>,
