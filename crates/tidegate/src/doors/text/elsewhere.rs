@@ -54,7 +54,11 @@ pub(super) struct Pending {
 
 impl Pending {
     pub(super) fn new() -> io::Result<Self> {
-        let mailbox = Mailbox::new(PENDING_MAX)?;
+        Self::with_room(PENDING_MAX)
+    }
+
+    fn with_room(pending_max: usize) -> io::Result<Self> {
+        let mailbox = Mailbox::new(pending_max)?;
         Ok(Self { mailbox, told: Vec::new(), whom: Vec::with_capacity(BATCH) })
     }
 
@@ -157,5 +161,106 @@ impl Pending {
         check.reply(&mut bytes, asked.id.as_deref(), lines);
         replies.add_long(packet, &bytes);
         self.whom.push(asked.whom);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::config::Config;
+    use crate::limiter::Limiter;
+    use crate::metrics::{Door, Metrics};
+
+    const FILE: &str = "
+        [text]
+        listen = '127.0.0.1:0'
+        [store]
+        kind = 'redis'
+        url = 'redis://127.0.0.1:1'
+        [[rule]]
+        match = 'ws ip=*'
+        limit = '1/h'
+        on_store_error = 'deny'
+        [[rule]]
+        match = 'local *'
+        limit = '1/h'
+        on_store_error = 'local'
+        [[rule]]
+        match = 'allow *'
+        limit = '1/h'
+        [[rule]]
+        match = 'jobs *'
+        limit = '1 in flight'
+    ";
+
+    /// What is said to these packets, sorted, by a loop with so much room and no store.
+    fn replies(room: usize, packets: &[&str]) -> Vec<String> {
+        let config = Config::parse("t", FILE).expect("a sound file");
+        let memory = config.file.memory.settings();
+        let clock = Clock::system();
+        let limiter = Limiter::new(clock, Metrics::new().into(), config.rules, memory);
+        limiter.keep_elsewhere(&config.file.store).expect("sound settings");
+        let desk = limiter.desk(Door::Text);
+        let mut pending = Pending::with_room(room).expect("a bell");
+        let mut at_once = Replies::new();
+        let client = SocketAddr::from(([127, 0, 0, 1], 7));
+        let whom = Whom { to: client.into(), from: Local::V4([127, 0, 0, 2]) };
+        for (at, packet) in packets.iter().enumerate() {
+            pending.take(&desk, desk.now(), (at, packet.as_bytes()), whom, &mut at_once);
+        }
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("text");
+        let mut said: Vec<String> = at_once.iter().map(|(_, reply)| text(reply)).collect();
+        let mut later = Replies::new();
+        while pending.is_owed() {
+            pending.settle(&desk, desk.now(), &mut later, |whom, replies| {
+                assert!(whom.len() <= BATCH && replies.iter().len() == whom.len());
+                for (at, reply) in replies.iter() {
+                    assert_eq!((whom[at].to, whom[at].from), (client.into(), whom[0].from));
+                    said.push(text(reply));
+                }
+            });
+        }
+        said.sort_unstable();
+        said
+    }
+
+    /// The rules decide for those whom there is no room to keep, and for those whom the store does
+    /// not answer, and in the same words.
+    #[test]
+    fn whoever_is_not_kept_is_told_what_the_rules_say() {
+        let mut packets = vec![
+            "1 over_limit ws ip=a",
+            "2 over_limit local a",
+            "3 over_limit local a",
+            "4 over_limit allow a",
+            "5 over_limit allow a",
+            "6 over_limit jobs a",
+            "7 ping",
+            "8 check_limit {\"origin\":\"ws\",\"ip\":\"a\"}",
+            "9 check_limit []",
+            "over_limit",
+        ];
+        let expected = [
+            "1 ok Y 0.0 1.0 1",
+            "2 ok N 1.0 1.0 3600",
+            "3 ok Y 1.0 1.0 3600",
+            "4 ok N 0.0 1.0 1",
+            "5 ok N 0.0 1.0 1",
+            "7 pong",
+            "8 ok Y 0.0 1.0 1, [\"ws ua=\",\"ws ip=a\"], \
+             [{\"key\":\"ws ua=\",\"over_limit\":\"ok N 0.0 1.0 1\"},\
+             {\"key\":\"ws ip=a\",\"over_limit\":\"ok Y 0.0 1.0 1\"}]",
+        ];
+        for room in [0, 1, 2, PENDING_MAX] {
+            assert_eq!(replies(room, &packets), expected, "room for {room}");
+        }
+        // More than one send takes.
+        packets = vec!["4 over_limit allow a"; 3 * BATCH + 1];
+        for room in [0, BATCH, PENDING_MAX] {
+            assert_eq!(replies(room, &packets), vec![expected[3]; packets.len()]);
+        }
     }
 }
