@@ -68,7 +68,7 @@ fn nonsense_is_garbage() {
 #[test]
 fn versions_are_never_absent_and_never_the_same() {
     let versions = Versions::new().expect("random numbers");
-    let write = Write { value: vec![1], lives: 1, frees: false };
+    let write = Write { value: vec![1], lives: 1, keeps: false, frees: false };
     let change = Change { name: b"x".as_slice().into(), seen: 7, write: Some(write) };
     let mut made: Vec<u64> =
         (0..10_000).flat_map(|_| versions.after(std::slice::from_ref(&change))).collect();
