@@ -286,7 +286,7 @@ fn many_steps_on_one_count_are_one_change() {
 fn a_write_leaves_the_end_of_a_value_as_it_is_where_that_is_late_enough() {
     let mut world = World::new(1, "10 per minute");
     world.nodes[0].keeps_ends = true;
-    // Each use makes the count last for six seconds more, and a second is added for the clocks.
+    // A count is kept for a period, and a second is added for the clocks.
     let mut write = |node: usize, later: u64| {
         world.local += later;
         world.submit(node, &[0], Kind::Take);
@@ -295,9 +295,9 @@ fn a_write_leaves_the_end_of_a_value_as_it_is_where_that_is_late_enough() {
         world.settle();
         sent.expect("a use is written")
     };
-    assert_eq!(write(0, 0), (false, 14), "twice as long as it must be");
-    assert_eq!(write(0, 0), (true, 26), "thirteen seconds are needed, and nearly all are left");
-    assert_eq!(write(0, SECOND), (false, 38), "thirteen are left of it, and nineteen needed");
+    assert_eq!(write(0, 0), (false, 122), "twice as long as it must be");
+    assert_eq!(write(0, SECOND), (true, 122), "nearly all of that is left");
+    assert_eq!(write(0, 61 * SECOND), (false, 122), "sixty are left of it, and more are needed");
 }
 
 #[test]
