@@ -4,15 +4,25 @@
 //! Limits are per hour, so that no test depends on how fast it runs. A decision has a minute where
 //! no test is about a store that keeps silent.
 
+use std::net::SocketAddr;
+
 use rustix::process::Signal;
 
 use crate::engines::redis::Server;
+use crate::engines::until;
+use crate::http::send_to;
 use crate::program::Program;
 use crate::text::Client;
 
 /// The table of a store.
 pub(crate) fn store(url: &str, timeout: &str) -> String {
     format!("[store]\nkind = 'redis'\nurl = '{url}'\ntimeout = '{timeout}'\n")
+}
+
+/// Waits until the store of a program has answered once: before that it is not asked.
+pub(crate) fn until_store_answers(http: SocketAddr) {
+    let ready = || send_to(http, "GET", "/readyz", "Host: localhost\r\n", "").body;
+    until(|| !ready().contains("store_away"));
 }
 
 /// A text door. `warm` tells whether the store is asked: without it everybody may go.

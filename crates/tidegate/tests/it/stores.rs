@@ -9,6 +9,7 @@ use std::thread;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use crate::elsewhere::until_store_answers;
 use crate::engines::{etcd, redis, until};
 use crate::http::{Reply, send_to};
 use crate::program::{Program, command};
@@ -35,7 +36,7 @@ fn node(kind: &str, urls: &[String], timeout: &str) -> Program {
         "[store]\nkind = '{kind}'\nurl = [{urls}]\ntimeout = '{timeout}'\ncluster = false\n"
     );
     let program = Program::serve(&[RULES, &store].concat());
-    until(|| !ask(program.address("http"), "GET", "/readyz").body.contains("store_away"));
+    until_store_answers(program.address("http"));
     program
 }
 
@@ -113,7 +114,7 @@ fn under_load(kind: &str, urls: &[String], disturb: impl FnOnce()) {
     });
     assert!(granted.load(SeqCst) <= 100, "{granted:?} of 100");
     for node in nodes {
-        until(|| !ask(node, "GET", "/readyz").body.contains("store_away"));
+        until_store_answers(node);
     }
     let rest = (0..200).filter(|number| take(nodes[number % 2], "deny k")).count();
     assert!(granted.load(SeqCst) + rest <= 100, "{granted:?} and {rest} of 100");
@@ -186,7 +187,7 @@ fn replicas_of_the_documents_proxy_share_a_limit_through_etcd() {
         let flags = flags.into_iter().chain(["--etcd-addresses", &etcd, &url]);
         let mut program = Program::spawn(command(flags), tempfile::tempdir().expect("a folder"));
         program.wait_until_ready();
-        until(|| !ask(program.address("http"), "GET", "/readyz").body.contains("store_away"));
+        until_store_answers(program.address("http"));
         program
     };
     let replicas = [replica(), replica()];

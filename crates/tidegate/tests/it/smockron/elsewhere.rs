@@ -2,7 +2,7 @@
 
 use super::peer::{Endpoints, Peer};
 use super::{MASTER, accepted, bad_input, delays, eventually, metric};
-use crate::elsewhere::store;
+use crate::elsewhere::{store, until_store_answers};
 use crate::engines::redis::Server;
 use crate::program::Program;
 
@@ -18,6 +18,7 @@ fn what_one_master_is_told_another_tells_who_has_just_started() {
     let redis = Server::start(&[]);
     let ((_one, mut first), (two, mut second)) =
         (master(&redis.url(), "1m"), master(&redis.url(), "1m"));
+    until_store_answers(two.address("http"));
     // More than a page of a search, and one whose name must be written otherwise in keys.
     let names: Vec<String> = (0..800).map(|number| format!("client {number} %")).collect();
     delays(&mut first, &names[0]);
