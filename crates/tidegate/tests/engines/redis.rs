@@ -96,11 +96,16 @@ const SLOTS: [(&str, &str); 3] = [("0", "5460"), ("5461", "10922"), ("10923", "1
 impl Cluster {
     /// Starts three and waits until all of them agree.
     pub(crate) fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// The same with more settings.
+    pub(crate) fn start_with(settings: &[&str]) -> Self {
         let mut buses = Vec::new();
         let nodes: Vec<Server> = SLOTS
             .iter()
             .map(|(first, last)| {
-                let (node, bus) = cluster_node();
+                let (node, bus) = cluster_node(settings);
                 assert_eq!(node.ask(&["cluster", "addslotsrange", first, last]).trim(), "OK");
                 buses.push(bus);
                 node
@@ -134,7 +139,7 @@ impl Cluster {
 }
 
 /// A node without slots, and the port of its bus.
-fn cluster_node() -> (Server, u16) {
+fn cluster_node(more: &[&str]) -> (Server, u16) {
     let chosen = std::cell::Cell::new(0);
     let node = Server::start_with(|port| {
         // The usual one, ten thousand above, is often past the last port there is.
@@ -145,7 +150,8 @@ fn cluster_node() -> (Server, u16) {
             ("--cluster-port", chosen.get().to_string()),
             ("--cluster-node-timeout", "2000".to_owned()),
         ];
-        settings.into_iter().flat_map(|(name, value)| [name.to_owned(), value]).collect()
+        let settings = settings.into_iter().flat_map(|(name, value)| [name.to_owned(), value]);
+        settings.chain(more.iter().map(|&more| more.to_owned())).collect()
     });
     (node, chosen.get())
 }

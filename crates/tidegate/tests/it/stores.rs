@@ -28,12 +28,14 @@ limit = '2 in flight'
 on_store_error = 'deny'
 ";
 
-/// A program whose store is known to answer.
+/// A program whose store is known to answer: `redis`, `etcd` or `cluster`.
 fn node(kind: &str, urls: &[String], timeout: &str) -> Program {
+    let is_cluster = kind == "cluster";
+    let kind = if is_cluster { "redis" } else { kind };
     let urls: Vec<String> = urls.iter().map(|url| format!("'{url}'")).collect();
     let urls = urls.join(", ");
     let store = format!(
-        "[store]\nkind = '{kind}'\nurl = [{urls}]\ntimeout = '{timeout}'\ncluster = false\n"
+        "[store]\nkind = '{kind}'\nurl = [{urls}]\ntimeout = '{timeout}'\ncluster = {is_cluster}\n"
     );
     let program = Program::serve(&[RULES, &store].concat());
     until_store_answers(program.address("http"));
@@ -174,6 +176,75 @@ fn a_redis_that_is_killed_under_load_keeps_what_its_log_kept() {
         server.kill();
         server.start_again();
     });
+}
+
+#[test]
+fn nodes_of_a_cluster_that_are_stopped_under_load_grant_nothing_twice() {
+    let cluster = redis::Cluster::start();
+    under_load("cluster", &cluster.urls(), || {
+        for node in &cluster.nodes {
+            node.halt();
+            thread::yield_now();
+            node.go_on();
+        }
+    });
+}
+
+#[test]
+fn nodes_of_a_cluster_that_are_killed_under_load_keep_what_their_logs_kept() {
+    let settings = ["--appendonly", "yes", "--appendfsync", "always"];
+    let mut cluster = redis::Cluster::start_with(&settings);
+    under_load("cluster", &cluster.urls(), || {
+        for node in 0..cluster.nodes.len() {
+            cluster.nodes[node].kill();
+            cluster.nodes[node].start_again();
+        }
+        cluster.until_well();
+    });
+}
+
+#[test]
+fn a_cluster_goes_on_without_a_node_that_keeps_silent() {
+    let cluster = redis::Cluster::start_with(&["--cluster-require-full-coverage", "no"]);
+    let program = node("cluster", &cluster.urls(), "200ms");
+    let http = program.address("http");
+    // Not the one by which nodes are known to live.
+    let has_nodes = |node: &redis::Server| node.ask(&["keys", "tidegate:nodes"]).contains("nodes");
+    let beats = cluster.nodes.iter().position(has_nodes).expect("somebody has them");
+    let silent = &cluster.nodes[(beats + 1) % 3];
+    let mut asked = 0;
+    let mut is_granted = || {
+        asked += 1;
+        take(http, &format!("deny {asked}"))
+    };
+    silent.halt();
+    let mut granted = 0;
+    until(|| {
+        granted += usize::from(is_granted());
+        granted == 20
+    });
+    silent.go_on();
+    until(|| (0..20).all(|_| is_granted()));
+}
+
+#[test]
+fn a_redis_that_comes_back_with_old_counts_is_believed() {
+    let mut server = redis::Server::start(&[]);
+    let program = node("redis", &[server.url()], "20s");
+    let http = program.address("http");
+    let taken = |most: usize| (0..most).filter(|_| take(http, "deny k")).count();
+    assert_eq!(taken(60), 60);
+    assert_eq!(server.ask(&["save"]).trim(), "OK");
+    assert_eq!(taken(30), 30);
+    server.kill();
+    // What it has was written thirty uses ago.
+    server.start_again();
+    let mut again = 0;
+    until(|| {
+        again += usize::from(take(http, "deny k"));
+        again > 0
+    });
+    assert_eq!(again + taken(100), 40);
 }
 
 #[test]

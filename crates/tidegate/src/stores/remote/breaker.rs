@@ -2,7 +2,10 @@
 //!
 //! A lost connection opens the breaker at once, answers that fail or do not come after a few in a
 //! row. While it is open nobody is sent to the store but one probe at a time; the first answer
-//! closes it. Only the store's own silence and errors count: a busy key does not. Pure.
+//! closes it. Only the silence and the errors of the whole store count: a busy key does not, nor
+//! one of several nodes that has others beside it. Pure.
+
+use super::engine::Blame;
 
 /// Failures in a row that open it.
 const FAILURES_MAX: u32 = 3;
@@ -30,11 +33,13 @@ impl Breaker {
         std::mem::take(&mut self.open)
     }
 
-    /// The store has failed, or kept silent; `gone`: there is no connection. `true` if that opens
-    /// the breaker.
-    pub(super) fn failed(&mut self, gone: bool) -> bool {
+    /// The store has failed, or kept silent. `true` if that opens the breaker.
+    pub(super) fn failed(&mut self, blame: Blame) -> bool {
+        if blame == Blame::APart {
+            return false;
+        }
         self.failures = self.failures.saturating_add(1);
-        let opens = !self.open && (gone || self.failures >= FAILURES_MAX);
+        let opens = !self.open && (blame == Blame::Gone || self.failures >= FAILURES_MAX);
         self.open |= opens;
         opens
     }
@@ -42,17 +47,19 @@ impl Breaker {
 
 #[cfg(test)]
 mod tests {
+    use super::Blame::{APart, Counts, Gone};
     use super::*;
 
     #[test]
     fn a_lost_connection_opens_it_at_once_and_silence_after_a_few() {
         let mut breaker = Breaker::new();
         assert!(breaker.is_open() && breaker.answered() && !breaker.is_open());
-        assert!(breaker.failed(true) && breaker.is_open());
+        assert!(breaker.failed(Gone) && breaker.is_open());
         assert!(breaker.answered());
-        assert!(!breaker.failed(false) && !breaker.failed(false));
+        assert!(!breaker.failed(Counts) && !breaker.failed(Counts));
         assert!(!breaker.answered(), "it was not open");
-        assert!(!breaker.failed(false) && !breaker.failed(false) && breaker.failed(false));
-        assert!(!breaker.failed(false), "it opens once");
+        assert!(!breaker.failed(Counts) && !breaker.failed(APart) && !breaker.failed(Counts));
+        assert!(!breaker.failed(APart) && breaker.failed(Counts), "three of the whole store");
+        assert!(!breaker.failed(Counts), "it opens once");
     }
 }

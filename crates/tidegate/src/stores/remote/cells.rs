@@ -522,6 +522,17 @@ impl Cells {
         self.know(name, ABSENT, Entry::default());
     }
 
+    /// Forgets what is known of all counts: the store was away, and may have come back with what it
+    /// had long ago. What this node holds it still holds.
+    pub(super) fn forget_all(&mut self) {
+        for cell in self.cells.values_mut().filter(|cell| !cell.under_way) {
+            (cell.version, cell.entry, cell.kept_until) = (ABSENT, Entry::default(), 0);
+            cell.unsure = true;
+        }
+        let counted = |cell: &Cell| cell.entry.heap_bytes();
+        self.bytes = self.cells.values().map(counted).sum();
+    }
+
     /// Takes jobs from the front of a line that nobody waits for any more.
     fn drop_dead(&mut self, name: &Arc<[u8]>) {
         while let Some(cell) = self.cells.get(name)

@@ -98,6 +98,17 @@ impl Fault {
     }
 }
 
+/// What a fault says of the store as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Blame {
+    /// It concerns a part of it: the rest is asked as ever.
+    APart,
+    /// Several in a row mean that it is away.
+    Counts,
+    /// It is away.
+    Gone,
+}
+
 /// The engines. Cheap to clone: clones share their connections.
 #[derive(Clone)]
 pub(crate) enum Engine {
@@ -111,6 +122,19 @@ impl Engine {
         match self {
             Engine::Redis(_) => "redis",
             Engine::Etcd(_) => "etcd",
+        }
+    }
+
+    /// What a fault says of the store as a whole: a Cluster goes on without one of its nodes, and
+    /// whoever asks for that node's counts is told at once that they cannot be had.
+    pub(crate) fn blame(&self, fault: &Fault) -> Blame {
+        match (self, fault) {
+            (Engine::Redis(redis), _) if redis.is_partly_up() => match fault {
+                Fault::Unreachable(_) | Fault::Slow => Blame::APart,
+                Fault::Garbage(_) | Fault::Refused(_) => Blame::Counts,
+            },
+            (_, Fault::Unreachable(_)) => Blame::Gone,
+            _ => Blame::Counts,
         }
     }
 
@@ -136,8 +160,8 @@ impl Engine {
         }
     }
 
-    /// Several requests in one go, each all or nothing and independent of the others. Results are
-    /// in order. Returns when all are answered; never hangs for longer than the engine's own
+    /// Several requests in one go, each all or nothing and independent of the others: no name is
+    /// in two of them. Results are in order. Returns when all are answered; never hangs for longer than the engine's own
     /// timeout.
     pub(crate) async fn swap(
         &self,

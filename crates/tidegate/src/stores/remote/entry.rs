@@ -7,10 +7,17 @@
 use tidegate_core::state::DecodeError;
 use tidegate_core::{Limit, Nanos, Now, State, algorithms};
 
+use crate::limiter::LIMITS_MAX;
 use crate::stores::memory::Held;
 
 /// The version of the form that is written; others are not read.
 const FORMAT: u8 = 1;
+/// The rest of the byte before a part: which limit it is of, and whether it is of one node.
+const LIMIT: u8 = 0x07;
+const OF_NODE: u8 = 0x08;
+const _: () = assert!(LIMITS_MAX <= LIMIT as usize + 1);
+/// Stands for a length that does not fit into a byte and follows in four.
+const LONG: u8 = 0xff;
 /// The node of what belongs to all.
 const COMMON: u64 = 0;
 /// What is added to the time that a value is kept, for clocks that do not agree to the microsecond.
@@ -47,41 +54,48 @@ pub(super) enum Unreadable {
 
 impl Entry {
     /// Reads what [`Self::encode`] wrote. Nothing is a count without uses.
-    pub(super) fn decode(bytes: &[u8]) -> Result<Self, Unreadable> {
-        let (format, mut rest) = match bytes {
-            [] => return Ok(Self::default()),
-            [format, rest @ ..] => (*format, rest),
-        };
-        if format != FORMAT {
-            return Err(Unreadable::Format(format));
-        }
+    pub(super) fn decode(mut bytes: &[u8]) -> Result<Self, Unreadable> {
         let mut parts = Vec::new();
-        while !rest.is_empty() {
-            let (head, tail) = rest.split_first_chunk::<13>().ok_or(Unreadable::Damaged)?;
-            let [limit, node @ .., a, b, c, d] = *head;
-            let length = u32::from_le_bytes([a, b, c, d]) as usize;
-            let (state, tail) = tail.split_at_checked(length).ok_or(Unreadable::Damaged)?;
-            let state = State::decode(state)?;
-            parts.push(Part { limit, node: u64::from_le_bytes(node), state });
-            rest = tail;
+        while let Some((&head, rest)) = bytes.split_first() {
+            if head >> 4 != FORMAT {
+                return Err(Unreadable::Format(head >> 4));
+            }
+            let (node, rest) = match head & OF_NODE {
+                0 => (COMMON, rest),
+                _ => number(rest).map(|(node, rest)| (u64::from_le_bytes(node), rest))?,
+            };
+            let (length, rest) = match number(rest)? {
+                ([LONG], rest) => number(rest).map(|(n, rest)| (u32::from_le_bytes(n), rest))?,
+                ([short], rest) => (u32::from(short), rest),
+            };
+            let cut = rest.split_at_checked(length as usize);
+            let (state, rest) = cut.ok_or(Unreadable::Damaged)?;
+            parts.push(Part { limit: head & LIMIT, node, state: State::decode(state)? });
+            bytes = rest;
         }
         Ok(Self { parts })
     }
 
-    /// The form that is kept; empty for a count that says nothing.
+    /// The form that is kept; empty for a count that says nothing. For each part a byte that tells
+    /// the form, which limit it is of, and whether the node follows that it is of; and its length.
+    /// It is short, because a Redis keeps in two places what is longer than 44 bytes with its
+    /// version, and has to look in both.
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::new();
+        let mut bytes = Vec::with_capacity(64);
         for part in self.parts.iter().filter(|part| part.state != State::None) {
-            if bytes.is_empty() {
-                bytes.push(FORMAT);
+            let of_node = if part.node == COMMON { 0 } else { OF_NODE };
+            bytes.push(FORMAT << 4 | of_node | part.limit);
+            if part.node != COMMON {
+                bytes.extend(part.node.to_le_bytes());
             }
-            bytes.push(part.limit);
-            bytes.extend(part.node.to_le_bytes());
+            bytes.push(LONG);
             let start = bytes.len();
-            bytes.extend([0; 4]);
             part.state.encode(&mut bytes);
-            let length = (bytes.len() - start - 4) as u32;
-            bytes[start..start + 4].copy_from_slice(&length.to_le_bytes());
+            let length = bytes.len() - start;
+            match u8::try_from(length) {
+                Ok(short) if short != LONG => bytes[start - 1] = short,
+                _ => drop(bytes.splice(start..start, (length as u32).to_le_bytes())),
+            }
         }
         bytes
     }
@@ -195,5 +209,70 @@ pub(super) trait Nodes {
 impl<F: Fn(u64) -> bool> Nodes for F {
     fn lives(&self, node: u64) -> bool {
         self(node)
+    }
+}
+
+/// The bytes of a number, and what follows them.
+fn number<const N: usize>(bytes: &[u8]) -> Result<([u8; N], &[u8]), Unreadable> {
+    let (number, rest) = bytes.split_first_chunk().ok_or(Unreadable::Damaged)?;
+    Ok((*number, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use tidegate_core::limit::{AlgorithmName, Spec};
+    use tidegate_core::{Op, Outcome};
+
+    use super::*;
+
+    const NOW: Now = Now { mono: 1 << 60, unix: 1 << 60 };
+
+    fn limit(text: &str, algorithm: Option<AlgorithmName>) -> Limit {
+        Spec::parse(text).unwrap().with(algorithm, None, None).unwrap().unwrap()
+    }
+
+    /// The state of a limit after so many uses.
+    fn used(limit: &Limit, times: u64) -> State {
+        let (mut state, op) = (State::None, Op::Take(1));
+        for _ in 0..times {
+            let judgement = algorithms::judge(limit, &state, op, NOW);
+            algorithms::apply(limit, &mut state, op, &judgement, Outcome::Granted, NOW);
+        }
+        state
+    }
+
+    #[test]
+    fn a_count_of_one_limit_is_short_enough_to_lie_in_one_place() {
+        use AlgorithmName::{FixedWindow, Gcra, SlidingWindow};
+        for algorithm in [Gcra, FixedWindow, SlidingWindow] {
+            let state = used(&limit("9 per hour", Some(algorithm)), 3);
+            let entry = Entry { parts: vec![Part { limit: 0, node: COMMON, state }] };
+            assert!(entry.encode().len() <= 44 - 8, "{algorithm:?}: {}", entry.encode().len());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_and_what_is_cut_off_is_noticed(
+            parts in prop::collection::vec((0..8_u8, 0..3_u64, 1..20_u64), 0..6),
+        ) {
+            let limits = [
+                limit("9 per hour", None),
+                limit("30 per 2h", Some(AlgorithmName::SlidingLog)),
+                limit("20 in flight", None),
+            ];
+            let part = |&(limit, node, uses): &(u8, u64, u64)| {
+                Part { limit, node, state: used(&limits[uses as usize % 3], uses) }
+            };
+            let entry = Entry { parts: parts.iter().map(part).collect() };
+            let bytes = entry.encode();
+            prop_assert_eq!(Entry::decode(&bytes).unwrap(), entry.clone());
+            for end in 1..bytes.len() {
+                // Unless it is cut off between two parts.
+                let cut = Entry::decode(&bytes[..end]);
+                prop_assert!(cut.is_err() || cut.is_ok_and(|cut| entry.parts.starts_with(&cut.parts)));
+            }
+        }
     }
 }

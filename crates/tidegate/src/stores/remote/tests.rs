@@ -301,6 +301,29 @@ fn a_write_leaves_the_end_of_a_value_as_it_is_where_that_is_late_enough() {
 }
 
 #[test]
+fn a_store_that_was_away_may_come_back_with_what_it_had_before() {
+    let check = |limit: &str, granted_later: usize| {
+        let mut world = World::new(1, limit);
+        (0..3).for_each(|_| world.submit(0, &[0], Kind::Take));
+        world.settle();
+        let before = world.kept.clone();
+        (0..2).for_each(|_| world.submit(0, &[0], Kind::Take));
+        world.settle();
+        // By chance the old value comes to have the number of the one that was seen last.
+        let last = world.kept[&name(0)].version;
+        world.kept = before;
+        world.kept.get_mut(&name(0)).unwrap().version = last;
+        world.nodes[0].forget_all();
+        (0..9).for_each(|_| world.submit(0, &[0], Kind::Take));
+        world.settle();
+        assert_eq!(world.count(Fate::Granted), 5 + granted_later, "{limit}");
+    };
+    check("6 per 1h", 3);
+    // Nobody else knows what a node holds.
+    check("6 in flight", 1);
+}
+
+#[test]
 fn uses_in_flight_are_given_back_by_their_node_alone_and_end_with_it() {
     let mut world = World::new(2, "3 in flight");
     (0..3).for_each(|_| world.submit(0, &[0], Kind::Take));

@@ -277,6 +277,7 @@ impl Turn {
 
     fn answered(&mut self) {
         if self.breaker.answered() {
+            self.cells.forget_all();
             self.shared.away.store(false, Relaxed);
             tracing::info!(store = self.engine.name(), "the store answers");
         }
@@ -284,7 +285,7 @@ impl Turn {
 
     fn failed(&mut self, fault: &Fault, now: Nanos) {
         self.shared.metrics.store_error(self.engine.name(), fault.kind());
-        if self.breaker.failed(matches!(fault, Fault::Unreachable(_))) {
+        if self.breaker.failed(self.engine.blame(fault)) {
             self.shared.away.store(true, Relaxed);
             tracing::warn!(store = self.engine.name(), error = %fault, "the store is away");
             self.told_at = Some(now);

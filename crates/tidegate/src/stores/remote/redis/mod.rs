@@ -84,6 +84,11 @@ impl Redis {
         })))
     }
 
+    /// Whether it is a Cluster of which some node at least is connected.
+    pub(crate) fn is_partly_up(&self) -> bool {
+        matches!(&*self.0.route, Route::Cluster(cluster) if !cluster.up().is_empty())
+    }
+
     pub(crate) fn together<'a>(&self, names: impl IntoIterator<Item = &'a [u8]>) -> bool {
         self.0.is_single() || common_slot(names).is_some()
     }
