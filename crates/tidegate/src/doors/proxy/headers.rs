@@ -7,8 +7,8 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use hyper::header::{
-    CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, FORWARDED, HOST, HeaderMap, HeaderName,
-    HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
+    CONNECTION, EXPECT, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
 };
 
 use crate::config::listen::Allow;
@@ -21,18 +21,9 @@ const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto
 /// HTTP/2's answer to `Upgrade: h2c`; without the upgrade it means nothing.
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 
-/// What is meant for one hop whether or not `Connection` names it, the usual ones first.
-static ONE_HOP: [HeaderName; 9] = [
-    CONNECTION,
-    TRANSFER_ENCODING,
-    UPGRADE,
-    TE,
-    PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION,
-    KEEP_ALIVE,
-    PROXY_CONNECTION,
-    HTTP2_SETTINGS,
-];
+/// What is meant for one hop, too, and hardly ever there.
+static RARE: [HeaderName; 5] =
+    [PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, KEEP_ALIVE, PROXY_CONNECTION, HTTP2_SETTINGS];
 
 /// Whether a list field holds `token`, whatever the case.
 fn has_token(value: &HeaderValue, token: &str) -> bool {
@@ -51,46 +42,48 @@ pub(super) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
 /// than all of the walk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Survey {
-    /// Those of [`ONE_HOP`] that are there, a bit for each.
-    one_hop: u16,
-    expects: bool,
     hosts: u32,
     cookies: u32,
     lengths: u32,
+    expects: bool,
+    connection: bool,
+    coding: bool,
+    upgrade: bool,
+    te: bool,
+    /// One of [`RARE`].
+    rare: bool,
 }
 
 impl Survey {
     pub(super) fn of(headers: &HeaderMap) -> Self {
         let mut survey = Self::default();
-        for name in headers.iter().map(|(name, _)| name) {
-            if name == HOST {
-                survey.hosts += 1;
-            } else if name == CONTENT_LENGTH {
-                survey.lengths += 1;
-            } else if name == COOKIE {
-                survey.cookies += 1;
-            } else if name == EXPECT {
-                survey.expects = true;
-            } else if let Some(at) = ONE_HOP.iter().position(|one_hop| one_hop == name) {
-                survey.one_hop |= 1 << at;
+        for (name, _) in headers {
+            // As texts they are told apart by their lengths, nearly always.
+            match name.as_str() {
+                "host" => survey.hosts += 1,
+                "cookie" => survey.cookies += 1,
+                "content-length" => survey.lengths += 1,
+                "expect" => survey.expects = true,
+                "connection" => survey.connection = true,
+                "transfer-encoding" => survey.coding = true,
+                "upgrade" => survey.upgrade = true,
+                "te" => survey.te = true,
+                "keep-alive" | "proxy-connection" | "http2-settings" => survey.rare = true,
+                "proxy-authenticate" | "proxy-authorization" => survey.rare = true,
+                _ => {}
             }
         }
         survey
     }
 
-    fn has(&self, name: &HeaderName) -> bool {
-        let at = ONE_HOP.iter().position(|one_hop| one_hop == name);
-        at.is_some_and(|at| self.one_hop & 1 << at != 0)
-    }
-
     /// Whether a transfer coding is named.
     pub(super) fn is_coded(&self) -> bool {
-        self.has(&TRANSFER_ENCODING)
+        self.coding
     }
 
     /// Whether an upgrade may be asked for.
     pub(super) fn may_upgrade(&self) -> bool {
-        self.has(&UPGRADE)
+        self.upgrade
     }
 
     /// Whether the client waits to be told that it may send its body.
@@ -119,23 +112,26 @@ impl Survey {
             // Met here, in a request; means nothing in an answer.
             headers.remove(EXPECT);
         }
-        if self.one_hop == 0 {
-            return;
-        }
-        if self.has(&CONNECTION)
-            && let Some(value) = headers.get(CONNECTION)
-            && !matches!(value.as_bytes(), b"keep-alive" | b"close" | b"Keep-Alive" | b"Close")
-        {
+        // The one coding that a proxy which hands trailers on may repeat.
+        let trailers =
+            self.te && headers.get_all(TE).iter().any(|value| has_token(value, "trailers"));
+        if self.connection {
             for name in named(headers) {
                 headers.remove(name);
             }
+            headers.remove(CONNECTION);
         }
-        // The one coding that a proxy which hands trailers on may repeat.
-        let trailers =
-            self.has(&TE) && headers.get_all(TE).iter().any(|value| has_token(value, "trailers"));
-        let there = |at: &usize| self.one_hop & 1 << at != 0;
-        for at in (0..ONE_HOP.len()).filter(there) {
-            headers.remove(&ONE_HOP[at]);
+        if self.coding {
+            headers.remove(TRANSFER_ENCODING);
+        }
+        if self.upgrade {
+            headers.remove(UPGRADE);
+        }
+        if self.te {
+            headers.remove(TE);
+        }
+        if self.rare {
+            RARE.iter().for_each(|name| drop(headers.remove(name)));
         }
         if trailers {
             headers.insert(TE, HeaderValue::from_static("trailers"));
@@ -145,7 +141,11 @@ impl Survey {
 
 /// The fields that `Connection` names, but for those that a request cannot do without.
 fn named(headers: &HeaderMap) -> Vec<HeaderName> {
-    let lists = headers.get_all(CONNECTION).iter();
+    // What it says nearly always: that names no field.
+    let usual = |list: &&HeaderValue| {
+        matches!(list.as_bytes(), b"keep-alive" | b"close" | b"Keep-Alive" | b"Close")
+    };
+    let lists = headers.get_all(CONNECTION).iter().filter(|list| !usual(list));
     let tokens = lists.flat_map(|list| list.as_bytes().split(|byte| *byte == b','));
     tokens
         .filter_map(|token| HeaderName::from_bytes(token.trim_ascii()).ok())
@@ -286,6 +286,7 @@ mod tests {
         check("connection: close\nx: 1", "x: 1");
         check("connection: keep-alive, X-Secret , x-two\nx-secret: 1\nx-two: 2\ny: 3", "y: 3");
         check("connection: x-a\nconnection: x-b\nx-a: 1\nx-b: 2\ny: 3", "y: 3");
+        check("connection: keep-alive\nconnection: x-b\nx-b: 2\ny: 3", "y: 3");
         check("connection: host, te\nhost: a", "host: a");
         check("keep-alive: 1\nproxy-connection: x\nproxy-authorization: y\na: b", "a: b");
         check("transfer-encoding: chunked\nupgrade: h2c\nhttp2-settings: x\na: b", "a: b");
