@@ -152,6 +152,12 @@ impl Catalog {
         (!limits.is_empty()).then(|| Slot { name: prefix.name(name), limits: limits.clone() })
     }
 
+    /// The rule of a key and the key's count in a remote store, if it is counted there.
+    pub(super) fn find_elsewhere(&self, key: &[u8], op: Op) -> Option<(usize, Slot)> {
+        let position = self.find(key, op, true).ok()??;
+        Some((position, self.count_elsewhere(position, key)?))
+    }
+
     /// Where the counts of the rule at this position lie in a remote store, and its limits.
     pub(super) fn prefix_elsewhere(&self, position: usize) -> Option<(&Prefix, &[Limit])> {
         let elsewhere = self.entries[position].elsewhere.as_ref()?;

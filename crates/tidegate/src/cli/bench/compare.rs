@@ -19,6 +19,15 @@ pub(super) struct Contender<L> {
     pub(super) load: L,
 }
 
+/// The peers that were named, each once.
+pub(super) fn each_once<P: Copy + PartialEq, L>(
+    named: &[P],
+    contender: impl Fn(P) -> Result<Contender<L>, Failure>,
+) -> Result<Vec<Contender<L>>, Failure> {
+    let first = |at: &usize| !named[..*at].contains(&named[*at]);
+    (0..named.len()).filter(first).map(|at| contender(named[at])).collect()
+}
+
 /// Runs the comparison and prints it; `unit` is what the servers are asked with.
 pub(super) fn run<L: Drive>(
     ours: &Contender<L>,

@@ -4,6 +4,7 @@
 //! - [`stream`]: load on doors that answer requests on a stream
 //! - [`throttr`], [`jarl`], [`proxy`], [`smockron`]: the loads of those doors, and their peers
 //! - [`store`]: decisions on counts in Redis and in etcd, beside what these do by themselves
+//! - [`flags`]: the flags that several loads have
 //! - [`keys`]: which keys are asked for, and how unevenly
 //! - [`subject`]: the server under load, started here or already running, and its CPU time
 //! - [`tally`]: what came of a load
@@ -15,6 +16,7 @@
 mod client;
 mod compare;
 mod echo;
+mod flags;
 mod jarl;
 mod keys;
 mod load;
@@ -36,11 +38,12 @@ use clap::{Subcommand, ValueEnum};
 use tidegate_core::time::SECOND;
 
 use self::compare::Contender;
+use self::flags::{Length, Running, Telling};
 use self::jarl::plain::Close;
 use self::keys::Choice;
 use self::load::{Load, Pace};
 use self::subject::Subject;
-use self::tally::{Drive, Tally, Until};
+use self::tally::{Drive, Tally};
 use super::output::print;
 use super::{Code, Failure, OK};
 use crate::doors::text::loops;
@@ -98,13 +101,10 @@ enum Peer {
 
 /// The arguments of `tidegate bench text`.
 #[derive(Debug, clap::Args)]
+#[command(mut_arg("seconds", |seconds| seconds.default_value("5")))]
 struct Text {
-    /// A running server's text door; without it a server is started for the run.
-    #[arg(long, value_name = "ADDR")]
-    server: Option<SocketAddr>,
-    /// The process id of that server, to tell its CPU time.
-    #[arg(long, value_name = "PID", requires = "server")]
-    server_pid: Option<u32>,
+    #[command(flatten)]
+    running: Running,
     /// Client sockets.
     #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=4096))]
     clients: u32,
@@ -127,21 +127,13 @@ struct Text {
     /// Zipf exponent of how unevenly keys are used; 0 is evenly.
     #[arg(long, default_value_t = 0.0)]
     skew: f64,
-    /// How long to send (each round, in a comparison).
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    seconds: u64,
-    /// Stop after this many requests, if that comes first.
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
-    count: Option<u64>,
+    #[command(flatten)]
+    length: Length,
     /// Compare with a peer: the same load on both, in turns.
     #[arg(long, value_enum, conflicts_with_all = ["server", "rate"])]
     peer: Option<Peer>,
-    /// Rounds of a comparison.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    rounds: u32,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    telling: Telling,
 }
 
 /// One system call sends this many.
@@ -176,7 +168,7 @@ impl Text {
             },
             keys: self.keys,
             choice: Choice::Skewed(self.skew),
-            until: Until { span: self.seconds * SECOND, count: self.count.unwrap_or(u64::MAX) },
+            until: self.length.until(),
         })
     }
 }
@@ -223,21 +215,18 @@ fn beside_echo(text: &Text) -> Result<(), Failure> {
     our_load.touch_every_key().context("cannot send")?;
     let ours = Contender { name: "tidegate", subject: ours, load: our_load };
     let echo = Contender { name: "echo", subject: echo, load: echo_load };
-    compare::run(&ours, &[echo], "datagram", text.rounds, text.json)
+    compare::run(&ours, &[echo], "datagram", text.telling.rounds, text.telling.json)
 }
 
 /// The text door under load, once.
 fn one(text: &Text) -> Result<(), Failure> {
-    let subject = match text.server {
-        Some(address) => Subject::running(address, text.server_pid),
-        None => Subject::ours(TEXT_CONFIG)?,
-    };
+    let subject = text.running.or_ours(TEXT_CONFIG)?;
     let load = text.load(subject.address())?;
-    if text.server.is_none() {
+    if text.running.server.is_none() {
         load.touch_every_key().context("cannot send")?;
     }
     let run = measure("text", &subject, &load)?;
-    show(&run, &load.title(), text.json)
+    show(&run, &load.title(), text.telling.json)
 }
 
 /// Prints one run.

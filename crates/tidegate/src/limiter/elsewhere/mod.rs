@@ -68,10 +68,8 @@ impl Limiter {
     pub async fn forget(&self, key: &[u8]) -> Result<bool, String> {
         let here = self.reset(key);
         let Some(remote) = self.remote.get() else { return Ok(here) };
-        let catalog = self.catalog.load_full();
-        let position = catalog.find(key, Op::Peek(0), true).ok().flatten();
-        let slot = position.and_then(|position| catalog.count_elsewhere(position, key));
-        let Some(slot) = slot else { return Ok(here) };
+        let found = self.catalog.load().find_elsewhere(key, Op::Peek(0));
+        let Some((_, slot)) = found else { return Ok(here) };
         let gone = remote.remove(slot.name).await.map_err(|fault| fault.to_string())?;
         if let Some(bell) = self.bell.get() {
             bell.freed(&self.count_of(key));
@@ -279,12 +277,15 @@ impl Desk {
     ) {
         let op = Op::Release { cost, started };
         for (key, _) in held {
-            let origin = Origin::of(self, now);
-            let Ok(Some(position)) = origin.catalog.find(key, op, true) else { continue };
-            let Some(slot) = origin.catalog.count_elsewhere(position, key) else { continue };
-            let step = GiveBack { origin, position, op, key: Some(key.to_vec()) };
-            self.submit(vec![slot], Box::new(step), Kind::GiveBack, now);
+            self.give_back(key, op, Kind::GiveBack, now);
         }
+    }
+
+    fn give_back(&self, key: &[u8], op: Op, kind: Kind, now: Now) {
+        let origin = Origin::of(self, now);
+        let Some((position, slot)) = origin.catalog.find_elsewhere(key, op) else { return };
+        let step = GiveBack { origin, position, op, key: Some(key.to_vec()) };
+        self.submit(vec![slot], Box::new(step), kind, now);
     }
 
     /// The door that asks here.
@@ -295,15 +296,9 @@ impl Desk {
     /// Gives back a use that was taken elsewhere for one who has left. What was booked stays.
     pub(crate) fn take_back(&self, key: &[u8], cost: u64, taken: Taken, at: Now) {
         if let Some(from) = taken.held {
-            return self.release_elsewhere(&[(key, from)], cost, at, self.now());
-        }
-        let op = Op::Refund(cost);
-        let origin = Origin::of(self, self.now());
-        let Ok(Some(position)) = origin.catalog.find(key, op, true) else { return };
-        let slot = origin.catalog.count_elsewhere(position, key);
-        if let Some(slot) = slot.filter(|_| taken.booked == 0) {
-            let step = GiveBack { origin, position, op, key: Some(key.to_vec()) };
-            self.submit(vec![slot], Box::new(step), Kind::Refund, self.now());
+            self.release_elsewhere(&[(key, from)], cost, at, self.now());
+        } else if taken.booked == 0 {
+            self.give_back(key, Op::Refund(cost), Kind::Refund, self.now());
         }
     }
 
@@ -340,9 +335,8 @@ impl Desk {
     /// Wants those who wait for `key` to be told when another node gives something back.
     pub(crate) fn watch_elsewhere(&self, key: &[u8], watching: bool) {
         let Some(remote) = self.limiter.remote.get() else { return };
-        let catalog = self.limiter.catalog.load();
-        let position = catalog.find(key, Op::Peek(0), true).ok().flatten();
-        if let Some(slot) = position.and_then(|at| catalog.count_elsewhere(at, key)) {
+        let found = self.limiter.catalog.load().find_elsewhere(key, Op::Peek(0));
+        if let Some((_, slot)) = found {
             match watching {
                 true => remote.watch(&slot.name),
                 false => remote.unwatch(&slot.name),

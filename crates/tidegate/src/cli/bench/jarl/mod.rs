@@ -9,24 +9,20 @@ pub(super) mod plain;
 use std::net::SocketAddr;
 
 use clap::ValueEnum;
-use tidegate_core::time::SECOND;
 
 use self::load::Load;
 use super::super::Failure;
 use super::compare::{self, Contender};
+use super::flags::{Length, Running, Telling};
 use super::subject::Subject;
-use super::tally::Until;
 use super::{measure, show};
 
 /// The arguments of `tidegate bench jarl`.
 #[derive(Debug, clap::Args)]
+#[command(mut_arg("rounds", |rounds| rounds.default_value("9")))]
 pub(super) struct Args {
-    /// A running server's JARL door; without it a server is started for the run.
-    #[arg(long, value_name = "ADDR")]
-    server: Option<SocketAddr>,
-    /// The process id of that server, to tell its CPU time.
-    #[arg(long, value_name = "PID", requires = "server")]
-    server_pid: Option<u32>,
+    #[command(flatten)]
+    running: Running,
     /// The limit of the server that is started.
     #[arg(long, default_value = "100 per 1s", conflicts_with = "server")]
     limit: String,
@@ -36,21 +32,13 @@ pub(super) struct Args {
     /// Callers at a time, each on a thread of its own.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
     clients: u32,
-    /// How long to call (each round, in a comparison).
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    seconds: u64,
-    /// Stop after this many calls, if that comes first.
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
-    count: Option<u64>,
+    #[command(flatten)]
+    length: Length,
     /// Compare with a peer: the same load on both, in turns. May be given several times.
     #[arg(long, value_enum, conflicts_with = "server")]
     peer: Vec<Peer>,
-    /// Rounds of a comparison.
-    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    rounds: u32,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    telling: Telling,
 }
 
 /// A server to measure beside ours.
@@ -74,25 +62,19 @@ impl Peer {
 
 /// Runs the load once, or the comparison.
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let subject = match args.server {
-        Some(address) => Subject::running(address, args.server_pid),
-        None => Subject::ours(&args.config())?,
-    };
+    let subject = args.running.or_ours(&args.config())?;
     let load = args.load(subject.address());
     if args.peer.is_empty() {
         let run = measure("jarl", &subject, &load)?;
-        return show(&run, &load.title(), args.json);
+        return show(&run, &load.title(), args.telling.json);
     }
     let ours = Contender { name: "tidegate", subject, load };
-    let mut peers = Vec::new();
-    for (at, peer) in args.peer.iter().enumerate() {
-        if !args.peer[..at].contains(peer) {
-            let subject = Subject::echo(&format!("{}-tcp", peer.name()))?;
-            let load = args.load(subject.address());
-            peers.push(Contender { name: peer.name(), subject, load });
-        }
-    }
-    compare::run(&ours, &peers, "connection", args.rounds, args.json)
+    let peers = compare::each_once(&args.peer, |peer| {
+        let subject = Subject::echo(&format!("{}-tcp", peer.name()))?;
+        let load = args.load(subject.address());
+        Ok(Contender { name: peer.name(), subject, load })
+    })?;
+    compare::run(&ours, &peers, "connection", args.telling.rounds, args.telling.json)
 }
 
 impl Args {
@@ -105,10 +87,6 @@ impl Args {
     }
 
     fn load(&self, server: SocketAddr) -> Load {
-        Load {
-            server,
-            clients: self.clients as usize,
-            until: Until { span: self.seconds * SECOND, count: self.count.unwrap_or(u64::MAX) },
-        }
+        Load { server, clients: self.clients as usize, until: self.length.until() }
     }
 }

@@ -11,19 +11,20 @@ use std::net::SocketAddr;
 
 use anyhow::Context as _;
 use clap::ValueEnum;
-use tidegate_core::time::SECOND;
 
 use self::speech::Speech;
 use super::super::Failure;
 use super::compare::{self, Contender};
+use super::flags::{Length, Telling};
 use super::stream::Load;
 use super::subject::Subject;
-use super::tally::Until;
 use super::{measure, show};
 use crate::doors::text::loops;
 
 /// The arguments of `tidegate bench proxy`.
 #[derive(Debug, clap::Args)]
+#[command(mut_arg("seconds", |seconds| seconds.default_value("1")))]
+#[command(mut_arg("rounds", |rounds| rounds.default_value("15")))]
 pub(super) struct Args {
     /// Connections, kept alive.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
@@ -38,18 +39,11 @@ pub(super) struct Args {
         value_parser = clap::value_parser!(u64).range(1..=100_000_000)
     )]
     keys: u64,
-    /// How long to send (each round, in a comparison).
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    seconds: u64,
-    /// Stop after this many requests, if that comes first.
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
-    count: Option<u64>,
+    #[command(flatten)]
+    length: Length,
     /// Compare with a peer: the same load on both, in turns. May be given several times.
     #[arg(long, value_enum)]
     peer: Vec<Peer>,
-    /// Rounds of a comparison.
-    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    rounds: u32,
     /// Instead of a load: hold this many requests back and tell what memory they take.
     #[arg(
         long,
@@ -58,9 +52,8 @@ pub(super) struct Args {
         value_parser = clap::value_parser!(u32).range(1..=10_000)
     )]
     waiting: Option<u32>,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    telling: Telling,
 }
 
 /// A server to measure beside ours.
@@ -76,7 +69,7 @@ enum Peer {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let upstream = Subject::nginx(|address| format!("server {{ listen {address}; return 204; }}"))?;
     if let Some(waiting) = args.waiting {
-        return crowd::run(upstream.address(), waiting, args.json);
+        return crowd::run(upstream.address(), waiting, args.telling.json);
     }
     // More than any path is asked for: the limit is looked at and never reached.
     let subject = Subject::ours(&config(upstream.address(), "1000000 per minute"))?;
@@ -84,16 +77,11 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     load.every_key_once(Speech).context("cannot ask for every path")?;
     if args.peer.is_empty() {
         let run = measure("proxy", &subject, &load)?;
-        return show(&run, &load.title(), args.json);
+        return show(&run, &load.title(), args.telling.json);
     }
     let ours = Contender { name: "tidegate", subject, load };
-    let mut peers = Vec::new();
-    for (at, peer) in args.peer.iter().enumerate() {
-        if !args.peer[..at].contains(peer) {
-            peers.push(args.contender(*peer, upstream.address())?);
-        }
-    }
-    compare::run(&ours, &peers, "request", args.rounds, args.json)
+    let peers = compare::each_once(&args.peer, |peer| args.contender(peer, upstream.address()))?;
+    compare::run(&ours, &peers, "request", args.telling.rounds, args.telling.json)
 }
 
 /// Our server as a proxy with this limit for each path, everything else as it is by default.
@@ -128,7 +116,7 @@ impl Args {
             pipeline: 1,
             keys: self.keys,
             new_keys: None,
-            until: Until { span: self.seconds * SECOND, count: self.count.unwrap_or(u64::MAX) },
+            until: self.length.until(),
         }
     }
 

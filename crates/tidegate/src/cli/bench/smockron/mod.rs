@@ -18,12 +18,14 @@ use self::peers::Peers;
 use super::super::Failure;
 use super::super::output::print;
 use super::compare::{self, Contender};
+use super::flags::Telling;
 use super::subject::Subject;
 use super::tally::Drive as _;
 use super::{measure, show};
 
 /// The arguments of `tidegate bench smockron`.
 #[derive(Debug, clap::Args)]
+#[command(mut_arg("rounds", |rounds| rounds.default_value("9")))]
 pub(super) struct Args {
     /// Programs that send at the same time.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=64))]
@@ -60,12 +62,8 @@ pub(super) struct Args {
         value_parser = clap::value_parser!(u64).range(10..=1_000_000)
     )]
     latency: Option<u64>,
-    /// Rounds of a comparison.
-    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    rounds: u32,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    telling: Telling,
 }
 
 /// A program to measure beside ours.
@@ -79,17 +77,18 @@ enum Peer {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let peers = Peers::compile()?;
     if let Some(messages) = args.latency {
-        return latency::run(&peers, messages, args.rounds, args.json);
+        return latency::run(&peers, messages, args.telling.rounds, args.telling.json);
     }
     let ours = args.ours(&peers)?;
     let Some(Peer::Sub) = args.peer else {
         let run = measure("smockron", &ours.subject, &ours.load)?;
-        return show(&run, &ours.load.title(), args.json);
+        return show(&run, &ours.load.title(), args.telling.json);
     };
     let sub = args.sub(&peers)?;
-    let medians = compare::medians(&ours, &[sub], "message", args.rounds, args.json)?;
+    let medians =
+        compare::medians(&ours, &[sub], "message", args.telling.rounds, args.telling.json)?;
     if let [ours, sub] = medians[..]
-        && !args.json
+        && !args.telling.json
     {
         let per_second = |cost: f64| SECOND as f64 / cost;
         let page = format!(

@@ -12,6 +12,7 @@ use tidegate_core::time::{MILLISECOND, SECOND};
 use super::super::super::Failure;
 use super::super::super::output::print;
 use super::super::compare::median;
+use super::super::flags::Telling;
 use super::super::keys::Choice;
 use super::super::subject::Subject;
 use super::super::tally::{Drive, Tally, Until, on_threads};
@@ -36,12 +37,8 @@ pub(super) struct Args {
     /// How long each of them is asked, in each round.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
-    /// Rounds of the comparison.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    rounds: u32,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    telling: Telling,
 }
 
 /// Runs both comparisons.
@@ -66,7 +63,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         let page = in_turns(title, &subject, &ours, &bare, args)?;
         pages.insert(title.to_owned(), page);
     }
-    if args.json {
+    if args.telling.json {
         print(format!("{:#}\n", Value::Object(pages)).as_bytes())?;
     }
     Ok(())
@@ -81,13 +78,13 @@ fn in_turns(
     args: &Args,
 ) -> Result<Value, Failure> {
     let (mut decided, mut written, mut pages) = (Vec::new(), Vec::new(), Vec::new());
-    for round in 1..=args.rounds {
+    for round in 1..=args.telling.rounds {
         let our_run = measure("tidegate", etcd, ours)?;
         let bare_run = measure("bare", etcd, bare)?;
         let rates = [&our_run, &bare_run].map(report::per_second);
         decided.push(rates[0]);
         written.push(rates[1]);
-        if !args.json {
+        if !args.telling.json {
             let line = format!(
                 "{title}, round {round}: tidegate {:.0} decisions per second ({} without etcd); \
                  bare {:.0} written per second (of {:.0} tried); {:.2}x\n",
@@ -104,7 +101,7 @@ fn in_turns(
     }
     let (decided, written) = (median(decided), median(written));
     let ratio = decided / written;
-    if !args.json {
+    if !args.telling.json {
         let line = format!(
             "{title}, {NODES} nodes, median per second: tidegate {decided:.0}, bare {written:.0}; \
              {ratio:.2}x\n"

@@ -14,6 +14,7 @@ use tidegate_core::time::{MINUTE, SECOND};
 use super::super::super::Failure;
 use super::super::super::output::print;
 use super::super::compare::{self, Contender, median};
+use super::super::flags::Telling;
 use super::super::keys::Choice;
 use super::super::subject::Subject;
 use super::super::tally::{Drive, Tally, Until, on_threads};
@@ -36,6 +37,7 @@ const WINDOW_MS: &str = "60000";
 
 /// The arguments of `tidegate bench store redis`.
 #[derive(Debug, clap::Args)]
+#[command(mut_arg("rounds", |rounds| rounds.default_value("7")))]
 pub(super) struct Args {
     /// Different keys in play.
     #[arg(
@@ -54,22 +56,19 @@ pub(super) struct Args {
         value_parser = clap::value_parser!(u64).range(1_000..=1_000_000_000)
     )]
     count: u64,
-    /// Rounds of the comparison.
-    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    rounds: u32,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    telling: Telling,
 }
 
 /// Runs the comparison.
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let ours = args.ours()?;
     let script = args.script()?;
-    let medians = compare::medians(&ours, &[script], "decision", args.rounds, args.json)?;
+    let medians =
+        compare::medians(&ours, &[script], "decision", args.telling.rounds, args.telling.json)?;
     let Load::Ours { costs, .. } = &ours.load else { return Ok(()) };
     if let [decision, call] = medians[..]
-        && !args.json
+        && !args.telling.json
     {
         let per_second = |cost: f64| SECOND as f64 / cost;
         let own = median(costs.lock().clone());

@@ -13,12 +13,12 @@ use std::net::SocketAddr;
 
 use anyhow::Context as _;
 use clap::ValueEnum;
-use tidegate_core::time::SECOND;
 use tidegate_wire::throttr::ValueSize;
 
 use self::speech::{Asked, Speech};
 use super::super::Failure;
 use super::compare::{self, Contender};
+use super::flags::{Length, Running, Telling};
 use super::stream::Load;
 use super::subject::Subject;
 use super::tally::Until;
@@ -28,12 +28,8 @@ use crate::doors::text::loops;
 /// The arguments of `tidegate bench throttr`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// A running server's Throttr door; without it a server is started for the run.
-    #[arg(long, value_name = "ADDR")]
-    server: Option<SocketAddr>,
-    /// The process id of that server, to tell its CPU time.
-    #[arg(long, value_name = "PID", requires = "server")]
-    server_pid: Option<u32>,
+    #[command(flatten)]
+    running: Running,
     /// What is asked. Counters are made first, except for inserts, which use new keys only: of
     /// more than a million, without a peer, each million is told, and may take --seconds.
     #[arg(long, value_enum, default_value_t = Asked::Query)]
@@ -57,12 +53,8 @@ pub(super) struct Args {
         value_parser = clap::value_parser!(u64).range(1..=1_000_000_000)
     )]
     keys: u64,
-    /// How long to send (each round, in a comparison).
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    seconds: u64,
-    /// Stop after this many requests, if that comes first.
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
-    count: Option<u64>,
+    #[command(flatten)]
+    length: Length,
     /// Also make so many counters that expire in the same second, and tell how long requests take
     /// before that and from then on.
     #[arg(
@@ -75,12 +67,8 @@ pub(super) struct Args {
     /// Compare with a peer: the same load on both, in turns. May be given several times.
     #[arg(long, value_enum, conflicts_with = "server")]
     peer: Vec<Peer>,
-    /// Rounds of a comparison.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    rounds: u32,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    telling: Telling,
 }
 
 /// A server to measure beside ours.
@@ -99,46 +87,38 @@ fn value_size(bits: &str) -> Result<ValueSize, String> {
 
 /// Runs the load once, or the comparison.
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let subject = match args.server {
-        Some(address) => Subject::running(address, args.server_pid),
-        None => Subject::ours(&args.config())?,
-    };
+    let subject = args.running.or_ours(&args.config())?;
     let mut load = args.load(subject.address(), args.ours());
     if args.request != Asked::Insert {
         load.every_key_once(args.making()).context("cannot make the counters")?;
     }
     if let Some(count) = args.expire {
-        let (life_s, size) = (expiry::life_s(count, args.seconds), args.value_size);
+        let (life_s, size) = (expiry::life_s(count, args.length.seconds), args.value_size);
         if args.request == Asked::Insert || life_s > size.max() {
             let unfit = "--expire goes with short runs of query, update or consume";
             return Err(Failure::Usage(unfit.to_owned()));
         }
         let speech = Speech::Throttr { asked: Asked::Brief(life_s), size };
         let doomed = Load::once(subject.address(), speech, args.keys, count);
-        return expiry::run(&subject, &load, &doomed, life_s, size, args.json);
+        return expiry::run(&subject, &load, &doomed, life_s, size, args.telling.json);
     }
     if args.peer.is_empty() && args.request == Asked::Insert && load.until.count > growth::PORTION {
-        return growth::run(&subject, &mut load, args.json);
+        return growth::run(&subject, &mut load, args.telling.json);
     }
     if args.peer.is_empty() {
         let run = measure("throttr", &subject, &load)?;
-        return show(&run, &load.title(), args.json);
+        return show(&run, &load.title(), args.telling.json);
     }
     let ours = Contender { name: "tidegate", subject, load };
-    let mut peers = Vec::new();
-    for (at, peer) in args.peer.iter().enumerate() {
-        if !args.peer[..at].contains(peer) {
-            peers.push(args.contender(*peer)?);
-        }
-    }
-    compare::run(&ours, &peers, "request", args.rounds, args.json)
+    let peers = compare::each_once(&args.peer, |peer| args.contender(peer))?;
+    compare::run(&ours, &peers, "request", args.telling.rounds, args.telling.json)
 }
 
 impl Args {
     /// What our server is started with: room for every key that is used.
     fn config(&self) -> String {
         let again = self.request == Asked::Insert && !self.peer.is_empty();
-        let runs = if again { u64::from(self.rounds) } else { 1 };
+        let runs = if again { u64::from(self.telling.rounds) } else { 1 };
         format!(
             "[memory]\nmax_records = {}\n[[throttr]]\nlisten = \"127.0.0.1:0\"\nvalue_size = {}\n",
             self.keys * runs + self.expire.unwrap_or(0),
@@ -160,6 +140,7 @@ impl Args {
         let connections = self.connections as usize;
         let insert = self.request == Asked::Insert;
         let most = if insert { self.keys } else { u64::MAX };
+        let until = self.length.until();
         Load {
             server,
             speech,
@@ -168,10 +149,7 @@ impl Args {
             pipeline: self.pipeline as usize,
             keys: self.keys,
             new_keys: insert.then(Default::default),
-            until: Until {
-                span: self.seconds * SECOND,
-                count: self.count.unwrap_or(u64::MAX).min(most),
-            },
+            until: Until { count: until.count.min(most), ..until },
         }
     }
 
