@@ -1,8 +1,9 @@
-//! The `RateLimit` fields of HTTP (draft-ietf-httpapi-ratelimit-headers): what a limit is, and how
-//! much of it is left.
+//! What HTTP says of limits: the `RateLimit` fields (draft-ietf-httpapi-ratelimit-headers), that is
+//! what a limit is and how much of it is left, and when to come back.
 
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use sfv::{Integer, KeyRef, ListSerializer, StringRef};
+use tidegate_core::Nanos;
 use tidegate_core::limit::PERIOD_MAX;
 use tidegate_core::time::SECOND;
 
@@ -69,6 +70,17 @@ fn list(answer: &Answer, mut write: impl FnMut(&LimitAnswer, Item<'_>)) -> Optio
     list.finish()
 }
 
+/// The Retry-After of a refusal: whole seconds, rounded up. Where one limit cannot tell (a use in
+/// flight ends when it ends), what the others say; where none can, it asks to try in a second.
+pub(crate) fn retry_after_s(answer: &Answer) -> u64 {
+    let known = |delay: &Nanos| *delay != Nanos::MAX;
+    let delay = Some(answer.delay).filter(known).or_else(|| {
+        let refused = answer.limits.iter().filter(|limit| !limit.verdict.allowed);
+        refused.map(|limit| limit.verdict.delay).filter(known).max()
+    });
+    delay.unwrap_or(0).div_ceil(SECOND).max(1)
+}
+
 /// A rule's name as a header may carry it.
 pub(crate) fn printable(name: &str) -> String {
     name.chars().map(|c| if (' '..='~').contains(&c) { c } else { '?' }).collect()
@@ -81,7 +93,7 @@ fn integer(number: u64) -> Integer {
 
 #[cfg(test)]
 mod tests {
-    use tidegate_core::{Algorithm, Limit, Nanos, Now, Verdict};
+    use tidegate_core::{Algorithm, Limit, Now, Verdict};
 
     use super::*;
 
@@ -92,14 +104,14 @@ mod tests {
             limit,
             verdict,
         });
-        let (refused_by, held) = (Some("proxy:ä\"pi".into()), Vec::new());
+        let limits: Vec<_> = limits.collect();
         Answer {
             allowed: false,
             at: Now::default(),
-            delay: 1,
-            refused_by,
-            held,
-            limits: limits.collect(),
+            delay: limits.iter().map(|limit| limit.verdict.delay).max().unwrap_or(0),
+            refused_by: Some("proxy:ä\"pi".into()),
+            held: Vec::new(),
+            limits,
         }
     }
 
@@ -114,5 +126,22 @@ mod tests {
         let answer = answer(&[(second, fine), (flying, lost)]);
         assert_eq!(policy(&answer).unwrap(), r#""proxy:?\"pi#1";q=5;w=1, "proxy:?\"pi#2";q=9"#);
         assert_eq!(state(&answer).unwrap(), r#""proxy:?\"pi#1";r=3;t=1, "proxy:?\"pi#2";r=0"#);
+    }
+
+    #[test]
+    fn clients_are_asked_back_in_whole_seconds() {
+        let limit = Limit { amount: 1, period: SECOND, algorithm: Algorithm::FixedWindow };
+        let refused =
+            |delay| Verdict { allowed: false, remaining: 0, rate: 1.0, delay, reset: delay };
+        let check = |delays: &[Nanos], expected| {
+            let limits: Vec<_> = delays.iter().map(|&delay| (limit, refused(delay))).collect();
+            assert_eq!(retry_after_s(&answer(&limits)), expected, "{delays:?}");
+        };
+        check(&[], 1);
+        check(&[1], 1);
+        check(&[SECOND], 1);
+        check(&[SECOND + 1, 1], 2);
+        check(&[Nanos::MAX], 1);
+        check(&[Nanos::MAX, 5 * SECOND], 5);
     }
 }

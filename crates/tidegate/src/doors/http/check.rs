@@ -13,9 +13,10 @@ use tidegate_core::time::MILLISECOND;
 use tidegate_core::{Nanos, Now, Op};
 
 use super::body::read_json;
-use super::json::{AnswerJson, respond, retry_after_s};
+use super::json::{AnswerJson, respond};
 use super::problem::Problem;
 use super::router::Context;
+use crate::doors::ratelimit::retry_after_s;
 use crate::limiter::Answer;
 use crate::uses::UseId;
 

@@ -11,7 +11,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use tidegate_core::Nanos;
-use tidegate_core::time::{MILLISECOND, SECOND};
+use tidegate_core::time::MILLISECOND;
 
 use crate::limiter::{Answer, KeyStats, LimitAnswer, TopKey};
 use crate::uses::UseId;
@@ -135,17 +135,6 @@ pub(super) fn respond(status: StatusCode, body: &impl Serialize) -> Response {
     response
 }
 
-/// The Retry-After of a refusal: whole seconds, rounded up. Where one limit cannot tell (a use in
-/// flight ends when it ends), what the others say; where none can, it asks to try in a second.
-pub(super) fn retry_after_s(answer: &Answer) -> u64 {
-    let known = |delay: &Nanos| *delay != Nanos::MAX;
-    let delay = Some(answer.delay).filter(known).or_else(|| {
-        let refused = answer.limits.iter().filter(|limit| !limit.verdict.allowed);
-        refused.map(|limit| limit.verdict.delay).filter(known).max()
-    });
-    delay.unwrap_or(0).div_ceil(SECOND).max(1)
-}
-
 /// Whole milliseconds, rounded up; `None` for the end of time.
 pub(super) fn millis(span: Nanos) -> Option<u64> {
     (span != Nanos::MAX).then(|| span.div_ceil(MILLISECOND))
@@ -198,8 +187,6 @@ fn hex(digit: u8) -> Option<u8> {
 
 #[cfg(test)]
 mod tests {
-    use tidegate_core::{Algorithm, Limit, Now, Verdict};
-
     use super::*;
 
     #[test]
@@ -225,34 +212,5 @@ mod tests {
         assert_eq!(millis(MILLISECOND + 1), Some(2));
         assert_eq!(millis(Nanos::MAX), None);
         assert!(finite(f64::NAN) == 0.0 && finite(f64::INFINITY).is_finite());
-    }
-
-    #[test]
-    fn clients_are_asked_back_in_whole_seconds() {
-        let limit = |delay| LimitAnswer {
-            key: 0,
-            rule: "r".into(),
-            limit: Limit { amount: 1, period: SECOND, algorithm: Algorithm::FixedWindow },
-            verdict: Verdict { allowed: false, remaining: 0, rate: 1.0, delay, reset: delay },
-        };
-        let check = |delays: &[Nanos], expected| {
-            let limits: Vec<_> = delays.iter().copied().map(limit).collect();
-            let delay = delays.iter().copied().max().unwrap_or(0);
-            let answer = Answer {
-                allowed: false,
-                at: Now::default(),
-                delay,
-                refused_by: None,
-                held: Vec::new(),
-                limits,
-            };
-            assert_eq!(retry_after_s(&answer), expected, "{delays:?}");
-        };
-        check(&[], 1);
-        check(&[1], 1);
-        check(&[SECOND], 1);
-        check(&[SECOND + 1, 1], 2);
-        check(&[Nanos::MAX], 1);
-        check(&[Nanos::MAX, 5 * SECOND], 5);
     }
 }
