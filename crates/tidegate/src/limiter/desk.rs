@@ -325,9 +325,19 @@ impl Desk {
     /// Gives back uses in flight that were taken at `started`, by the keys that the answer said
     /// hold some, to where it said that they were taken from.
     pub fn release(&self, held: &[(&[u8], TakenFrom)], cost: u64, started: Now, now: Now) {
-        if self.is_remote() {
-            return self.release_elsewhere(held, cost, started, now);
+        if !self.is_remote() {
+            return self.release_here(held, cost, started, now);
         }
+        self.release_elsewhere(held, cost, started, now);
+        let elsewhere = |(_, from): &(_, TakenFrom)| *from == TakenFrom::Elsewhere;
+        // What was taken here while the store was away.
+        let here: Vec<_> = held.iter().copied().filter(|held| !elsewhere(held)).collect();
+        if !here.is_empty() {
+            self.release_here(&here, cost, started, now);
+        }
+    }
+
+    fn release_here(&self, held: &[(&[u8], TakenFrom)], cost: u64, started: Now, now: Now) {
         if let [(key, TakenFrom::Slot)] = *held
             && self.release_one(key, Op::Release { cost, started }, now)
         {

@@ -124,6 +124,16 @@ impl Desk {
         recording.told = told;
     }
 
+    /// As [`Self::record`], for one use whose count elsewhere cannot be had.
+    pub(super) fn record_here(&self, key: &[u8], at: Nanos, now: Now) -> Told {
+        let catalog = self.limiter.catalog.load();
+        let hash = self.limiter.memory().hash(key);
+        let mut run = Run::default();
+        let told = self.record_one(&catalog, key, hash, at, (now, Bucket::of(now)), &mut run);
+        run.end(self, &catalog);
+        told
+    }
+
     #[inline(always)]
     fn record_one(
         &self,

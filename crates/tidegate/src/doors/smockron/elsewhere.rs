@@ -69,7 +69,11 @@ pub(super) struct Elsewhere {
 
 impl Elsewhere {
     pub(super) fn new(lost: Counter, broken: Counter) -> Self {
-        let (post, told) = mpsc::channel(PENDING_MAX);
+        Self::with_room(PENDING_MAX, lost, broken)
+    }
+
+    fn with_room(pending_max: usize, lost: Counter, broken: Counter) -> Self {
+        let (post, told) = mpsc::channel(pending_max);
         Self { post, told, found: None, letters: Vec::new(), lost, broken }
     }
 
@@ -132,7 +136,7 @@ impl Elsewhere {
 
     /// Whether something is still to be heard of uses that were handed in.
     pub(super) fn is_owed(&self) -> bool {
-        self.post.capacity() < PENDING_MAX || !self.letters.is_empty()
+        self.post.capacity() < self.post.max_capacity() || !self.letters.is_empty()
     }
 
     pub(super) fn is_walking(&self) -> bool {
@@ -212,7 +216,91 @@ fn common_beginning<'a>(mut domains: impl Iterator<Item = &'a Box<[u8]>>) -> Vec
 
 #[cfg(test)]
 mod tests {
+    use tidegate_core::time::{DAY, HOUR, MILLISECOND, SECOND};
+
     use super::*;
+    use crate::clock::Clock;
+    use crate::config::Config;
+    use crate::metrics::{Door, Metrics};
+
+    const START: Now = Now { mono: HOUR, unix: 20_000 * DAY };
+
+    /// A desk whose store nobody has ever heard of.
+    fn alone() -> Desk {
+        let rule = |policy: &str| {
+            format!(
+                "[[rule]]\nmatch = '{policy} *'\nlimit = '1 per 1h'\nalgorithm = 'smockron'\n\
+                 on_store_error = '{policy}'\n"
+            )
+        };
+        let store = "[store]\nkind = 'redis'\nurl = 'redis://127.0.0.1:1'\n";
+        let door = "[smockron]\naccounting = 'tcp://127.0.0.1:0'\ncontrol = 'tcp://127.0.0.1:0'\n";
+        let file = [door, store, &rule("allow"), &rule("deny"), &rule("local")].concat();
+        let config = Config::parse("t", &file).expect("a sound file");
+        let (memory, metrics) = (config.file.memory.settings(), Metrics::new().into());
+        let limiter = Limiter::new(Clock::manual(START), metrics, config.rules, memory);
+        limiter.keep_elsewhere(&config.file.store).expect("sound settings");
+        limiter.desk(Door::Smockron)
+    }
+
+    /// All that there is to tell once nothing is owed any more.
+    async fn all_told(elsewhere: &mut Elsewhere) -> Vec<(String, u64)> {
+        let mut told = Vec::new();
+        while elsewhere.is_owed() {
+            tokio::task::yield_now().await;
+            for letter in elsewhere.letters() {
+                match letter {
+                    Letter::Delay { domain, identifier, at_ms } => {
+                        let pair = [&*domain, b" ", &*identifier].concat();
+                        told.push((String::from_utf8(pair).expect("text"), at_ms));
+                    }
+                    Letter::Unknown(domain) => told.push((format!("{domain:?}"), 0)),
+                    _ => panic!("nobody walks"),
+                }
+            }
+        }
+        told
+    }
+
+    #[tokio::test]
+    async fn without_its_store_a_rule_lets_uses_go_or_counts_by_itself() {
+        let (desk, lost) = (alone(), Counter::default());
+        let mut elsewhere = Elsewhere::with_room(16, lost.clone(), Counter::default());
+        let now = desk.now();
+        for domain in ["allow", "deny", "local", "other"] {
+            let key = format!("{domain} a");
+            let use_of = (key.as_bytes(), now.mono - 60 * SECOND);
+            elsewhere.record(&desk, use_of, (domain.as_bytes(), b"a"), now);
+        }
+        let mut told = all_told(&mut elsewhere).await;
+        told.sort_unstable();
+        let at_ms = (START.unix + HOUR) / MILLISECOND;
+        assert_eq!(told, [(format!("{:?}", b"other"), 0), ("local a".to_owned(), at_ms)]);
+        assert_eq!(lost.get(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_use_that_there_is_no_room_for_is_lost() {
+        let (desk, lost) = (alone(), Counter::default());
+        let mut elsewhere = Elsewhere::with_room(2, lost.clone(), Counter::default());
+        let use_of = (b"local a".as_slice(), desk.now().mono);
+        let record = |elsewhere: &Elsewhere| {
+            elsewhere.record(&desk, use_of, (b"local", b"a"), desk.now());
+        };
+        assert!(!elsewhere.is_owed());
+        let first = elsewhere.post.clone().try_reserve_owned().expect("room");
+        assert!(elsewhere.is_owed());
+        record(&elsewhere);
+        assert_eq!(lost.get(), 0, "there is room for two");
+        record(&elsewhere);
+        record(&elsewhere);
+        assert_eq!(lost.get(), 2, "a letter that waits takes a place");
+        drop(first);
+        assert_eq!(all_told(&mut elsewhere).await.len(), 1);
+        record(&elsewhere);
+        assert_eq!(lost.get(), 2);
+        assert_eq!(all_told(&mut elsewhere).await.len(), 1);
+    }
 
     #[test]
     fn keys_of_several_domains_begin_with_what_these_share() {

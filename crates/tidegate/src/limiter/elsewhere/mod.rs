@@ -259,6 +259,7 @@ impl Desk {
             Err(unfit) => return tell(Told::Unfit(unfit)),
         };
         let Some(slot) = origin.catalog.count_elsewhere(position, key) else {
+            origin.catalog.counts.add(self.lane, Some(position), Counted::Allow, 1);
             return tell(Told::Next(0));
         };
         let ago = now.mono.wrapping_sub(at) as i64;
@@ -267,7 +268,7 @@ impl Desk {
         self.submit(vec![slot], Box::new(step), Kind::Take, now);
     }
 
-    /// As [`Desk::release`], elsewhere: it is tried until it is done.
+    /// As [`Desk::release`], for what was taken elsewhere: it is tried until it is done.
     pub(super) fn release_elsewhere(
         &self,
         held: &[(&[u8], TakenFrom)],
@@ -276,7 +277,7 @@ impl Desk {
         now: Now,
     ) {
         let op = Op::Release { cost, started };
-        for (key, _) in held {
+        for (key, _) in held.iter().filter(|(_, from)| *from == TakenFrom::Elsewhere) {
             self.give_back(key, op, Kind::GiveBack, now);
         }
     }
@@ -296,7 +297,7 @@ impl Desk {
     /// Gives back a use that was taken elsewhere for one who has left. What was booked stays.
     pub(crate) fn take_back(&self, key: &[u8], cost: u64, taken: Taken, at: Now) {
         if let Some(from) = taken.held {
-            self.release_elsewhere(&[(key, from)], cost, at, self.now());
+            self.release(&[(key, from)], cost, at, self.now());
         } else if taken.booked == 0 {
             self.give_back(key, Op::Refund(cost), Kind::Refund, self.now());
         }

@@ -15,7 +15,7 @@ use super::super::catalog::Catalog;
 use super::super::decision::{LIMITS_MAX, Opinion};
 use super::super::desk::{Note, judge_all};
 use super::super::record::write;
-use super::super::{Answer, Desk, Limiter, Take, Taken, TakenFrom, Told, Tried};
+use super::super::{Answer, Desk, Limiter, Take, Taken, TakenFrom, Told, Tried, Unfit};
 use crate::metrics::{Counted, Door};
 use crate::stores::memory::{Body, Bucket, Place};
 use crate::stores::remote::Remote;
@@ -106,7 +106,10 @@ impl Step for Decide {
     fn run(&mut self, bodies: &mut [Body], now: Now) {
         let seats = bodies.iter_mut().map(|body| (body, Place::Own)).collect();
         let catalog = &self.origin.catalog;
-        self.decided = Some(judge_all(catalog, &self.places, seats, self.op, Bucket::of(now), now));
+        let (mut answer, notes) =
+            judge_all(catalog, &self.places, seats, self.op, Bucket::of(now), now);
+        answer.held.iter_mut().for_each(|held| held.from = TakenFrom::Elsewhere);
+        self.decided = Some((answer, notes));
     }
 
     fn undo(&self, slot: usize) -> Box<dyn Step> {
@@ -155,16 +158,10 @@ impl Decide {
     pub(super) fn without_store(&self, trouble: &Trouble) -> Answer {
         self.origin.count_trouble(trouble);
         let policy = |position: usize| self.origin.rule(position).on_store_error;
-        let local: Vec<&[u8]> = self
-            .places
-            .iter()
-            .filter(|(_, position)| policy(*position) == OnStoreError::Local)
-            .map(|(key, _)| self.keys[*key].as_slice())
-            .collect();
-        let denied = self
-            .places
-            .iter()
-            .find(|(_, at)| policy(*at) == OnStoreError::Deny && !self.origin.rule(*at).shadow);
+        let local = self.places.iter().filter(|(_, at)| policy(*at) == OnStoreError::Local);
+        let local: Vec<usize> = local.map(|(key, _)| *key).collect();
+        let denies = |at: usize| policy(at) == OnStoreError::Deny && !self.origin.rule(at).shadow;
+        let denied = self.places.iter().find(|(_, at)| denies(*at));
         let mut answer = Answer {
             allowed: true,
             at: self.origin.arrived,
@@ -178,21 +175,30 @@ impl Decide {
             answer.delay = RETRY_WHEN_AWAY;
             answer.refused_by = Some(self.origin.rule(*position).name.clone());
         } else if !local.is_empty() {
-            // Uses in flight that are taken here are given back here: there is no telling where a
-            // use was taken from, so they are not held at all.
-            let desk = self.origin.desk();
-            if let Ok(decided) = desk.decide_all(&local, self.op, true, &[], desk.now()) {
-                answer = Answer { held: Vec::new(), ..decided };
-            }
+            answer = self.decide_here(&local).unwrap_or(answer);
         }
         let Origin { catalog, lane, .. } = &self.origin;
-        let counted = if answer.allowed { Counted::Allow } else { Counted::Refuse };
-        for (_, position) in &self.places {
-            if policy(*position) != OnStoreError::Local && !matches!(self.op, Op::Peek(_)) {
-                catalog.counts.add(*lane, Some(*position), counted, 1);
-            }
+        for &(_, position) in self.places.iter().filter(|_| !matches!(self.op, Op::Peek(_))) {
+            let counted = match answer.allowed {
+                // Those are counted where they are decided.
+                _ if policy(position) == OnStoreError::Local => continue,
+                true => Counted::Allow,
+                false if denies(position) => Counted::Refuse,
+                false => continue,
+            };
+            catalog.counts.add(*lane, Some(position), counted, 1);
         }
         answer
+    }
+
+    /// Decides on these of the request's keys by what is counted here.
+    fn decide_here(&self, which: &[usize]) -> Result<Answer, Unfit> {
+        let desk = self.origin.desk();
+        let keys: Vec<&[u8]> = which.iter().map(|key| self.keys[*key].as_slice()).collect();
+        let mut answer = desk.decide_all(&keys, self.op, true, &[], desk.now())?;
+        answer.held.iter_mut().for_each(|held| held.key = which[held.key]);
+        answer.limits.iter_mut().for_each(|limit| limit.key = which[limit.key]);
+        Ok(answer)
     }
 }
 
@@ -257,28 +263,26 @@ impl TryTake {
         };
         catalog.counts.add(*lane, Some(self.position), counted, 1);
         self.origin.note(self.position, &self.key, attempt.over, 0.0);
-        let held = (catalog.in_flight(self.position) && !attempt.over).then_some(TakenFrom::Slot);
+        let holds = catalog.in_flight(self.position) && !attempt.over;
+        let held = holds.then_some(TakenFrom::Elsewhere);
         Tried::Taken(Taken { held, booked, window_start: None })
     }
 
     fn without_store(&self, trouble: &Trouble) -> (Tried, Now) {
         self.origin.count_trouble(trouble);
         let rule = self.origin.rule(self.position);
-        let taken = Taken { held: None, booked: 0, window_start: None };
         let tried = match rule.on_store_error {
             OnStoreError::Deny if !rule.shadow => Tried::Later(RETRY_WHEN_AWAY),
             OnStoreError::Local => {
                 let desk = self.origin.desk();
-                match desk.try_take_here(&self.take(), desk.now(), |_| true) {
-                    Ok(Tried::Taken(here)) => Tried::Taken(Taken { held: None, ..here }),
-                    Ok(other) => other,
-                    Err(_) => Tried::TooLong,
-                }
+                let now = desk.now();
+                let tried = desk.try_take_here(&self.take(), now, |_| true);
+                return (tried.unwrap_or(Tried::TooLong), now);
             }
             _ => {
                 let Origin { catalog, lane, .. } = &self.origin;
                 catalog.counts.add(*lane, Some(self.position), Counted::Allow, 1);
-                Tried::Taken(taken)
+                Tried::Taken(Taken { held: None, booked: 0, window_start: None })
             }
         };
         (tried, self.origin.arrived)
@@ -310,22 +314,43 @@ impl Step for Record {
     }
 
     fn end(mut self: Box<Self>, outcome: Result<Now, Trouble>) {
-        let rule = self.origin.rule(self.position);
-        let (next, counted) = match (outcome, self.next.take()) {
-            (Ok(_), Some(0) | None) => (0, Counted::Allow),
-            (Ok(_), Some(_)) if rule.shadow => (0, Counted::Shadow),
-            (Ok(_), Some(next)) => (next, Counted::Delay),
-            (Err(trouble), _) => {
-                self.origin.count_trouble(&trouble);
-                (0, Counted::Allow)
+        let told = match (outcome, self.next.take()) {
+            (Ok(_), Some(next)) => {
+                self.origin.time();
+                self.told(next)
             }
+            (Ok(_), None) => return,
+            (Err(trouble), _) => self.without_store(&trouble),
+        };
+        if let Some(tell) = self.tell.take() {
+            tell(told);
+        }
+    }
+}
+
+impl Record {
+    fn told(&self, next: Nanos) -> Told {
+        let (next, counted) = match (next, self.origin.rule(self.position).shadow) {
+            (0, _) => (0, Counted::Allow),
+            (_, true) => (0, Counted::Shadow),
+            (_, false) => (next, Counted::Delay),
         };
         let Origin { catalog, lane, .. } = &self.origin;
         catalog.counts.add(*lane, Some(self.position), counted, 1);
         self.origin.note(self.position, &self.key, false, 0.0);
-        if let Some(tell) = self.tell.take() {
-            tell(Told::Next(next));
+        Told::Next(next)
+    }
+
+    /// There is nothing to refuse: the use has happened. A rule that counts locally has it written
+    /// down here; where no rule does, nobody is delayed because the store is in trouble.
+    fn without_store(&self, trouble: &Trouble) -> Told {
+        self.origin.count_trouble(trouble);
+        if self.origin.rule(self.position).on_store_error != OnStoreError::Local {
+            return self.told(0);
         }
+        let desk = self.origin.desk();
+        let at = self.origin.arrived.mono.saturating_add_signed(-self.ago);
+        desk.record_here(&self.key, at, desk.now())
     }
 }
 

@@ -20,7 +20,7 @@ const HISTORIES: u32 = 12;
 /// Long enough for a busy machine: only silence is meant to be late.
 const PATIENT: Span = Span(std::time::Duration::from_secs(20));
 
-fn at(kind: Kind, urls: Vec<String>) -> Settings {
+pub(super) fn at(kind: Kind, urls: Vec<String>) -> Settings {
     Settings { kind, url: Some(Urls::Several(urls)), timeout: Some(PATIENT), ..Settings::default() }
 }
 
@@ -31,7 +31,7 @@ fn apart(settings: &Settings) -> Settings {
 }
 
 /// A node whose counts lie there, once it has heard of the store.
-fn node(clock: Clock, rules: Vec<Rule>, settings: &Settings) -> Arc<Limiter> {
+pub(super) fn node(clock: Clock, rules: Vec<Rule>, settings: &Settings) -> Arc<Limiter> {
     let rules = RuleSet::new(rules, None);
     let limiter = Limiter::new(clock, Arc::new(Metrics::new()), rules, ROOMY);
     limiter.keep_elsewhere(settings).expect("a store to try");
@@ -39,7 +39,7 @@ fn node(clock: Clock, rules: Vec<Rule>, settings: &Settings) -> Arc<Limiter> {
     limiter
 }
 
-fn runtime() -> tokio::runtime::Runtime {
+pub(super) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
 }
 
@@ -71,10 +71,12 @@ fn limits() -> impl Strategy<Value = Vec<Limit>> {
     prop::collection::vec(any, 1..3)
 }
 
-/// What is compared of an answer: all but the moment, which each store has its own of.
-fn said(answer: &Result<Answer, Unfit>) -> String {
+/// What is compared of an answer: all but the moment, which each store has its own of, and where
+/// uses in flight were taken from.
+pub(super) fn said(answer: &Result<Answer, Unfit>) -> String {
     match answer {
         Ok(Answer { allowed, delay, refused_by, held, limits, .. }) => {
+            let held: Vec<usize> = held.iter().map(|held| held.key).collect();
             format!("{allowed} {delay} {refused_by:?} {held:?} {limits:?}")
         }
         Err(unfit) => unfit.to_string(),

@@ -32,6 +32,8 @@ pub enum TakenFrom {
     Slot,
     /// The count of the keys that had no slot.
     Shared,
+    /// The key's count in a remote store.
+    Elsewhere,
 }
 
 /// Where the body that a step is handed comes from.

@@ -359,8 +359,10 @@ impl Memory {
         dead: &impl Fn(&Body, bool) -> bool,
     ) -> Seat {
         match at.gives_back {
-            // What it was taken from is gone, and the use with it.
-            Some(TakenFrom::Slot) => return Seat::without_body(Place::Uncounted),
+            // What it was taken from is gone, and the use with it; or was never here.
+            Some(TakenFrom::Slot | TakenFrom::Elsewhere) => {
+                return Seat::without_body(Place::Uncounted);
+            }
             Some(TakenFrom::Shared) if !self.overflow[number].lock().contains_key(&at.rule) => {
                 return Seat::without_body(Place::Uncounted);
             }

@@ -1,0 +1,243 @@
+//! Decisions that are told later are counted as those that are told at once, and where a store
+//! cannot be asked each rule has its own way.
+
+use std::sync::mpsc;
+
+use tidegate_core::rules::OnStoreError;
+
+use super::stores::{at, node, runtime, said};
+use super::*;
+use crate::stores::remote::engines::redis;
+use crate::stores::remote::settings::{Kind, Settings, Urls};
+
+const JOBS: Limit =
+    Limit { amount: 1, period: 0, algorithm: Algorithm::InFlight { per_window: false } };
+
+/// What is told later, as though it were told at once.
+fn told<T: Send + 'static>(ask: impl FnOnce(Box<dyn FnOnce(T) + Send>)) -> T {
+    let (tell, told) = mpsc::channel();
+    ask(Box::new(move |word| tell.send(word).expect("somebody listens")));
+    told.recv().expect("an answer")
+}
+
+fn decide(desk: &Desk, keys: &[&str], op: Op) -> Result<Answer, Unfit> {
+    let keys: Vec<&[u8]> = keys.iter().map(|key| key.as_bytes()).collect();
+    runtime().block_on(desk.decided(&keys, op, true, desk.now()))
+}
+
+fn record(desk: &Desk, key: &str, at: Nanos) -> Told {
+    let (key, now) = (key.as_bytes(), desk.now());
+    match desk.is_remote() {
+        true => told(|tell| desk.ask_record(key, at, now, tell)),
+        false => desk.record_here(key, at, now),
+    }
+}
+
+fn try_take(desk: &Desk, take: &Take<'_>) -> Result<Tried, Unfit> {
+    if !desk.is_remote() {
+        return desk.try_take_here(take, desk.now(), |_| true);
+    }
+    let (tell, told) = mpsc::channel();
+    desk.ask_take(take, desk.now(), move |(tried, _)| tell.send(tried).expect("it listens"))?;
+    Ok(told.recv().expect("an answer"))
+}
+
+fn refuse(desk: &Desk, key: &str) -> Result<Answer, Unfit> {
+    if !desk.is_remote() {
+        return desk.refuse(key.as_bytes(), 1, desk.now());
+    }
+    Ok(told(|tell| desk.refuse_elsewhere(key.as_bytes(), 1, desk.now(), tell).expect("fit")))
+}
+
+/// How often each verdict was counted, by rule.
+fn counted(desk: &Desk) -> Vec<String> {
+    let limiter = desk.limiter();
+    let page = limiter.metrics().encode(limiter.size(), crate::records::Size::default());
+    let lines = page.lines().filter(|line| line.starts_with("tidegate_decisions_total"));
+    let mut lines: Vec<String> = lines.map(str::to_owned).collect();
+    lines.sort_unstable();
+    lines
+}
+
+fn take_of<'a>(key: &'a str, waited: bool, booking_max: Nanos) -> Take<'a> {
+    Take { key: key.as_bytes(), cost: 1, can_end: true, booking_max, waited }
+}
+
+fn rules() -> Vec<Rule> {
+    vec![
+        rule("k", vec![fixed(2)]),
+        Rule { shadow: true, ..rule("shadow", vec![fixed(1)]) },
+        rule("free", Vec::new()),
+        rule("jobs", vec![JOBS]),
+        Rule { shadow: true, ..rule("lent", vec![JOBS]) },
+        rule("jarl", vec![limit(1, PERIOD, Algorithm::Jarl { exact: true })]),
+        Rule { shared: true, ..rule("pool", vec![fixed(2)]) },
+    ]
+}
+
+/// Everything that can be asked, and what was said to it.
+fn history(desk: &Desk) -> Vec<String> {
+    let mut all = Vec::new();
+    let take = Op::Take(1);
+    let requests: [&[&str]; 20] = [
+        &["k a"],
+        &["k a"],
+        &["k a"],
+        &["k b", "free a"],
+        &["k a", "free a"],
+        &["k c", "k c"],
+        &["k c"],
+        &["nobody's"],
+        &["free a"],
+        &["shadow a"],
+        &["shadow a"],
+        &["pool a"],
+        &["pool b"],
+        &["pool c"],
+        &["jobs a", "k d"],
+        &["jobs a", "k d"],
+        &["jarl a"],
+        &["jarl a"],
+        &["k e"; KEYS_MAX],
+        &["k e"; KEYS_MAX + 1],
+    ];
+    all.extend(requests.map(|keys| said(&decide(desk, keys, take))));
+    all.push(said(&decide(desk, &[], take)));
+    all.push(said(&decide(desk, &["k a"], Op::Take(0))));
+    all.push(said(&decide(desk, &["k a"], Op::Take(3))));
+    all.push(said(&decide(desk, &["k a", "free a"], Op::Peek(1))));
+    let now = desk.now().mono;
+    for key in ["k f", "shadow f", "free f", "nobody's", "jobs f"] {
+        let moments = [now - PERIOD / 4, now, now + PERIOD / 4];
+        all.extend(moments.map(|at| format!("{:?}", record(desk, key, at))));
+    }
+    for key in ["k g", "shadow g", "free g", "nobody's", "jobs g", "lent g", "jarl g"] {
+        for (waited, booking_max) in [(false, 0), (true, 0), (false, Nanos::MAX)] {
+            let tried = try_take(desk, &take_of(key, waited, booking_max));
+            all.push(match tried.expect("fit") {
+                Tried::Taken(taken) => {
+                    format!("{key} taken {} {}", taken.held.is_some(), taken.booked)
+                }
+                other => format!("{key} {other:?}"),
+            });
+        }
+    }
+    let refused = ["k a", "k g", "k new", "free a", "nobody's", "shadow a"];
+    all.extend(refused.map(|key| said(&refuse(desk, key))));
+    all
+}
+
+#[test]
+fn what_is_told_later_is_counted_as_what_is_told_at_once() {
+    let server = redis::Server::start(&[]);
+    let here = desk(rules());
+    let settings = at(Kind::Redis, vec![server.url()]);
+    let there = node(Clock::manual(START), rules(), &settings).desk(Door::Http);
+    assert_eq!(history(&here), history(&there));
+    assert_eq!(counted(&here), counted(&there));
+    for key in ["k a", "k b", "k c", "k f", "k g", "shadow a", "shadow f", "shadow g", "jobs a"] {
+        let seen = |desk: &Desk| {
+            let stats = desk.limiter().stats(key.as_bytes(), desk.now());
+            (stats.requests, stats.over)
+        };
+        assert_eq!(seen(&here), seen(&there), "{key}");
+    }
+}
+
+/// A desk whose store nobody has ever heard of.
+fn alone(rules: Vec<Rule>) -> Desk {
+    let desk = limiter(rules, ROOMY).desk(Door::Http);
+    let url = Some(Urls::One("redis://127.0.0.1:1".to_owned()));
+    let settings = Settings { kind: Kind::Redis, url, ..Settings::default() };
+    desk.limiter().keep_elsewhere(&settings).expect("sound settings");
+    desk
+}
+
+fn by(on_store_error: OnStoreError, name: &str, limit: Limit) -> Rule {
+    Rule { on_store_error, ..rule(name, vec![limit]) }
+}
+
+fn policies() -> Vec<Rule> {
+    use OnStoreError::{Allow, Deny, Local};
+    vec![
+        by(Allow, "allow", fixed(1)),
+        by(Deny, "deny", fixed(1)),
+        by(Local, "local", fixed(1)),
+        Rule { shadow: true, ..by(Deny, "shadow", fixed(1)) },
+        by(Local, "jobs", JOBS),
+        by(Local, "seen", limit(1, PERIOD, Algorithm::Smockron { burst: 1 })),
+    ]
+}
+
+#[test]
+fn one_rule_that_denies_decides_for_all_keys_and_nothing_is_taken_then() {
+    let desk = alone(policies());
+    let ask = |keys: &[&str], op| decide(&desk, keys, op).expect("fit");
+    let denied = ask(&["allow a", "local a", "deny a"], Op::Take(1));
+    assert!(!denied.allowed && denied.delay == SECOND);
+    assert_eq!(denied.refused_by.as_deref(), Some("deny"));
+    assert!(ask(&["shadow a"], Op::Take(1)).allowed, "a rule in shadow denies nobody");
+    assert!(ask(&["allow a"], Op::Peek(1)).allowed, "a look is not counted");
+    let both = ask(&["allow a", "local a"], Op::Take(1));
+    assert!(both.allowed, "nothing was taken before");
+    assert_eq!(both.limits[0].key, 1, "of the keys that were asked about");
+    let over = ask(&["allow a", "local a"], Op::Take(1));
+    assert_eq!((over.allowed, over.refused_by.as_deref()), (false, Some("local")));
+    let count = |rule: &str, verdict: &str, count: u64| {
+        let labels = format!("door=\"http\",rule=\"{rule}\",verdict=\"{verdict}\"");
+        format!("tidegate_decisions_total{{{labels}}} {count}")
+    };
+    let expected = [
+        count("allow", "allow", 1),
+        count("deny", "refuse", 1),
+        count("local", "allow", 1),
+        count("local", "refuse", 1),
+        count("shadow", "allow", 1),
+    ];
+    assert_eq!(counted(&desk), expected);
+}
+
+#[test]
+fn uses_in_flight_that_are_counted_here_are_given_back_here() {
+    let desk = alone(policies());
+    for _ in 0..3 {
+        let first = decide(&desk, &["allow a", "jobs a"], Op::Take(1)).expect("fit");
+        assert!(first.allowed, "the one before has ended");
+        let held: Vec<_> = first.held.iter().map(|held| (held.key, held.from)).collect();
+        assert_eq!(held, [(1, TakenFrom::Slot)]);
+        assert!(!decide(&desk, &["jobs a"], Op::Take(1)).expect("fit").allowed);
+        desk.release(&[(b"jobs a", TakenFrom::Slot)], 1, first.at, desk.now());
+        let Ok(Tried::Taken(taken)) = try_take(&desk, &take_of("jobs a", false, 0)) else {
+            panic!("the one before has ended");
+        };
+        assert_eq!(taken.held, Some(TakenFrom::Slot));
+        desk.take_back(b"jobs a", 1, taken, desk.now());
+    }
+}
+
+#[test]
+fn one_who_waits_goes_waits_on_or_is_counted_here() {
+    let desk = alone(policies());
+    let ask = |key| try_take(&desk, &take_of(key, false, 0)).expect("fit");
+    let taken = Tried::Taken(Taken { held: None, booked: 0, window_start: None });
+    assert_eq!([ask("allow a"), ask("allow a")], [taken, taken]);
+    assert_eq!(ask("deny a"), Tried::Later(SECOND));
+    assert_eq!([ask("shadow a"), ask("shadow a")], [taken, taken]);
+    assert_eq!(ask("local a"), taken);
+    assert!(matches!(ask("local a"), Tried::Later(_)));
+}
+
+#[test]
+fn a_use_that_has_happened_is_written_down_here_or_let_go() {
+    let desk = alone(policies());
+    let half = desk.now().mono - PERIOD / 2;
+    for key in ["allow a", "deny a", "shadow a"] {
+        for _ in 0..3 {
+            assert_eq!(record(&desk, key, half), Told::Next(0), "{key}");
+        }
+    }
+    assert_eq!(record(&desk, "seen a", half - PERIOD), Told::Next(0), "it was long ago");
+    assert_eq!(record(&desk, "seen a", half), Told::Next(PERIOD));
+    let requests = |key: &[u8]| desk.limiter().stats(key, desk.now()).requests;
+    assert_eq!((requests(b"seen a"), requests(b"allow a")), (2, 3), "each is counted once");
+}
