@@ -416,3 +416,6 @@ fn drain(socket: &OwnedFd, bytes: &mut usize, sink: &mut [u8]) -> Seen {
     }
     Seen::Staying
 }
+
+#[cfg(test)]
+mod tests;

@@ -132,5 +132,37 @@ mod tests {
         assert_eq!(ask(&names, 5000, &[1, 2, 3, 4]).await.0, addresses(&[3, 1, 2, 4]));
         names.of_use(address(9));
         assert_eq!(ask(&names, 9000, &[1, 2]).await.0, addresses(&[1, 2]));
+        names.of_use(address(2));
+        let many: Vec<u8> = (10..30).chain([2]).collect();
+        let kept = ask(&names, 13_000, &many).await.0;
+        assert_eq!((kept[0], kept.len()), (address(2), ADDRESSES_MAX), "however late it is named");
+    }
+
+    #[tokio::test]
+    async fn while_one_asks_the_others_wait_for_what_it_finds() {
+        let (names, searches) = (Names::default(), Cell::new(0));
+        let find = || async {
+            searches.set(searches.get() + 1);
+            tokio::task::yield_now().await;
+            Ok(addresses(&[1]))
+        };
+        let both = tokio::join!(names.addresses(1000, find), names.addresses(1000, find));
+        let known = |found: io::Result<Rc<[SocketAddr]>>| found.expect("an address").to_vec();
+        assert_eq!([known(both.0), known(both.1)], [addresses(&[1]), addresses(&[1])]);
+        assert_eq!(searches.get(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_name_without_addresses_is_an_error_until_some_were_known() {
+        let names = Names::default();
+        let nothing = async || Ok(Vec::new());
+        for _ in 0..2 {
+            let error = names.addresses(1000, nothing).await.expect_err("nowhere to go");
+            assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        }
+        ask(&names, 1000, &[1]).await;
+        let kept = names.addresses(5000, nothing).await.expect("those of before");
+        assert_eq!(kept.to_vec(), addresses(&[1]));
+        assert_eq!(ask(&names, 4999 + FRESH_FOR, &[2]).await, (addresses(&[1]), false));
     }
 }
