@@ -284,3 +284,21 @@ fn the_access_log_has_a_line_for_each_request() {
     assert!(first.contains(" client=127.0.0.1 method=GET path=/a status=200 bytes="), "{first}");
     assert!(text.contains("method=CONNECT") && text.contains("status=405"), "{text}");
 }
+
+#[test]
+fn an_answer_that_breaks_off_is_cut_in_the_access_log() {
+    let half = "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf";
+    let upstream = Upstream::new(move |mut stream| {
+        if Message::read(&mut stream).is_some() {
+            let _ = stream.get_mut().write_all(half.as_bytes());
+        }
+    });
+    let program = proxy(upstream.address, &format!("{PLENTY}\naccess_log = 'access.txt'"));
+    let mut client = Client::of(&program);
+    client.send(b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert!(Message::read(&mut client.stream).is_none(), "it is not whole");
+    let path = program.folder().join("access.txt");
+    let text = || std::fs::read_to_string(&path).unwrap_or_default();
+    eventually(|| text().lines().count() == 1);
+    assert!(text().contains(" status=200 bytes=4 ") && text().ends_with(" cut\n"), "{}", text());
+}

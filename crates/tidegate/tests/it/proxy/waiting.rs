@@ -76,6 +76,18 @@ fn the_next_goes_when_one_has_ended_in_the_order_of_arrival() {
 }
 
 #[test]
+fn a_body_is_not_asked_for_before_its_turn() {
+    let upstream = Upstream::mirror();
+    let settings = "limit = '1 per 1h'\nmax_wait = '10ms'";
+    let program = proxy(upstream.address, settings);
+    let mut client = Client::of(&program);
+    assert_eq!(client.get("/a").status(), 200);
+    client
+        .send(b"POST /a HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n");
+    assert_eq!(client.read().status(), 429, "and no 100 before it");
+}
+
+#[test]
 fn who_leaves_is_out_of_the_line_and_takes_nothing() {
     let paced = Paced::new();
     let program = proxy(paced.upstream.address, "limit = '1 in flight'");
