@@ -164,10 +164,10 @@ impl Catalog {
         Some((&elsewhere.prefix, &elsewhere.limits))
     }
 
-    /// Where the counts of all rules lie in a remote store, with the rules.
-    pub(super) fn all_elsewhere(&self) -> impl Iterator<Item = (&Rule, &Elsewhere)> {
+    /// Where the counts of all rules lie in a remote store, with the rules' positions.
+    pub(super) fn all_elsewhere(&self) -> impl Iterator<Item = (usize, &Elsewhere)> {
         let elsewhere = self.entries.iter().map(|entry| entry.elsewhere.as_ref());
-        self.set.rules().iter().zip(elsewhere).filter_map(|(rule, at)| Some((rule, at?)))
+        elsewhere.enumerate().filter_map(|(position, at)| Some((position, at?)))
     }
 
     /// Whether some rule keeps states outside of the slots.

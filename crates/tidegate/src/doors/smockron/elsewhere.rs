@@ -302,6 +302,56 @@ mod tests {
         assert_eq!(all_told(&mut elsewhere).await.len(), 1);
     }
 
+    #[tokio::test]
+    async fn what_is_to_be_told_is_owed_until_it_is_taken() {
+        let desk = alone();
+        let mut elsewhere = Elsewhere::with_room(1, Counter::default(), Counter::default());
+        let use_of = (b"local a".as_slice(), desk.now().mono);
+        elsewhere.record(&desk, use_of, (b"local", b"a"), desk.now());
+        elsewhere.told().await;
+        assert!(elsewhere.is_owed(), "it was heard, and is not told yet");
+        elsewhere.told().await;
+        assert_eq!(elsewhere.letters().len(), 1);
+        assert!(!elsewhere.is_owed());
+    }
+
+    #[tokio::test]
+    async fn a_walk_goes_on_until_all_that_it_found_is_told() {
+        let mut elsewhere = Elsewhere::with_room(1, Counter::default(), Counter::default());
+        let (out, found) = mpsc::channel(2 * TOLD_MAX);
+        elsewhere.found = Some(found);
+        for _ in 0..=TOLD_MAX {
+            out.try_send(Letter::Start(b"web".as_slice().into())).expect("room");
+        }
+        assert_eq!(elsewhere.letters().len(), TOLD_MAX);
+        assert_eq!(elsewhere.letters().len(), 1);
+        assert!(elsewhere.is_walking(), "there may be more");
+        (0..=TOLD_MAX).for_each(|_| {
+            out.try_send(Letter::Done(b"web".as_slice().into())).expect("room");
+        });
+        drop(out);
+        assert_eq!(elsewhere.letters().len(), TOLD_MAX);
+        assert!(elsewhere.is_walking(), "there is more");
+        assert_eq!(elsewhere.letters().len(), 1);
+        assert!(!elsewhere.is_walking());
+    }
+
+    #[tokio::test]
+    async fn a_walk_that_the_store_does_not_answer_is_counted_for_each_domain() {
+        let (desk, broken) = (alone(), Counter::default());
+        let mut elsewhere = Elsewhere::with_room(1, Counter::default(), broken.clone());
+        let domain = |name: &str| -> (Box<[u8]>, Box<[u8]>) {
+            (name.as_bytes().into(), name.as_bytes().into())
+        };
+        elsewhere.walk(desk.limiter(), ["allow", "local"].map(domain).into());
+        assert!(elsewhere.is_walking());
+        while elsewhere.is_walking() {
+            tokio::task::yield_now().await;
+            assert!(elsewhere.letters().is_empty(), "nothing was begun");
+        }
+        assert_eq!(broken.get(), 2);
+    }
+
     #[test]
     fn keys_of_several_domains_begin_with_what_these_share() {
         let check = |domains: &[&str], expected: &str| {

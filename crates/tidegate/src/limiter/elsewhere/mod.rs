@@ -4,6 +4,8 @@
 //! are, and what a failure of the store means, is in `steps`.
 
 mod steps;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
@@ -11,11 +13,11 @@ use tidegate_core::{Nanos, Now, Op};
 use tokio::sync::oneshot;
 
 use self::steps::{Decide, GiveBack, Origin, RETRY_WHEN_AWAY, Record, Tell, TryTake};
-use super::catalog::Catalog;
+use super::catalog::{Catalog, Elsewhere};
 use super::desk::asks_for_something;
 use super::{
-    Answer, Delay, Desk, KEYS_MAX, LimitAnswer, Limiter, Line, Take, Taken, TakenFrom, Told, Tried,
-    Unfit,
+    Answer, Count, Delay, Desk, KEYS_MAX, LimitAnswer, Limiter, Line, Take, Taken, TakenFrom, Told,
+    Tried, Unfit,
 };
 use crate::metrics::{Counted, Door};
 use crate::stores::remote::Remote;
@@ -90,12 +92,13 @@ impl Limiter {
         if name.is_empty() {
             return bell.renewed(self);
         }
-        let catalog = self.catalog.load();
-        for (rule, elsewhere) in catalog.all_elsewhere() {
-            if let Some(key) = elsewhere.prefix.key(name) {
-                let key = if rule.shared { rule.name.as_bytes().to_vec() } else { key };
-                return bell.freed(&self.count_of(&key));
-            }
+        let (catalog, memory) = (self.catalog.load(), self.memory());
+        let key = |(position, at): (usize, &Elsewhere)| Some((position, at.prefix.key(name)?));
+        if let Some((position, key)) = catalog.all_elsewhere().find_map(key)
+            && let hash = memory.hash(&key)
+            && let Some(address) = catalog.address(memory, position, &key, hash, Op::Peek(0))
+        {
+            bell.freed(&Count::of(&address));
         }
     }
 }

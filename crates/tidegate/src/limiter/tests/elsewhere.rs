@@ -72,6 +72,7 @@ fn rules() -> Vec<Rule> {
         Rule { shadow: true, ..rule("lent", vec![JOBS]) },
         rule("jarl", vec![limit(1, PERIOD, Algorithm::Jarl { exact: true })]),
         Rule { shared: true, ..rule("pool", vec![fixed(2)]) },
+        rule("seen", vec![limit(1, PERIOD, Algorithm::Smockron { burst: 1 })]),
     ]
 }
 
@@ -107,8 +108,8 @@ fn history(desk: &Desk) -> Vec<String> {
     all.push(said(&decide(desk, &["k a"], Op::Take(3))));
     all.push(said(&decide(desk, &["k a", "free a"], Op::Peek(1))));
     let now = desk.now().mono;
-    for key in ["k f", "shadow f", "free f", "nobody's", "jobs f"] {
-        let moments = [now - PERIOD / 4, now, now + PERIOD / 4];
+    for key in ["k f", "shadow f", "free f", "nobody's", "jobs f", "seen f"] {
+        let moments = [now - 2 * PERIOD, now - PERIOD / 4, now, now + PERIOD / 4];
         all.extend(moments.map(|at| format!("{:?}", record(desk, key, at))));
     }
     for key in ["k g", "shadow g", "free g", "nobody's", "jobs g", "lent g", "jarl g"] {
@@ -142,6 +143,44 @@ fn what_is_told_later_is_counted_as_what_is_told_at_once() {
         };
         assert_eq!(seen(&here), seen(&there), "{key}");
     }
+}
+
+#[test]
+fn a_key_is_forgotten_wherever_it_was_counted() {
+    let server = redis::Server::start(&[]);
+    let settings = at(Kind::Redis, vec![server.url()]);
+    let [one, other] = [(); 2].map(|()| node(Clock::manual(START), rules(), &settings));
+    let desk = one.desk(Door::Http);
+    for _ in 0..2 {
+        assert!(decide(&desk, &["k a"], Op::Take(2)).expect("fit").allowed);
+        let forget = |limiter: &Arc<Limiter>| runtime().block_on(limiter.forget(b"k a"));
+        assert_eq!(forget(&other), Ok(true), "it was counted in the store");
+        assert_eq!(forget(&other), Ok(false));
+        assert_eq!(forget(&one), Ok(true), "what people see of it was counted here");
+        assert_eq!(forget(&one), Ok(false));
+    }
+}
+
+#[test]
+fn a_use_in_flight_ends_where_it_began_and_nowhere_else() {
+    let server = redis::Server::start(&[]);
+    let settings = at(Kind::Redis, vec![server.url()]);
+    let desk = node(Clock::manual(START), rules(), &settings).desk(Door::Http);
+    let there = || decide(&desk, &["jobs a"], Op::Take(1)).expect("fit");
+    // As while the store is away.
+    let here = || desk.decide_held(&[b"jobs a"], Op::Take(1), desk.now()).expect("fit");
+    let end = |taken: &Answer| {
+        desk.release(&[(b"jobs a", taken.held[0].from)], 1, taken.at, desk.now());
+    };
+    let (one, other) = (there(), here());
+    assert!(one.allowed && one.held[0].from == TakenFrom::Elsewhere);
+    assert!(other.allowed && other.held[0].from == TakenFrom::Slot);
+    end(&other);
+    assert!(!there().allowed, "that one has not ended");
+    assert!(here().allowed);
+    end(&one);
+    assert!(!here().allowed, "that one has not ended");
+    crate::stores::remote::engines::until(|| there().allowed);
 }
 
 /// A desk whose store nobody has ever heard of.
