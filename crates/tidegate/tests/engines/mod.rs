@@ -36,7 +36,7 @@ pub(crate) fn until(mut so: impl FnMut() -> bool) {
     // A question may be answered in no time: the pause between two leaves the others theirs.
     let (_nobody, never) = channel::<()>();
     let pause = || never.recv_timeout(Duration::from_millis(1)).is_ok();
-    assert!((0..20_000).any(|_| so() || pause()), "it never came to be");
+    assert!((0..PATIENCE.as_millis()).any(|_| so() || pause()), "it never came to be");
 }
 
 /// A process that was started by a test.

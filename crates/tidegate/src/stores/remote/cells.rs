@@ -67,11 +67,13 @@ impl Cell {
         local: Nanos,
     ) -> (Change, Nanos) {
         let (name, seen) = (name.clone(), self.version);
-        if *after == self.entry {
+        let (before, value) = (self.entry.encode(), after.encode());
+        if value == before {
             return (Change { name, seen, write: None }, self.kept_until);
         }
-        let value = after.encode();
-        let keeps = longer && seen != ABSENT && self.kept_until >= local.saturating_add(lives);
+        // What is known to be kept at all is just what was written last.
+        let late_enough = self.kept_until >= local.saturating_add(lives);
+        let keeps = longer && seen != ABSENT && late_enough && value.len() == before.len();
         let lives = if longer { lives.saturating_mul(2) } else { lives };
         let kept_until = match (value.is_empty(), keeps) {
             (true, _) => 0,

@@ -44,8 +44,8 @@ pub(crate) struct Write {
     pub(crate) value: Vec<u8>,
     /// How long it is kept, at least. The engine may round up, never down.
     pub(crate) lives: Nanos,
-    /// Whether what lies there now is kept for long enough already: an engine that can may leave
-    /// it at that.
+    /// Whether what lies there now is as long as the new value, and kept for long enough already:
+    /// an engine that can may write over it in place.
     pub(crate) keeps: bool,
     /// Whether it gives something back that others may wait for: whoever watches the name is told.
     pub(crate) frees: bool,

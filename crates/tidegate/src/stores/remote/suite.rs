@@ -362,7 +362,7 @@ async fn nothing_ends_too_early(engine: &Engine) {
     let change = Change { name: name.clone(), seen: ABSENT, write: Some(write) };
     let version = done(swap_one(engine, vec![change]).await)[0];
     // The end that it has is as good: it is neither lost nor brought forward.
-    let same = Write { value: b"same".to_vec(), lives: LIVES, keeps: true, frees: false };
+    let same = Write { value: b"other".to_vec(), lives: LIVES, keeps: true, frees: false };
     let change = Change { name: name.clone(), seen: version, write: Some(same) };
     done(swap_one(engine, vec![change]).await);
     eventually(async || look(engine, &name).await.version == ABSENT).await;

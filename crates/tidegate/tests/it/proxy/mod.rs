@@ -20,10 +20,8 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
 
-use tidegate::clock::Clock;
-
+use crate::engines::until as eventually;
 use crate::program::{PATIENCE, Program};
 
 /// The program with one proxy to `upstream`, named `api`, with these settings, and `/metrics`.
@@ -241,18 +239,6 @@ fn metric(program: &Program, series: &str) -> f64 {
     let page = api(program, "/metrics");
     let line = page.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
     line.map_or(0.0, |value| value.parse().expect("a number"))
-}
-
-/// Asks until it is so.
-#[track_caller]
-fn eventually(mut so: impl FnMut() -> bool) {
-    let clock = Clock::system();
-    let start = clock.now().mono;
-    while !so() {
-        let waited = Duration::from_nanos(clock.now().mono - start);
-        assert!(waited < PATIENCE, "it never came to be");
-        thread::yield_now();
-    }
 }
 
 /// Closes one way only.

@@ -13,12 +13,9 @@ mod vectors;
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
-use std::thread;
-use std::time::Duration;
-
-use tidegate::clock::Clock;
 
 use self::peer::{Endpoints, Peer};
+use crate::engines::until as eventually;
 use crate::program::{PATIENCE, Program};
 
 /// A master at free ports whose domain `web` delays everybody after one request.
@@ -63,18 +60,6 @@ fn metric(program: &Program, series: &str) -> u64 {
 fn bad_input(program: &Program, reason: &str) -> u64 {
     let series = format!("tidegate_bad_input_total{{door=\"smockron\",reason=\"{reason}\"}}");
     metric(program, &series)
-}
-
-/// Asks until it is so.
-#[track_caller]
-fn eventually(mut so: impl FnMut() -> bool) {
-    let clock = Clock::system();
-    let start = clock.now().mono;
-    while !so() {
-        let waited = Duration::from_nanos(clock.now().mono - start);
-        assert!(waited < PATIENCE, "it never came to be");
-        thread::yield_now();
-    }
 }
 
 /// Two masters with a domain each, and a proxy of libzmq before them.

@@ -13,6 +13,7 @@ use std::os::unix::net::UnixStream;
 
 use tidegate_wire::throttr::{Request, Ttl, Unit, ValueSize};
 
+use crate::engines::until;
 use crate::program::{PATIENCE, Program};
 
 /// One listener of 16 bits, and `/metrics`.
@@ -141,12 +142,6 @@ fn metric(program: &Program, series: &str) -> u64 {
 fn bad_input(program: &Program, reason: &str) -> u64 {
     let series = format!("tidegate_bad_input_total{{door=\"throttr\",reason=\"{reason}\"}}");
     metric(program, &series)
-}
-
-/// Asks again and again until it is so: for what happens soon, but at no known moment.
-fn until(mut so: impl FnMut() -> bool) {
-    // Every question takes a round trip, so that this is many seconds and never a busy loop.
-    assert!((0..200_000).any(|_| so()), "it never came to be");
 }
 
 /// The number of eight bytes at this place.

@@ -15,8 +15,6 @@ use super::faults;
 pub(super) const REQUESTS_MAX: usize = 64;
 /// How many bytes of arguments one call carries, unless a single request has more.
 pub(super) const BYTES_MAX: usize = 256 * 1024;
-/// Values up to this length are looked at whole, because that takes fewer commands.
-const SHORT_MAX: usize = 256;
 /// A value is stored behind its version.
 const VERSION_BYTES: usize = 8;
 
@@ -113,10 +111,12 @@ pub(super) fn call<'a>(
     cmd
 }
 
-/// Whether a request writes one value, a short one, and tells nobody.
+/// Whether a request writes one value and tells nobody.
 fn is_plain(request: &[Change]) -> bool {
-    let [Change { write: Some(write), .. }] = request else { return false };
-    (1..=SHORT_MAX).contains(&write.value.len()) && !write.frees
+    match request {
+        [Change { write: Some(write), .. }] => !write.value.is_empty() && !write.frees,
+        _ => false,
+    }
 }
 
 fn add(cmd: &mut Cmd, change: &Change, version: Version, plain: bool) {
