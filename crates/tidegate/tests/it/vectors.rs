@@ -29,25 +29,46 @@ pub(crate) const START: Now = Now { mono: 1_000 * SECOND, unix: 1_700_000_100 * 
 /// The table that `get_size` talks about.
 const MEMORY: memory::Settings = memory::Settings { max_keys: 10_000, max_bytes: 64 << 20 };
 
-#[test]
-fn text() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/text");
+/// Plays every file of a door, of which there are so many at least. `play` tells what is not as it
+/// is written, each beginning with its line, and whether anything was expected at all.
+pub(crate) fn each_file(
+    door: &str,
+    least: usize,
+    mut play: impl FnMut(&str) -> (Vec<String>, bool),
+) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors").join(door);
     let mut files: Vec<PathBuf> = std::fs::read_dir(&folder)
         .expect("the vectors are there")
         .map(|entry| entry.expect("an entry").path())
         .collect();
     files.sort();
-    assert!(files.len() >= 8, "only {} files in {}", files.len(), folder.display());
-    let mut wrong = Vec::new();
+    assert!(files.len() >= least, "only {} files in {}", files.len(), folder.display());
+    let mut all = Vec::new();
     for file in &files {
         let text = std::fs::read_to_string(file).expect("vectors are UTF-8");
         let name = file.file_name().expect("a name").to_string_lossy();
-        let replies = play(&text, |line, asked, expected, got| {
-            wrong.push(format!("{name}:{line}: {asked}\n  expected {expected}\n  got      {got}"));
-        });
-        assert!(replies > 0, "{name} expects nothing");
+        let (wrong, expects) = play(&text);
+        assert!(expects, "{name} expects nothing");
+        all.extend(wrong.into_iter().map(|what| format!("{name}:{what}")));
     }
-    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+    assert!(all.is_empty(), "\n{}", all.join("\n"));
+}
+
+/// What a file opens with, between two `+++` lines, and how many lines that takes.
+pub(crate) fn front(text: &str) -> Option<(&str, usize)> {
+    let (toml, _) = text.strip_prefix("+++\n")?.split_once("\n+++\n")?;
+    Some((toml, toml.lines().count() + 2))
+}
+
+#[test]
+fn text() {
+    each_file("text", 8, |text| {
+        let mut wrong = Vec::new();
+        let replies = play(text, |line, asked, expected, got| {
+            wrong.push(format!("{line}: {asked}\n  expected {expected}\n  got      {got}"));
+        });
+        (wrong, replies > 0)
+    });
 }
 
 #[test]
@@ -62,10 +83,10 @@ fn a_wrong_vector_is_noticed() {
 /// Plays one file and tells `wrong` of every reply that is not as written. Returns how many
 /// replies, or silences, were expected.
 fn play(text: &str, mut wrong: impl FnMut(usize, &str, &str, &str)) -> usize {
-    let (config, first) = match text.strip_prefix("+++\n").and_then(|t| t.split_once("\n+++\n")) {
-        Some((toml, _)) => {
+    let (config, first) = match front(text) {
+        Some((toml, first)) => {
             let whole = format!("{toml}\n[text]\nlisten = \"127.0.0.1:0\"\n");
-            (Config::parse("front matter", &whole), toml.lines().count() + 2)
+            (Config::parse("front matter", &whole), first)
         }
         None => (tidegate::config::Source::BuiltIn.load(), 0),
     };

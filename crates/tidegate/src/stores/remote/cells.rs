@@ -12,9 +12,10 @@ use std::mem;
 use std::sync::Arc;
 
 use tidegate_core::time::{MICROSECOND, MILLISECOND};
-use tidegate_core::{Nanos, Now, State};
+use tidegate_core::{Nanos, Now};
 
-use super::engine::{ABSENT, Change, Fault, Found, Swapped, Version, Write};
+use super::cell::Cell;
+use super::engine::{ABSENT, Change, Fault, Found, Swapped, Version};
 use super::entry::{Entry, Unreadable};
 use super::job::{Job, Kind, Slot, Step, Trouble};
 use super::members::Members;
@@ -31,59 +32,6 @@ pub(super) const GIVEN_BACK_MAX: usize = 100_000;
 /// The longest pause after a change that came too late, and what it grows from.
 const PAUSE_MAX: Nanos = 5 * MILLISECOND;
 const PAUSE: Nanos = 100 * MICROSECOND;
-/// Clocks run apart by less than one part in so many.
-const DRIFT: Nanos = 1_000;
-
-/// One count.
-#[derive(Default)]
-struct Cell {
-    version: Version,
-    entry: Entry,
-    /// Until when the store keeps it at least, on our monotonic clock, as far as is known.
-    kept_until: Nanos,
-    /// Jobs in order of arrival.
-    line: VecDeque<u64>,
-    under_way: bool,
-    /// The uses in flight that this node holds, as of the last change that is known to be done.
-    mine: Vec<(u8, State)>,
-    /// Whether a change came after that of which nobody knows.
-    unsure: bool,
-    /// Changes in a row that came too late.
-    late: u32,
-    /// Not tried again before.
-    rests_until: Nanos,
-}
-
-impl Cell {
-    /// What is to be sent so that the count is as it is after, and until when it is kept then. With
-    /// `longer` it is kept for longer than it must be: the next writes need not say how long.
-    fn change(
-        &self,
-        name: &Arc<[u8]>,
-        after: &Entry,
-        lives: Nanos,
-        frees: bool,
-        longer: bool,
-        local: Nanos,
-    ) -> (Change, Nanos) {
-        let (name, seen) = (name.clone(), self.version);
-        let (before, value) = (self.entry.encode(), after.encode());
-        if value == before {
-            return (Change { name, seen, write: None }, self.kept_until);
-        }
-        // What is known to be kept at all is just what was written last.
-        let late_enough = self.kept_until >= local.saturating_add(lives);
-        let keeps = longer && seen != ABSENT && late_enough && value.len() == before.len();
-        let lives = if longer { lives.saturating_mul(2) } else { lives };
-        let kept_until = match (value.is_empty(), keeps) {
-            (true, _) => 0,
-            (false, true) => self.kept_until,
-            // The store's clock may be a little faster than ours.
-            (false, false) => local.saturating_add(lives - lives / DRIFT),
-        };
-        (Change { name, seen, write: Some(Write { value, lives, keeps, frees }) }, kept_until)
-    }
-}
 
 /// A job in line. Its step is gone once it was told that its time is up.
 struct Waiting {
@@ -464,8 +412,7 @@ impl Cells {
         let Some(job) = self.jobs.remove(&id) else { return };
         for slot in &job.slots {
             if let Some(cell) = self.cells.get_mut(&slot.name) {
-                // Nearly always the first.
-                cell.line.retain(|other| *other != id);
+                cell.leave(id);
                 self.ready.push_back(slot.name.clone());
             }
         }

@@ -142,6 +142,7 @@ impl Engine {
     /// for little more than the price of one.
     pub(crate) fn calls_max(&self) -> usize {
         match self {
+            // With two a server sleeps between calls, and waking it costs more than they save.
             Engine::Redis(_) => 8,
             Engine::Etcd(_) => 64,
         }
@@ -161,8 +162,8 @@ impl Engine {
     }
 
     /// Several requests in one go, each all or nothing and independent of the others: no name is
-    /// in two of them. Results are in order. Returns when all are answered; never hangs for longer than the engine's own
-    /// timeout.
+    /// in two of them. Results are in order. Returns when all are answered; never hangs for longer
+    /// than the engine's own timeout.
     pub(crate) async fn swap(
         &self,
         requests: Vec<Vec<Change>>,

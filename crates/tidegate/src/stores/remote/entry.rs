@@ -127,7 +127,7 @@ impl Entry {
         nodes: &impl Nodes,
         now: Now,
     ) -> Self {
-        let mut parts = Vec::with_capacity(self.parts.len() + 1);
+        let mut parts = Vec::with_capacity(self.parts.len().max(limits.len()));
         for (at, (limit, state)) in limits.iter().zip(states).enumerate() {
             let index = at as u8;
             if !limit.ends() {
@@ -269,8 +269,9 @@ mod tests {
             prop_assert_eq!(Entry::decode(&bytes).unwrap(), entry.clone());
             for end in 1..bytes.len() {
                 // Unless it is cut off between two parts.
-                let cut = Entry::decode(&bytes[..end]);
-                prop_assert!(cut.is_err() || cut.is_ok_and(|cut| entry.parts.starts_with(&cut.parts)));
+                if let Ok(cut) = Entry::decode(&bytes[..end]) {
+                    prop_assert!(entry.parts.starts_with(&cut.parts));
+                }
             }
         }
     }

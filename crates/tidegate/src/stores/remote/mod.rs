@@ -3,10 +3,11 @@
 //! - [`settings`]: the `[store]` table
 //! - [`engine`]: what a store must be able to do; `redis` and `etcd` can
 //! - `names`: under which name a count lies; `entry`: how it lies there
-//! - `job`: what is asked of a store; `cells`: who asks for what, and what is known
+//! - `job`: what is asked of a store; `cell` and `cells`: who asks for what, and what is known
 //! - `turn`: the one thread that speaks to the store; `breaker`, `members` and `time` are its parts
 
 mod breaker;
+mod cell;
 mod cells;
 #[cfg(test)]
 #[path = "../../../tests/engines/mod.rs"]

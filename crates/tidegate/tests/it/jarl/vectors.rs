@@ -8,7 +8,6 @@
 //! - `#` begins a remark
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tidegate::clock::Clock;
@@ -18,29 +17,19 @@ use tidegate::limiter::Limiter;
 use tidegate::metrics::{Door, Metrics};
 use tidegate::stores::memory;
 
-use crate::vectors::{START, pass};
+use crate::vectors::{START, each_file, front, pass};
 
 const MEMORY: memory::Settings = memory::Settings { max_keys: 1_000, max_bytes: 64 << 20 };
 
 #[test]
 fn golden() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/jarl");
-    let mut files: Vec<PathBuf> = std::fs::read_dir(&folder)
-        .expect("the vectors are there")
-        .map(|entry| entry.expect("an entry").path())
-        .collect();
-    files.sort();
-    assert!(files.len() >= 4, "only {} files in {}", files.len(), folder.display());
-    let mut wrong = Vec::new();
-    for file in &files {
-        let text = std::fs::read_to_string(file).expect("vectors are UTF-8");
-        let name = file.file_name().expect("a name").to_string_lossy();
-        let answers = play(&text, |line, expected, got| {
-            wrong.push(format!("{name}:{line}: expected {expected}, got {got}"));
+    each_file("jarl", 4, |text| {
+        let mut wrong = Vec::new();
+        let answers = play(text, |line, expected, got| {
+            wrong.push(format!("{line}: expected {expected}, got {got}"));
         });
-        assert!(answers > 0, "{name} expects nothing");
-    }
-    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+        (wrong, answers > 0)
+    });
 }
 
 #[test]
@@ -55,8 +44,7 @@ fn a_wrong_vector_is_noticed() {
 /// Plays one file and tells `wrong` of every answer that is not as written. Returns how many
 /// answers, or silences, were expected.
 fn play(text: &str, mut wrong: impl FnMut(usize, &str, &str)) -> usize {
-    let front = text.strip_prefix("+++\n").and_then(|text| text.split_once("\n+++\n"));
-    let (toml, _) = front.expect("a configuration");
+    let (toml, first) = front(text).expect("a configuration");
     let config = Config::parse("front matter", toml).unwrap_or_else(|wrong| panic!("{wrong}"));
     let clock = Clock::manual(START);
     let limiter = Limiter::new(clock.clone(), Arc::new(Metrics::new()), config.rules, MEMORY);
@@ -69,7 +57,7 @@ fn play(text: &str, mut wrong: impl FnMut(usize, &str, &str)) -> usize {
         .collect();
     let mut expected = 0;
     let mut told = None;
-    for (at, line) in text.lines().enumerate().skip(toml.lines().count() + 2) {
+    for (at, line) in text.lines().enumerate().skip(first) {
         if let Some(service) = line.strip_prefix(">> ") {
             assert!(told.is_none(), "line {at}: an answer is missing");
             let corridor = corridors.get_mut(service).expect("a service of the file");

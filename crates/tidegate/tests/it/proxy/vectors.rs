@@ -12,10 +12,10 @@
 //! `{client}` stands for the client's address. Each conversation has a connection of its own.
 
 use std::io::Write as _;
-use std::path::Path;
 
 use super::{Client, Message, Upstream, api, proxy};
 use crate::program::Program;
+use crate::vectors::{each_file, front};
 
 #[derive(Default)]
 struct Conversation {
@@ -28,20 +28,7 @@ struct Conversation {
 
 #[test]
 fn conversations() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/proxy");
-    let mut files: Vec<_> = std::fs::read_dir(&folder)
-        .expect("the vectors are there")
-        .map(|entry| entry.expect("an entry").path())
-        .collect();
-    files.sort();
-    assert!(files.len() >= 4, "only {} files in {}", files.len(), folder.display());
-    let mut wrong = Vec::new();
-    for file in &files {
-        let text = std::fs::read_to_string(file).expect("vectors are UTF-8");
-        let name = file.file_name().expect("a name").to_string_lossy();
-        wrong.extend(play(&text).into_iter().map(|what| format!("{name}:{what}")));
-    }
-    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+    each_file("proxy", 4, |text| (play(text), text.contains("\n<< ")));
 }
 
 #[test]
@@ -56,10 +43,7 @@ fn a_wrong_vector_is_noticed() {
 
 /// Plays one file; what is not as written comes back.
 fn play(text: &str) -> Vec<String> {
-    let (settings, first) = match text.strip_prefix("+++\n").and_then(|t| t.split_once("\n+++\n")) {
-        Some((toml, _)) => (toml, toml.lines().count() + 2),
-        None => ("limit = '1000000 per day'", 0),
-    };
+    let (settings, first) = front(text).unwrap_or(("limit = '1000000 per day'", 0));
     let upstream = Upstream::mirror();
     let program = proxy(upstream.address, settings);
     let mut wrong = Vec::new();

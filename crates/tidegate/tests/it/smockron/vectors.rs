@@ -15,7 +15,6 @@
 //! `t+N` is a time in milliseconds after the beginning; `\0` and `\xNN` write bytes that would not
 //! survive an editor. `x*300` is three hundred of them.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tidegate::clock::Clock;
@@ -28,29 +27,19 @@ use tidegate_core::Op;
 use tidegate_core::time::MILLISECOND;
 use tidegate_wire::smockron::Frames;
 
-use crate::vectors::{START, pass};
+use crate::vectors::{START, each_file, front, pass};
 
 const MEMORY: memory::Settings = memory::Settings { max_keys: 10_000, max_bytes: 64 << 20 };
 
 #[test]
 fn golden() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/smockron");
-    let mut files: Vec<PathBuf> = std::fs::read_dir(&folder)
-        .expect("the vectors are there")
-        .map(|entry| entry.expect("an entry").path())
-        .collect();
-    files.sort();
-    assert!(files.len() >= 6, "only {} files in {}", files.len(), folder.display());
-    let mut wrong = Vec::new();
-    for file in &files {
-        let text = std::fs::read_to_string(file).expect("vectors are UTF-8");
-        let name = file.file_name().expect("a name").to_string_lossy();
-        let expected = play(&text, |line, expected, got| {
-            wrong.push(format!("{name}:{line}:\n  expected {expected}\n  got      {got}"));
+    each_file("smockron", 6, |text| {
+        let mut wrong = Vec::new();
+        let expected = play(text, |line, expected, got| {
+            wrong.push(format!("{line}:\n  expected {expected}\n  got      {got}"));
         });
-        assert!(expected > 0, "{name} expects nothing");
-    }
-    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+        (wrong, expected > 0)
+    });
 }
 
 #[test]
@@ -162,8 +151,7 @@ fn check(desk: &Desk, key: &str) -> String {
 /// Plays one file and tells `wrong` of everything that is not as written. Returns how many
 /// expectations there were.
 fn play(text: &str, mut wrong: impl FnMut(usize, &str, &str)) -> usize {
-    let front = text.strip_prefix("+++\n").and_then(|text| text.split_once("\n+++\n"));
-    let (toml, _) = front.expect("a configuration");
+    let (toml, first) = front(text).expect("a configuration");
     let config = Config::parse("front matter", toml).unwrap_or_else(|wrong| panic!("{wrong}"));
     let clock = Clock::manual(START);
     let limiter = Limiter::new(clock.clone(), Arc::new(Metrics::new()), config.rules, MEMORY);
@@ -175,7 +163,7 @@ fn play(text: &str, mut wrong: impl FnMut(usize, &str, &str)) -> usize {
     let (mut expected, mut batch, mut asked) = (0, Batch(Vec::new()), None);
     // What was published and is not yet expected.
     let mut open: Option<(usize, Vec<String>)> = None;
-    let lines = text.lines().enumerate().skip(toml.lines().count() + 2).chain([(usize::MAX, "#")]);
+    let lines = text.lines().enumerate().skip(first).chain([(usize::MAX, "#")]);
     for (at, line) in lines {
         if let Some(reply) = line.strip_prefix("<<") {
             let (_, left) = open.get_or_insert_with(|| {
