@@ -99,19 +99,14 @@ impl Peer {
     /// Tells it again and again until a line passes: what is published while nobody is connected
     /// is lost, and that is how it must be.
     pub(super) fn tell_until(&mut self, command: &str, passes: impl Fn(&str) -> bool) -> String {
-        let tries = PATIENCE.as_millis() / AGAIN.as_millis();
-        for _ in 0..tries {
-            self.tell(command);
-            loop {
-                match self.lines.recv_timeout(AGAIN) {
-                    Ok(line) if passes(&line) => return line,
-                    Ok(_) => {}
-                    Err(RecvTimeoutError::Timeout) => break,
-                    Err(RecvTimeoutError::Disconnected) => panic!("the peer has ended"),
-                }
-            }
-        }
-        panic!("no such line in time after {command:?}")
+        let Self { stdin, lines, .. } = self;
+        let tell = || writeln!(stdin, "{command}").expect("the peer listens");
+        heard(lines, tell, passes)
+    }
+
+    /// As above for one that only listens: `tell` is what makes it hear something.
+    pub(super) fn hears(&mut self, tell: impl FnMut(), passes: impl Fn(&str) -> bool) -> String {
+        heard(&self.lines, tell, passes)
     }
 
     /// Its process id.
@@ -151,4 +146,24 @@ pub(super) fn addresses(program: &Program) -> [SocketAddr; 2] {
     let told = program.listening().iter().filter(|(door, _)| door == "smockron");
     let told: Vec<SocketAddr> = told.map(|(_, address)| *address).collect();
     *told.last_chunk().expect("both addresses are told")
+}
+
+/// Tells until a line passes, again after each silence.
+fn heard(
+    lines: &Receiver<String>,
+    mut tell: impl FnMut(),
+    passes: impl Fn(&str) -> bool,
+) -> String {
+    for _ in 0..PATIENCE.as_millis() / AGAIN.as_millis() {
+        tell();
+        loop {
+            match lines.recv_timeout(AGAIN) {
+                Ok(line) if passes(&line) => return line,
+                Ok(_) => {}
+                Err(RecvTimeoutError::Timeout) => break,
+                Err(RecvTimeoutError::Disconnected) => panic!("the peer has ended"),
+            }
+        }
+    }
+    panic!("no such line in time");
 }
