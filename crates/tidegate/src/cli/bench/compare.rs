@@ -53,11 +53,19 @@ pub(super) fn medians<L: Drive>(
     for round in 1..=rounds {
         let mut line = format!("round {round}:");
         let mut page = Map::new();
-        for (contender, costs) in all.iter().zip(&mut costs) {
-            let run = measure(contender.name, &contender.subject, &contender.load)?;
-            costs.push(run.cpu_per_request().context("nothing was answered")?);
-            let _ = write!(line, " {} {};", contender.name, told(&run));
-            page.insert(contender.name.to_owned(), report::json(&run));
+        // Each of them is the first as often as any other: who comes after whom may matter.
+        let first = round as usize % all.len();
+        let mut runs = Vec::new();
+        for at in (first..all.len()).chain(0..first) {
+            let Contender { name, subject, load } = all[at];
+            runs.push((at, measure(name, subject, load)?));
+        }
+        runs.sort_by_key(|(at, _)| *at);
+        for (at, run) in runs {
+            let name = all[at].name;
+            costs[at].push(run.cpu_per_request().context("nothing was answered")?);
+            let _ = write!(line, " {name} {};", told(&run));
+            page.insert(name.to_owned(), report::json(&run));
         }
         line.pop();
         let latest: Vec<f64> = costs.iter().filter_map(|costs| costs.last().copied()).collect();

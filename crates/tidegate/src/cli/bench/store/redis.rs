@@ -37,7 +37,7 @@ const WINDOW_MS: &str = "60000";
 
 /// The arguments of `tidegate bench store redis`.
 #[derive(Debug, clap::Args)]
-#[command(mut_arg("rounds", |rounds| rounds.default_value("7")))]
+#[command(mut_arg("rounds", |rounds| rounds.default_value("75")))]
 pub(super) struct Args {
     /// Different keys in play.
     #[arg(
@@ -49,10 +49,11 @@ pub(super) struct Args {
     /// Decisions, or calls of the script, that are outstanding at a time.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=16_384))]
     window: u64,
-    /// Decisions, or calls of the script, in each round.
+    /// Decisions, or calls of the script, in each round: few, because many short rounds in turns
+    /// are steadier than a few long ones.
     #[arg(
         long,
-        default_value_t = 300_000,
+        default_value_t = 20_000,
         value_parser = clap::value_parser!(u64).range(1_000..=1_000_000_000)
     )]
     count: u64,
@@ -179,9 +180,9 @@ impl Script {
             output => output?,
         };
         if !output.status.success() {
-            let said = String::from_utf8_lossy(&output.stdout);
-            let said = format!("redis-benchmark failed: {said}");
-            return Err(io::Error::other(said));
+            let said = [output.stdout, output.stderr].concat();
+            let (status, said) = (output.status, String::from_utf8_lossy(&said));
+            return Err(io::Error::other(format!("redis-benchmark failed, {status}: {said}")));
         }
         let mut tally = Tally::new();
         (tally.sent, tally.answered) = (self.count, self.count);
