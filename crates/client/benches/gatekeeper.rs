@@ -1,10 +1,11 @@
 //! What a gatekeeper costs, printed for people to judge.
 //!
 //! First `decide` beside a bare lookup in the table that it uses, with a million identifiers known
-//! and a peer that takes the accounting: interleaved rounds on one thread, each question after the
-//! end of the one before, the medians of its CPU time and their ratio. Then an axum hello-world
-//! with and without the layer, in instructions per request as callgrind counts them, the sending of
-//! accounting included; for that the program runs itself under valgrind, by turns.
+//! and a peer that takes the accounting: interleaved rounds on one thread, the medians of its CPU
+//! time and their ratio; once with each question after the end of the one before, and once with as
+//! many at a time as the processor likes. Then an axum hello-world with and without the layer, in
+//! instructions per request as callgrind counts them, the sending of accounting included; for that
+//! the program runs itself under valgrind, by turns.
 //! `cargo bench -p tidegate-client -- decide`, or `layer`, runs one of both.
 
 use std::env;
@@ -113,24 +114,73 @@ fn decide() {
     for identifier in &known {
         assert!(gatekeeper.remember(api, identifier.as_bytes(), now_ms + 3_600_000));
     }
-    println!("{:>10} {:>12} {:>12} {:>8}", "", "lookup ns", "decide ns", "ratio");
-    for (label, names, passes) in [("known", &known, false), ("strangers", &strangers, true)] {
-        let [waiting, lookup, decide] = compare(&gatekeeper, api, names, passes).map(median);
-        let (lookup, decide) = (lookup - waiting, decide - waiting);
-        println!("{label:>10} {lookup:>12.1} {decide:>12.1} {:>8.2}", decide / lookup);
+    println!("{:>24} {:>12} {:>12} {:>8}", "", "lookup ns", "decide ns", "ratio");
+    for way in [Way::OneByOne, Way::Overlapping] {
+        for (whom, names, passes) in [("known", &known, false), ("strangers", &strangers, true)] {
+            let [waiting, lookup, decide] =
+                compare(&gatekeeper, api, names, passes, way).map(median);
+            let (lookup, decide) = (lookup - waiting, decide - waiting);
+            let label = format!("{}, {whom}", way.name());
+            println!("{label:>24} {lookup:>12.1} {decide:>12.1} {:>8.2}", decide / lookup);
+        }
     }
     let stats = gatekeeper.stats();
     println!("accounting sent {}, dropped {}", stats.sent, stats.dropped());
 }
 
-/// Nanoseconds for each wait alone, for each lookup with it and for each decision with it, one of
-/// all three from every round.
-fn compare(gatekeeper: &Gatekeeper, api: Domain, names: &[String], passes: bool) -> [Vec<f64>; 3] {
+/// How questions follow each other.
+#[derive(Clone, Copy, PartialEq)]
+enum Way {
+    /// One is over before the next begins, as requests of an application come: what waiting for
+    /// that costs is measured apart and taken off.
+    OneByOne,
+    /// The processor may look up the next while it still waits for the last.
+    Overlapping,
+}
+
+impl Way {
+    fn name(self) -> &'static str {
+        match self {
+            Way::OneByOne => "one by one",
+            Way::Overlapping => "overlapping",
+        }
+    }
+
+    /// Asks about all of them and expects the same answer. Nanoseconds for each, of this thread:
+    /// the task that sends and the peer that takes it have threads of their own.
+    fn time(self, chunk: &[Room], ask: &dyn Fn(&[u8]) -> bool, expected: bool) -> f64 {
+        let begin = clock_gettime(ClockId::ThreadCPUTime);
+        for (len, name) in chunk {
+            assert!(ask(&name[..*len]) == expected);
+            if self == Way::OneByOne {
+                // The fence waits for what was written; the loads of the next pass it, but none
+                // passes a look at the clock.
+                fence(SeqCst);
+                black_box(clock_gettime(ClockId::Monotonic));
+            }
+        }
+        let end = clock_gettime(ClockId::ThreadCPUTime);
+        let ns = (end.tv_sec - begin.tv_sec) * 1_000_000_000 + (end.tv_nsec - begin.tv_nsec);
+        ns as f64 / chunk.len() as f64
+    }
+}
+
+/// An identifier and its length. An application has just read whom it decides on: fetching names
+/// from a list of a million is no part of what is measured.
+type Room = (usize, [u8; NAME_BYTES_MAX]);
+
+/// Nanoseconds for nothing but the way itself, for each lookup with it and for each decision with
+/// it, one of all three from every round.
+fn compare(
+    gatekeeper: &Gatekeeper,
+    api: Domain,
+    names: &[String],
+    passes: bool,
+    way: Way,
+) -> [Vec<f64>; 3] {
     let mut at = 0;
-    let mut chunk = Vec::new();
+    let mut chunk: Vec<Room> = Vec::new();
     let mut timed = |ask: &dyn Fn(&[u8]) -> bool, expected: bool| {
-        // An application has just read whom it decides on; fetching names from a list of a million
-        // is no part of either.
         chunk.clear();
         for _ in 0..CHUNK {
             at = (at + STRIDE) % IDENTIFIERS;
@@ -139,20 +189,7 @@ fn compare(gatekeeper: &Gatekeeper, api: Domain, names: &[String], passes: bool)
             room[..name.len()].copy_from_slice(name);
             chunk.push((name.len(), room));
         }
-        // Of this thread: the task that sends and the peer that takes it have threads of their own.
-        let begin = clock_gettime(ClockId::ThreadCPUTime);
-        // One is over before the next begins: requests of an application come one after another,
-        // and a processor that looks up many at once would show what nobody gets. The fence waits
-        // for what was written; the loads of the next pass it, but none passes a look at the
-        // clock.
-        for (len, name) in &chunk {
-            assert!(ask(&name[..*len]) == expected);
-            fence(SeqCst);
-            black_box(clock_gettime(ClockId::Monotonic));
-        }
-        let end = clock_gettime(ClockId::ThreadCPUTime);
-        let ns = (end.tv_sec - begin.tv_sec) * 1_000_000_000 + (end.tv_nsec - begin.tv_nsec);
-        ns as f64 / CHUNK as f64
+        way.time(&chunk, ask, expected)
     };
     let known = |name: &[u8]| gatekeeper.until_ms(api, name).is_some();
     let accepts = |name: &[u8]| matches!(gatekeeper.decide_in(api, name), Decision::Accept);
