@@ -3,7 +3,10 @@
 //! A lost connection opens the breaker at once, answers that fail or do not come after a few in a
 //! row. While it is open nobody is sent to the store but one probe at a time; the first answer
 //! closes it. Only the silence and the errors of the whole store count: a busy key does not, nor
-//! one of several nodes that has others beside it. Pure.
+//! one of several nodes that has others beside it, nor a store that is late with some answers while
+//! others come. Pure.
+
+use tidegate_core::Nanos;
 
 use super::engine::Blame;
 
@@ -15,12 +18,14 @@ const FAILURES_MAX: u32 = 3;
 pub(super) struct Breaker {
     failures: u32,
     open: bool,
+    /// Since when nothing was heard of the store, as far as anybody listened.
+    silent_since: Nanos,
 }
 
 impl Breaker {
     /// Open: nobody has heard of the store yet.
     pub(super) fn new() -> Self {
-        Self { failures: 0, open: true }
+        Self { failures: 0, open: true, silent_since: 0 }
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -28,9 +33,20 @@ impl Breaker {
     }
 
     /// The store has answered; `true` if that closes the breaker.
-    pub(super) fn answered(&mut self) -> bool {
+    pub(super) fn answered(&mut self, now: Nanos) -> bool {
         self.failures = 0;
+        self.silent_since = now;
         std::mem::take(&mut self.open)
+    }
+
+    /// Nobody has listened until now: that was not the store's silence.
+    pub(super) fn overslept(&mut self, now: Nanos) {
+        self.silent_since = now;
+    }
+
+    /// Whether nothing has been heard for so long.
+    pub(super) fn is_silent(&self, now: Nanos, span: Nanos) -> bool {
+        now.saturating_sub(self.silent_since) > span
     }
 
     /// The store has failed, or kept silent. `true` if that opens the breaker.
@@ -53,11 +69,14 @@ mod tests {
     #[test]
     fn a_lost_connection_opens_it_at_once_and_silence_after_a_few() {
         let mut breaker = Breaker::new();
-        assert!(breaker.is_open() && breaker.answered() && !breaker.is_open());
+        assert!(breaker.is_open() && breaker.answered(5) && !breaker.is_open());
         assert!(breaker.failed(Gone) && breaker.is_open());
-        assert!(breaker.answered());
+        assert!(breaker.answered(6));
         assert!(!breaker.failed(Counts) && !breaker.failed(Counts));
-        assert!(!breaker.answered(), "it was not open");
+        assert!(!breaker.answered(7), "it was not open");
+        assert!(!breaker.is_silent(10, 3) && breaker.is_silent(11, 3));
+        breaker.overslept(11);
+        assert!(!breaker.is_silent(14, 3) && breaker.is_silent(15, 3) && !breaker.is_open());
         assert!(!breaker.failed(Counts) && !breaker.failed(APart) && !breaker.failed(Counts));
         assert!(!breaker.failed(APart) && breaker.failed(Counts), "three of the whole store");
         assert!(!breaker.failed(Counts), "it opens once");

@@ -11,20 +11,19 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::mem;
 use std::sync::Arc;
 
+use foldhash::fast::RandomState;
+use smallvec::{SmallVec, smallvec};
 use tidegate_core::time::{MICROSECOND, MILLISECOND};
 use tidegate_core::{Nanos, Now};
 
-use super::cell::Cell;
+use super::cell::{Cell, JobId, Value};
 use super::engine::{ABSENT, Change, Fault, Found, Swapped, Version};
 use super::entry::{Entry, Unreadable};
 use super::job::{Job, Kind, Slot, Step, Trouble};
 use super::members::Members;
-use crate::stores::memory::{Body, Held, Tally};
+use super::shelf::{Id, Shelf};
+use crate::stores::memory::{Body, Tally};
 
-/// Counts that are remembered as last seen; beyond it the oldest that nobody asks for goes.
-const CELLS_MAX: usize = 100_000;
-/// Bytes that long states among them may take.
-const CELLS_BYTES_MAX: usize = 256 << 20;
 /// Steps that are committed together.
 const GROUP_MAX: usize = 256;
 /// Uses that wait to be given back; beyond it they are lost until their node ends.
@@ -36,18 +35,26 @@ const PAUSE: Nanos = 100 * MICROSECOND;
 /// A job in line. Its step is gone once it was told that its time is up.
 struct Waiting {
     slots: Vec<Slot>,
+    /// The counts of these.
+    ids: Ids,
     step: Option<Box<dyn Step>>,
     kind: Kind,
     /// Since when a change with it is under way, on our monotonic clock.
     sent: Option<Nanos>,
 }
 
+/// Counts, nearly always one.
+type Ids = SmallVec<[Id; 2]>;
+/// Jobs, most often one.
+type JobIds = SmallVec<[JobId; 2]>;
+/// Counts after a change, and until when the store keeps them.
+type After = SmallVec<[(Value, Nanos); 1]>;
+
 /// A change that is under way: what was sent, for whom, and what is true if it is done.
 pub(super) struct Attempt {
-    names: Vec<Arc<[u8]>>,
-    jobs: Vec<u64>,
-    /// The counts, and until when the store keeps them.
-    after: Vec<(Entry, Nanos)>,
+    ids: Ids,
+    jobs: JobIds,
+    after: After,
     at: Now,
     /// Since when, on our monotonic clock.
     sent: Nanos,
@@ -80,17 +87,13 @@ pub(super) struct Cells {
     node: u64,
     /// How long a decision may take.
     timeout: Nanos,
-    cells: HashMap<Arc<[u8]>, Cell>,
-    /// Bytes that states hold outside of the counts.
-    bytes: usize,
-    /// In the order in which they were first asked for.
-    order: VecDeque<Arc<[u8]>>,
-    jobs: HashMap<u64, Waiting>,
-    next_job: u64,
-    deadlines: BinaryHeap<Reverse<(Nanos, u64)>>,
-    /// Counts whose line may move.
-    ready: VecDeque<Arc<[u8]>>,
-    resting: BinaryHeap<Reverse<(Nanos, Arc<[u8]>)>>,
+    shelf: Shelf,
+    jobs: HashMap<JobId, Waiting, RandomState>,
+    last_job: JobId,
+    deadlines: BinaryHeap<Reverse<(Nanos, JobId)>>,
+    /// Counts whose line may move. They may be gone by now.
+    ready: VecDeque<Id>,
+    resting: BinaryHeap<Reverse<(Nanos, Id)>>,
     given_back: usize,
     pub(super) members: Members,
     /// Whether writes are cheaper that leave the end of a value as it is: then values are kept for
@@ -105,11 +108,9 @@ impl Cells {
         Self {
             node,
             timeout,
-            cells: HashMap::new(),
-            bytes: 0,
-            order: VecDeque::new(),
-            jobs: HashMap::new(),
-            next_job: 0,
+            shelf: Shelf::default(),
+            jobs: HashMap::default(),
+            last_job: 0,
             deadlines: BinaryHeap::new(),
             ready: VecDeque::new(),
             resting: BinaryHeap::new(),
@@ -125,6 +126,11 @@ impl Cells {
         self.jobs.is_empty()
     }
 
+    /// How many counts may be changed next, about.
+    pub(super) fn ready(&self) -> usize {
+        self.ready.len()
+    }
+
     /// Puts a job in its lines. One that gives back is lost when too many are.
     pub(super) fn add(&mut self, job: Job) {
         self.line_up(job, false);
@@ -135,27 +141,26 @@ impl Cells {
         if kind != Kind::Take && self.given_back >= GIVEN_BACK_MAX {
             return step.end(Err(Trouble::Crowded));
         }
-        let id = self.next_job;
-        self.next_job += 1;
-        for slot in &slots {
-            let cell = self.cells.entry(slot.name.clone()).or_insert_with(|| {
-                self.order.push_back(slot.name.clone());
-                Cell::default()
-            });
+        self.last_job += 1;
+        let job = self.last_job;
+        let ids: Ids = slots.iter().map(|slot| self.shelf.find_or_add(&slot.name)).collect();
+        for &id in &ids {
+            let line = &mut self.shelf[id].line;
+            let moves = first || line.is_empty();
             match first {
-                true => cell.line.push_front(id),
-                false => cell.line.push_back(id),
+                true => line.push_front(job),
+                false => line.push_back(job),
             }
-            if first || cell.line.len() == 1 {
-                self.ready.push_back(slot.name.clone());
+            if moves {
+                self.ready.push_back(id);
             }
         }
         match kind {
-            Kind::Take => self.deadlines.push(Reverse((deadline, id))),
+            Kind::Take => self.deadlines.push(Reverse((deadline, job))),
             Kind::GiveBack | Kind::Refund => self.given_back += 1,
         }
-        self.jobs.insert(id, Waiting { slots, step: Some(step), kind, sent: None });
-        self.evict();
+        self.jobs.insert(job, Waiting { slots, ids, step: Some(step), kind, sent: None });
+        self.shelf.evict();
     }
 
     /// Makes the next change that can be made, if there is one: what to send, and what it means.
@@ -163,108 +168,97 @@ impl Cells {
         &mut self,
         local: Nanos,
         now: Now,
-        together: impl Fn(&[Arc<[u8]>]) -> bool,
+        together: impl Fn(&[Change]) -> bool,
     ) -> Option<(Vec<Change>, Attempt)> {
         while self.resting.peek().is_some_and(|Reverse((at, _))| *at <= local) {
-            self.ready.extend(self.resting.pop().map(|Reverse((_, name))| name));
+            self.ready.extend(self.resting.pop().map(|Reverse((_, id))| id));
         }
-        while let Some(name) = self.ready.pop_front() {
-            self.drop_dead(&name);
-            let Some(cell) = self.cells.get(&name) else { continue };
-            let Some(first) = cell.line.front().filter(|_| !cell.under_way) else { continue };
+        while let Some(id) = self.ready.pop_front() {
+            self.drop_dead(id);
+            let Some(cell) = self.shelf.get(id).filter(|cell| !cell.under_way) else { continue };
+            let Some(first) = cell.line.front() else { continue };
             if cell.rests_until > local {
-                self.resting.push(Reverse((cell.rests_until, name)));
+                self.resting.push(Reverse((cell.rests_until, id)));
                 continue;
             }
             let moment = (now, local);
-            let several = self.jobs.get(first).is_some_and(|job| job.slots.len() > 1);
-            let made =
-                if several { self.several(*first, moment) } else { self.group(&name, moment) };
-            if let Some((changes, names, jobs, after)) = made {
-                self.set_under_way(&names, &jobs, Some(local));
-                let apart = names.len() > 1 && !together(&names);
-                return Some((
-                    changes,
-                    Attempt { names, jobs, after, at: now, sent: local, apart },
-                ));
+            let several = self.jobs.get(&first).is_some_and(|job| job.slots.len() > 1);
+            let made = if several { self.several(first, moment) } else { self.group(id, moment) };
+            if let Some((changes, ids, jobs, after)) = made {
+                self.set_under_way(&ids, &jobs, Some(local));
+                let apart = changes.len() > 1 && !together(&changes);
+                return Some((changes, Attempt { ids, jobs, after, at: now, sent: local, apart }));
             }
         }
         None
     }
 
-    fn set_under_way(&mut self, names: &[Arc<[u8]>], jobs: &[u64], sent: Option<Nanos>) {
-        for name in names {
-            if let Some(cell) = self.cells.get_mut(name) {
-                cell.under_way = sent.is_some();
-            }
+    fn set_under_way(&mut self, ids: &[Id], jobs: &[JobId], sent: Option<Nanos>) {
+        for &id in ids {
+            self.shelf[id].under_way = sent.is_some();
         }
-        for id in jobs {
-            if let Some(job) = self.jobs.get_mut(id) {
+        for job in jobs {
+            if let Some(job) = self.jobs.get_mut(job) {
                 job.sent = sent;
             }
         }
     }
 
     /// Runs the steps that are first in line for one count.
-    fn group(&mut self, name: &Arc<[u8]>, (now, local): (Now, Nanos)) -> Option<Made> {
-        let cell = self.cells.get(name)?;
-        let (mut entry, mut jobs, mut frees) = (cell.entry.clone(), Vec::new(), false);
+    fn group(&mut self, id: Id, (now, local): (Now, Nanos)) -> Option<Made> {
+        let cell = &self.shelf[id];
+        let (mut entry, mut jobs, mut frees) = (known(cell), JobIds::new(), false);
         let mut limits = None;
-        for id in cell.line.iter().take(GROUP_MAX) {
-            let Some(job) = self.jobs.get_mut(id) else { continue };
+        for number in cell.line.iter().take(GROUP_MAX) {
+            let Some(job) = self.jobs.get_mut(&number) else { continue };
             let [slot] = job.slots.as_slice() else { break };
             if let Some(step) = &mut job.step {
                 let own = job.kind != Kind::Take;
                 frees |= own;
-                entry =
-                    run(step.as_mut(), &[slot], &[&entry], (self.node, own), &self.members, now)
-                        .pop()
-                        .unwrap_or_default();
+                let mut body = [view(slot, &entry, (self.node, own), &self.members)];
+                step.run(&mut body, now);
+                entry = after(slot, &entry, &body[0], (self.node, own), &self.members, now);
                 limits = Some(slot.limits.clone());
             }
-            jobs.push(*id);
+            jobs.push(number);
         }
-        let lives = entry.lives(&limits?, now);
-        let (change, kept) = cell.change(name, &entry, lives, frees, self.keeps_ends, local);
-        Some((vec![change], vec![name.clone()], jobs, vec![(entry, kept)]))
+        let (lives, value) = (entry.lives(&limits?, now), entry.encode());
+        let (change, kept) = cell.change(&value, lives, frees, self.keeps_ends, local);
+        Some((vec![change], smallvec![id], jobs, smallvec![(value, kept)]))
     }
 
     /// Runs a step over several counts, if it is first in line for all of them.
-    fn several(&mut self, id: u64, (now, local): (Now, Nanos)) -> Option<Made> {
-        let job = self.jobs.get_mut(&id)?;
-        let cells: Vec<&Cell> =
-            job.slots.iter().filter_map(|slot| self.cells.get(&slot.name)).collect();
-        let first = |cell: &&Cell| cell.line.front() == Some(&id) && !cell.under_way;
-        if cells.len() != job.slots.len() || !cells.iter().all(first) {
+    fn several(&mut self, number: JobId, (now, local): (Now, Nanos)) -> Option<Made> {
+        let job = self.jobs.get_mut(&number)?;
+        let cells = || job.ids.iter().map(|id| &self.shelf[*id]);
+        if !cells().all(|cell| cell.line.front() == Some(number) && !cell.under_way) {
             return None;
         }
         let own = job.kind != Kind::Take;
-        let slots: Vec<&Slot> = job.slots.iter().collect();
-        let before: Vec<&Entry> = cells.iter().map(|cell| &cell.entry).collect();
-        let step = job.step.as_mut()?;
-        let after = run(step.as_mut(), &slots, &before, (self.node, own), &self.members, now);
-        let made = job.slots.iter().zip(&cells).zip(after);
-        let (changes, after) = made
-            .map(|((slot, cell), entry)| {
-                let lives = entry.lives(&slot.limits, now);
-                let (change, kept) =
-                    cell.change(&slot.name, &entry, lives, own, self.keeps_ends, local);
-                (change, (entry, kept))
-            })
-            .unzip();
-        let names = job.slots.iter().map(|slot| slot.name.clone()).collect();
-        Some((changes, names, vec![id], after))
+        let before: Vec<Entry> = cells().map(known).collect();
+        let seen = |(slot, entry)| view(slot, entry, (self.node, own), &self.members);
+        let mut bodies: Vec<Body> = job.slots.iter().zip(&before).map(seen).collect();
+        job.step.as_mut()?.run(&mut bodies, now);
+        let (mut changes, mut made) = (Vec::new(), After::new());
+        for (at, (slot, &id)) in job.slots.iter().zip(&job.ids).enumerate() {
+            let entry = after(slot, &before[at], &bodies[at], (self.node, own), &self.members, now);
+            let (lives, value) = (entry.lives(&slot.limits, now), entry.encode());
+            let (change, kept) = self.shelf[id].change(&value, lives, own, self.keeps_ends, local);
+            changes.push(change);
+            made.push((value, kept));
+        }
+        Some((changes, job.ids.clone(), smallvec![number], made))
     }
 
     /// What became of a change. Whoever is done is told; what must be put right is wanted anew.
     pub(super) fn finish(&mut self, attempt: Attempt, outcome: Outcome, local: Nanos) {
-        self.set_under_way(&attempt.names, &attempt.jobs, None);
+        self.set_under_way(&attempt.ids, &attempt.jobs, None);
         match outcome {
             Outcome::Swapped(Swapped::Done(versions)) => {
-                let done = attempt.names.iter().zip(versions).zip(attempt.after);
-                for ((name, version), (entry, kept)) in done {
-                    self.know(name, version, entry);
-                    self.confirm(name, kept);
+                let done = attempt.ids.iter().zip(versions).zip(attempt.after);
+                for ((&id, version), (value, kept)) in done {
+                    self.shelf.know(id, version, value);
+                    self.confirm(id, kept);
                 }
                 self.end(&attempt.jobs, |_| Ok(attempt.at));
             }
@@ -278,11 +272,9 @@ impl Cells {
             }
             Outcome::Fault(fault) => {
                 // Whether it was done nobody knows: the next change will be told how things are.
-                for name in &attempt.names {
-                    self.know(name, ABSENT, Entry::default());
-                    if let Some(cell) = self.cells.get_mut(name) {
-                        cell.unsure = true;
-                    }
+                for &id in &attempt.ids {
+                    self.shelf.know(id, ABSENT, Value::new());
+                    self.shelf[id].unsure = true;
                 }
                 if attempt.apart {
                     // Some may have been changed: a use whose outcome is unknown stays charged.
@@ -292,10 +284,11 @@ impl Cells {
                     Kind::Take | Kind::Refund => Err(Some(Trouble::Fault(fault.clone()))),
                     Kind::GiveBack => Err(None),
                 });
-                self.rest(&attempt.names, local);
+                self.rest(&attempt.ids, local);
             }
         }
-        self.ready.extend(attempt.names);
+        let wanted = attempt.ids.iter().filter(|id| !self.shelf[**id].line.is_empty());
+        self.ready.extend(wanted);
     }
 
     /// Counts were not as seen: they are known now, and the same jobs try again.
@@ -305,7 +298,7 @@ impl Cells {
             match Entry::decode(&found.value) {
                 Ok(entry) => {
                     self.members.see(entry.holders());
-                    self.learn(&attempt.names[at], found.version, entry);
+                    self.learn(attempt.ids[at], found.version, entry);
                 }
                 Err(unreadable) => garbage = Some(unreadable),
             }
@@ -313,7 +306,7 @@ impl Cells {
         if let Some(unreadable) = garbage {
             return self.unreadable(attempt, &unreadable);
         }
-        self.rest(&attempt.names, local);
+        self.rest(&attempt.ids, local);
     }
 
     /// What lies there is no count of ours: nothing is decided by it, and nothing written over it.
@@ -338,45 +331,34 @@ impl Cells {
         for (job, &at) in undone.into_iter().zip(charged) {
             // How it is now only the store knows. Before the same job tries again: it would find
             // its own use there.
-            self.know(&attempt.names[at], ABSENT, Entry::default());
+            self.shelf.know(attempt.ids[at], ABSENT, Value::new());
             self.line_up(job, true);
         }
     }
 
     /// What the store says of a count. After a change of which nobody knows whether it was done,
     /// what this node holds is what it knows to hold: nobody else writes that.
-    fn learn(&mut self, name: &Arc<[u8]>, version: Version, mut entry: Entry) {
-        if let Some(cell) = self.cells.get(name)
-            && cell.unsure
-        {
+    fn learn(&mut self, id: Id, version: Version, mut entry: Entry) {
+        let cell = &self.shelf[id];
+        if cell.unsure {
             entry.put_own(self.node, &cell.mine);
         }
-        self.know(name, version, entry);
+        self.shelf.know(id, version, entry.encode());
     }
 
     /// A count is known to be as it is: so is what this node holds of it.
-    fn confirm(&mut self, name: &Arc<[u8]>, kept_until: Nanos) {
-        let node = self.node;
-        if let Some(cell) = self.cells.get_mut(name) {
-            cell.kept_until = kept_until;
-            cell.mine = cell.entry.own(node);
-            cell.unsure = false;
-        }
-    }
-
-    fn know(&mut self, name: &Arc<[u8]>, version: Version, entry: Entry) {
-        if let Some(cell) = self.cells.get_mut(name) {
-            self.bytes += entry.heap_bytes();
-            self.bytes = self.bytes.saturating_sub(cell.entry.heap_bytes());
-            (cell.version, cell.entry, cell.kept_until) = (version, entry, 0);
-        }
+    fn confirm(&mut self, id: Id, kept_until: Nanos) {
+        let cell = &mut self.shelf[id];
+        cell.kept_until = kept_until;
+        cell.mine = known(cell).own(self.node);
+        cell.unsure = false;
     }
 
     /// After a change that came too late the next waits a little, more each time, and by chance:
     /// nodes that compete must not meet again.
-    fn rest(&mut self, names: &[Arc<[u8]>], local: Nanos) {
-        for name in names {
-            let Some(cell) = self.cells.get_mut(name) else { continue };
+    fn rest(&mut self, ids: &[Id], local: Nanos) {
+        for &id in ids {
+            let cell = &mut self.shelf[id];
             cell.late += 1;
             if cell.late > 1 {
                 self.dice = self.dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -388,9 +370,9 @@ impl Cells {
 
     /// Ends jobs that were under way. `outcome` of a kind: done, failed, or (`Err(None)`) to be
     /// tried again.
-    fn end(&mut self, ids: &[u64], outcome: impl Fn(Kind) -> Result<Now, Option<Trouble>>) {
-        for id in ids {
-            let Some(job) = self.jobs.get(id) else { continue };
+    fn end(&mut self, jobs: &[JobId], outcome: impl Fn(Kind) -> Result<Now, Option<Trouble>>) {
+        for number in jobs {
+            let Some(job) = self.jobs.get(number) else { continue };
             let outcome = match outcome(job.kind) {
                 Ok(now) => Ok(now),
                 Err(Some(trouble)) => Err(trouble),
@@ -398,22 +380,22 @@ impl Cells {
                 Err(None) => Err(Trouble::Away),
             };
             if outcome.is_ok() {
-                for slot in &job.slots {
-                    if let Some(cell) = self.cells.get_mut(&slot.name) {
-                        (cell.late, cell.rests_until) = (0, 0);
-                    }
+                for &id in &job.ids {
+                    let cell = &mut self.shelf[id];
+                    (cell.late, cell.rests_until) = (0, 0);
                 }
             }
-            self.remove(*id, outcome);
+            self.remove(*number, outcome);
         }
     }
 
-    fn remove(&mut self, id: u64, outcome: Result<Now, Trouble>) {
-        let Some(job) = self.jobs.remove(&id) else { return };
-        for slot in &job.slots {
-            if let Some(cell) = self.cells.get_mut(&slot.name) {
-                cell.leave(id);
-                self.ready.push_back(slot.name.clone());
+    fn remove(&mut self, number: JobId, outcome: Result<Now, Trouble>) {
+        let Some(job) = self.jobs.remove(&number) else { return };
+        for id in job.ids {
+            let line = &mut self.shelf[id].line;
+            line.leave(number);
+            if !line.is_empty() {
+                self.ready.push_back(id);
             }
         }
         if job.kind != Kind::Take {
@@ -455,8 +437,7 @@ impl Cells {
                 step.end(Err(Trouble::Away));
             }
         }
-        let wanted = self.cells.iter().filter(|(_, cell)| !cell.line.is_empty());
-        self.ready.extend(wanted.map(|(name, _)| name.clone()));
+        self.ready.extend(self.shelf.wanted());
     }
 
     /// When somebody must be looked at, whatever happens.
@@ -468,78 +449,57 @@ impl Cells {
 
     /// Forgets what is known of a count, because it was removed.
     pub(super) fn forget(&mut self, name: &Arc<[u8]>) {
-        self.know(name, ABSENT, Entry::default());
+        if let Some(id) = self.shelf.find(name) {
+            self.shelf.know(id, ABSENT, Value::new());
+        }
     }
 
     /// Forgets what is known of all counts: the store was away, and may have come back with what it
     /// had long ago. What this node holds it still holds.
     pub(super) fn forget_all(&mut self) {
-        for cell in self.cells.values_mut().filter(|cell| !cell.under_way) {
-            (cell.version, cell.entry, cell.kept_until) = (ABSENT, Entry::default(), 0);
-            cell.unsure = true;
-        }
-        let counted = |cell: &Cell| cell.entry.heap_bytes();
-        self.bytes = self.cells.values().map(counted).sum();
+        self.shelf.forget_all();
     }
 
     /// Takes jobs from the front of a line that nobody waits for any more.
-    fn drop_dead(&mut self, name: &Arc<[u8]>) {
-        while let Some(cell) = self.cells.get(name)
+    fn drop_dead(&mut self, id: Id) {
+        while let Some(cell) = self.shelf.get(id)
             && !cell.under_way
-            && let Some(&first) = cell.line.front()
-            && self.jobs.get(&first).is_none_or(|job| job.step.is_none())
+            && let Some(first) = cell.line.front()
         {
-            if self.jobs.contains_key(&first) {
-                let Some(job) = self.jobs.get(&first) else { break };
-                // One over several counts may be under way only with all of them.
-                if job.slots.iter().any(|s| self.cells.get(&s.name).is_some_and(|c| c.under_way)) {
-                    break;
-                }
-                self.remove(first, Err(Trouble::Away));
-            } else if let Some(cell) = self.cells.get_mut(name) {
-                cell.line.pop_front();
+            let Some(job) = self.jobs.get(&first) else {
+                self.shelf[id].line.leave(first);
+                continue;
+            };
+            // One over several counts may be under way only with all of them.
+            if job.step.is_some() || job.ids.iter().any(|id| self.shelf[*id].under_way) {
+                return;
             }
-        }
-    }
-
-    fn evict(&mut self) {
-        let mut looked_at = 0;
-        let full = |cells: &Self| cells.cells.len() > CELLS_MAX || cells.bytes > CELLS_BYTES_MAX;
-        while full(self) && looked_at < 16 {
-            let Some(name) = self.order.pop_front() else { return };
-            looked_at += 1;
-            let idle = |cell: &Cell| cell.line.is_empty() && !cell.under_way;
-            if self.cells.get(&name).is_none_or(idle) {
-                let gone = self.cells.remove(&name).map_or(0, |cell| cell.entry.heap_bytes());
-                self.bytes = self.bytes.saturating_sub(gone);
-            } else {
-                self.order.push_back(name);
-            }
+            self.remove(first, Err(Trouble::Away));
         }
     }
 }
 
-/// What a change is made of: to send, its names, its jobs, and the counts after it.
-type Made = (Vec<Change>, Vec<Arc<[u8]>>, Vec<u64>, Vec<(Entry, Nanos)>);
+/// What a change is made of: to send, its counts, its jobs, and the counts after it.
+type Made = (Vec<Change>, Ids, JobIds, After);
 
-/// Runs a step on copies; the counts after it.
-fn run(
-    step: &mut dyn Step,
-    slots: &[&Slot],
-    entries: &[&Entry],
+/// What is known of a count. Nothing is kept that could not be read.
+fn known(cell: &Cell) -> Entry {
+    Entry::decode(&cell.value).unwrap_or_default()
+}
+
+/// What a step sees of a count.
+fn view(slot: &Slot, entry: &Entry, (node, own): (u64, bool), members: &Members) -> Body {
+    Body { held: entry.view(&slot.limits, node, own, members), tally: Tally::default() }
+}
+
+/// The count after a step that left this.
+fn after(
+    slot: &Slot,
+    entry: &Entry,
+    body: &Body,
     (node, own): (u64, bool),
     members: &Members,
     now: Now,
-) -> Vec<Entry> {
-    let view = |(slot, entry): (&&Slot, &&Entry)| Body {
-        held: entry.view(&slot.limits, node, own, members),
-        tally: Tally::default(),
-    };
-    let mut bodies: Vec<Body> = slots.iter().zip(entries).map(view).collect();
-    step.run(&mut bodies, now);
-    let after = |((slot, entry), body): ((&&Slot, &&Entry), &Body)| {
-        let held: &Held = &body.held;
-        entry.after(&slot.limits, held.states(), node, own, members, now)
-    };
-    slots.iter().zip(entries).zip(&bodies).map(after).collect()
+) -> Entry {
+    entry.after(&slot.limits, body.held.states(), node, own, members, now)
 }

@@ -4,9 +4,11 @@
 //! other state is common to all. A step sees one state for each limit, whoever holds what. Pure:
 //! which nodes live is told, and names, versions and time are the business of others.
 
+use smallvec::SmallVec;
 use tidegate_core::state::DecodeError;
 use tidegate_core::{Limit, Nanos, Now, State, algorithms};
 
+use super::cell::Value;
 use crate::limiter::LIMITS_MAX;
 use crate::stores::memory::Held;
 
@@ -31,7 +33,7 @@ const KEPT_MAX: Nanos = 4 * 366 * tidegate_core::time::DAY;
 /// The states of one count.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Entry {
-    parts: Vec<Part>,
+    parts: SmallVec<[Part; 1]>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -55,7 +57,7 @@ pub(super) enum Unreadable {
 impl Entry {
     /// Reads what [`Self::encode`] wrote. Nothing is a count without uses.
     pub(super) fn decode(mut bytes: &[u8]) -> Result<Self, Unreadable> {
-        let mut parts = Vec::new();
+        let mut parts = SmallVec::new();
         while let Some((&head, rest)) = bytes.split_first() {
             if head >> 4 != FORMAT {
                 return Err(Unreadable::Format(head >> 4));
@@ -79,7 +81,7 @@ impl Entry {
     /// The form that is kept; empty for a count that says nothing. For each part a byte that tells
     /// the form, which limit it is of, and whether the node follows that it is of; and its length,
     /// nearly always in one byte.
-    pub(super) fn encode(&self) -> Vec<u8> {
+    pub(super) fn encode(&self) -> Value {
         let mut bytes = Vec::with_capacity(64);
         for part in self.parts.iter().filter(|part| part.state != State::None) {
             let of_node = if part.node == COMMON { 0 } else { OF_NODE };
@@ -96,7 +98,11 @@ impl Entry {
                 _ => drop(bytes.splice(start..start, (length as u32).to_le_bytes())),
             }
         }
-        bytes
+        if bytes.len() <= Value::new().inline_size() {
+            return Value::from_slice(&bytes);
+        }
+        bytes.shrink_to_fit();
+        Value::from_vec(bytes)
     }
 
     /// What a step sees: a state for each limit. With `own`, of uses in flight only those of this
@@ -127,7 +133,8 @@ impl Entry {
         nodes: &impl Nodes,
         now: Now,
     ) -> Self {
-        let mut parts = Vec::with_capacity(self.parts.len().max(limits.len()));
+        let mut parts: SmallVec<[Part; 1]> =
+            SmallVec::with_capacity(self.parts.len().max(limits.len()));
         for (at, (limit, state)) in limits.iter().zip(states).enumerate() {
             let index = at as u8;
             if !limit.ends() {
@@ -157,7 +164,7 @@ impl Entry {
     }
 
     /// The uses in flight of one node, by limit.
-    pub(super) fn own(&self, node: u64) -> Vec<(u8, State)> {
+    pub(super) fn own(&self, node: u64) -> Box<[(u8, State)]> {
         let own = self.parts.iter().filter(|part| part.node == node);
         own.map(|part| (part.limit, part.state.clone())).collect()
     }
@@ -169,11 +176,6 @@ impl Entry {
             part.state = known.map_or(State::None, |(_, state)| state.clone());
         }
         self.parts.retain(|part| part.state != State::None);
-    }
-
-    /// Bytes that its states hold outside of themselves.
-    pub(super) fn heap_bytes(&self) -> usize {
-        self.parts.iter().map(|part| part.state.heap_bytes()).sum()
     }
 
     /// The nodes that hold uses here.
@@ -246,7 +248,7 @@ mod tests {
         use AlgorithmName::{FixedWindow, Gcra, SlidingWindow};
         for algorithm in [Gcra, FixedWindow, SlidingWindow] {
             let state = used(&limit("9 per hour", Some(algorithm)), 3);
-            let entry = Entry { parts: vec![Part { limit: 0, node: COMMON, state }] };
+            let entry = Entry { parts: [Part { limit: 0, node: COMMON, state }].into() };
             assert!(entry.encode().len() <= 36, "{algorithm:?}: {}", entry.encode().len());
         }
     }

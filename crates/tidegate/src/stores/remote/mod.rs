@@ -3,7 +3,7 @@
 //! - [`settings`]: the `[store]` table
 //! - [`engine`]: what a store must be able to do; `redis` and `etcd` can
 //! - `names`: under which name a count lies; `entry`: how it lies there
-//! - `job`: what is asked of a store; `cell` and `cells`: who asks for what, and what is known
+//! - `job`: what is asked of a store; `cells`: who asks for what; `shelf` and `cell`: what is known
 //! - `turn`: the one thread that speaks to the store; `breaker`, `members` and `time` are its parts
 
 mod breaker;
@@ -23,6 +23,7 @@ mod members;
 pub(crate) mod names;
 pub(crate) mod redis;
 pub mod settings;
+mod shelf;
 #[cfg(test)]
 mod tests;
 mod time;

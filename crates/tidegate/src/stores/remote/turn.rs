@@ -11,13 +11,13 @@ use std::time::Duration;
 use tidegate_core::time::{MILLISECOND, SECOND};
 use tidegate_core::{Nanos, Now};
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, yield_now};
 use tokio::time::sleep;
 
 use super::Shared;
 use super::breaker::Breaker;
 use super::cells::{Attempt, Cells, Outcome};
-use super::engine::{Change, Engine, Fault, Swapped, Told};
+use super::engine::{Blame, Change, Engine, Fault, Swapped, Told};
 use super::job::{Job, Trouble};
 use super::time::StoreTime;
 
@@ -25,6 +25,10 @@ use super::time::StoreTime;
 const INBOX_MAX: usize = 1024;
 /// Changes that are sent in one call.
 const SENT_MAX: usize = 256;
+/// A call of so few changes waits for others as long as another is under way, and at most for so
+/// long: to a server a call costs more than a change.
+const FEW: usize = 32;
+const GATHER: Nanos = MILLISECOND;
 /// How often a node says that it lives, and for how long others believe it.
 const BEAT: Nanos = 3 * SECOND;
 const BEAT_LIVES: Nanos = 10 * SECOND;
@@ -68,6 +72,8 @@ pub(super) struct Turn {
     breaker: Breaker,
     flights: HashMap<u64, Vec<Attempt>>,
     next_flight: u64,
+    /// When the last call was sent.
+    called_at: Nanos,
     heard: JoinSet<Heard>,
     /// Names that somebody waits for, and how many do.
     watched: HashMap<Arc<[u8]>, usize>,
@@ -89,6 +95,7 @@ impl Turn {
             breaker: Breaker::new(),
             flights: HashMap::new(),
             next_flight: 0,
+            called_at: 0,
             heard: JoinSet::new(),
             watched: HashMap::new(),
             beat_at: 0,
@@ -101,8 +108,12 @@ impl Turn {
     /// Runs until it is told to close, or until nobody is left who could.
     pub(super) async fn run(mut self, mut inbox: mpsc::Receiver<Message>) {
         let mut messages = Vec::with_capacity(INBOX_MAX);
+        let mut wake_at = Nanos::MAX;
         loop {
             let now = self.local();
+            if now.saturating_sub(wake_at) > self.shared.timeout / 4 {
+                self.breaker.overslept(now);
+            }
             self.beat(now);
             self.expire(now);
             self.send(now);
@@ -111,12 +122,16 @@ impl Turn {
             }
             let engine = self.engine.clone();
             let pause = self.sleep_for(now);
+            wake_at = now.saturating_add(u64::try_from(pause.as_nanos()).unwrap_or(Nanos::MAX));
             tokio::select! {
                 count = inbox.recv_many(&mut messages, INBOX_MAX) => {
                     if count == 0 {
                         break;
                     }
                     messages.drain(..).for_each(|message| self.take(message));
+                    self.send(now);
+                    // However many come: what was sent must get out, and answers in.
+                    yield_now().await;
                 }
                 Some(heard) = self.heard.join_next() => self.hear(heard.unwrap_or(Heard::Nothing)),
                 name = engine.freed() => (self.shared.freed)(&name),
@@ -144,7 +159,10 @@ impl Turn {
     fn sleep_for(&self, now: Nanos) -> Duration {
         let beat = (!self.beating).then_some(self.beat_at);
         let closing = self.closing.as_ref().map(|(_, until)| *until);
-        let due = [self.cells.due(), beat, closing].into_iter().flatten().min();
+        // Where that is past, nothing but an answer can help.
+        let gathered = Some(self.called_at + GATHER).filter(|at| *at > now);
+        let gathered = gathered.filter(|_| self.cells.ready() > 0);
+        let due = [self.cells.due(), beat, closing, gathered].into_iter().flatten().min();
         let left = due.map_or(SLEEP_MAX, |at| Duration::from_nanos(at.saturating_sub(now)));
         left.min(SLEEP_MAX)
     }
@@ -189,10 +207,10 @@ impl Turn {
 
     /// Sends all changes that can be made, as long as not too many calls are under way.
     fn send(&mut self, now: Nanos) {
-        while !self.breaker.is_open() && self.flights.len() < self.engine.calls_max() {
+        while !self.breaker.is_open() && self.may_call(now) {
             let at = self.time.at(self.shared.clock.now());
             let (mut requests, mut attempts) = (Vec::new(), Vec::new());
-            let together = |names: &[Arc<[u8]>]| self.engine.together(names.iter().map(|n| &**n));
+            let together = |all: &[Change]| self.engine.together(all.iter().map(|one| &*one.name));
             while requests.len() < SENT_MAX
                 && let Some((changes, attempt)) = self.cells.next(now, at, together)
             {
@@ -204,6 +222,7 @@ impl Turn {
             }
             let id = self.next_flight;
             self.next_flight += 1;
+            self.called_at = now;
             self.flights.insert(id, attempts);
             let (engine, clock) = (self.engine.clone(), self.shared.pace.clone());
             self.heard.spawn(async move {
@@ -211,6 +230,14 @@ impl Turn {
                 Heard::Swapped(id, outcomes, time.map(|time| (time, clock.now().mono)))
             });
         }
+    }
+
+    /// Whether what can be changed is worth a call at this moment.
+    fn may_call(&self, now: Nanos) -> bool {
+        let calls = self.flights.len();
+        let since_last = now.saturating_sub(self.called_at);
+        let is_worth = !self.engine.gathers() || is_worth(calls, self.cells.ready(), since_last);
+        calls < self.engine.calls_max() && is_worth
     }
 
     fn hear(&mut self, heard: Heard) {
@@ -225,7 +252,7 @@ impl Turn {
                 for (attempt, outcome) in attempts.into_iter().zip(outcomes) {
                     match &outcome {
                         Outcome::Fault(fault) => self.failed(fault, now),
-                        _ => self.answered(),
+                        _ => self.answered(now),
                     }
                     self.cells.finish(attempt, outcome, now);
                 }
@@ -238,7 +265,7 @@ impl Turn {
                             self.learn_time(told, asked, now);
                         }
                         self.cells.members.learn(&nodes);
-                        self.answered();
+                        self.answered(now);
                         self.beat_at = now + BEAT;
                     }
                     Err(fault) => {
@@ -271,12 +298,15 @@ impl Turn {
 
     fn expire(&mut self, now: Nanos) {
         if self.cells.expire(now) {
-            self.failed(&Fault::Slow, now);
+            // A store that answers others is busy, or we are: asking it less would not help them.
+            let is_silent = self.breaker.is_silent(now, self.shared.timeout / 2);
+            let blame = if is_silent { self.engine.blame(&Fault::Slow) } else { Blame::APart };
+            self.blame(&Fault::Slow, blame, now);
         }
     }
 
-    fn answered(&mut self) {
-        if self.breaker.answered() {
+    fn answered(&mut self, now: Nanos) {
+        if self.breaker.answered(now) {
             self.cells.forget_all();
             self.shared.away.store(false, Relaxed);
             tracing::info!(store = self.engine.name(), "the store answers");
@@ -284,8 +314,12 @@ impl Turn {
     }
 
     fn failed(&mut self, fault: &Fault, now: Nanos) {
+        self.blame(fault, self.engine.blame(fault), now);
+    }
+
+    fn blame(&mut self, fault: &Fault, blame: Blame, now: Nanos) {
         self.shared.metrics.store_error(self.engine.name(), fault.kind());
-        if self.breaker.failed(self.engine.blame(fault)) {
+        if self.breaker.failed(blame) {
             self.shared.away.store(true, Relaxed);
             tracing::warn!(store = self.engine.name(), error = %fault, "the store is away");
             self.told_at = Some(now);
@@ -298,6 +332,11 @@ impl Turn {
         }
         *self.shared.last_fault.lock() = Some(fault.to_string());
     }
+}
+
+/// Whether so many changes are worth a call of their own beside those that are under way.
+fn is_worth(calls: usize, changes: usize, since_last: Nanos) -> bool {
+    calls == 0 || changes >= FEW || since_last >= GATHER
 }
 
 /// One call of the engine for all requests that it can change at once, and one after the other for
@@ -364,4 +403,17 @@ async fn one_after_the_other(engine: &Engine, changes: Vec<Change>) -> Outcome {
 /// Tells a job that the store is away, without asking it.
 pub(super) fn turn_away(job: Job, trouble: Trouble) {
     job.step.end(Err(trouble));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_wait_for_others_while_a_call_is_under_way_and_not_for_long() {
+        assert!(is_worth(0, 1, 0), "nobody waits for a store that does nothing");
+        assert!(!is_worth(1, 1, 0) && !is_worth(7, FEW - 1, GATHER - 1));
+        assert!(is_worth(1, FEW, 0));
+        assert!(is_worth(1, 1, GATHER), "a store that is slow is not waited for");
+    }
 }

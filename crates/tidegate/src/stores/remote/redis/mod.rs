@@ -20,12 +20,14 @@ mod slots;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashMap;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 use redis::Value;
 use tidegate_core::Nanos;
@@ -202,7 +204,7 @@ impl Inner {
     fn calls(&self, requests: &[Vec<Change>]) -> Vec<Call> {
         let mut calls: Vec<Call> = Vec::new();
         // The open call of each slot.
-        let mut open = std::collections::HashMap::new();
+        let mut open = HashMap::<u16, usize, RandomState>::default();
         for (number, request) in requests.iter().enumerate() {
             let slot = match self.is_single() {
                 true => Some(0),

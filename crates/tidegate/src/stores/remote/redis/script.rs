@@ -1,10 +1,11 @@
 //! The script that changes values, as it is called: how requests are put into its arguments, and
 //! what its answer says about each of them.
 
+use std::io::Write as _;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use redis::{Cmd, Script, Value};
+use redis::{Cmd, RedisWrite, Script, ToRedisArgs, ToSingleRedisArg, Value};
 use tidegate_core::Nanos;
 use tidegate_core::time::{MICROSECOND, MILLISECOND, SECOND};
 
@@ -87,59 +88,100 @@ pub(super) fn call<'a>(
     time: bool,
     whole: bool,
 ) -> Cmd {
-    let plain = requests.clone().all(|(request, _)| is_plain(request));
+    let form = requests.clone().map(|(request, _)| Form::of(request)).max().unwrap_or(Form::Keeps);
     let names = requests.clone().flat_map(|(request, _)| request);
     let mut cmd = SWAP.call(whole);
     cmd.arg(names.clone().count());
     for change in names {
         cmd.arg(&*change.name);
     }
-    cmd.arg(match (plain, time) {
-        (true, false) => "",
-        (true, true) => "t",
-        (false, false) => "g",
-        (false, true) => "gt",
+    cmd.arg(match (form, time) {
+        (Form::Keeps, false) => "k",
+        (Form::Keeps, true) => "kt",
+        (Form::Plain, false) => "p",
+        (Form::Plain, true) => "pt",
+        (Form::General, false) => "g",
+        (Form::General, true) => "gt",
     });
     for (request, versions) in requests {
-        if !plain {
+        if form == Form::General {
             cmd.arg(request.len());
         }
         for (change, &version) in request.iter().zip(versions) {
-            add(&mut cmd, change, version, plain);
+            add(&mut cmd, change, version, form);
         }
     }
     cmd
 }
 
-/// Whether a request writes one value and tells nobody.
-fn is_plain(request: &[Change]) -> bool {
-    match request {
-        [Change { write: Some(write), .. }] => !write.value.is_empty() && !write.frees,
-        _ => false,
+/// How much must be said of a request; of several together as much as of any.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Form {
+    /// It writes over one value in place, and tells nobody.
+    Keeps,
+    /// It writes one value, and tells nobody.
+    Plain,
+    General,
+}
+
+impl Form {
+    fn of(request: &[Change]) -> Self {
+        match request {
+            [Change { write: Some(write), .. }] if !write.value.is_empty() && !write.frees => {
+                if write.keeps {
+                    Form::Keeps
+                } else {
+                    Form::Plain
+                }
+            }
+            _ => Form::General,
+        }
     }
 }
 
-fn add(cmd: &mut Cmd, change: &Change, version: Version, plain: bool) {
+fn add(cmd: &mut Cmd, change: &Change, version: Version, form: Form) {
     match change.seen {
         ABSENT => cmd.arg(""),
         seen => cmd.arg(&seen.to_be_bytes()),
     };
     match &change.write {
-        None => cmd.arg("").arg("-"),
-        Some(write) if write.value.is_empty() => cmd.arg("").arg("1"),
+        None => {
+            cmd.arg("").arg("-");
+        }
+        Some(write) if write.value.is_empty() => {
+            cmd.arg("").arg("1");
+        }
         Some(write) => {
-            let value = [&version.to_be_bytes(), &*write.value].concat();
-            match write.keeps {
-                true => cmd.arg(value).arg(""),
-                false => cmd.arg(value).arg(milliseconds(write.lives)),
+            cmd.arg(Stored { version, value: &write.value });
+            if !write.keeps {
+                cmd.arg(milliseconds(write.lives));
+            } else if form != Form::Keeps {
+                cmd.arg("");
             }
         }
-    };
-    if !plain {
+    }
+    if form == Form::General {
         let frees = change.write.as_ref().is_some_and(|write| write.frees);
         cmd.arg(if frees { "1" } else { "" });
     }
 }
+
+/// A value behind its version, as an argument.
+struct Stored<'a> {
+    version: Version,
+    value: &'a [u8],
+}
+
+impl ToRedisArgs for Stored<'_> {
+    fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
+        let mut bytes = out.writer_for_next_arg();
+        // What an argument is written to is memory.
+        let _ = bytes.write_all(&self.version.to_be_bytes());
+        let _ = bytes.write_all(self.value);
+    }
+}
+
+impl ToSingleRedisArg for Stored<'_> {}
 
 /// Rounded up; at least one.
 pub(super) fn milliseconds(nanos: Nanos) -> u64 {

@@ -2,13 +2,13 @@
 -- were seen, and writes all of them or none.
 --
 -- KEYS     the names of all requests, one after another
--- ARGV[1]  '' or 't': every request has one name and writes a value. Per request: the version that
---          was seen, the new value, its milliseconds ('' keeps what it has, and the value is as
---          long as the one before).
---          'g' or 'gt': general. Per request the number of its names, and per name:
---          the version that was seen, the new value ('' removes), its milliseconds ('-' only
---          compares), and '1' if whoever watches the name is told.
---          With 't' the server's time is told.
+-- ARGV[1]  'k': every request has one name and writes over its value, which is as long as the one
+--          before and keeps its time. Per request: the version that was seen, the new value.
+--          'p': plain. As 'k', and per request the milliseconds of its value ('' keeps).
+--          'g': general. Per request the number of its names, and per name: the version that was
+--          seen, the new value ('' removes), its milliseconds ('' keeps, '-' only compares), and
+--          '1' if whoever watches the name is told.
+--          With a 't' behind it the server's time is told.
 --
 -- A value begins with its version: eight bytes. Returns 0, or the time (seconds, microseconds; both
 -- empty if nobody asked) and, for each request that was stale, its number and what its names have.
@@ -18,27 +18,27 @@
 local call, look, keys, argv = redis.call, redis.pcall, KEYS, ARGV
 local head = argv[1]
 local told
-if head == 't' or head == 'gt' then
+if head == 'kt' or head == 'pt' or head == 'gt' then
   told = call('TIME')
 end
 
-if head == '' or head == 't' then
-  local at = 2
+if head ~= 'g' and head ~= 'gt' then
+  local keeps = head == 'k' or head == 'kt'
+  local at, step = 2, keeps and 2 or 3
   for number = 1, #keys do
     local key = keys[number]
     if look('GETRANGE', key, '0', '7') == argv[at] then
-      local lives = argv[at + 2]
-      if lives == '' then
+      if keeps or argv[at + 2] == '' then
         call('SETRANGE', key, '0', argv[at + 1])
       else
-        call('PSETEX', key, lives, argv[at + 1])
+        call('PSETEX', key, argv[at + 2], argv[at + 1])
       end
     else
       told = told or {'', ''}
       told[#told + 1] = number
       told[#told + 1] = look('GET', key)
     end
-    at = at + 3
+    at = at + step
   end
   return told or 0
 end
