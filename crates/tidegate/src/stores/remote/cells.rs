@@ -170,9 +170,7 @@ impl Cells {
         now: Now,
         together: impl Fn(&[Change]) -> bool,
     ) -> Option<(Vec<Change>, Attempt)> {
-        while self.resting.peek().is_some_and(|Reverse((at, _))| *at <= local) {
-            self.ready.extend(self.resting.pop().map(|Reverse((_, id))| id));
-        }
+        self.end_rests(local);
         while let Some(id) = self.ready.pop_front() {
             self.drop_dead(id);
             let Some(cell) = self.shelf.get(id).filter(|cell| !cell.under_way) else { continue };
@@ -191,6 +189,13 @@ impl Cells {
             }
         }
         None
+    }
+
+    /// Counts whose pause is over may be changed again: from now on they are not due, but ready.
+    pub(super) fn end_rests(&mut self, local: Nanos) {
+        while self.resting.peek().is_some_and(|Reverse((at, _))| *at <= local) {
+            self.ready.extend(self.resting.pop().map(|Reverse((_, id))| id));
+        }
     }
 
     fn set_under_way(&mut self, ids: &[Id], jobs: &[JobId], sent: Option<Nanos>) {

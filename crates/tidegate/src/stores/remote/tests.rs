@@ -184,6 +184,27 @@ impl World {
     }
 }
 
+/// While nothing may be sent the loop sleeps: it must not be told that something is due already.
+#[test]
+fn a_pause_that_is_over_is_not_due_for_ever() {
+    let mut world = World::new(2, "100 per hour");
+    world.submit(0, &[0], Kind::Take);
+    for _ in 0..2 {
+        // Another node is always faster.
+        world.submit(1, &[0], Kind::Take);
+        world.send(0);
+        world.send(1);
+        world.deliver(1, Lost::Nothing);
+        world.deliver(0, Lost::Nothing);
+    }
+    assert!(world.nodes[0].next(world.local, NOW, |_| true).is_none(), "it pauses");
+    let due = world.nodes[0].due().unwrap();
+    assert!(world.local < due && due < NOW.mono + HOUR);
+    world.nodes[0].end_rests(due);
+    assert_eq!((world.nodes[0].ready(), world.nodes[0].due()), (1, Some(NOW.mono + HOUR)));
+    world.settle();
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Lost {
     Nothing,

@@ -29,6 +29,9 @@ const SENT_MAX: usize = 256;
 /// long: to a server a call costs more than a change.
 const FEW: usize = 32;
 const GATHER: Nanos = MILLISECOND;
+/// A loop that wakes so much too late was not given the processor: timers are late by two
+/// milliseconds at most.
+const OVERSLEPT: Nanos = 5 * MILLISECOND;
 /// How often a node says that it lives, and for how long others believe it.
 const BEAT: Nanos = 3 * SECOND;
 const BEAT_LIVES: Nanos = 10 * SECOND;
@@ -111,7 +114,7 @@ impl Turn {
         let mut wake_at = Nanos::MAX;
         loop {
             let now = self.local();
-            if now.saturating_sub(wake_at) > self.shared.timeout / 4 {
+            if now.saturating_sub(wake_at) > OVERSLEPT {
                 self.breaker.overslept(now);
             }
             self.beat(now);
@@ -129,7 +132,7 @@ impl Turn {
                         break;
                     }
                     messages.drain(..).for_each(|message| self.take(message));
-                    self.send(now);
+                    self.send(self.local());
                     // However many come: what was sent must get out, and answers in.
                     yield_now().await;
                 }
@@ -207,6 +210,8 @@ impl Turn {
 
     /// Sends all changes that can be made, as long as not too many calls are under way.
     fn send(&mut self, now: Nanos) {
+        // Also those that are not sent yet: the loop must not wake for them again and again.
+        self.cells.end_rests(now);
         while !self.breaker.is_open() && self.may_call(now) {
             let at = self.time.at(self.shared.clock.now());
             let (mut requests, mut attempts) = (Vec::new(), Vec::new());
