@@ -74,16 +74,6 @@ impl Rule {
 pub struct Pattern {
     /// The literal runs between the stars; one run alone is an exact match.
     parts: Vec<Box<[u8]>>,
-    /// The first word of the first run, and which of its bits count: one comparison tells most
-    /// keys apart.
-    head: [u64; 2],
-}
-
-/// Up to eight bytes as a word, and the bits that are taken.
-fn head(bytes: &[u8]) -> [u64; 2] {
-    bytes.iter().take(8).enumerate().fold([0, 0], |[word, mask], (at, byte)| {
-        [word | u64::from(*byte) << (8 * at), mask | 0xff << (8 * at)]
-    })
 }
 
 impl Pattern {
@@ -101,14 +91,13 @@ impl Pattern {
                 run.push(literal);
             }
         }
-        let head = head(&parts[0]);
-        Self { parts: parts.into_iter().map(Vec::into_boxed_slice).collect(), head }
+        Self { parts: parts.into_iter().map(Vec::into_boxed_slice).collect() }
     }
 
     /// A pattern that matches exactly `key`, stars and all.
     #[must_use]
     pub fn exact(key: &[u8]) -> Self {
-        Self { parts: vec![key.into()], head: head(key) }
+        Self { parts: vec![key.into()] }
     }
 
     /// The one key that it matches, if it has no star.
@@ -124,20 +113,12 @@ impl Pattern {
     }
 
     /// Whether the whole of `key` matches.
-    #[inline(always)]
     #[must_use]
     pub fn matches(&self, key: &[u8]) -> bool {
         let [first, middle @ .., last] = self.parts.as_slice() else {
             return self.literal() == Some(key);
         };
-        let [word, mask] = self.head;
-        if let Some(start) = key.first_chunk()
-            && u64::from_le_bytes(*start) & mask != word
-        {
-            return false;
-        }
-        let short = first.len() <= 8 && key.len() >= 8;
-        if key.len() < first.len() || !short && !same(&key[..first.len()], first) {
+        if key.len() < first.len() || !same(&key[..first.len()], first) {
             return false;
         }
         let mut rest = &key[first.len()..];
@@ -173,13 +154,46 @@ fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
     haystack.windows(needle.len()).position(|window| window == needle)
 }
 
+/// What one comparison of a key's first word tells of a pattern with a star: most often all.
+#[derive(Clone, Debug)]
+struct Glance {
+    /// Up to eight bytes that keys begin with, and which bits of them count.
+    word: u64,
+    mask: u64,
+    /// Whether that is all there is to it: a few bytes and a star.
+    whole: bool,
+    /// The place of its rule.
+    position: usize,
+}
+
+impl Glance {
+    fn new(pattern: &Pattern, position: usize) -> Self {
+        let beginning = pattern.beginning();
+        let (word, mask) = { beginning.iter().take(8).enumerate() }
+            .fold((0, 0), |(w, m), (at, b)| (w | u64::from(*b) << (8 * at), m | 0xff << (8 * at)));
+        let whole =
+            beginning.len() <= 8 && matches!(&pattern.parts[..], [_, end] if end.is_empty());
+        Self { word, mask, whole, position }
+    }
+
+    /// Whether the whole of `key` matches, where the first word is enough to tell.
+    #[inline(always)]
+    fn matches(&self, key: &[u8]) -> Option<bool> {
+        let start = u64::from_le_bytes(*key.first_chunk()?);
+        if start & self.mask != self.word {
+            return Some(false);
+        }
+        self.whole.then_some(true)
+    }
+}
+
 /// The rules of one configuration, compiled for look-up.
 #[derive(Clone, Debug, Default)]
 pub struct RuleSet {
     rules: Vec<Rule>,
     exact: HashMap<Box<[u8]>, usize, foldhash::fast::RandomState>,
-    /// Positions of the rules with a star, in order.
-    patterns: Vec<usize>,
+    /// The rules with a star, in order.
+    patterns: Vec<Glance>,
     default: Option<usize>,
 }
 
@@ -194,7 +208,7 @@ impl RuleSet {
                 Some(key) => {
                     exact.entry(key.into()).or_insert(position);
                 }
-                None => patterns.push(position),
+                None => patterns.push(Glance::new(&rule.pattern, position)),
             }
         }
         let fallback = default.map(|rule| {
@@ -209,12 +223,15 @@ impl RuleSet {
     #[must_use]
     pub fn find(&self, key: &[u8]) -> Option<usize> {
         let exact = if self.exact.is_empty() { None } else { self.exact.get(key).copied() };
-        for &position in &self.patterns {
-            if exact.is_some_and(|exact| exact < position) {
+        for glance in &self.patterns {
+            if exact.is_some_and(|exact| exact < glance.position) {
                 break;
             }
-            if self.rules[position].pattern.matches(key) {
-                return Some(position);
+            if match glance.matches(key) {
+                Some(sure) => sure,
+                None => self.rules[glance.position].pattern.matches(key),
+            } {
+                return Some(glance.position);
             }
         }
         exact.or(self.default)

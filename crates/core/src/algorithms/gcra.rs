@@ -6,6 +6,7 @@
 
 use super::{Law, div_ceil_nanos, memory, until_allowed};
 use crate::limit::{Algorithm, Limit};
+use crate::state::State;
 use crate::time::{Nanos, Now};
 use crate::verdict::{Judgement, Op, Outcome, Verdict};
 
@@ -66,9 +67,15 @@ fn ahead(limit: &Limit, at: Nanos, now: Nanos) -> u128 {
 }
 
 fn rate(limit: &Limit, owed: u128) -> f64 {
-    // By halves: a word converts in one instruction, 128 bits in a call.
-    let owed = (owed >> 64) as u64 as f64 * 2f64.powi(64) + owed as u64 as f64;
-    owed / limit.period as f64
+    match (i64::try_from(owed), i64::try_from(limit.period)) {
+        // Almost always: a signed word converts in one instruction, and exactly as an unsigned.
+        (Ok(owed), Ok(period)) => owed as f64 / period as f64,
+        // By halves: 128 bits convert in a call.
+        _ => {
+            let owed = (owed >> 64) as u64 as f64 * 2f64.powi(64) + owed as u64 as f64;
+            owed / limit.period as f64
+        }
+    }
 }
 
 impl Law for Gcra {
@@ -93,6 +100,27 @@ impl Law for Gcra {
         };
         let taken = if matches!(op, Op::Peek(_)) { 0 } else { units(limit, granted) };
         Judgement::pass(granted, rate(limit, owed.saturating_add(taken)))
+    }
+
+    /// With one look at the debt, which is written where it lies.
+    #[inline(always)]
+    fn take(limit: &Limit, state: &mut State, cost: u64, now: Now) -> Judgement {
+        let bucket = Self::read(state);
+        let owed = owed(limit, bucket, now);
+        let debt = owed.saturating_add(units(limit, cost));
+        if debt > units(limit, burst(limit)) {
+            if owed == 0 {
+                *state = State::None;
+            }
+            return Judgement::refuse(rate(limit, owed));
+        }
+        let at = bucket.map_or(now.mono, |bucket| bucket.at.max(now.mono));
+        let kept = Bucket::new(at, debt);
+        match state {
+            State::Gcra(bucket) => *bucket = kept,
+            _ => *state = State::Gcra(kept),
+        }
+        Judgement::pass(cost, rate(limit, debt))
     }
 
     #[inline(always)]

@@ -30,7 +30,7 @@ use crate::verdict::{Judgement, Op, Outcome, Recorded, Verdict};
 ///
 /// `now.mono` may lie before the time of what is remembered (two threads read the clock in one
 /// order and decide in the other): then no time has passed. Arithmetic saturates, never fails.
-pub(crate) trait Law {
+pub(crate) trait Law: Sized {
     /// What it remembers of a key.
     type Memory;
 
@@ -81,6 +81,19 @@ pub(crate) trait Law {
         let live = kept.as_ref().filter(|memory| !Self::forgotten(limit, memory, now));
         let next = Self::explain(limit, live, op, &judgement, now).delay;
         (kept, Recorded { rate: judgement.rate, next })
+    }
+
+    /// Judges a use of this cost and applies what comes of it, where nothing else has a say: the
+    /// same as [`Self::judge`] and [`Self::apply`].
+    #[inline(always)]
+    fn take(limit: &Limit, state: &mut State, cost: u64, now: Now) -> Judgement {
+        let op = Op::Take(cost);
+        let judgement = Self::judge(limit, live::<Self>(limit, state, now), op, now);
+        let outcome = if judgement.allowed { Outcome::Granted } else { Outcome::Refused };
+        let memory = Self::unwrap(mem::take(state)).filter(|m| !Self::forgotten(limit, m, now));
+        let kept = Self::apply(limit, memory, op, &judgement, outcome, now);
+        *state = kept.map_or(State::None, Self::wrap);
+        judgement
     }
 
     /// Whether the memory is so old that it says no more than none at all.
@@ -174,14 +187,16 @@ pub fn apply(
 /// as [`judge`] and [`apply`], with one look at what is remembered.
 #[inline(always)]
 pub fn take(limit: &Limit, state: &mut State, cost: u64, now: Now) -> Judgement {
-    let op = Op::Take(cost);
-    with_law!(limit, L => {
-        let judgement = L::judge(limit, live::<L>(limit, state, now), op, now);
-        let outcome = if judgement.allowed { Outcome::Granted } else { Outcome::Refused };
-        let memory = L::unwrap(mem::take(state)).filter(|m| !L::forgotten(limit, m, now));
-        *state = L::apply(limit, memory, op, &judgement, outcome, now).map_or(State::None, L::wrap);
-        judgement
-    })
+    // The default of rules, and short: it is worth its place wherever a key is decided on.
+    if let Algorithm::Gcra { .. } = limit.algorithm {
+        return gcra::Gcra::take(limit, state, cost, now);
+    }
+    take_by_law(limit, state, cost, now)
+}
+
+#[inline(never)]
+fn take_by_law(limit: &Limit, state: &mut State, cost: u64, now: Now) -> Judgement {
+    with_law!(limit, L => L::take(limit, state, cost, now))
 }
 
 /// Writes down a use that has already happened at `at`, and tells when the next one may: the same

@@ -49,12 +49,19 @@ proptest! {
         prop_assert!(pattern.matches(parts.join(&fill).as_bytes()));
     }
 
+    /// Patterns begin with more or less of what the key begins with: shorter than a word of the
+    /// machine, as long, and longer.
     #[test]
     fn the_first_match_decides(
-        patterns in prop::collection::vec(r"[ab]{0,2}[*]?[ab]{0,2}", 0..12),
+        beginning in "[ab]{0,10}",
+        patterns in prop::collection::vec((0..=10_usize, r"[ab]{0,2}[*]?[ab]{0,2}"), 0..12),
         default in any::<bool>(),
-        key in "[ab]{0,4}",
+        rest in "[ab]{0,4}",
     ) {
+        let key = format!("{beginning}{rest}");
+        let begin = |length: usize| &beginning[..length.min(beginning.len())];
+        let patterns: Vec<String> =
+            patterns.iter().map(|(length, text)| format!("{}{text}", begin(*length))).collect();
         let rules: Vec<Rule> = patterns.iter().map(|text| rule(text)).collect();
         let count = rules.len();
         let set = RuleSet::new(rules, default.then(|| rule("*")));
