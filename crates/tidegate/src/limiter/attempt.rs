@@ -142,11 +142,11 @@ impl Desk {
             return Err(Unfit::CostZero);
         }
         let memory = self.limiter.memory();
-        let hash = self.look_ahead(take.key);
-        memory.prefetch_slot(hash);
+        let mut aim = self.look_ahead(take.key);
+        aim.prefetch_slot();
         let catalog = self.limiter.catalog.load();
         let rule = catalog.find(take.key, op, take.can_end)?;
-        let address = rule.and_then(|rule| catalog.address(memory, rule, take.key, hash, op));
+        let address = rule.and_then(|rule| catalog.address(memory, rule, take.key, aim.hash(), op));
         let Some((position, address)) = rule.zip(address) else {
             let counted = if take.waited { Counted::Delay } else { Counted::Allow };
             catalog.counts.add(self.lane, rule, counted, 1);

@@ -28,9 +28,18 @@ pub(super) struct Catalog {
     pub(super) counts: Arc<Counts>,
 }
 
+/// A rule of one limit whose keys have a slot each, which never grows: all that a use of one of
+/// them needs to know.
+pub(super) struct Plain {
+    pub(super) number: u32,
+    pub(super) limit: Limit,
+    pub(super) shadow: bool,
+}
+
 /// What is worth knowing of a rule before its limits are looked at.
 struct Entry {
     number: u32,
+    plain: Option<Plain>,
     /// States lie outside of the slot and may grow.
     long: bool,
     in_flight: bool,
@@ -111,6 +120,12 @@ impl Catalog {
             return Err(Unfit::CostAboveLimit { limit: entry.capacity });
         }
         Ok(Some(position))
+    }
+
+    /// The rule at this position, if it is as simple as most.
+    #[inline(always)]
+    pub(super) fn plain(&self, position: usize) -> Option<&Plain> {
+        self.entries[position].plain.as_ref()
     }
 
     /// The slot of a key under the rule that `find` gave; `None` if the rule limits nothing.
@@ -208,9 +223,17 @@ impl Catalog {
 
 impl Entry {
     fn new(rule: &Rule, number: u32, prefix: Option<&str>) -> Self {
+        let long = rule.limits.iter().any(Limit::remembers_uses);
+        let plain = match rule.limits.as_slice() {
+            [limit] if !long && !rule.shared => {
+                Some(Plain { number, limit: *limit, shadow: rule.shadow })
+            }
+            _ => None,
+        };
         Self {
             number,
-            long: rule.limits.iter().any(Limit::remembers_uses),
+            plain,
+            long,
             in_flight: rule
                 .limits
                 .iter()

@@ -6,6 +6,7 @@ use tidegate_core::algorithms;
 use tidegate_core::rules::Rule;
 use tidegate_core::{Algorithm, Judgement, Limit, Nanos, Now, Op, Outcome, Verdict};
 
+use super::catalog::Plain;
 use super::{Delay, Line};
 use crate::metrics::Counted;
 use crate::stores::memory::{Body, Bucket, Place};
@@ -23,27 +24,6 @@ pub(super) struct Settled {
 }
 
 impl Settled {
-    /// Decides on one key with limits of its own, and applies it.
-    #[inline(always)]
-    pub(super) fn known<const N: usize>(
-        rule: &Rule,
-        body: &mut Body,
-        op: Op,
-        moment: (Now, Bucket),
-    ) -> Self {
-        if let (1, Op::Take(cost), [limit], [state]) =
-            (N, op, rule.limits.as_slice(), body.held.states_mut())
-        {
-            let (now, bucket) = moment;
-            let judgement = algorithms::take(limit, state, cost, now);
-            let counted = counted(!judgement.allowed, rule.shadow, judgement.booked);
-            body.tally.count(!judgement.allowed, judgement.rate, bucket);
-            let over = !judgement.allowed && !rule.shadow;
-            return Self::new(judgement.rate, 0, over, counted);
-        }
-        Self::of(&Opinion::<N>::settled(rule, body, Place::Own, op, moment))
-    }
-
     pub(super) fn of<const N: usize>(opinion: &Opinion<N>) -> Self {
         let rate = opinion.judgements[opinion.shown].rate;
         Self::new(rate, opinion.shown, opinion.refuses(), opinion.counted())
@@ -238,6 +218,23 @@ impl<const N: usize> Opinion<N> {
     #[inline]
     pub(super) fn full(&self) -> Option<&'static str> {
         self.place.when_full()
+    }
+}
+
+impl Plain {
+    /// Takes a use of a key and applies what comes of it: whether it is over, the rate that it is
+    /// told, and how it is counted.
+    #[inline(always)]
+    pub(super) fn take(
+        &self,
+        body: &mut Body,
+        cost: u64,
+        (now, bucket): (Now, Bucket),
+    ) -> (bool, f64, Counted) {
+        let judgement = algorithms::take(&self.limit, body.held.first_mut(), cost, now);
+        let over = !judgement.allowed;
+        body.tally.count(over, judgement.rate, bucket);
+        (over && !self.shadow, judgement.rate, counted(over, self.shadow, judgement.booked))
     }
 }
 

@@ -5,19 +5,18 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
 use tidegate_core::rules::Rule;
-use tidegate_core::{Now, Op};
+use tidegate_core::{Limit, Now, Op};
 
 use super::catalog::{Catalog, creates};
 use super::decision::{LIMITS_MAX, Opinion, Settled};
 use super::{Answer, Delay, HeldKey, KEYS_MAX, LimitAnswer, Limiter, Line, TakenFrom, Unfit};
 use crate::metrics::{Counted, Door};
-use crate::stores::memory::{Address, Body, Bucket, Place};
+use crate::stores::memory::{Address, Aim, Body, Bucket, Place, known_at};
 
-/// How many decisions of a batch ahead a cell of the index is asked for. A power of two.
-pub(super) const CELLS_AHEAD: usize = 32;
-/// How many decisions ahead a slot is asked for: the memory's delay in decisions, and some more.
-pub(super) const SLOTS_AHEAD: usize = 12;
+/// How many decisions of a batch are prepared together: what they touch fits the nearest cache.
+pub(super) const GROUP: usize = 64;
 /// One decision or batch in this many is timed. A power of two.
 const TIME_ONE_IN: u64 = 1024;
 
@@ -95,40 +94,54 @@ impl Desk {
     /// Decides on one key, in the few words that a text line has.
     pub fn line(&self, key: &[u8], op: Op, now: Now) -> Result<Line, Unfit> {
         asks_for_something(op)?;
-        let hash = self.look_ahead(key);
+        let aim = self.look_ahead(key);
         match op {
             // Almost all that is ever asked: the compiler makes a decision of its own of it.
-            Op::Take(cost) => self.line_ahead(key, hash, Op::Take(cost), now),
-            _ => self.line_ahead(key, hash, op, now),
+            Op::Take(cost) => self.line_ahead(key, aim, Op::Take(cost), now),
+            _ => self.line_ahead(key, aim, op, now),
         }
     }
 
     /// As [`Self::line`], at the moment of the call: the clock is read while memory is on its way.
     pub fn line_now(&self, key: &[u8], op: Op) -> Result<Line, Unfit> {
         asks_for_something(op)?;
-        let hash = self.look_ahead(key);
+        let aim = self.look_ahead(key);
         let now = self.now();
         match op {
-            Op::Take(cost) => self.line_ahead(key, hash, Op::Take(cost), now),
-            _ => self.line_ahead(key, hash, op, now),
+            Op::Take(cost) => self.line_ahead(key, aim, Op::Take(cost), now),
+            _ => self.line_ahead(key, aim, op, now),
         }
     }
 
     #[inline]
-    pub(super) fn look_ahead(&self, key: &[u8]) -> u64 {
-        let hash = self.limiter.memory().hash(key);
-        self.limiter.memory().prefetch_cell(hash);
-        hash
+    pub(super) fn look_ahead(&self, key: &[u8]) -> Aim<'_> {
+        let aim = self.limiter.memory().aim(key);
+        aim.prefetch();
+        aim
+    }
+
+    /// Looks ahead for a group of keys: first all lines of the index are sent for, then all slots,
+    /// so that memory and its page tables answer for many of them at once. Decisions that were
+    /// interleaved with this took longer, however far ahead they looked: whoever waits for a page
+    /// table holds up all that comes after it.
+    #[inline(always)]
+    pub(super) fn look_ahead_all<'k>(
+        &self,
+        keys: impl Iterator<Item = &'k [u8]>,
+    ) -> SmallVec<[Aim<'_>; GROUP]> {
+        let mut aims: SmallVec<_> = keys.map(|key| self.look_ahead(key)).collect();
+        aims.iter_mut().for_each(Aim::prefetch_slot);
+        aims
     }
 
     #[inline(always)]
-    fn line_ahead(&self, key: &[u8], hash: u64, op: Op, now: Now) -> Result<Line, Unfit> {
+    fn line_ahead(&self, key: &[u8], mut aim: Aim<'_>, op: Op, now: Now) -> Result<Line, Unfit> {
         // The slot is on its way while the rule is looked up.
-        self.limiter.memory().prefetch_slot(hash);
+        aim.prefetch_slot();
         let catalog = self.limiter.catalog.load();
         let mut run = Run::default();
         let rule = catalog.find(key, op, false);
-        let line = self.settle(&catalog, rule, key, hash, op, (now, Bucket::of(now)), &mut run);
+        let line = self.settle(&catalog, rule, key, &aim, op, (now, Bucket::of(now)), &mut run);
         run.end(self, &catalog);
         self.time(1, now);
         line
@@ -150,25 +163,13 @@ impl Desk {
     #[inline(always)]
     fn lines_ahead(&self, keys: &[&[u8]], op: Op, now: Now, out: &mut Vec<Result<Line, Unfit>>) {
         let catalog = self.limiter.catalog.load();
-        let memory = self.limiter.memory();
         let mut run = Run::default();
         let moment = (now, Bucket::of(now));
-        // Cells are asked for well ahead, slots a little ahead, and decisions follow: each finds
-        // its lines there, and the processor never has more of them on order than it can hold.
-        let mut hashes = [0; CELLS_AHEAD];
-        for at in 0..keys.len() + CELLS_AHEAD {
-            if let Some(slot) =
-                at.checked_sub(CELLS_AHEAD - SLOTS_AHEAD).filter(|s| *s < keys.len())
-            {
-                memory.prefetch_slot(hashes[slot % CELLS_AHEAD]);
-            }
-            let due = at.checked_sub(CELLS_AHEAD).map(|due| (keys[due], hashes[due % CELLS_AHEAD]));
-            if let Some(key) = keys.get(at) {
-                hashes[at % CELLS_AHEAD] = self.look_ahead(key);
-            }
-            if let Some((key, hash)) = due {
+        for keys in keys.chunks(GROUP) {
+            let aims = self.look_ahead_all(keys.iter().copied());
+            for (key, aim) in keys.iter().zip(&aims) {
                 let rule = catalog.find(key, op, false);
-                out.push(self.settle(&catalog, rule, key, hash, op, moment, &mut run));
+                out.push(self.settle(&catalog, rule, key, aim, op, moment, &mut run));
             }
         }
         run.end(self, &catalog);
@@ -182,12 +183,38 @@ impl Desk {
         catalog: &Catalog,
         rule: Result<Option<usize>, Unfit>,
         key: &[u8],
-        hash: u64,
+        aim: &Aim<'_>,
         op: Op,
         moment: (Now, Bucket),
         run: &mut Run,
     ) -> Result<Line, Unfit> {
         let rule = rule?;
+        if let (Op::Take(cost), Some(position)) = (op, rule)
+            && let Some(plain) = catalog.plain(position)
+            && let Some(mut slot) = known_at(aim, plain.number, key)
+        {
+            let (over, rate, counted) = plain.take(&mut slot.body, cost, moment);
+            drop(slot);
+            run.count(self, catalog, rule, counted);
+            let Limit { amount: limit, period, .. } = plain.limit;
+            return Ok(Line { over, rate, limit, period });
+        }
+        self.settle_any(catalog, rule, key, aim.hash(), op, moment, run)
+    }
+
+    /// As [`Self::settle`], for all that is not one use of a known key under one limit.
+    #[inline(never)]
+    #[expect(clippy::too_many_arguments, reason = "as above")]
+    fn settle_any(
+        &self,
+        catalog: &Catalog,
+        rule: Option<usize>,
+        key: &[u8],
+        hash: u64,
+        op: Op,
+        moment: (Now, Bucket),
+        run: &mut Run,
+    ) -> Result<Line, Unfit> {
         let address =
             rule.and_then(|rule| catalog.address(self.limiter.memory(), rule, key, hash, op));
         let Some((position, address)) = rule.zip(address) else {
@@ -218,7 +245,9 @@ impl Desk {
         moment: (Now, Bucket),
     ) -> Settled {
         let rule = catalog.rule(position);
-        let known = |body: &mut Body| Settled::known::<N>(rule, body, op, moment);
+        let known = |body: &mut Body| {
+            Settled::of(&Opinion::<N>::settled(rule, body, Place::Own, op, moment))
+        };
         match self.limiter.memory().known(address, known) {
             Some(settled) => settled,
             None => self.settle_stranger::<N>(catalog, rule, address, op, moment),

@@ -9,14 +9,10 @@ use tidegate_core::rules::Rule;
 use tidegate_core::{Limit, Nanos, Now, Op, algorithms};
 
 use super::catalog::Catalog;
-use super::desk::{CELLS_AHEAD, Run, SLOTS_AHEAD};
+use super::desk::{GROUP, Run};
 use super::{Desk, Unfit};
 use crate::metrics::Counted;
-use crate::stores::memory::{Address, Body, Bucket, Place};
-
-/// How many records ahead a state is asked for that lies outside of its slot: fewer than the slots,
-/// which must have come by then.
-const STATES_AHEAD: usize = 6;
+use crate::stores::memory::{Address, Body, Bucket, Place, prefetch_state};
 
 /// What is told of one use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,31 +88,20 @@ impl Desk {
     /// Writes down the uses of a batch in turn and tells of each when the next may come.
     pub fn record(&self, recording: &mut Recording, now: Now) {
         let catalog = self.limiter.catalog.load();
-        let memory = self.limiter.memory();
         let mut told = std::mem::take(&mut recording.told);
         told.clear();
         let mut run = Run::default();
         let moment = (now, Bucket::of(now));
         let uses = recording.uses.len();
-        let grows = catalog.any_long();
-        let mut hashes = [0; CELLS_AHEAD];
-        for number in 0..uses + CELLS_AHEAD {
-            let ahead = number.checked_sub(CELLS_AHEAD - SLOTS_AHEAD);
-            if let Some(slot) = ahead.filter(|slot| *slot < uses) {
-                memory.prefetch_slot(hashes[slot % CELLS_AHEAD]);
+        for start in (0..uses).step_by(GROUP) {
+            let numbers = start..uses.min(start + GROUP);
+            let aims = self.look_ahead_all(numbers.clone().map(|number| recording.key(number)));
+            if catalog.any_long() {
+                aims.iter().for_each(prefetch_state);
             }
-            let ahead = number.checked_sub(CELLS_AHEAD - STATES_AHEAD);
-            if let Some(state) = ahead.filter(|state| *state < uses && grows) {
-                memory.prefetch_state(hashes[state % CELLS_AHEAD]);
-            }
-            let due = number.checked_sub(CELLS_AHEAD);
-            let due = due.map(|due| (due, hashes[due % CELLS_AHEAD]));
-            if number < uses {
-                hashes[number % CELLS_AHEAD] = self.look_ahead(recording.key(number));
-            }
-            if let Some((due, hash)) = due {
-                let (key, at) = (recording.key(due), recording.uses[due].at);
-                told.push(self.record_one(&catalog, key, hash, at, moment, &mut run));
+            for (number, aim) in numbers.zip(&aims) {
+                let (key, at) = (recording.key(number), recording.uses[number].at);
+                told.push(self.record_one(&catalog, key, aim.hash(), at, moment, &mut run));
             }
         }
         run.end(self, &catalog);

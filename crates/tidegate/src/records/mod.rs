@@ -165,13 +165,13 @@ impl Records {
     /// First half of the look-ahead of a batch.
     #[inline]
     pub fn prefetch_cell(&self, hash: u64) {
-        self.table.prefetch_cell(hash);
+        self.table.aim(hash).prefetch();
     }
 
     /// Second half of the look-ahead of a batch.
     #[inline]
     pub fn prefetch_slot(&self, hash: u64) {
-        self.table.prefetch_slot(hash);
+        self.table.aim(hash).prefetch_slot();
     }
 
     /// Makes a counter. `false` if the key holds a live record of either kind, or there is no
@@ -303,13 +303,10 @@ impl Records {
         life: Life,
         now: Now,
     ) -> Consumed {
-        let taken = self.table.at_home(
-            hash,
-            |record| is(record, key),
-            |record| (!record.expired(now)).then(|| record.consume(cost, life, now)),
-        );
-        if let Some(Some(consumed)) = taken {
-            return consumed;
+        if let Some(mut record) = self.table.aim(hash).find(|record| is(record, key))
+            && !record.expired(now)
+        {
+            return record.consume(cost, life, now);
         }
         let mut shard = self.lock(hash);
         let found = find(&mut shard, hash, key);
@@ -345,13 +342,11 @@ impl Records {
         now: Now,
         act: impl FnOnce(&mut Record) -> Option<R>,
     ) -> Option<R> {
-        let mut act = Some(act);
-        let mut step = |record: &mut Record| match act.take() {
-            Some(act) if !record.expired(now) => act(record),
-            _ => None,
-        };
-        let at_home = self.table.at_home(hash, |record| is(record, key), &mut step);
-        at_home.unwrap_or_else(|| self.live_anywhere(key, hash, step))
+        let step = |record: &mut Record| if record.expired(now) { None } else { act(record) };
+        match self.table.aim(hash).find(|record| is(record, key)) {
+            Some(mut record) => step(&mut record),
+            None => self.live_anywhere(key, hash, step),
+        }
     }
 
     /// As [`Self::live`], for a record that does not lie where its hash leads to.

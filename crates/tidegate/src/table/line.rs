@@ -44,10 +44,15 @@ impl Line {
         &self.cells[at]
     }
 
-    /// The place of the first cell that `is` recognises, from where the hash says on and around.
+    /// The cell that is the first choice for an entry of this hash.
+    #[inline]
+    pub(super) fn first(hash: u64) -> usize {
+        ((hash >> 24 & 0xff) as usize * CELLS) >> 8
+    }
+
+    /// The place of the first cell that `is` recognises, from `start` on and around.
     #[inline(always)]
-    pub(super) fn find(&self, hash: u64, mut is: impl FnMut(u32) -> bool) -> Option<usize> {
-        let start = ((hash >> 24 & 0xff) as usize * CELLS) >> 8;
+    pub(super) fn find(&self, start: usize, mut is: impl FnMut(u32) -> bool) -> Option<usize> {
         let mut at = start;
         loop {
             if is(self.cells[at].load(Relaxed)) {
@@ -58,6 +63,14 @@ impl Line {
                 return None;
             }
         }
+    }
+
+    /// What the first cell behind `at` holds that `is` recognises.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn behind(&self, at: usize, is: impl FnMut(u32) -> bool) -> Option<u32> {
+        let found = self.find((at + 1) % CELLS, is)?;
+        Some(self.cells[found].load(Relaxed))
     }
 
     /// The cells that are not empty.

@@ -77,14 +77,14 @@ impl<'a, E> Locked<'a, E> {
     /// The entry with this hash that `is` recognises.
     pub(crate) fn find(&mut self, hash: u64, is: impl Fn(&E) -> bool) -> Option<Spot> {
         let lines = self.lines();
-        let tag = self.table.tag(hash);
+        let (tag, start) = (self.table.tag(hash), Line::first(hash));
         for probe in 0..lines.len() {
             let number = (hash as usize).wrapping_add(probe) & (lines.len() - 1);
             let line = &lines[number];
-            if line.find(hash, |cell| self.table.fits(cell, tag)).is_some() {
+            if line.find(start, |cell| self.table.fits(cell, tag)).is_some() {
                 self.hold(line);
                 let fits = |cell| self.table.fits(cell, tag) && is(self.named_by(cell));
-                if let Some(cell) = line.find(hash, fits) {
+                if let Some(cell) = line.find(start, fits) {
                     return Some(Spot { line: number, cell });
                 }
             }
@@ -235,7 +235,7 @@ impl<'a, E> Locked<'a, E> {
 fn room(lines: &[Line], hash: u64) -> Spot {
     let mut number = hash as usize & (lines.len() - 1);
     loop {
-        if let Some(cell) = lines[number].find(hash, |cell| cell == 0) {
+        if let Some(cell) = lines[number].find(Line::first(hash), |cell| cell == 0) {
             return Spot { line: number, cell };
         }
         lines[number].pass();

@@ -15,6 +15,7 @@
 //! under both locks, and whoever reads or writes an entry holds the lock of the line that names it.
 #![allow(unsafe_code, reason = "slots of all shards lie in one mapping, see above")]
 
+mod aim;
 mod arena;
 mod cells;
 mod line;
@@ -28,7 +29,8 @@ mod walk;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Acquire, Ordering::Relaxed};
 use std::thread;
 
-use self::arena::{Arena, prefetch_to_write};
+pub(crate) use self::aim::{Aim, Found};
+use self::arena::Arena;
 use self::cells::Cells;
 use self::line::{CELLS, Line};
 use self::lock::Lock;
@@ -46,10 +48,6 @@ const SHARD_SLOTS_MIN: usize = 4096;
 const LINES_MIN: usize = 4;
 /// Entries for each line from which on an index grows: few then lie beyond their line.
 const CROWD: usize = 11;
-/// The distance of two lines of memory.
-const LINE_BYTES: usize = 64;
-/// Cells looked at ahead of a decision.
-const PROBES_AHEAD: usize = 8;
 /// The most entries of a table: a cell keeps at least two bits for the hash.
 pub(crate) const ENTRIES_MAX: usize = (1 << 30) - 2;
 
@@ -61,8 +59,8 @@ pub(crate) struct Table<E> {
     cells: Cells,
     /// The most lines of a shard's index.
     lines_max: usize,
-    /// How many low bits of a cell name a place (plus one); the rest are bits of the hash.
-    place_bits: u32,
+    /// The low bits of a cell, which name a place (plus one); the rest are bits of the hash.
+    place_mask: u32,
     len: AtomicUsize,
     arena: Arena<E>,
 }
@@ -101,7 +99,7 @@ impl<E> Table<E> {
             shards,
             masks,
             lines_max,
-            place_bits: usize::BITS - (max + 1).leading_zeros(),
+            place_mask: u32::MAX >> (u32::try_from(max + 1).unwrap_or(u32::MAX)).leading_zeros(),
             len: AtomicUsize::new(0),
             arena: Arena::new(max),
         }
@@ -134,11 +132,11 @@ impl<E> Table<E> {
         self.cells.of(shard, self.masks[shard].load(Acquire) as usize + 1)
     }
 
-    /// The line that a hash leads to.
-    #[inline]
-    fn home(&self, hash: u64) -> &Line {
+    /// Where an entry of this hash lies, if it lies where most do. Nothing is read yet.
+    #[inline(always)]
+    pub(crate) fn aim(&self, hash: u64) -> Aim<'_, E> {
         let lines = self.lines_of(self.shard_of(hash));
-        &lines[hash as usize & (lines.len() - 1)]
+        Aim::new(self, hash, &lines[hash as usize & (lines.len() - 1)])
     }
 
     /// The cell that names `place` for an entry of this hash.
@@ -149,75 +147,18 @@ impl<E> Table<E> {
 
     #[inline]
     fn tag(&self, hash: u64) -> u32 {
-        (hash >> 32) as u32 >> self.place_bits << self.place_bits
+        (hash >> 32) as u32 & !self.place_mask
     }
 
     /// Whether a cell may name an entry of a hash with this tag.
     #[inline]
     fn fits(&self, cell: u32, tag: u32) -> bool {
-        cell >> self.place_bits << self.place_bits == tag && cell != 0
+        cell & !self.place_mask == tag && cell != 0
     }
 
     #[inline]
     fn place(&self, cell: u32) -> u32 {
-        (cell & ((1 << self.place_bits) - 1)).wrapping_sub(1)
-    }
-
-    /// Brings the index line of a hash closer. First half of a batch's look-ahead.
-    #[inline]
-    pub(crate) fn prefetch_cell(&self, hash: u64) {
-        // It will be locked, and another core may have it.
-        prefetch_to_write(&raw const *self.home(hash) as usize);
-    }
-
-    /// Brings the slot that a hash most likely leads to closer. Second half of the look-ahead.
-    #[inline]
-    pub(crate) fn prefetch_slot(&self, hash: u64) {
-        let tag = self.tag(hash);
-        let mut probes = 0;
-        // Only a guess to prefetch by: another thread may change the cells at any time.
-        self.home(hash).find(hash, |cell| {
-            probes += 1;
-            let fits = self.fits(cell, tag);
-            if fits {
-                self.arena.prefetch(self.place(cell));
-            }
-            fits || probes == PROBES_AHEAD
-        });
-    }
-
-    /// Brings what the entry that a hash most likely leads to keeps elsewhere closer. A third part
-    /// of the look-ahead, for entries that do; the entry itself should be close by now.
-    #[inline]
-    pub(crate) fn prefetch_behind(&self, hash: u64, address: impl Fn(&E) -> Option<usize>) {
-        let tag = self.tag(hash);
-        let line = self.home(hash);
-        let _held = line.lock();
-        let Some(found) = line.find(hash, |cell| self.fits(cell, tag)) else { return };
-        // SAFETY: the cell is not empty, and the lock of its line is held.
-        let entry = unsafe { self.arena.at(self.place(line.cell(found).load(Relaxed))).as_ref() };
-        if let Some(address) = address(entry) {
-            prefetch_to_write(address);
-            prefetch_to_write(address + LINE_BYTES);
-        }
-    }
-
-    /// One step on the entry with this hash that `is` recognises, if it lies in the line that the
-    /// hash leads to, as almost all do. `None` says nothing: ask the shard.
-    #[inline(always)]
-    pub(crate) fn at_home<R>(
-        &self,
-        hash: u64,
-        is: impl Fn(&E) -> bool,
-        step: impl FnOnce(&mut E) -> R,
-    ) -> Option<R> {
-        let line = self.home(hash);
-        let _held = line.lock();
-        let tag = self.tag(hash);
-        // SAFETY: the cell is not empty, and the lock of its line is held.
-        let named = |cell| unsafe { self.arena.at(self.place(cell)).as_mut() };
-        let found = line.find(hash, |cell| self.fits(cell, tag) && is(named(cell)))?;
-        Some(step(named(line.cell(found).load(Relaxed))))
+        (cell & self.place_mask).wrapping_sub(1)
     }
 
     /// Locks the shard of this number.

@@ -35,7 +35,7 @@ pub(crate) use self::slot::{Body, Held};
 pub use self::tally::KeyStats;
 pub(crate) use self::tally::{Bucket, RULE_MAX, Tally};
 use crate::budget::Budget;
-use crate::table::{Locked, Name, Spot, Table};
+use crate::table::{self, Found, Locked, Name, Spot, Table};
 
 /// Cells looked at for each new key, so that dead ones are found faster than new ones come.
 const SWEEP_PER_INSERT: usize = 4;
@@ -90,6 +90,9 @@ pub struct Size {
     /// Bytes that all of it takes.
     pub bytes: usize,
 }
+
+/// Where the slot of a key is looked for first.
+pub(crate) type Aim<'a> = table::Aim<'a, Slot>;
 
 /// The store.
 pub(crate) struct Memory {
@@ -160,25 +163,10 @@ impl Memory {
         hasher.finish()
     }
 
-    /// First half of the look-ahead of a batch.
-    #[inline]
-    pub(crate) fn prefetch_cell(&self, hash: u64) {
-        self.table.prefetch_cell(hash);
-    }
-
-    /// Second half of the look-ahead of a batch.
-    #[inline]
-    pub(crate) fn prefetch_slot(&self, hash: u64) {
-        self.table.prefetch_slot(hash);
-    }
-
-    /// Third part of the look-ahead of a batch, where states lie outside of their slots.
-    #[inline]
-    pub(crate) fn prefetch_state(&self, hash: u64) {
-        self.table.prefetch_behind(hash, |slot| match &slot.body.held {
-            Held::One(state) => state.heap_address(),
-            Held::Many(states) => Some(states.as_ptr() as usize),
-        });
+    /// Where the slot of a name is looked for: a batch aims well ahead.
+    #[inline(always)]
+    pub(crate) fn aim(&self, name: &[u8]) -> Aim<'_> {
+        self.table.aim(self.hash(name))
     }
 
     fn slot_hash(&self, slot: &Slot) -> u64 {
@@ -196,7 +184,7 @@ impl Memory {
         if at.long {
             return None;
         }
-        self.table.at_home(at.hash, |slot| is(slot, at), |slot| step(&mut slot.body))
+        known_at(&self.table.aim(at.hash), at.rule, at.name).map(|mut slot| step(&mut slot.body))
     }
 
     /// As [`Self::known`], for states that may grow as well.
@@ -212,16 +200,11 @@ impl Memory {
         if self.cannot_grow(at) {
             return None;
         }
-        self.table.at_home(
-            at.hash,
-            |slot| is(slot, at),
-            |slot| {
-                let before = slot.body.held.heap_bytes();
-                let result = step(&mut slot.body);
-                self.account(before, slot.body.held.heap_bytes());
-                result
-            },
-        )
+        let mut slot = known_at(&self.table.aim(at.hash), at.rule, at.name)?;
+        let before = slot.body.held.heap_bytes();
+        let result = step(&mut slot.body);
+        self.account(before, slot.body.held.heap_bytes());
+        Some(result)
     }
 
     /// As [`Self::known`], wherever the slot lies. `None` says that there is none, or a long one.
@@ -440,7 +423,7 @@ impl Memory {
         shard.sweep(
             budget,
             |slot| self.slot_hash(slot),
-            |slot| dead(&slot.body, pressed) && !kept.iter().any(|at| is(slot, at)),
+            |slot| dead(&slot.body, pressed) && !kept.iter().any(|at| is(slot, at.rule, at.name)),
             |slot| self.account(slot.name.heap_bytes() + slot.body.held.heap_bytes(), 0),
         )
     }
@@ -562,13 +545,29 @@ impl Memory {
 /// A slot and its share of an index that is a little over half full.
 const SLOT_BYTES: usize = size_of::<Slot>() + 8;
 
+/// As [`Memory::known`], for a name that was aimed at, and states that do not grow: the slot
+/// itself, for one step.
 #[inline(always)]
-fn is(slot: &Slot, at: &Address<'_>) -> bool {
-    slot.body.tally.rule() == at.rule && same(slot.name.as_bytes(), at.name)
+pub(crate) fn known_at<'a>(aim: &Aim<'a>, rule: u32, name: &[u8]) -> Option<Found<'a, Slot>> {
+    aim.find(|slot| is(slot, rule, name))
+}
+
+/// Third part of the look-ahead of a batch, where states lie outside of their slots.
+#[inline]
+pub(crate) fn prefetch_state(aim: &Aim<'_>) {
+    aim.prefetch_behind(|slot| match &slot.body.held {
+        Held::One(state) => state.heap_address(),
+        Held::Many(states) => Some(states.as_ptr() as usize),
+    });
+}
+
+#[inline(always)]
+fn is(slot: &Slot, rule: u32, name: &[u8]) -> bool {
+    slot.body.tally.rule() == rule && same(slot.name.as_bytes(), name)
 }
 
 fn find(shard: &mut Locked<'_, Slot>, at: &Address<'_>) -> Option<Spot> {
-    shard.find(at.hash, |slot| is(slot, at))
+    shard.find(at.hash, |slot| is(slot, at.rule, at.name))
 }
 
 fn new_body(at: &Address<'_>, bucket: Bucket) -> Body {

@@ -8,9 +8,9 @@ use super::tally::Tally;
 use crate::table::Name;
 
 /// One remembered key under one rule.
-pub(super) struct Slot {
+pub(crate) struct Slot {
     pub(super) name: Name,
-    pub(super) body: Body,
+    pub(crate) body: Body,
 }
 
 const _: () = assert!(size_of::<Slot>() == 80);
@@ -64,6 +64,15 @@ impl Held {
         match self {
             Held::One(state) => std::slice::from_mut(state),
             Held::Many(states) => states,
+        }
+    }
+
+    /// The state of the first limit, to be written: the only one, where a rule has one.
+    #[inline(always)]
+    pub(crate) fn first_mut(&mut self) -> &mut State {
+        match self {
+            Held::One(state) => state,
+            Held::Many(states) => &mut states[0],
         }
     }
 

@@ -90,23 +90,29 @@ impl Tally {
             self.0[1] += 1;
         }
         // The cast cuts to an integer, and takes what is not a number for 0.
-        let rate = (rate as u64).min(SMALL_MASK);
-        let (current, previous) = self.maxima();
-        // A wall clock that steps back a little stays in the newer bucket. Where it was far ahead
-        // it was wrong: the key follows it back, or its maxima would stand still for as long.
-        let behind = self.bucket().0.saturating_sub(bucket.0);
-        match bucket.0.saturating_sub(self.bucket().0) {
-            0 if behind > 1 => self.set_maxima(rate, 0),
-            0 => {
-                if rate > current {
-                    self.set_maxima(rate, previous);
-                }
-                return;
-            }
-            1 => self.set_maxima(rate, current),
-            _ => self.set_maxima(rate, 0),
+        let rate = u64::from(rate as u32).min(SMALL_MASK);
+        if self.bucket() != bucket && self.turn_to(bucket, rate) {
+            return;
         }
+        let (current, previous) = self.maxima();
+        if rate > current {
+            self.set_maxima(rate, previous);
+        }
+    }
+
+    /// Begins another bucket with this rate, unless it is the one just before the current: a wall
+    /// clock that steps back a little stays in the newer one. Where it was far ahead it was wrong:
+    /// the key follows it back, or its maxima would stand still for as long.
+    #[cold]
+    fn turn_to(&mut self, bucket: Bucket, rate: u64) -> bool {
+        let before = self.bucket().0;
+        if bucket.0.checked_add(1) == Some(before) {
+            return false;
+        }
+        let previous = if bucket.0 == before + 1 { self.maxima().0 } else { 0 };
+        self.set_maxima(rate, previous);
         self.set_bucket(bucket);
+        true
     }
 
     /// What people are shown.

@@ -1,0 +1,127 @@
+//! Where to look for an entry first: worked out once, ahead of the look.
+//!
+//! A batch aims at all its entries before it needs the first, so that what an aim leads to is on
+//! its way meanwhile. An aim stays good for ever, in the sense that a look there finds the right
+//! entry or none: an index that has grown since leaves empty lines behind.
+#![allow(unsafe_code, reason = "entries that cells name, see the table")]
+
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::Table;
+use super::arena::prefetch_to_write;
+use super::line::{Held, Line};
+
+/// The distance of two lines of memory.
+const LINE_BYTES: usize = 64;
+/// Cells looked at ahead of a decision.
+const PROBES_AHEAD: usize = 8;
+
+/// Where an entry of some hash lies, if it lies where most do.
+pub(crate) struct Aim<'t, E> {
+    table: &'t Table<E>,
+    hash: u64,
+    /// The line that the hash leads to.
+    line: &'t Line,
+    /// The cell of it to begin with.
+    cell: usize,
+}
+
+impl<E> Clone for Aim<'_, E> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<E> Copy for Aim<'_, E> {}
+
+impl<'t, E> Aim<'t, E> {
+    /// At entries of this hash in their line.
+    #[inline(always)]
+    pub(super) fn new(table: &'t Table<E>, hash: u64, line: &'t Line) -> Self {
+        Self { table, hash, line, cell: Line::first(hash) }
+    }
+
+    /// The hash of the entry.
+    #[inline]
+    pub(crate) fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// Brings the line closer. First half of a batch's look-ahead.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        // It will be locked, and another core may have it.
+        prefetch_to_write(&raw const *self.line as usize);
+    }
+
+    /// Brings the slot that it most likely leads to closer, and remembers the cell. Second half of
+    /// the look-ahead.
+    #[inline(always)]
+    pub(crate) fn prefetch_slot(&mut self) {
+        let tag = self.table.tag(self.hash);
+        let mut probes = 0;
+        // Only a guess to prefetch by: another thread may change the cells at any time.
+        let found = self.line.find(self.cell, |cell| {
+            probes += 1;
+            let fits = self.table.fits(cell, tag);
+            if fits {
+                self.table.arena.prefetch(self.table.place(cell));
+            }
+            fits || probes == PROBES_AHEAD
+        });
+        self.cell = found.unwrap_or(self.cell);
+    }
+
+    /// Brings what the entry that it most likely leads to keeps elsewhere closer. A third part of
+    /// the look-ahead, for entries that do; the entry itself should be close by now.
+    #[inline]
+    pub(crate) fn prefetch_behind(&self, address: impl Fn(&E) -> Option<usize>) {
+        let Some(found) = self.find(|_| true) else { return };
+        if let Some(address) = address(&found) {
+            prefetch_to_write(address);
+            prefetch_to_write(address + LINE_BYTES);
+        }
+    }
+
+    /// The entry that `is` recognises, if it lies there, as almost all do, with its line locked.
+    /// `None` says nothing: ask the shard.
+    #[inline(always)]
+    pub(crate) fn find(&self, is: impl Fn(&E) -> bool) -> Option<Found<'t, E>> {
+        let held = self.line.lock();
+        let tag = self.table.tag(self.hash);
+        let at = |cell| self.table.arena.at(self.table.place(cell));
+        // SAFETY: the cell is not empty, and the lock of its line is held.
+        let is = |cell| self.table.fits(cell, tag) && is(unsafe { at(cell).as_ref() });
+        let mut cell = self.line.cell(self.cell).load(Relaxed);
+        if !is(cell) {
+            cell = self.line.behind(self.cell, is)?;
+        }
+        Some(Found { entry: at(cell), _held: held })
+    }
+}
+
+/// An entry whose line is locked until this is dropped.
+pub(crate) struct Found<'t, E> {
+    entry: NonNull<E>,
+    _held: Held<'t>,
+}
+
+impl<E> Deref for Found<'_, E> {
+    type Target = E;
+
+    #[inline(always)]
+    fn deref(&self) -> &E {
+        // SAFETY: a cell names it, and the lock of the cell's line is held.
+        unsafe { self.entry.as_ref() }
+    }
+}
+
+impl<E> DerefMut for Found<'_, E> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut E {
+        // SAFETY: as above, and this is the only one who has it.
+        unsafe { self.entry.as_mut() }
+    }
+}
