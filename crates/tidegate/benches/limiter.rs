@@ -3,16 +3,20 @@
 //! Ours and the peer take turns in every round and the ratio of medians is printed, because a
 //! time alone means little on a shared machine. Both visit the same 16-byte keys in the same
 //! random order, from memory that is laid out in that order. Ours runs with its metrics and
-//! statistics on. A rule of two limits stands beside two of the peer's limiters.
+//! statistics on. A rule of two limits stands beside two of the peer's limiters. What two threads
+//! decide is told beside what they decide at two limiters that share nothing (`apart`): that much
+//! the machine gives.
 //! Usage: `cargo bench --bench limiter [-- KEYS... [gcra] [average] [two]]`.
 
 use std::num::NonZeroU32;
-use std::sync::Arc;
+use std::ops::Range;
+use std::sync::{Arc, Barrier};
 use std::thread;
 
 use governor::clock::DefaultClock;
 use governor::state::keyed::DefaultKeyedStateStore;
 use governor::{Quota, RateLimiter};
+use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use tidegate::clock::Clock;
 use tidegate::limiter::{Desk, Limiter};
@@ -151,22 +155,52 @@ fn sequence(count: usize, seed: u64) -> Vec<Key> {
     (0..PICKS).map(|_| key(dice.roll(count))).collect()
 }
 
-/// Wall nanoseconds until both of two threads are done, for each decision of all.
-fn two_threads(limiter: &Arc<Limiter>, parts: [&[Key]; 2], run: fn(&Desk, &[Key])) -> f64 {
-    let start = clock(ClockId::Monotonic);
-    thread::scope(|scope| {
-        for keys in parts {
-            let desk = limiter.desk(Door::Text);
-            scope.spawn(move || run(&desk, keys));
-        }
+/// Wall nanoseconds until both of two threads are done, for each decision of all. Each has a core
+/// of its own: the system may take longer to find out that another is idle than a turn lasts.
+fn two_threads(limiters: [&Arc<Limiter>; 2], parts: [&[Key]; 2], run: fn(&Desk, &[Key])) -> f64 {
+    let together = Barrier::new(2);
+    let work = |number: usize| {
+        let mut core = CpuSet::new();
+        core.set(number);
+        // Without a second core, or the right to choose, it is measured all the same.
+        let _ = sched_setaffinity(None, &core);
+        let desk = limiters[number].desk(Door::Text);
+        together.wait();
+        let start = clock(ClockId::Monotonic);
+        run(&desk, parts[number]);
+        clock(ClockId::Monotonic) - start
+    };
+    let spans = thread::scope(|scope| {
+        let threads = [0, 1].map(|number| {
+            scope.spawn({
+                let work = &work;
+                move || work(number)
+            })
+        });
+        threads.map(|thread| thread.join().unwrap_or_default())
     });
-    (clock(ClockId::Monotonic) - start) as f64 / (2 * TURN) as f64
+    spans.into_iter().max().unwrap_or_default() as f64 / (2 * TURN) as f64
 }
 
 fn wall(work: impl FnOnce()) -> f64 {
     let start = clock(ClockId::Monotonic);
     work();
     (clock(ClockId::Monotonic) - start) as f64 / TURN as f64
+}
+
+/// A limiter that remembers so many keys, and the bytes that each of them takes.
+fn filled(name: &str, count: usize) -> (Arc<Limiter>, f64) {
+    // Room to spare: a table under pressure would forget keys that are past their limit, and the
+    // figure would be for fewer keys than it says.
+    let limiter = limiter(name, count.max(8_000_000) / 4 * 5);
+    let desk = limiter.desk(Door::Text);
+    let bytes = bytes_per_key(count, || {
+        (0..count).for_each(|n| {
+            let _ = desk.line(&key(n), Op::Take(1), desk.now());
+        });
+    });
+    assert_eq!(limiter.size().keys, count, "every key is remembered");
+    (limiter, bytes)
 }
 
 fn run(count: usize, names: &[&str]) {
@@ -185,46 +219,47 @@ fn run(count: usize, names: &[&str]) {
     let ours: Vec<_> = names
         .iter()
         .map(|&name| {
-            // Room to spare: a table under pressure would forget keys that are past their limit,
-            // and the figure would be for fewer keys than it says.
-            let limiter = limiter(name, count.max(8_000_000) / 4 * 5);
-            let desk = limiter.desk(Door::Text);
-            let bytes = bytes_per_key(count, || {
-                (0..count).for_each(|n| {
-                    let _ = desk.line(&key(n), Op::Take(1), desk.now());
-                });
-            });
-            assert_eq!(limiter.size().keys, count, "every key is remembered");
+            let (limiter, bytes) = filled(name, count);
             println!("{count} keys: {name} {bytes:.0} bytes per key");
-            (name, limiter, desk)
+            let desk = limiter.desk(Door::Text);
+            (name, limiter, desk, filled(name, count).0)
         })
         .collect();
     let (picks, others) = (sequence(count, 0x9e37_79b9), sequence(count, 0x51_7cc1));
     let names: Vec<String> =
         picks.iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect();
-    for (name, limiter, desk) in &ours {
-        let mut samples: [Vec<f64>; 7] = Default::default();
-        for round in 0..ROUNDS {
-            let turn = round % (PICKS / TURN) * TURN..;
-            let (names, picks) = (&names[turn.clone()][..TURN], &picks[turn.clone()][..TURN]);
-            let both = [picks, &others[turn][..TURN]];
-            samples[0].push(cpu_nanos(TURN, || peers(&peer[..limits(name).len()], names)));
-            samples[1].push(cpu_nanos(TURN, || singles(desk, picks)));
-            samples[2].push(cpu_nanos(TURN, || batches(desk, picks)));
-            samples[3].push(wall(|| singles(desk, picks)));
-            samples[4].push(two_threads(limiter, both, singles));
-            samples[5].push(wall(|| batches(desk, picks)));
-            samples[6].push(two_threads(limiter, both, batches));
+    for (name, limiter, desk, other) in &ours {
+        let mut samples: [Vec<f64>; 9] = Default::default();
+        let (shared, apart) = ([limiter; 2], [limiter, other]);
+        // Nobody finds keys in the cache because somebody has just asked for the same ones.
+        let mut turns = (0..PICKS).step_by(TURN).cycle().map(|start| start..start + TURN);
+        for _ in 0..ROUNDS {
+            let mut turn = || turns.next().unwrap_or_default();
+            let governors = &peer[..limits(name).len()];
+            let both = |turn: Range<usize>| [&picks[turn.clone()], &others[turn]];
+            let one = |turn: Range<usize>, run: fn(&Desk, &[Key])| wall(|| run(desk, &picks[turn]));
+            samples[0].push(cpu_nanos(TURN, || peers(governors, &names[turn()])));
+            samples[1].push(cpu_nanos(TURN, || singles(desk, &picks[turn()])));
+            samples[2].push(cpu_nanos(TURN, || batches(desk, &picks[turn()])));
+            samples[3].push(one(turn(), singles));
+            samples[4].push(two_threads(shared, both(turn()), singles));
+            samples[5].push(two_threads(apart, both(turn()), singles));
+            samples[6].push(one(turn(), batches));
+            samples[7].push(two_threads(shared, both(turn()), batches));
+            samples[8].push(two_threads(apart, both(turn()), batches));
         }
-        let [peer, single, batch, one, two, one_batch, two_batch] =
+        let [peer, single, batch, one, two, two_apart, one_batch, two_batch, two_batch_apart] =
             samples.map(|mut s| median(&mut s));
         table.push(format!(
             "{count:>9} keys {name:>8}: governor {peer:4.0} ns, single {single:4.0} ns ({:.1}x), \
-             batch {batch:4.0} ns ({:.1}x), two threads {:.2}x single, {:.2}x batch",
+             batch {batch:4.0} ns ({:.1}x), two threads {:.2}x single (apart {:.2}x), \
+             {:.2}x batch (apart {:.2}x)",
             peer / single,
             peer / batch,
             one / two,
+            one / two_apart,
             one_batch / two_batch,
+            one_batch / two_batch_apart,
         ));
     }
     table.iter().for_each(|line| println!("{line}"));
