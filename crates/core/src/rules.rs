@@ -227,10 +227,8 @@ impl RuleSet {
             if exact.is_some_and(|exact| exact < glance.position) {
                 break;
             }
-            if match glance.matches(key) {
-                Some(sure) => sure,
-                None => self.rules[glance.position].pattern.matches(key),
-            } {
+            let whole = || self.rules[glance.position].pattern.matches(key);
+            if glance.matches(key).unwrap_or_else(whole) {
                 return Some(glance.position);
             }
         }
