@@ -107,7 +107,8 @@ bench: build setup-bench ## Measure the limiter, the doors and the stores beside
 	$(CARGO) bench --locked -p tidegate --bench '*'
 	$(CARGO) bench --locked -p tidegate-client --bench gatekeeper
 	$(TIDEGATE) bench text --peer echo
-	$(TIDEGATE) bench text --peer echo --burst 32 --clients 64
+	$(TIDEGATE) bench text --peer echo --burst 32 --clients 64 --join
+	$(TIDEGATE) bench text --peer echo --burst 32 --clients 64 --rounds 9
 	for request in query update; do \
 		for connections in 16 1; do \
 			for pipeline in 1 16 128 1024; do \

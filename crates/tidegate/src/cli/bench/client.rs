@@ -2,9 +2,9 @@
 //!
 //! When to send is the business of `load`.
 
-use std::io::{self, IoSlice};
+use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use tidegate_core::Nanos;
 use tidegate_core::time::MILLISECOND;
@@ -12,7 +12,9 @@ use tidegate_core::time::MILLISECOND;
 use super::keys::{self, Keys, REQUEST_BYTES_MAX};
 use super::tally::Tally;
 use crate::clock::Clock;
-use crate::doors::text::mmsg::{Address, BATCH, Inbox, Message, Outbox};
+use crate::doors::text::grouping::Parcel;
+use crate::doors::text::mmsg::{self, Address, BATCH, Inbox, Local};
+use crate::doors::text::post::Post;
 
 /// A reply that has not come after this long will not come.
 pub(super) const LOST_AFTER: Nanos = 500 * MILLISECOND;
@@ -33,14 +35,16 @@ struct Slot {
 /// What the clients of one thread share.
 pub(super) struct Desk {
     pub(super) inbox: Inbox,
-    pub(super) outbox: Outbox,
+    pub(super) post: Post,
+    /// Whether what is sent at once leaves joined.
+    pub(super) join: bool,
     pub(super) keys: Keys,
     pub(super) server: Address,
     pub(super) tally: Tally,
 }
 
-/// Opens a client's socket.
-pub(super) fn open(server: SocketAddr) -> io::Result<UdpSocket> {
+/// Opens a client's socket, one that takes replies joined if `join`.
+pub(super) fn open(server: SocketAddr, join: bool) -> io::Result<UdpSocket> {
     let socket = if server.is_ipv4() {
         UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?
     } else {
@@ -49,6 +53,9 @@ pub(super) fn open(server: SocketAddr) -> io::Result<UdpSocket> {
     // The system may grant less.
     let _ = socket2::SockRef::from(&socket).set_recv_buffer_size(BACKLOG_BYTES);
     socket.set_nonblocking(true)?;
+    if join {
+        mmsg::receive_joined(socket.as_fd())?;
+    }
     Ok(socket)
 }
 
@@ -84,31 +91,23 @@ impl Client {
         count: usize,
         due: Nanos,
     ) {
-        let mut bytes = [[0; REQUEST_BYTES_MAX]; BATCH];
-        let mut parts = [IoSlice::new(&[]); BATCH];
-        let mut places = [0; BATCH];
+        let Desk { post, join, keys, server, tally, .. } = desk;
+        let mut bytes = [0; BATCH * REQUEST_BYTES_MAX];
+        let mut parcels = [Parcel { to: server, from: Local::Bound, start: 0, end: 0 }; BATCH];
         let count = count.min(BATCH).min(self.free.len());
-        for (at, (bytes, part)) in bytes.iter_mut().zip(&mut parts).take(count).enumerate() {
+        let mut end = 0;
+        for parcel in &mut parcels[..count] {
             let Some(place) = self.free.pop() else { break };
             let window = self.slots.len() as u64;
             let slot = &mut self.slots[place];
             slot.id += window;
             slot.sent = due;
-            places[at] = place;
-            let length = keys::request(bytes, slot.id, desk.keys.draw());
-            *part = IoSlice::new(&bytes[..length]);
+            parcel.start = end;
+            end += keys::request(&mut bytes[end..], slot.id, keys.draw());
+            parcel.end = end;
         }
-        let mut messages = [Message::new(&desk.server, &[]); BATCH];
-        for (message, part) in messages.iter_mut().zip(&parts) {
-            message.parts = std::slice::from_ref(part);
-        }
-        desk.tally.sent += count as u64;
-        let (slots, free, lost) = (&mut self.slots, &mut self.free, &mut desk.tally.lost);
-        desk.outbox.send(socket, &messages[..count], |at, _| {
-            slots[places[at]].sent = FREE;
-            free.push(places[at]);
-            *lost += 1;
-        });
+        tally.sent += count as u64;
+        post.send(socket, *join, &bytes, &parcels[..count]);
     }
 
     /// Takes the replies that are there. Returns whether there may be more.
@@ -120,9 +119,8 @@ impl Client {
     ) -> bool {
         let Ok(count) = desk.inbox.receive(socket, false) else { return false };
         let now = clock.now().mono;
-        for at in 0..count {
-            let id = desk.inbox.bytes(at).and_then(keys::reply_id);
-            let Some(id) = id else { continue };
+        let replies = (0..count).filter_map(|at| desk.inbox.datagrams(at)).flatten();
+        for id in replies.filter_map(keys::reply_id) {
             let place = (id % self.slots.len() as u64) as usize;
             let slot = &mut self.slots[place];
             // A reply that matches no open request is ignored.

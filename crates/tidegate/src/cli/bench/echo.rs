@@ -24,7 +24,7 @@ pub(super) fn serve(address: SocketAddr) -> io::Result<()> {
 }
 
 fn run(wire: &Wire) {
-    let mut inbox = Inbox::new(wire.locals);
+    let mut inbox = Inbox::new(wire.locals, false);
     let mut outbox = Outbox::new();
     loop {
         // Timeouts and errors alike: there is nothing to send back.

@@ -61,15 +61,15 @@ impl Keys {
     }
 }
 
-/// Writes request `id` for key number `key` into `out`; returns its length.
-pub(super) fn request(out: &mut [u8; REQUEST_BYTES_MAX], id: u64, key: u64) -> usize {
+/// Writes request `id` for key number `key` into `out`, which has room for
+/// [`REQUEST_BYTES_MAX`]; returns its length.
+pub(super) fn request(out: &mut [u8], id: u64, key: u64) -> usize {
     let [.., a, b, c, d] = key.to_be_bytes();
-    let mut rest = &mut out[..];
-    // The longest id and key fit the buffer, so this cannot fail; a cut request would be seen as
-    // a lost one.
+    let room = out.len();
+    let mut rest = out;
+    // The longest id and key fit REQUEST_BYTES_MAX; a cut request would be seen as a lost one.
     let _ = write!(rest, "{id} over_limit ws ip={a}.{b}.{c}.{d}");
-    let left = rest.len();
-    REQUEST_BYTES_MAX - left
+    room - rest.len()
 }
 
 /// The id at the start of a reply.

@@ -17,7 +17,8 @@ use super::client::{self, Client, Desk};
 use super::keys::{Choice, Keys};
 use super::tally::{Drive, Tally, Until, on_threads};
 use crate::clock::Clock;
-use crate::doors::text::mmsg::{BATCH, Inbox, Outbox};
+use crate::doors::text::mmsg::{BATCH, Inbox};
+use crate::doors::text::post::Post;
 
 /// How often a thread looks for replies that will not come.
 const GIVE_UP_EVERY: Nanos = 100 * MILLISECOND;
@@ -44,6 +45,8 @@ pub(super) struct Load {
     pub(super) clients: usize,
     pub(super) threads: usize,
     pub(super) burst: usize,
+    /// Whether what a client sends at once leaves joined, and replies may come joined.
+    pub(super) join: bool,
     pub(super) pace: Pace,
     pub(super) keys: u64,
     pub(super) choice: Choice,
@@ -65,7 +68,9 @@ impl Load {
             Pace::Closed { window } => format!("closed loop, window {window}"),
             Pace::Open { per_second } => format!("open loop, {per_second} per second"),
         };
-        format!("{} clients, {pace}, burst {}, {} keys", self.clients, self.burst, self.keys)
+        let joined = if self.join { " joined" } else { "" };
+        let Self { clients, burst, keys, .. } = self;
+        format!("{clients} clients, {pace}, burst {burst}{joined}, {keys} keys")
     }
 
     /// Makes the server remember every key, so that none is new when it is measured.
@@ -86,15 +91,16 @@ impl Load {
     fn station(&self, number: usize, clock: Clock, answered: &AtomicU64) -> io::Result<Tally> {
         let share = |whole: usize| (whole + self.threads - 1 - number) / self.threads;
         let sockets = (0..share(self.clients))
-            .map(|_| client::open(self.server))
+            .map(|_| client::open(self.server, self.join))
             .collect::<io::Result<Vec<_>>>()?;
         let window = match self.pace {
             Pace::Closed { window } => window,
             Pace::Open { .. } => OPEN_WINDOW,
         };
         let desk = Desk {
-            inbox: Inbox::new(false),
-            outbox: Outbox::new(),
+            inbox: Inbox::new(false, self.join),
+            post: Post::new(),
+            join: self.join,
             keys: Keys::new(self.keys, self.choice, number as u64),
             server: self.server.into(),
             tally: Tally::new(),

@@ -118,6 +118,10 @@ struct Text {
     /// Requests that a client sends at once.
     #[arg(long, default_value_t = 1, value_parser = at_once())]
     burst: u32,
+    /// Send a burst as the kernel can best carry it, joined (UDP_SEGMENT), and take replies joined
+    /// (UDP_GRO). Between machines the network device joins them; on one machine nobody else can.
+    #[arg(long)]
+    join: bool,
     /// Open loop: requests per second from all clients together, answered or not.
     #[arg(long, value_name = "PER_SECOND", value_parser = clap::value_parser!(u64).range(1..))]
     rate: Option<u64>,
@@ -162,6 +166,7 @@ impl Text {
             clients: self.clients as usize,
             threads: self.threads.map_or(loops(), |n| n as usize).min(self.clients as usize),
             burst: self.burst as usize,
+            join: self.join,
             pace: match self.rate {
                 Some(per_second) => Pace::Open { per_second },
                 None => Pace::Closed { window: window as usize },

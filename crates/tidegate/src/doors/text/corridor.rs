@@ -50,11 +50,9 @@ impl Replies {
         self.list.iter().map(|reply| (reply.packet, &self.bytes[reply.start..reply.end]))
     }
 
-    /// Where reply `at` lies among [`Self::bytes`]: replies that lie end to end can be sent as one
-    /// piece.
-    pub(super) fn place(&self, at: usize) -> Range<usize> {
-        let Reply { start, end, .. } = self.list[at];
-        start..end
+    /// The replies: for which packet of the batch, and where among [`Self::bytes`].
+    pub(super) fn places(&self) -> impl Iterator<Item = (usize, Range<usize>)> {
+        self.list.iter().map(|reply| (reply.packet, reply.start..reply.end))
     }
 
     /// The bytes of all replies.

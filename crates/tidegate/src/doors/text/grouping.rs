@@ -1,14 +1,14 @@
-//! Which replies of a batch can leave in one send: those of one length to one client.
+//! Which datagrams of a batch can leave in one send: those of one length to one receiver.
 //!
-//! Pure book-keeping over at most [`BATCH`] replies. Datagrams have no order, so a client's
-//! replies may be gathered from all over the batch.
+//! Pure book-keeping over at most [`BATCH`] datagrams. They have no order, so those to one receiver
+//! may be gathered from all over the batch.
 
 use super::mmsg::{Address, BATCH, Local};
 
 /// The most bytes that one send may carry; the kernel's own bound is 64 KiB with headers.
 const SEND_MAX: usize = 60_000;
 
-/// Replies longer than this leave alone: a segment must fit the path's packets, and longer ones
+/// Datagrams longer than this leave alone: a segment must fit the path's packets, and longer ones
 /// may have to be fragmented.
 const SEGMENT_MAX: usize = 1200;
 
@@ -17,15 +17,29 @@ const SLOTS: usize = 256;
 
 const NONE: u8 = u8::MAX;
 
-/// Where a reply goes and how long it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A datagram to send: where it goes, and where its bytes lie among those of its batch.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Parcel<'a> {
-    /// The client.
+    /// The receiver.
     pub(crate) to: &'a Address,
-    /// Our address that the client asked.
+    /// Our address to leave from: the one that the client asked.
     pub(crate) from: Local,
-    /// Bytes of the reply.
-    pub(crate) length: usize,
+    /// Where its bytes begin.
+    pub(crate) start: usize,
+    /// Where its bytes end.
+    pub(crate) end: usize,
+}
+
+impl Parcel<'_> {
+    /// Bytes of the datagram.
+    pub(crate) fn length(&self) -> usize {
+        self.end - self.start
+    }
+
+    /// Whether both can leave in one send.
+    fn suits(&self, other: &Self) -> bool {
+        self.length() == other.length() && self.to == other.to && self.from == other.from
+    }
 }
 
 #[derive(Clone, Copy, Default)]
@@ -94,17 +108,18 @@ impl Grouping {
         parcel: &Parcel<'_>,
         join: bool,
     ) -> Result<usize, usize> {
-        let bits = parcel.to.mix() ^ ((parcel.length as u64) << 48);
+        let length = parcel.length();
+        let bits = parcel.to.mix() ^ ((length as u64) << 48);
         let mut slot = (bits.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as usize % SLOTS;
-        let join = join && parcel.length > 0 && parcel.length <= SEGMENT_MAX;
+        let join = join && length > 0 && length <= SEGMENT_MAX;
         loop {
             let group = usize::from(self.slots[slot]);
             if group == usize::from(NONE) {
                 return Err(slot);
             }
             let Group { sample, count, .. } = self.groups[group];
-            let room = (usize::from(count) + 1) * parcel.length <= SEND_MAX;
-            if join && room && parcels[usize::from(sample)] == *parcel {
+            let room = (usize::from(count) + 1) * length <= SEND_MAX;
+            if join && room && parcels[usize::from(sample)].suits(parcel) {
                 return Ok(group);
             }
             slot = (slot + 1) % SLOTS;
@@ -145,7 +160,8 @@ mod tests {
                 .map(|&(client, length, other)| Parcel {
                     to: &addresses[usize::from(client)],
                     from: if other { Local::V4([10, 0, 0, 2]) } else { Local::Bound },
-                    length: lengths[length],
+                    start: 0,
+                    end: lengths[length],
                 })
                 .collect();
             let mut grouping = Grouping::new();
@@ -153,9 +169,9 @@ mod tests {
             let mut seen = Vec::new();
             for group in grouping.groups() {
                 let first = parcels[usize::from(group[0])];
-                prop_assert!(group.iter().all(|&at| parcels[usize::from(at)] == first));
-                let alone = !join || first.length == 0 || first.length > SEGMENT_MAX;
-                let like = parcels.iter().filter(|&&parcel| parcel == first).count();
+                prop_assert!(group.iter().all(|&at| parcels[usize::from(at)].suits(&first)));
+                let alone = !join || first.length() == 0 || first.length() > SEGMENT_MAX;
+                let like = parcels.iter().filter(|parcel| parcel.suits(&first)).count();
                 prop_assert_eq!(group.len(), if alone { 1 } else { like });
                 seen.extend(group.iter().map(|&at| usize::from(at)));
             }
@@ -167,7 +183,7 @@ mod tests {
     #[test]
     fn a_send_never_exceeds_what_the_kernel_takes() {
         let to = address(0);
-        let parcel = Parcel { to: &to, from: Local::Bound, length: SEGMENT_MAX };
+        let parcel = Parcel { to: &to, from: Local::Bound, start: 0, end: SEGMENT_MAX };
         let mut grouping = Grouping::new();
         grouping.group(&[parcel; BATCH], true);
         let sizes: Vec<_> = grouping.groups().map(<[u8]>::len).collect();

@@ -18,10 +18,14 @@ use libc::{c_int, c_void};
 /// Datagrams that one system call takes or gives.
 pub(crate) const BATCH: usize = 64;
 
-/// Bytes of a receive buffer. A longer datagram is cut by the kernel and marked as cut.
-pub(crate) const BUFFER_BYTES: usize = 1024;
+/// Bytes of a receive buffer for one datagram. A longer one is cut by the kernel and marked as cut.
+const ALONE_BYTES: usize = 1024;
 
-/// Bytes of a control buffer: room for a packet's own address and a segment size.
+/// Bytes of a receive buffer for joined datagrams: as many as the kernel ever joins. The last line
+/// keeps buffers from beginning a power of two apart, where they would compete for the cache.
+const JOINED_BYTES: usize = 65_536 + 64;
+
+/// Bytes of a control buffer: room for an address of ours and a segment size.
 const CONTROL_BYTES: usize = 64;
 
 /// Bytes of the longest socket address in use, `sockaddr_in6`.
@@ -110,29 +114,43 @@ struct Control([u8; CONTROL_BYTES]);
 impl Control {
     /// Reads which of our addresses a datagram came to.
     fn local(&self, length: usize) -> Local {
-        let mut rest = &self.0[..length.min(CONTROL_BYTES)];
-        while rest.len() >= CONTROL_HEADER {
-            let word = mem::size_of::<usize>();
-            let (whole, level, kind) =
-                (usize_at(rest, 0), u32_at(rest, word) as c_int, u32_at(rest, word + 4) as c_int);
-            let Some(data) = rest.get(CONTROL_HEADER..whole) else { break };
-            match (level, kind) {
-                // in_pktinfo: interface, our address on it, destination in the header.
-                (libc::IPPROTO_IP, libc::IP_PKTINFO) if data.len() >= 12 => {
-                    return Local::V4([data[4], data[5], data[6], data[7]]);
-                }
-                (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) if data.len() >= 20 => {
-                    let mut ip = [0; 16];
-                    ip.copy_from_slice(&data[..16]);
-                    // Naming the interface would override routing; only a link-local address
-                    // means nothing without it.
-                    let link_local = ip[0] == 0xfe && ip[1] & 0xc0 == 0x80;
-                    return Local::V6(ip, if link_local { u32_at(data, 16) } else { 0 });
-                }
-                _ => rest = rest.get(aligned(whole)..).unwrap_or_default(),
+        let found = self.messages(length).find_map(|(level, kind, data)| match (level, kind) {
+            // in_pktinfo: interface, our address on it, destination in the header.
+            (libc::IPPROTO_IP, libc::IP_PKTINFO) if data.len() >= 12 => {
+                Some(Local::V4([data[4], data[5], data[6], data[7]]))
             }
-        }
-        Local::Bound
+            (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) if data.len() >= 20 => {
+                let mut ip = [0; 16];
+                ip.copy_from_slice(&data[..16]);
+                // Naming the interface would override routing; only a link-local address
+                // means nothing without it.
+                let link_local = ip[0] == 0xfe && ip[1] & 0xc0 == 0x80;
+                Some(Local::V6(ip, if link_local { u32_at(data, 16) } else { 0 }))
+            }
+            _ => None,
+        });
+        found.unwrap_or_default()
+    }
+
+    /// Reads the length of each of several datagrams that came joined.
+    fn segment(&self, length: usize) -> Option<usize> {
+        self.messages(length).find_map(|(level, kind, data)| {
+            let joined = (level, kind) == (libc::SOL_UDP, libc::UDP_GRO) && data.len() >= 4;
+            joined.then(|| u32_at(data, 0) as usize).filter(|&bytes| bytes > 0)
+        })
+    }
+
+    /// The messages in the first `length` bytes: level, kind, data.
+    fn messages(&self, length: usize) -> impl Iterator<Item = (c_int, c_int, &[u8])> {
+        let mut rest = &self.0[..length.min(CONTROL_BYTES)];
+        std::iter::from_fn(move || {
+            let header = rest.get(..CONTROL_HEADER)?;
+            let word = mem::size_of::<usize>();
+            let whole = usize_at(header, 0);
+            let data = rest.get(CONTROL_HEADER..whole)?;
+            rest = rest.get(aligned(whole)..).unwrap_or_default();
+            Some((u32_at(header, word) as c_int, u32_at(header, word + 4) as c_int, data))
+        })
     }
 
     /// Writes the address to leave from and the segment size; returns the bytes in use.
@@ -194,7 +212,10 @@ fn blank_headers() -> Box<[libc::mmsghdr]> {
 
 /// A fixed number of packet buffers and what the kernel said about what is in them.
 pub(crate) struct Inbox {
-    buffers: Box<[[u8; BUFFER_BYTES]]>,
+    /// All packet buffers, one behind the other.
+    buffers: Box<[u8]>,
+    /// Bytes of each packet buffer.
+    buffer_bytes: usize,
     names: Box<[Address]>,
     controls: Box<[Control]>,
     headers: Box<[libc::mmsghdr]>,
@@ -204,26 +225,30 @@ pub(crate) struct Inbox {
 }
 
 impl Inbox {
-    /// Allocates all buffers. `locals`: whether the socket reports the address a datagram came to.
-    pub(crate) fn new(locals: bool) -> Self {
+    /// Allocates all buffers. `locals`: whether the socket reports the address a datagram came to;
+    /// `joined`: whether it gives datagrams joined.
+    pub(crate) fn new(locals: bool, joined: bool) -> Self {
         let vector = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
+        let buffer_bytes = if joined { JOINED_BYTES } else { ALONE_BYTES };
         Self {
-            buffers: vec![[0; BUFFER_BYTES]; BATCH].into_boxed_slice(),
+            buffers: vec![0; BATCH * buffer_bytes].into_boxed_slice(),
+            buffer_bytes,
             names: vec![Address::default(); BATCH].into_boxed_slice(),
             controls: vec![Control([0; CONTROL_BYTES]); BATCH].into_boxed_slice(),
             headers: blank_headers(),
             vectors: vec![vector; BATCH].into_boxed_slice(),
-            control_bytes: if locals { CONTROL_BYTES } else { 0 },
+            control_bytes: if locals || joined { CONTROL_BYTES } else { 0 },
         }
     }
 
     /// Waits for a datagram as long as the socket's timeout says (not at all unless `wait`), then
     /// takes those that are there, [`BATCH`] at most. Returns how many.
     pub(crate) fn receive(&mut self, socket: BorrowedFd<'_>, wait: bool) -> io::Result<usize> {
-        for (at, header) in self.headers.iter_mut().enumerate() {
+        let buffers = self.buffers.chunks_exact_mut(self.buffer_bytes);
+        for (at, (header, buffer)) in self.headers.iter_mut().zip(buffers).enumerate() {
             let vector = &mut self.vectors[at];
-            vector.iov_base = self.buffers[at].as_mut_ptr().cast();
-            vector.iov_len = BUFFER_BYTES;
+            vector.iov_base = buffer.as_mut_ptr().cast();
+            vector.iov_len = buffer.len();
             let message = &mut header.msg_hdr;
             message.msg_name = self.names[at].bytes.as_mut_ptr().cast();
             message.msg_namelen = ADDRESS_BYTES as u32;
@@ -255,21 +280,38 @@ impl Inbox {
         Ok(received)
     }
 
-    /// The bytes of datagram `at` of the last batch, or `None` if it did not fit its buffer.
+    /// What is in buffer `at` of the last batch, or `None` if it did not fit.
     pub(crate) fn bytes(&self, at: usize) -> Option<&[u8]> {
         let header = &self.headers[at];
         if header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0 {
             return None;
         }
-        self.buffers[at].get(..header.msg_len as usize)
+        let start = at * self.buffer_bytes;
+        self.buffers.get(start..start + header.msg_len as usize)
     }
 
-    /// Who sent datagram `at` of the last batch.
+    /// The datagrams in buffer `at` of the last batch, in the order in which they were sent: one,
+    /// or several of one length, of which the last may be shorter. `None` as for [`Self::bytes`].
+    #[inline]
+    pub(crate) fn datagrams(&self, at: usize) -> Option<impl Iterator<Item = &[u8]>> {
+        let bytes = self.bytes(at)?;
+        let length = self.segment(at).unwrap_or(usize::MAX);
+        let (first, rest) = bytes.split_at(bytes.len().min(length));
+        Some(std::iter::once(first).chain(rest.chunks(length)))
+    }
+
+    fn segment(&self, at: usize) -> Option<usize> {
+        // Nothing is said of a datagram that came alone, and of none where nothing was asked for.
+        let said: usize = self.headers[at].msg_hdr.msg_controllen as _;
+        if said == 0 || self.control_bytes == 0 { None } else { self.controls[at].segment(said) }
+    }
+
+    /// Who sent what is in buffer `at` of the last batch.
     pub(crate) fn sender(&self, at: usize) -> &Address {
         &self.names[at]
     }
 
-    /// Which of our addresses datagram `at` of the last batch came to.
+    /// Which of our addresses the datagrams in buffer `at` of the last batch came to.
     pub(crate) fn local(&self, at: usize) -> Local {
         if self.control_bytes == 0 {
             return Local::Bound;
@@ -374,6 +416,12 @@ pub(crate) fn report_locals(socket: BorrowedFd<'_>, v6: bool) -> io::Result<()> 
 /// wish and send them joined, so it must be asked first.
 pub(crate) fn can_segment(socket: BorrowedFd<'_>) -> bool {
     set_option(socket, libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok()
+}
+
+/// Asks the socket to give datagrams of one length from one sender joined, as the network device
+/// or a sender on this machine has joined them.
+pub(crate) fn receive_joined(socket: BorrowedFd<'_>) -> io::Result<()> {
+    set_option(socket, libc::SOL_UDP, libc::UDP_GRO, 1)
 }
 
 fn set_option(socket: BorrowedFd<'_>, level: c_int, name: c_int, value: c_int) -> io::Result<()> {

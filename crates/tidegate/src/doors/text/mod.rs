@@ -3,7 +3,8 @@
 //! - [`corridor`]: parse, decide, encode, without a socket
 //! - [`turn`]: one loop: receive a batch, answer it, send the replies
 //! - [`elsewhere`]: requests whose counts lie in a remote store
-//! - [`grouping`]: which replies leave in one send
+//! - [`post`]: sending, as much as possible at once
+//! - [`grouping`]: which datagrams leave in one send
 //! - [`socket`]: binding, one socket for each loop
 //! - [`mmsg`]: batched system calls
 //!
@@ -13,8 +14,9 @@
 
 mod corridor;
 mod elsewhere;
-mod grouping;
+pub(crate) mod grouping;
 pub(crate) mod mmsg;
+pub(crate) mod post;
 pub(crate) mod socket;
 mod turn;
 

@@ -4,7 +4,7 @@
 //! other loops. Whatever a datagram holds and whatever the kernel says, the loop goes on. It never
 //! waits for a remote store: what the store tells comes beside the datagrams.
 
-use std::io::{self, IoSlice};
+use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::thread;
@@ -17,8 +17,9 @@ use tidegate_core::time::SECOND;
 
 use super::corridor::{Replies, answer_batch};
 use super::elsewhere::{Pending, Whom};
-use super::grouping::{Grouping, Parcel};
-use super::mmsg::{Address, BATCH, Inbox, Local, Message, Outbox};
+use super::grouping::Parcel;
+use super::mmsg::{Address, BATCH, Inbox, Local, receive_joined};
+use super::post::Post;
 use super::socket::{NOTICE_SHUTDOWN, Wire};
 use crate::config::listen::Allow;
 use crate::limiter::Desk;
@@ -50,10 +51,11 @@ pub(crate) struct Loop {
 impl Loop {
     /// Allocates all that the loop will need.
     pub(crate) fn new(wire: Wire, desk: Desk, allow: Arc<ArcSwap<Allow>>) -> io::Result<Self> {
-        let inbox = Inbox::new(wire.locals);
-        let post = Post { grouping: Grouping::new(), outbox: Outbox::new() };
+        // An old kernel gives them one by one.
+        let joined = receive_joined(wire.socket.as_fd()).is_ok();
+        let inbox = Inbox::new(wire.locals, joined);
         let pending = if desk.is_remote() { Some(Pending::new()?) } else { None };
-        Ok(Self { wire, desk, allow, inbox, replies: Replies::new(), post, pending })
+        Ok(Self { wire, desk, allow, inbox, replies: Replies::new(), post: Post::new(), pending })
     }
 
     /// Serves until `shutdown`, then answers what has already arrived.
@@ -90,27 +92,15 @@ impl Loop {
         if self.pending.is_some() {
             return self.turn_elsewhere(wait);
         }
-        let count = self.inbox.receive(self.wire.socket.as_fd(), wait)?;
-        let now = self.desk.now();
-        let allow = self.allow.load();
-        let mut packets: [&[u8]; BATCH] = [&[]; BATCH];
-        let mut places = [0; BATCH];
-        let mut admitted = 0;
-        for place in 0..count {
-            match screen(&self.inbox, place, &allow) {
-                Ok(bytes) => {
-                    packets[admitted] = bytes;
-                    places[admitted] = place;
-                    admitted += 1;
-                }
-                Err(reason) => self.desk.limiter().metrics().bad_input(Door::Text, reason),
-            }
-        }
-        answer_batch(&self.desk, now, &packets[..admitted], &mut self.replies);
-        let Self { wire, inbox, replies, post, .. } = self;
-        post.send(wire, replies, |packet| {
-            let place = places[packet];
-            (inbox.sender(place), inbox.local(place))
+        let Self { wire, desk, allow, inbox, replies, post, .. } = self;
+        let count = inbox.receive(wire.socket.as_fd(), wait)?;
+        let allow = allow.load();
+        each_batch(inbox, count, &allow, desk, |packets, places| {
+            answer_batch(desk, desk.now(), packets, replies);
+            send(post, wire, replies, |packet| {
+                let place = usize::from(places[packet]);
+                (inbox.sender(place), inbox.local(place))
+            });
         });
         Ok(count)
     }
@@ -128,16 +118,20 @@ impl Loop {
         let Self { wire, desk, allow, inbox, replies, post, pending: Some(pending) } = self else {
             return Ok(count);
         };
-        let (now, allow) = (desk.now(), allow.load());
-        replies.clear();
-        for place in 0..count {
-            let whom = Whom { to: *inbox.sender(place), from: inbox.local(place) };
-            match screen(inbox, place, &allow) {
-                Ok(bytes) => pending.take(desk, now, (place, bytes), whom, replies),
-                Err(reason) => desk.limiter().metrics().bad_input(Door::Text, reason),
+        let allow = allow.load();
+        each_batch(inbox, count, &allow, desk, |packets, places| {
+            let now = desk.now();
+            let whom = |packet: usize| {
+                let place = usize::from(places[packet]);
+                (inbox.sender(place), inbox.local(place))
+            };
+            replies.clear();
+            for (at, bytes) in packets.iter().enumerate() {
+                let (to, from) = whom(at);
+                pending.take(desk, now, (at, bytes), Whom { to: *to, from }, replies);
             }
-        }
-        post.send(wire, replies, |place| (inbox.sender(place), inbox.local(place)));
+            send(post, wire, replies, whom);
+        });
         // Of a store that is known to be away, all is said by now.
         self.settle();
         Ok(count)
@@ -163,7 +157,7 @@ impl Loop {
     fn settle(&mut self) {
         let Self { wire, desk, replies, post, pending: Some(pending), .. } = self else { return };
         pending.settle(desk, desk.now(), replies, |whom, replies| {
-            post.send(wire, replies, |at| (&whom[at].to, whom[at].from));
+            send(post, wire, replies, |at| (&whom[at].to, whom[at].from));
         });
     }
 }
@@ -174,8 +168,50 @@ fn is_quiet(error: &io::Error) -> bool {
     matches!(error.kind(), WouldBlock | TimedOut | Interrupted)
 }
 
-/// The bytes of a datagram that may be looked at, or why this one may not.
-fn screen<'a>(inbox: &'a Inbox, place: usize, allow: &Allow) -> Result<&'a [u8], &'static str> {
+/// Hands over the datagrams of a receive that may be looked at, [`BATCH`] at most at a time, each
+/// with the buffer that it lies in. Those that may not are counted.
+#[inline(always)]
+fn each_batch<'a>(
+    inbox: &'a Inbox,
+    count: usize,
+    allow: &Allow,
+    desk: &Desk,
+    mut answer: impl FnMut(&[&'a [u8]], &[u8]),
+) {
+    let mut packets: [&[u8]; BATCH] = [&[]; BATCH];
+    let mut places = [0; BATCH];
+    let mut filled = 0;
+    for place in 0..count {
+        match screen(inbox, place, allow) {
+            Ok(datagrams) => {
+                for packet in datagrams {
+                    packets[filled] = packet;
+                    places[filled] = place as u8;
+                    filled += 1;
+                    if filled == BATCH {
+                        answer(&packets, &places);
+                        filled = 0;
+                    }
+                }
+            }
+            Err(reason) => {
+                for _ in 0..inbox.datagrams(place).map_or(1, Iterator::count) {
+                    desk.limiter().metrics().bad_input(Door::Text, reason);
+                }
+            }
+        }
+    }
+    if filled > 0 {
+        answer(&packets[..filled], &places[..filled]);
+    }
+}
+
+/// The datagrams of a buffer if they may be looked at, or why they may not.
+fn screen<'a>(
+    inbox: &'a Inbox,
+    place: usize,
+    allow: &Allow,
+) -> Result<impl Iterator<Item = &'a [u8]>, &'static str> {
     let sender = inbox.sender(place);
     if sender.port() == 0 {
         return Err("no_source_port");
@@ -184,153 +220,101 @@ fn screen<'a>(inbox: &'a Inbox, place: usize, allow: &Allow) -> Result<&'a [u8],
         return Err("not_allowed");
     }
     // Longer than its buffer is longer than any request; the codec says so of the rest.
-    inbox.bytes(place).ok_or(tidegate_wire::text::Ignored::TooLong.reason())
+    inbox.datagrams(place).ok_or(tidegate_wire::text::Ignored::TooLong.reason())
 }
 
-/// The way out.
-struct Post {
-    grouping: Grouping,
-    outbox: Outbox,
-}
-
-impl Post {
-    /// Sends every reply to where its request came from; `whom` says where, and which of our
-    /// addresses it came to.
-    #[inline(always)]
-    fn send<'a>(
-        &mut self,
-        wire: &Wire,
-        replies: &Replies,
-        whom: impl Fn(usize) -> (&'a Address, Local),
-    ) {
-        let nobody = Address::default();
-        let nowhere = Parcel { to: &nobody, from: Local::Bound, length: 0 };
-        let mut parcels = [nowhere; BATCH];
-        let count = replies.iter().len();
-        for (parcel, (packet, reply)) in parcels.iter_mut().zip(replies.iter()) {
-            let (to, from) = whom(packet);
-            *parcel = Parcel { to, from, length: reply.len() };
-        }
-        let parcels = &parcels[..count];
-        self.grouping.group(parcels, wire.segments);
-
-        let mut parts = [IoSlice::new(&[]); BATCH];
-        let mut ends = [0; BATCH];
-        let mut used = 0;
-        for (group, end) in self.grouping.groups().zip(&mut ends) {
-            used += gather(group, replies, &mut parts[used..]);
-            *end = used;
-        }
-        let mut messages = [Message::new(&nobody, &[]); BATCH];
-        let mut start = 0;
-        let mut sends = 0;
-        for (group, &end) in self.grouping.groups().zip(&ends) {
-            let Parcel { to, from, length } = parcels[usize::from(group[0])];
-            let segment = (group.len() > 1).then_some(length as u16);
-            messages[sends] = Message { to, from, segment, parts: &parts[start..end] };
-            start = end;
-            sends += 1;
-        }
-        self.deliver(wire, &messages[..sends]);
+/// Sends every reply to where its request came from; `whom` says where, and which of our addresses
+/// it came to.
+#[inline(always)]
+fn send<'a>(
+    post: &mut Post,
+    wire: &Wire,
+    replies: &Replies,
+    whom: impl Fn(usize) -> (&'a Address, Local),
+) {
+    let nobody = Address::default();
+    let mut parcels = [Parcel { to: &nobody, from: Local::Bound, start: 0, end: 0 }; BATCH];
+    let mut count = 0;
+    for (packet, place) in replies.places() {
+        let (to, from) = whom(packet);
+        parcels[count] = Parcel { to, from, start: place.start, end: place.end };
+        count += 1;
     }
-
-    /// Sends; a joined send that the kernel or the device refuses goes out one by one.
-    fn deliver(&mut self, wire: &Wire, messages: &[Message<'_>]) {
-        let socket = wire.socket.as_fd();
-        let mut refused = [0; BATCH];
-        let mut refusals = 0;
-        self.outbox.send(socket, messages, |at, error| {
-            if messages[at].segment.is_some() {
-                refused[refusals] = at;
-                refusals += 1;
-            } else {
-                tracing::debug!(%error, "text: a reply was lost");
-            }
-        });
-        for &at in &refused[..refusals] {
-            self.deliver_apart(wire, &messages[at]);
-        }
-    }
-
-    /// Sends what was joined as the datagrams that it is made of.
-    fn deliver_apart(&mut self, wire: &Wire, joined: &Message<'_>) {
-        let length = usize::from(joined.segment.unwrap_or(u16::MAX)).max(1);
-        let mut parts = [IoSlice::new(&[]); BATCH];
-        let mut count = 0;
-        let datagrams = joined.parts.iter().flat_map(|part| part.chunks(length));
-        for (part, datagram) in parts.iter_mut().zip(datagrams) {
-            *part = IoSlice::new(datagram);
-            count += 1;
-        }
-        let mut messages = [Message::new(joined.to, &[]); BATCH];
-        for (message, part) in messages.iter_mut().zip(&parts) {
-            message.from = joined.from;
-            message.parts = std::slice::from_ref(part);
-        }
-        self.outbox.send(wire.socket.as_fd(), &messages[..count], |_, error| {
-            tracing::debug!(%error, "text: a reply was lost");
-        });
-    }
-}
-
-/// Lists the bytes of a group's replies in `parts`, in as few pieces as they lie in; returns how
-/// many. Replies to one client often lie end to end, and the kernel copies one piece more quickly.
-fn gather<'a>(group: &[u8], replies: &'a Replies, parts: &mut [IoSlice<'a>]) -> usize {
-    let mut used = 0;
-    let mut piece = 0..0;
-    for &at in group {
-        let place = replies.place(usize::from(at));
-        if used > 0 && place.start == piece.end {
-            piece.end = place.end;
-        } else {
-            piece = place;
-            used += 1;
-        }
-        parts[used - 1] = IoSlice::new(&replies.bytes()[piece.clone()]);
-    }
-    used
+    post.send(wire.socket.as_fd(), wire.segments, replies.bytes(), &parcels[..count]);
 }
 
 #[cfg(test)]
 mod tests {
     use std::net::{SocketAddr, UdpSocket};
+    use std::time::Duration;
 
     use super::super::socket;
     use super::*;
+    use crate::clock::Clock;
+    use crate::config::Config;
+    use crate::limiter::Limiter;
+    use crate::metrics::Metrics;
 
-    fn deliver(segment: u16, parts: &[&[u8]], expected: usize) -> Vec<Vec<u8>> {
-        let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
-        let wire = socket::bind(loopback, 1).expect("a free port").remove(0);
-        let client = UdpSocket::bind(loopback).expect("a free port");
-        client.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
-        let to = Address::from(client.local_addr().expect("bound"));
-        let slices: Vec<_> = parts.iter().map(|part| IoSlice::new(part)).collect();
-        let mut post = Post { grouping: Grouping::new(), outbox: Outbox::new() };
-        // The message behind shows that one refused does not hold up the next.
-        let last = [IoSlice::new(b"last")];
-        let joined = Message { segment: Some(segment), ..Message::new(&to, &slices) };
-        post.deliver(&wire, &[joined, Message::new(&to, &last)]);
-        let mut buffer = [0; 2000];
-        (0..expected)
-            .map(|_| {
-                let length = client.recv(&mut buffer).expect("a datagram comes");
-                buffer[..length].to_vec()
-            })
-            .collect()
+    const FILE: &str = "
+        [text]
+        listen = '127.0.0.1:0'
+        [[rule]]
+        match = 'k'
+        limit = '100/d'
+        algorithm = 'fixed-window'
+    ";
+
+    /// A client of a loop, and how it sends requests: joined, as many as one send takes.
+    struct Client(UdpSocket, Address);
+
+    impl Client {
+        fn send(&self, requests: &[String]) {
+            for requests in requests.chunks(BATCH) {
+                let parcel =
+                    |at| Parcel { to: &self.1, from: Local::Bound, start: at, end: at + 16 };
+                let parcels: Vec<_> = (0..requests.len()).map(|at| parcel(16 * at)).collect();
+                Post::new().send(self.0.as_fd(), true, requests.concat().as_bytes(), &parcels);
+            }
+        }
+
+        fn receive(&self) -> String {
+            let mut buffer = [0; 100];
+            let length = self.0.recv(&mut buffer).expect("a reply");
+            String::from_utf8_lossy(&buffer[..length]).into_owned()
+        }
     }
 
     #[test]
-    fn a_joined_send_arrives_as_several_datagrams() {
-        let arrived = deliver(3, &[b"onetwo", b"six"], 4);
-        assert_eq!(arrived, [&b"one"[..], b"two", b"six", b"last"]);
-    }
+    fn joined_requests_are_each_answered_or_each_counted() {
+        let config = Config::parse("t", FILE).expect("a sound file");
+        let memory = config.file.memory.settings();
+        let limiter = Limiter::new(Clock::system(), Metrics::new().into(), config.rules, memory);
+        let wire =
+            socket::bind(SocketAddr::from(([127, 0, 0, 1], 0)), 1).expect("a port").remove(0);
+        let server = wire.socket.local_addr().expect("bound");
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("a free port");
+        socket.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
+        let client = Client(socket, server.into());
+        let allow = Arc::new(ArcSwap::from_pointee(Allow::default()));
+        let mut own =
+            Loop::new(wire, limiter.desk(Door::Text), Arc::clone(&allow)).expect("a loop");
 
-    #[test]
-    fn a_joined_send_that_is_refused_goes_out_one_by_one() {
-        // A joined send must be shorter than 64 KiB; this one is not.
-        let half = vec![b'a'; 35_200];
-        let mut arrived = deliver(1100, &[&half, &half], 65);
-        arrived.retain(|datagram| *datagram != [b'a'; 1100]);
-        assert_eq!(arrived, [b"last"], "64 replies and the one behind them");
+        let requests: Vec<_> = (100..250).map(|id| format!("{id} over_limit k")).collect();
+        client.send(&requests);
+        assert_eq!(own.turn(true).expect("requests"), 3, "150 datagrams in three buffers");
+        let mut replies: Vec<_> = requests.iter().map(|_| client.receive()).collect();
+        replies.sort_unstable();
+        let over = replies.iter().position(|reply| reply.contains("ok Y"));
+        assert_eq!(over, Some(100), "in the order in which they were sent");
+        assert!(replies.iter().zip(&requests).all(|(reply, asked)| reply[..3] == asked[..3]));
+
+        let nobody = "[text]\nlisten = '127.0.0.1:0'\nallow = ['10.0.0.0/8']";
+        let strict = Config::parse("t", nobody).expect("a sound file").file.text.expect("a door");
+        allow.store(Arc::new(strict.allow));
+        client.send(&requests[..70]);
+        assert_eq!(own.turn(true).expect("requests"), 2);
+        let told = limiter.metrics().encode(limiter.size(), Default::default());
+        let counted = "tidegate_bad_input_total{door=\"text\",reason=\"not_allowed\"} 70";
+        assert!(told.contains(counted), "{told}");
     }
 }
