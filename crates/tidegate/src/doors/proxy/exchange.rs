@@ -6,11 +6,10 @@
 use std::convert::Infallible;
 use std::rc::Rc;
 
-use hyper::body::{Body as _, Incoming};
+use hyper::body::{Body as _, Bytes, Incoming};
 use hyper::header::{
     CONNECTION, CONTENT_LENGTH, COOKIE, HOST, HeaderMap, HeaderValue, TRANSFER_ENCODING, UPGRADE,
 };
-use hyper::http::request::Parts;
 use hyper::http::uri::{self, Authority, PathAndQuery, Scheme};
 use hyper::{Method, Request, Response, StatusCode, Uri, Version};
 use tidegate_client::gatekeeper::Delay;
@@ -24,10 +23,11 @@ use super::config::OnLimit;
 use super::finish::Finish;
 use super::floor::Floor;
 use super::headers::{self, Survey};
-use super::holding::{self, Ended};
+use super::holding::{self, Ended, Holding};
 use super::problem::Problem;
+use super::ticks::Deadline;
 use super::tunnel::Tunnel;
-use super::upstream::{Answered, Failure};
+use super::upstream::{Crossing, Failure};
 use crate::doors::ratelimit::Standing;
 use crate::doors::template::Asked;
 use crate::metrics::Door;
@@ -35,99 +35,110 @@ use crate::proxies::UpstreamError;
 use crate::waiting::Pass;
 
 /// Answers one request, whatever becomes of it.
-pub(super) async fn answer(
+pub(super) fn answer(
     client: Rc<Client>,
     request: Request<Incoming>,
-) -> Result<Response<Reply>, Infallible> {
-    let floor = client.floor.clone();
-    let start = floor.clock.now();
+) -> impl Future<Output = Result<Response<Reply>, Infallible>> {
     let (parts, body) = request.into_parts();
-    let record = (!floor.access.is_off()).then(|| {
-        let caller = client.introduction.borrow().client(&parts.headers, &floor.trusted);
-        Record::new(start.unix, caller, &parts.method, parts.uri.path())
-    });
-    let mut finish = Finish::new(client.clone(), record);
-    let response = match pursue(&client, parts, body, start, &mut finish).await {
-        Ok(Outcome::Answer(response)) => response.map(|reply| reply.finishing(finish)),
-        Ok(Outcome::Tunnel(response, upgrade)) => {
-            client.tunnel.set(Some(Tunnel::new(upgrade, finish)));
-            response
-        }
-        Err(problem) => {
-            if let Some(reason) = problem.bad_input() {
-                floor.metrics.bad_input(Door::Proxy, reason);
+    let mut crossing = Crossing::new(Request::from_parts(parts, Upload::none()));
+    async move {
+        let floor = &client.floor;
+        let mut finish = Finish::new(client.clone());
+        let response = match pursue(&client, &mut crossing, body, &mut finish).await {
+            Ok(Outcome::Answer(deadline)) => {
+                let patience = floor.upstream.patience();
+                let relay = |body| Reply::relay(body, deadline, patience).finishing(finish);
+                crossing.into_answer().map(relay)
             }
-            let response = problem.response();
-            if let Some(record) = finish.record() {
-                record.status = response.status().as_u16();
-                record.bytes = response.body().size_hint().lower();
+            Ok(Outcome::Tunnel(upgrade)) => {
+                client.tunnel.set(Some(Tunnel::new(upgrade, finish)));
+                crossing.into_answer().map(|_| Reply::whole(Bytes::new()))
             }
-            response.map(|reply| reply.finishing(finish))
-        }
-    };
-    floor.lane.answered(response.status().as_u16());
-    Ok(response)
+            Err(problem) => {
+                if let Some(reason) = problem.bad_input() {
+                    floor.metrics.bad_input(Door::Proxy, reason);
+                }
+                let response = problem.response();
+                if let Some(record) = finish.record() {
+                    record.status = response.status().as_u16();
+                    record.bytes = response.body().size_hint().lower();
+                }
+                response.map(|reply| reply.finishing(finish))
+            }
+        };
+        floor.lane.answered(response.status().as_u16());
+        Ok(response)
+    }
 }
 
+/// What becomes of an answer that has crossed.
 enum Outcome {
-    Answer(Response<Reply>),
-    Tunnel(Response<Reply>, hyper::upgrade::OnUpgrade),
+    /// It is relayed, and its body has this deadline.
+    Answer(Deadline),
+    Tunnel(hyper::upgrade::OnUpgrade),
 }
 
 async fn pursue(
     client: &Rc<Client>,
-    mut parts: Parts,
+    crossing: &mut Crossing,
     body: Incoming,
-    start: Now,
     finish: &mut Finish,
 ) -> Result<Outcome, Problem> {
     let floor = &client.floor;
-    let survey = Survey::of(&parts.headers);
-    check(&parts, survey, body.size_hint().exact(), floor.body_max)?;
-    settle_host(&mut parts, survey)?;
-    let coming = Coming { body, expects: survey.expects() };
-    let Admitted { pass, body, early, standing } =
-        admit(client, &parts, coming, start, finish).await?;
+    let start = floor.clock.now();
+    let request = crossing.request();
+    if !floor.access.is_off() {
+        let caller = client.introduction.borrow().client(request.headers(), &floor.trusted);
+        finish.log(Record::new(start.unix, caller, request.method(), request.uri().path()));
+    }
+    let survey = Survey::of(request.headers());
+    check(request, survey, body.size_hint().exact(), floor.body_max)?;
+    settle_host(request, survey)?;
+    let (pass, standing, body, early) = match ask(client, request, start, finish)? {
+        Turn::Now(pass, standing) => (pass, standing, body, Early::default()),
+        turn => {
+            let held = Holding::new(body, survey.expects());
+            // Few wait, and those who do not need not make room for it.
+            Box::pin(wait(client, turn, held, request.headers(), finish)).await?
+        }
+    };
     if pass.waited > 0 {
         floor.lane.wait(pass.waited);
     }
     if let Some(record) = finish.record() {
         record.waited = pass.waited;
     }
-    let upgrade = upgrade_of(&parts, survey, floor.upstream.http2());
+    let upgrade = upgrade_of(request, survey, floor.upstream.http2());
     let (upload, progress) = Upload::new(early, body, &client.pulse, &floor.ticks, floor.body_max);
-    prepare(client, &mut parts, survey, &upload, upgrade.as_ref())?;
-    let request = Request::from_parts(parts, upload);
+    *request.body_mut() = upload;
+    prepare(client, request, survey, upgrade.as_ref())?;
     let deadline = floor.ticks.deadline();
     let mut sent_at = 0;
     let forwarding = || sent_at = floor.clock.now().mono;
-    let sent = floor.upstream.send(request, progress.as_ref(), &deadline, forwarding).await;
+    let sent = floor.upstream.send(crossing, progress.as_ref(), &deadline, forwarding).await;
     if sent_at > 0 {
         floor.lane.overhead(sent_at.saturating_sub(pass.due));
     }
-    let Answered { response, line } = sent.map_err(|Failure(error)| {
+    let line = sent.map_err(|Failure(error)| {
         failed(client, error, progress.as_ref().and_then(|progress| progress.fault()))
     })?;
+    let response = crossing.answer();
     if let Some(record) = finish.record() {
         record.status = response.status().as_u16();
         record.upstream = Some(floor.clock.now().mono.saturating_sub(sent_at));
     }
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-        return switch(response, upgrade).ok_or_else(|| {
+        return switch(response, upgrade).map(Outcome::Tunnel).ok_or_else(|| {
             floor.lane.failed(UpstreamError::Protocol);
             Problem::BadAnswer
         });
     }
-    let mut response = response;
-    tidy(&mut response).inspect_err(|_| floor.lane.failed(UpstreamError::Protocol))?;
+    tidy(response).inspect_err(|_| floor.lane.failed(UpstreamError::Protocol))?;
     if let Some(standing) = standing {
         standing.write(response.headers_mut());
     }
-    if let Some(line) = line {
-        finish.keep(line, progress);
-    }
-    let patience = floor.upstream.patience();
-    Ok(Outcome::Answer(response.map(|body| Reply::relay(body, deadline, patience))))
+    finish.keep(line, progress);
+    Ok(Outcome::Answer(deadline))
 }
 
 fn failed(client: &Client, error: UpstreamError, fault: Option<Fault>) -> Problem {
@@ -146,21 +157,21 @@ fn failed(client: &Client, error: UpstreamError, fault: Option<Fault>) -> Proble
 
 /// Sees that the message means one thing, and one that this proxy does.
 fn check(
-    parts: &Parts,
+    request: &Request<Upload>,
     survey: Survey,
     length: Option<u64>,
     body_max: Option<u64>,
 ) -> Result<(), Problem> {
-    if parts.method == Method::CONNECT {
+    if *request.method() == Method::CONNECT {
         return Err(Problem::Connect);
     }
-    let path = parts.uri.path();
-    let everything = path == "*" && parts.method == Method::OPTIONS;
+    let path = request.uri().path();
+    let everything = path == "*" && *request.method() == Method::OPTIONS;
     if !path.starts_with('/') && !everything {
         return Err(Problem::Malformed("the target of the request is no path"));
     }
     if survey.is_coded() {
-        let mut codings = parts.headers.get_all(TRANSFER_ENCODING).iter();
+        let mut codings = request.headers().get_all(TRANSFER_ENCODING).iter();
         let chunked = |coding: &HeaderValue| coding.as_bytes().eq_ignore_ascii_case(b"chunked");
         if !codings.next().is_some_and(chunked) || codings.next().is_some() {
             return Err(Problem::Malformed("no transfer coding is known but chunked, once"));
@@ -173,78 +184,81 @@ fn check(
 }
 
 /// Sees that there is one host, under `Host`: the target's, if the target has one.
-fn settle_host(parts: &mut Parts, survey: Survey) -> Result<(), Problem> {
+fn settle_host(request: &mut Request<Upload>, survey: Survey) -> Result<(), Problem> {
     let mut hosts = survey.hosts();
-    if let Some(authority) = parts.uri.authority() {
+    if let Some(authority) = request.uri().authority() {
         let text = authority.as_str();
         if text.contains('@') {
             return Err(Problem::Malformed("the target of the request names a user"));
         }
-        if parts.headers.get(HOST).is_none_or(|host| host.as_bytes() != text.as_bytes()) {
+        if request.headers().get(HOST).is_none_or(|host| host.as_bytes() != text.as_bytes()) {
             let host = HeaderValue::from_str(text);
             let host = host.map_err(|_| Problem::Malformed("the host is no host"))?;
-            parts.headers.insert(HOST, host);
+            request.headers_mut().insert(HOST, host);
             hosts = 1;
         }
     }
     match hosts {
         1 => Ok(()),
-        0 if parts.version < Version::HTTP_11 => Ok(()),
+        0 if request.version() < Version::HTTP_11 => Ok(()),
         0 => Err(Problem::Malformed("the request has no Host")),
         _ => Err(Problem::Malformed("the request has more than one Host")),
     }
 }
 
-/// A body that has not been asked for yet.
-struct Coming {
-    body: Incoming,
-    /// The client waits to be asked.
-    expects: bool,
+/// Whom a request waits for.
+enum Turn {
+    /// For nobody.
+    Now(Pass, Option<Box<Standing>>),
+    /// For its own limit, and perhaps for the master then.
+    Own(Box<[u8]>),
+    /// For the master alone: its limit has let it pass.
+    Masters(Pass, Option<Box<Standing>>, Delay),
 }
 
-struct Admitted {
-    pass: Pass,
-    body: Incoming,
-    early: Early,
-    /// What the client is told of its limits, if it is.
-    standing: Option<Box<Standing>>,
-}
-
-/// Lets the request pass at once if it may; otherwise it waits, or is turned away.
-async fn admit(
+/// Lets the request pass at once if it may, turns it away, or says whom it waits for.
+fn ask(
     client: &Rc<Client>,
-    parts: &Parts,
-    Coming { body, expects }: Coming,
+    request: &Request<Upload>,
     start: Now,
     finish: &mut Finish,
-) -> Result<Admitted, Problem> {
+) -> Result<Turn, Problem> {
     let floor = &client.floor;
-    let caller = client.introduction.borrow().client(&parts.headers, &floor.trusted);
-    let turn = {
-        let asked = Asked {
-            method: &parts.method,
-            uri: &parts.uri,
-            headers: &parts.headers,
-            client: caller,
-        };
-        let mut scratch = floor.scratch.borrow_mut();
-        let key = floor.template.fill(&floor.name, &asked, &mut scratch);
-        let key = key.map_err(|_| Problem::KeyTooLong)?;
-        if let Some(pass) = floor.admission.try_pass(key, start)? {
-            finish.hold(floor.admission.held(key, &pass));
-            let standing = standing(floor, key, &pass);
-            match floor.ask_master(key, caller)? {
-                None => return Ok(Admitted { pass, body, early: Early::default(), standing }),
-                Some(delay) => Turn::Masters(pass, standing, delay),
-            }
-        } else if floor.on_limit == OnLimit::Reject && !floor.admission.is_remote() {
-            return Err(floor.admission.refuse(key, start));
-        } else {
-            Turn::Own(key.into())
-        }
+    let caller = client.introduction.borrow().client(request.headers(), &floor.trusted);
+    let asked = Asked {
+        method: request.method(),
+        uri: request.uri(),
+        headers: request.headers(),
+        client: caller,
     };
-    let mut held = holding::Holding::new(body, expects);
+    let mut scratch = floor.scratch.borrow_mut();
+    let key = floor.template.fill(&floor.name, &asked, &mut scratch);
+    let key = key.map_err(|_| Problem::KeyTooLong)?;
+    if let Some(pass) = floor.admission.try_pass(key, start)? {
+        finish.hold(floor.admission.held(key, &pass));
+        let standing = standing(floor, key, &pass);
+        Ok(match floor.ask_master(key, caller)? {
+            None => Turn::Now(pass, standing),
+            Some(delay) => Turn::Masters(pass, standing, delay),
+        })
+    } else if floor.on_limit == OnLimit::Reject && !floor.admission.is_remote() {
+        Err(floor.admission.refuse(key, start))
+    } else {
+        Ok(Turn::Own(key.into()))
+    }
+}
+
+/// Holds a request until it may go.
+async fn wait(
+    client: &Rc<Client>,
+    turn: Turn,
+    mut held: Holding,
+    headers: &HeaderMap,
+    finish: &mut Finish,
+) -> Result<(Pass, Option<Box<Standing>>, Incoming, Early), Problem> {
+    let floor = &client.floor;
     let (mut pass, standing, delay) = match turn {
+        Turn::Now(pass, standing) => (pass, standing, None),
         Turn::Masters(pass, standing, delay) => (pass, standing, Some(delay)),
         Turn::Own(key) => {
             let passing = match floor.on_limit {
@@ -256,6 +270,7 @@ async fn admit(
             finish.hold(floor.admission.held(&key, &pass));
             let standing =
                 if floor.tells_limits { floor.admission.stands(&key).await } else { None };
+            let caller = client.introduction.borrow().client(headers, &floor.trusted);
             (pass, standing, floor.ask_master(&key, caller)?)
         }
     };
@@ -266,15 +281,7 @@ async fn admit(
         pass.waited += pass.due.saturating_sub(before);
     }
     let (body, early) = held.into_parts();
-    Ok(Admitted { standing, pass, body, early })
-}
-
-/// Whom a request waits for.
-enum Turn {
-    /// For its own limit, and perhaps for the master then.
-    Own(Box<[u8]>),
-    /// For the master alone: its limit has let it pass.
-    Masters(Pass, Option<Box<Standing>>, Delay),
+    Ok((pass, standing, body, early))
 }
 
 fn ended<T>(ended: Ended<T>) -> Result<T, Problem> {
@@ -293,53 +300,54 @@ fn standing(floor: &Floor, key: &[u8], pass: &Pass) -> Option<Box<Standing>> {
 }
 
 /// The protocol that the client asks to go on with, if the upstream can be asked.
-fn upgrade_of(parts: &Parts, survey: Survey, upstream_http2: bool) -> Option<HeaderValue> {
-    if !survey.may_upgrade() || parts.version != Version::HTTP_11 || upstream_http2 {
+fn upgrade_of(
+    request: &Request<Upload>,
+    survey: Survey,
+    upstream_http2: bool,
+) -> Option<HeaderValue> {
+    if !survey.may_upgrade() || request.version() != Version::HTTP_11 || upstream_http2 {
         return None;
     }
     // To HTTP/2 on the same connection nobody is taken: what is inside would pass unlimited.
-    headers::upgrade(&parts.headers).filter(|to| !to.as_bytes().eq_ignore_ascii_case(b"h2c"))
+    headers::upgrade(request.headers()).filter(|to| !to.as_bytes().eq_ignore_ascii_case(b"h2c"))
 }
 
 /// Makes of the client's request the one that is sent.
 fn prepare(
     client: &Client,
-    parts: &mut Parts,
+    request: &mut Request<Upload>,
     survey: Survey,
-    upload: &Upload,
     upgrade: Option<&HeaderValue>,
 ) -> Result<(), Problem> {
     let floor = &client.floor;
-    survey.strip(&mut parts.headers);
-    let host = parts.headers.get(HOST).cloned();
-    client.introduction.borrow_mut().introduce(&mut parts.headers, host.as_ref());
+    request.extensions_mut().clear();
+    let headers = request.headers_mut();
+    survey.strip(headers);
+    let host = headers.get(HOST).cloned();
+    client.introduction.borrow_mut().introduce(headers, host.as_ref());
     if let Some(protocol) = upgrade {
-        parts.headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
-        parts.headers.insert(UPGRADE, protocol.clone());
+        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(UPGRADE, protocol.clone());
     }
-    parts.extensions.clear();
     if floor.upstream.http2() {
-        return to_http2(parts, floor.upstream.tls(), host, floor.upstream.authority());
+        return to_http2(request, floor.upstream.tls(), host, floor.upstream.authority());
     }
     if host.is_none() {
         let own = HeaderValue::from_str(floor.upstream.authority().as_str());
-        parts.headers.insert(HOST, own.map_err(|_| Problem::BadAnswer)?);
+        headers.insert(HOST, own.map_err(|_| Problem::BadAnswer)?);
     }
-    parts.version = Version::HTTP_11;
-    if parts.uri.authority().is_some() {
-        parts.uri = origin_form(&parts.uri);
-    }
-    let headers = &mut parts.headers;
     if survey.cookies() > 1 {
         join_cookies(headers);
     }
-    if upload.is_none() {
-        return Ok(());
-    }
-    if upload.size_hint().exact().is_none() {
+    if !request.body().is_none() && request.body().size_hint().exact().is_none() {
         // Said outright, since a library may think that a GET has no body.
+        let headers = request.headers_mut();
         headers.remove(CONTENT_LENGTH);
         headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+    }
+    *request.version_mut() = Version::HTTP_11;
+    if request.uri().authority().is_some() {
+        *request.uri_mut() = origin_form(request.uri());
     }
     Ok(())
 }
@@ -362,7 +370,7 @@ fn join_cookies(headers: &mut HeaderMap) {
 }
 
 fn to_http2(
-    parts: &mut Parts,
+    request: &mut Request<Upload>,
     tls: bool,
     host: Option<HeaderValue>,
     own: &Authority,
@@ -372,13 +380,14 @@ fn to_http2(
             .map_err(|_| Problem::Malformed("the host is no host"))?,
         None => own.clone(),
     };
-    parts.headers.remove(HOST);
+    request.headers_mut().remove(HOST);
     let mut uri = uri::Parts::default();
     uri.scheme = Some(if tls { Scheme::HTTPS } else { Scheme::HTTP });
     uri.authority = Some(authority);
-    uri.path_and_query = parts.uri.path_and_query().cloned();
-    parts.uri = Uri::from_parts(uri).map_err(|_| Problem::Malformed("the target is no path"))?;
-    parts.version = Version::HTTP_2;
+    uri.path_and_query = request.uri().path_and_query().cloned();
+    *request.uri_mut() =
+        Uri::from_parts(uri).map_err(|_| Problem::Malformed("the target is no path"))?;
+    *request.version_mut() = Version::HTTP_2;
     Ok(())
 }
 
@@ -421,14 +430,16 @@ fn tidy(response: &mut Response<Incoming>) -> Result<(), Problem> {
     Ok(())
 }
 
-/// The answer that ends HTTP on this connection, if that is what was asked for.
-fn switch(mut response: Response<Incoming>, asked: Option<HeaderValue>) -> Option<Outcome> {
+/// Makes of the answer one that ends HTTP on this connection, if that is what was asked for.
+fn switch(
+    response: &mut Response<Incoming>,
+    asked: Option<HeaderValue>,
+) -> Option<hyper::upgrade::OnUpgrade> {
     asked?;
     let protocol = response.headers().get(UPGRADE)?.clone();
-    let upgrade = hyper::upgrade::on(&mut response);
-    tidy(&mut response).ok()?;
+    let upgrade = hyper::upgrade::on(&mut *response);
+    tidy(response).ok()?;
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
     response.headers_mut().insert(UPGRADE, protocol);
-    let response = response.map(|_| Reply::whole(hyper::body::Bytes::new()));
-    Some(Outcome::Tunnel(response, upgrade))
+    Some(upgrade)
 }

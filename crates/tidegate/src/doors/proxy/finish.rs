@@ -25,10 +25,15 @@ pub(super) struct Finish {
 
 impl Finish {
     /// For a request that has just begun.
-    pub(super) fn new(client: Rc<Client>, record: Option<Box<Record>>) -> Self {
+    pub(super) fn new(client: Rc<Client>) -> Self {
         client.pulse.begin();
         let stall = client.stream.take();
-        Self { client, held: None, line: None, record, whole: false, stall }
+        Self { client, held: None, line: None, record: None, whole: false, stall }
+    }
+
+    /// The log wants to know of it.
+    pub(super) fn log(&mut self, record: Box<Record>) {
+        self.record = Some(record);
     }
 
     /// A use that must be given back.

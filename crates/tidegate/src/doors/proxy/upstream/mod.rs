@@ -6,6 +6,7 @@
 //! harm.
 
 mod connect;
+mod crossing;
 mod names;
 mod versions;
 
@@ -16,13 +17,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 
-use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper::http::uri::Authority;
-use hyper::{Method, Request, Response};
+use hyper::{Method, Request};
 use tokio::sync::Mutex;
 
 use self::connect::{Fresh, Opener};
+pub(super) use self::crossing::Crossing;
+use self::crossing::Sent;
 use super::bodies::{Progress, Upload};
 use super::config::Config;
 use super::ticks::{Deadline, Tick, Ticks, ticks_in};
@@ -61,13 +63,6 @@ struct Shared {
 /// Why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Failure(pub(super) UpstreamError);
-
-/// An answer's head, and what it came over.
-pub(super) struct Answered {
-    pub(super) response: Response<Incoming>,
-    /// Absent where the connection is not used again.
-    pub(super) line: Option<Line>,
-}
 
 /// One loop's connections to its upstream.
 pub(super) struct Upstream {
@@ -171,40 +166,40 @@ impl Upstream {
         }
     }
 
-    /// Sends a request and waits for the head of its answer. `forwarding` is called each time
-    /// that it is about to go out.
+    /// Sends a request and waits for the head of its answer; returns what that came over.
+    /// `forwarding` is called each time that the request is about to go out.
     pub(super) async fn send(
         self: &Rc<Self>,
-        mut request: Request<Upload>,
+        crossing: &mut Crossing,
         upload: Option<&Rc<Progress>>,
         deadline: &Deadline,
         mut forwarding: impl FnMut(),
-    ) -> Result<Answered, Failure> {
+    ) -> Result<Line, Failure> {
         // It may turn out to speak another version than it was thought to, but not twice.
         for _ in 0..2 {
-            let sent = if self.http2() {
-                versions::to_http2(&mut request, self.tls(), self.authority())?;
-                self.send_shared(request, upload, deadline, &mut forwarding).await?
+            let line = if self.http2() {
+                versions::to_http2(crossing.request(), self.tls(), self.authority())?;
+                // Boxed, so that the usual request need not make room for it.
+                Box::pin(self.send_shared(crossing, upload, deadline, &mut forwarding)).await?
             } else {
-                versions::to_http1(&mut request);
-                self.send_alone(request, upload, deadline, &mut forwarding).await?
+                versions::to_http1(crossing.request());
+                self.send_alone(crossing, upload, deadline, &mut forwarding).await?
             };
-            match sent {
-                Sent::Answered(answered) => return Ok(answered),
-                Sent::NotYet(unsent) => request = unsent,
+            if let Some(line) = line {
+                return Ok(line);
             }
         }
         Err(Failure(UpstreamError::Protocol))
     }
 
-    /// Over a connection of its own.
+    /// Over a connection of its own; `None` if the upstream turns out to speak HTTP/2.
     async fn send_alone(
         self: &Rc<Self>,
-        mut request: Request<Upload>,
+        crossing: &mut Crossing,
         upload: Option<&Rc<Progress>>,
         deadline: &Deadline,
         forwarding: &mut impl FnMut(),
-    ) -> Result<Sent, Failure> {
+    ) -> Result<Option<Line>, Failure> {
         let mut attempt = 0;
         loop {
             attempt += 1;
@@ -212,62 +207,55 @@ impl Upstream {
             let pooled = if attempt == 1 { self.take().await } else { None };
             let (mut line, idle) = match pooled {
                 Some((line, idle)) => (line, Some(idle)),
-                None => match self.open().await? {
+                None => match Box::pin(self.open()).await? {
                     Fresh::One(line) => (line, None),
                     Fresh::Shared(sender) => {
                         self.keep_shared(sender);
-                        return Ok(Sent::NotYet(request));
+                        return Ok(None);
                     }
                 },
             };
-            let copy = idle.filter(|idle| *idle > WARM).and_then(|_| copy_of(&request));
+            let cold = idle.is_some_and(|idle| idle > WARM);
+            let copy = if cold { copy_of(crossing.request()) } else { None };
             forwarding();
-            let sent = self.wait(line.try_send_request(request), upload, deadline).await?;
-            let mut error = match sent {
-                Ok(response) => {
-                    let line = Some(Line::One(line));
-                    return Ok(Sent::Answered(Answered { response, line }));
-                }
-                Err(error) => error,
-            };
+            let sending = line.try_send_request(crossing.leave());
+            self.wait(crossing, sending, upload, deadline).await?;
+            let Some(mut error) = crossing.error() else { return Ok(Some(Line::One(line))) };
             let unsent = error.take_message();
             let broke_off = error.error().is_closed()
                 || error.error().is_incomplete_message()
                 || error.error().is_canceled();
-            request = match (unsent, copy) {
+            crossing.again(match (unsent, copy) {
                 // Nothing of it went out.
                 (Some(unsent), _) if idle.is_some() => unsent,
                 // It is harmless to ask twice, and the upstream most likely never saw it.
-                (None, Some(copy)) if broke_off => copy,
+                (None, Some(copy)) if broke_off => *copy,
                 _ => return Err(failure(error.error())),
-            };
+            });
         }
     }
 
-    /// Over a stream of a connection that others use, too.
+    /// Over a stream of a connection that others use, too; `None` if the upstream turns out to
+    /// speak HTTP/1.1.
     async fn send_shared(
         self: &Rc<Self>,
-        mut request: Request<Upload>,
+        crossing: &mut Crossing,
         upload: Option<&Rc<Progress>>,
         deadline: &Deadline,
         forwarding: &mut impl FnMut(),
-    ) -> Result<Sent, Failure> {
+    ) -> Result<Option<Line>, Failure> {
         for _ in 0..2 {
             let Some(Shares { mut sender, streams }) = self.share().await? else {
-                return Ok(Sent::NotYet(request));
+                return Ok(None);
             };
             let stream = Stream::new(streams);
             forwarding();
-            let sent = self.wait(sender.try_send_request(request), upload, deadline).await?;
-            match sent {
-                Ok(response) => {
-                    let line = Some(Line::Stream(stream));
-                    return Ok(Sent::Answered(Answered { response, line }));
-                }
-                Err(mut error) => match error.take_message() {
-                    Some(unsent) => request = unsent,
-                    None => return Err(failure(error.error())),
-                },
+            let sending = sender.try_send_request(crossing.leave());
+            self.wait(crossing, sending, upload, deadline).await?;
+            let Some(mut error) = crossing.error() else { return Ok(Some(Line::Stream(stream))) };
+            match error.take_message() {
+                Some(unsent) => crossing.again(unsent),
+                None => return Err(failure(error.error())),
             }
         }
         Err(Failure(UpstreamError::Closed))
@@ -337,17 +325,19 @@ impl Upstream {
 
     /// Waits for an answer's head, but not for ever: only for as long as the upstream takes
     /// nothing of the request's body either.
-    async fn wait<T>(
+    async fn wait(
         &self,
-        answer: impl Future<Output = T>,
+        crossing: &mut Crossing,
+        sending: impl Future<Output = Sent>,
         upload: Option<&Rc<Progress>>,
         deadline: &Deadline,
-    ) -> Result<T, Failure> {
-        let mut answer = pin!(answer);
+    ) -> Result<(), Failure> {
+        let mut sending = pin!(sending);
         deadline.set(self.patience);
         let answered = poll_fn(|context| {
-            if let Poll::Ready(answer) = answer.as_mut().poll(context) {
-                return Poll::Ready(Ok(answer));
+            if let Poll::Ready(sent) = sending.as_mut().poll(context) {
+                crossing.arrive(sent);
+                return Poll::Ready(Ok(()));
             }
             while deadline.poll(context).is_ready() {
                 let now = self.ticks.now();
@@ -369,13 +359,6 @@ impl Upstream {
 struct Shares {
     sender: http2::SendRequest<Upload>,
     streams: Rc<Cell<usize>>,
-}
-
-/// What came of sending.
-enum Sent {
-    Answered(Answered),
-    /// Nothing of it went out: the upstream speaks another version.
-    NotYet(Request<Upload>),
 }
 
 /// Counts a stream until its answer is through.
@@ -400,7 +383,7 @@ fn failure(error: &hyper::Error) -> Failure {
 }
 
 /// The same request once more, if asking twice does no harm and there is no body to send twice.
-fn copy_of(request: &Request<Upload>) -> Option<Request<Upload>> {
+fn copy_of(request: &Request<Upload>) -> Option<Box<Request<Upload>>> {
     let harmless = [Method::GET, Method::HEAD, Method::OPTIONS, Method::TRACE];
     let harmless = harmless.contains(request.method())
         || [Method::PUT, Method::DELETE].contains(request.method());
@@ -412,7 +395,7 @@ fn copy_of(request: &Request<Upload>) -> Option<Request<Upload>> {
     *copy.uri_mut() = request.uri().clone();
     *copy.version_mut() = request.version();
     *copy.headers_mut() = request.headers().clone();
-    Some(copy)
+    Some(Box::new(copy))
 }
 
 #[cfg(test)]

@@ -54,11 +54,13 @@ fn an_answer_is_waited_for_while_the_upstream_takes_the_body() {
     let upstream = upstream(&ticks);
     let patience = upstream.patience();
     let deadline = ticks.deadline();
-    let alone = pin!(upstream.wait(pending::<()>(), None, &deadline));
+    let mut crossing = Crossing::new(Request::new(Upload::none()));
+    let alone = pin!(upstream.wait(&mut crossing, pending(), None, &deadline));
     assert_eq!(waits(&ticks, alone, 2 * patience), Some(patience));
     let progress = Progress::new(ticks.now());
     let deadline = ticks.deadline();
-    let mut taken = pin!(upstream.wait(pending::<()>(), Some(&progress), &deadline));
+    let mut crossing = Crossing::new(Request::new(Upload::none()));
+    let mut taken = pin!(upstream.wait(&mut crossing, pending(), Some(&progress), &deadline));
     for _ in 0..5 {
         assert_eq!(waits(&ticks, taken.as_mut(), patience - 1), None);
         progress.moved(ticks.now());

@@ -1,0 +1,85 @@
+//! A request on its way to the upstream, and then its answer, in one place.
+//!
+//! A head is large, and one that is handed by value from future to future is copied each time.
+
+use std::mem;
+
+use hyper::body::Incoming;
+use hyper::client::conn::TrySendError;
+use hyper::{Request, Response};
+
+use super::super::bodies::Upload;
+
+/// What came of sending a request, as hyper says it.
+pub(super) type Sent = Result<Response<Incoming>, TrySendError<Request<Upload>>>;
+
+/// Where a request is.
+pub(in super::super) struct Crossing(State);
+
+enum State {
+    /// Here, and so until it is sent.
+    Request(Request<Upload>),
+    /// On its way.
+    Away,
+    /// Back, as an answer.
+    Answer(Response<Incoming>),
+    /// Lost on its way.
+    Lost(Box<TrySendError<Request<Upload>>>),
+}
+
+impl Crossing {
+    /// A request that is still to be sent.
+    pub(in super::super) fn new(request: Request<Upload>) -> Self {
+        Self(State::Request(request))
+    }
+
+    /// The request, before it is sent.
+    pub(in super::super) fn request(&mut self) -> &mut Request<Upload> {
+        let State::Request(request) = &mut self.0 else { unreachable!("it is sent already") };
+        request
+    }
+
+    /// The answer, once the request was sent with success.
+    pub(in super::super) fn answer(&mut self) -> &mut Response<Incoming> {
+        let State::Answer(answer) = &mut self.0 else { unreachable!("it has not come") };
+        answer
+    }
+
+    /// As [`Self::answer`], for good.
+    pub(in super::super) fn into_answer(self) -> Response<Incoming> {
+        let State::Answer(answer) = self.0 else { unreachable!("it has not come") };
+        answer
+    }
+
+    /// Takes the request, to send it.
+    pub(super) fn leave(&mut self) -> Request<Upload> {
+        let State::Request(request) = mem::replace(&mut self.0, State::Away) else {
+            unreachable!("it is sent already")
+        };
+        request
+    }
+
+    /// Sending came to its end.
+    pub(super) fn arrive(&mut self, sent: Sent) {
+        self.0 = match sent {
+            Ok(answer) => State::Answer(answer),
+            Err(error) => State::Lost(Box::new(error)),
+        };
+    }
+
+    /// What went wrong with sending, if something did.
+    pub(super) fn error(&mut self) -> Option<Box<TrySendError<Request<Upload>>>> {
+        if !matches!(self.0, State::Lost(_)) {
+            return None;
+        }
+        match mem::replace(&mut self.0, State::Away) {
+            State::Lost(error) => Some(error),
+            _ => None,
+        }
+    }
+
+    /// It is to be sent once more.
+    pub(super) fn again(&mut self, request: Request<Upload>) {
+        self.0 = State::Request(request);
+    }
+}
