@@ -48,38 +48,29 @@ fn bounds() -> impl Strategy<Value = memory::Settings> {
         .prop_map(|(max_keys, max_bytes)| memory::Settings { max_keys, max_bytes })
 }
 
-/// The keys that a step takes from, if it is admitted.
-fn asked(step: &Step) -> &[u8] {
-    match step.kind {
-        Kind::Line => &step.keys[..1],
-        Kind::Lines | Kind::Decide => &step.keys,
-        Kind::Peek | Kind::Sweep => &[],
-    }
-}
-
-/// The keys that the limiter admits for a step; those of one request together.
-fn admitted(desk: &Desk, step: &Step, now: Now) -> Vec<u8> {
+/// The keys that the limiter judges for a step, and whether it admits them; those of one request
+/// together. What asks for more than can ever be had is not judged at all.
+fn judged(desk: &Desk, step: &Step, now: Now) -> Vec<(u8, bool)> {
     let names = names(&step.keys);
     let keys = borrowed(&names);
     let op = Op::Take(step.cost);
     match step.kind {
         Kind::Line => {
-            let admitted = desk.line(keys[0], op, now).is_ok_and(|line| !line.over);
-            step.keys[..usize::from(admitted)].to_vec()
+            let line = desk.line(keys[0], op, now);
+            line.iter().map(|line| (step.keys[0], !line.over)).collect()
         }
         Kind::Lines => {
             let mut lines = Vec::new();
             desk.lines(&keys, op, now, &mut lines);
-            let admitted = |line: &Result<Line, Unfit>| line.is_ok_and(|line| !line.over);
             let each = step.keys.iter().zip(&lines);
-            each.filter(|(_, line)| admitted(line)).map(|(key, _)| *key).collect()
+            each.filter_map(|(key, line)| Some((*key, !line.as_ref().ok()?.over))).collect()
         }
         Kind::Decide => {
-            let admitted = desk.decide(&keys, op, now).is_ok_and(|answer| answer.allowed);
+            let Ok(answer) = desk.decide(&keys, op, now) else { return Vec::new() };
             let mut once = step.keys.clone();
             once.sort_unstable();
             once.dedup();
-            if admitted { once } else { Vec::new() }
+            once.into_iter().map(|key| (key, answer.allowed)).collect()
         }
         Kind::Peek => {
             let _ = desk.decide(&keys, Op::Peek(step.cost), now);
@@ -107,11 +98,11 @@ fn check(
         limiter.clock().set_unix(unix.saturating_add_signed(step.wall_ms * 1_000_000));
         let now = limiter.clock().now();
         let op = Op::Take(step.cost);
-        let admitted = admitted(&desk, step, now);
-        for key in asked(step).iter().filter(|key| !admitted.contains(key)) {
-            model.refuse(*key, op, now);
-        }
-        for key in admitted {
+        for (key, admitted) in judged(&desk, step, now) {
+            if !admitted {
+                model.refuse(key, op, now);
+                continue;
+            }
             let judged = model.judge(key, op, now);
             prop_assert!(judged.iter().all(|judged| judged.allowed), "{key} at {now:?}: {step:?}");
             model.apply(key, op, &judged, Outcome::Granted, now);
