@@ -16,7 +16,7 @@ use tidegate::doors::text::{Replies, answer_batch};
 use tidegate::doors::throttr::{Conversation, Hall};
 use tidegate::limiter::Limiter;
 use tidegate::metrics::{Door, Metrics};
-use tidegate::records::{self, Change, Life, Records, Unit};
+use tidegate::records::{self, Aim, Change, Life, Records, Unit};
 use tidegate::stores::memory;
 use tidegate::waiting::{Ask, Waiting};
 use tidegate_core::rules::{Rule, RuleSet};
@@ -227,23 +227,23 @@ fn known_records_are_used_without_allocating() {
     let now = Now { mono: 1 << 40, unix: 1 << 60 };
     let life = Life { unit: Unit::Seconds, amount: 60 };
     let keys: Vec<String> = (0..1_000).map(|n| format!("{n} {}", "k".repeat(n % 200))).collect();
-    let keys: Vec<(&[u8], u64)> =
-        keys.iter().map(|key| (key.as_bytes(), records.hash(key.as_bytes()))).collect();
-    for (key, hash) in &keys {
-        assert!(records.insert(key, *hash, 1_000, life, now));
+    let keys: Vec<(&[u8], Aim<'_>)> =
+        keys.iter().map(|key| (key.as_bytes(), records.aim(key.as_bytes()))).collect();
+    for (key, aim) in &keys {
+        assert!(records.insert(key, *aim, 1_000, life, now));
     }
     let mut answered = 0;
     let made = allocations(|| {
-        for (key, hash) in &keys {
-            records.prefetch_cell(*hash);
-            records.prefetch_slot(*hash);
-            answered += usize::from(records.query(key, *hash, now).is_some());
-            let less = records.update_quota(key, *hash, Change::Decrease, 1, u64::MAX, now);
+        for (key, mut aim) in keys.iter().copied() {
+            aim.prefetch();
+            aim.prefetch_slot();
+            answered += usize::from(records.query(key, aim, now).is_some());
+            let less = records.update_quota(key, aim, Change::Decrease, 1, u64::MAX, now);
             answered += usize::from(less);
-            answered += usize::from(records.update_ttl(key, *hash, Change::Increase, 1, now));
-            answered += usize::from(records.consume(key, *hash, 1, 9, life, now).taken);
-            answered += usize::from(records.stat(key, *hash, now).is_some());
-            answered += usize::from(!records.insert(key, *hash, 1, life, now));
+            answered += usize::from(records.update_ttl(key, aim, Change::Increase, 1, now));
+            answered += usize::from(records.consume(key, aim, 1, 9, life, now).taken);
+            answered += usize::from(records.stat(key, aim, now).is_some());
+            answered += usize::from(!records.insert(key, aim, 1, life, now));
         }
     });
     assert_eq!(answered, 6 * keys.len());
@@ -251,8 +251,8 @@ fn known_records_are_used_without_allocating() {
     // The place of an expired record and its long key are used again.
     let expired = now.after(1 << 40);
     let again = allocations(|| {
-        for (key, hash) in &keys {
-            assert!(records.insert(key, *hash, 1, life, expired));
+        for (key, aim) in keys.iter().copied() {
+            assert!(records.insert(key, aim, 1, life, expired));
         }
     });
     assert_eq!(again, 0, "an expired record is made anew in its place");

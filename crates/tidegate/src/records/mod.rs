@@ -39,7 +39,7 @@ pub use self::tally::Stat;
 use self::tally::Use;
 use crate::budget::Budget;
 use crate::limiter::Limiter;
-use crate::table::{Locked, Spot, Table};
+use crate::table::{self, Locked, Spot, Table};
 
 /// The longest key, in bytes.
 pub const KEY_BYTES_MAX: usize = 255;
@@ -107,6 +107,29 @@ pub struct Consumed {
     pub left_nanos: Nanos,
 }
 
+/// Where the record of a key lies, if there is one.
+#[derive(Clone, Copy)]
+pub struct Aim<'r>(table::Aim<'r, Record>);
+
+impl Aim<'_> {
+    /// First half of the look-ahead of a batch.
+    #[inline]
+    pub fn prefetch(&self) {
+        self.0.prefetch();
+    }
+
+    /// Second half of the look-ahead of a batch.
+    #[inline]
+    pub fn prefetch_slot(&mut self) {
+        self.0.prefetch_slot();
+    }
+
+    #[inline]
+    fn hash(&self) -> u64 {
+        self.0.hash()
+    }
+}
+
 /// All records of the process.
 pub struct Records {
     table: Table<Record>,
@@ -153,30 +176,24 @@ impl Records {
         })
     }
 
-    /// The hash of a key, which every operation takes: a batch hashes ahead.
+    /// Where a key's record lies, which every operation on it wants to know: a batch aims ahead.
     #[inline]
     #[must_use]
-    pub fn hash(&self, key: &[u8]) -> u64 {
+    pub fn aim(&self, key: &[u8]) -> Aim<'_> {
+        Aim(self.table.aim(self.hash(key)))
+    }
+
+    #[inline]
+    fn hash(&self, key: &[u8]) -> u64 {
         let mut hasher = self.hasher.build_hasher();
         hasher.write(key);
         hasher.finish()
     }
 
-    /// First half of the look-ahead of a batch.
-    #[inline]
-    pub fn prefetch_cell(&self, hash: u64) {
-        self.table.aim(hash).prefetch();
-    }
-
-    /// Second half of the look-ahead of a batch.
-    #[inline]
-    pub fn prefetch_slot(&self, hash: u64) {
-        self.table.aim(hash).prefetch_slot();
-    }
-
     /// Makes a counter. `false` if the key holds a live record of either kind, or there is no
     /// room.
-    pub fn insert(&self, key: &[u8], hash: u64, quota: u64, life: Life, now: Now) -> bool {
+    pub fn insert(&self, key: &[u8], aim: Aim<'_>, quota: u64, life: Life, now: Now) -> bool {
+        let hash = aim.hash();
         let mut shard = self.lock(hash);
         match find(&mut shard, hash, key) {
             Some(spot) if !shard.entry(spot).expired(now) => false,
@@ -186,8 +203,8 @@ impl Records {
 
     /// Reads a counter. `None` if there is no live one.
     #[inline]
-    pub fn query(&self, key: &[u8], hash: u64, now: Now) -> Option<Counter> {
-        self.live(key, hash, now, |record| {
+    pub fn query(&self, key: &[u8], aim: Aim<'_>, now: Now) -> Option<Counter> {
+        self.live(key, aim, now, |record| {
             let Value::Counter(quota) = record.value else { return None };
             record.count(Use::Read, now);
             Some(Counter { quota, unit: record.unit, left: record.left(now) })
@@ -199,13 +216,13 @@ impl Records {
     pub fn update_quota(
         &self,
         key: &[u8],
-        hash: u64,
+        aim: Aim<'_>,
         change: Change,
         value: u64,
         max: u64,
         now: Now,
     ) -> bool {
-        let changed = self.live(key, hash, now, |record| {
+        let changed = self.live(key, aim, now, |record| {
             let Value::Counter(quota) = &mut record.value else { return None };
             *quota = match change {
                 Change::Patch => value,
@@ -219,8 +236,15 @@ impl Records {
     }
 
     /// Changes a record's life by `value` of its own units.
-    pub fn update_ttl(&self, key: &[u8], hash: u64, change: Change, value: u64, now: Now) -> bool {
-        let changed = self.live(key, hash, now, |record| {
+    pub fn update_ttl(
+        &self,
+        key: &[u8],
+        aim: Aim<'_>,
+        change: Change,
+        value: u64,
+        now: Now,
+    ) -> bool {
+        let changed = self.live(key, aim, now, |record| {
             let life = Life { unit: record.unit, amount: value };
             record.expiry = life.changed(change, record.expiry, now);
             self.earliest.note(record.expiry);
@@ -231,7 +255,8 @@ impl Records {
     }
 
     /// Removes a record. `false` if there is no live one.
-    pub fn purge(&self, key: &[u8], hash: u64, now: Now) -> bool {
+    pub fn purge(&self, key: &[u8], aim: Aim<'_>, now: Now) -> bool {
+        let hash = aim.hash();
         let mut shard = self.lock(hash);
         let Some(spot) = find(&mut shard, hash, key) else { return false };
         let record = self.remove(&mut shard, spot);
@@ -241,9 +266,10 @@ impl Records {
 
     /// Makes a buffer, or overwrites a live one with its life and unit. `false` if the key holds a
     /// live counter, or there is no room.
-    pub fn set(&self, key: &[u8], hash: u64, value: &[u8], life: Life, now: Now) -> bool {
+    pub fn set(&self, key: &[u8], aim: Aim<'_>, value: &[u8], life: Life, now: Now) -> bool {
         // What takes longer, allocating and freeing, happens outside of the lock.
         let value = Value::Buffer(value.into());
+        let hash = aim.hash();
         let mut shard = self.lock(hash);
         let Some(spot) = find(&mut shard, hash, key) else {
             return self.make(&mut shard, None, key, hash, value, life, now);
@@ -277,11 +303,11 @@ impl Records {
     pub fn get<R>(
         &self,
         key: &[u8],
-        hash: u64,
+        aim: Aim<'_>,
         now: Now,
         see: impl FnOnce(&[u8], Unit, u64) -> R,
     ) -> Option<R> {
-        self.live(key, hash, now, |record| {
+        self.live(key, aim, now, |record| {
             if record.value.kind() == Kind::Buffer {
                 record.count(Use::Read, now);
             }
@@ -297,17 +323,18 @@ impl Records {
     pub fn consume(
         &self,
         key: &[u8],
-        hash: u64,
+        aim: Aim<'_>,
         cost: u64,
         quota: u64,
         life: Life,
         now: Now,
     ) -> Consumed {
-        if let Some(mut record) = self.table.aim(hash).find(|record| is(record, key))
+        if let Some(mut record) = aim.0.find(|record| is(record, key))
             && !record.expired(now)
         {
             return record.consume(cost, life, now);
         }
+        let hash = aim.hash();
         let mut shard = self.lock(hash);
         let found = find(&mut shard, hash, key);
         let live = found.filter(|spot| !shard.entry(*spot).expired(now));
@@ -324,8 +351,8 @@ impl Records {
     }
 
     /// The statistics of a record. Asking for them counts as no use.
-    pub fn stat(&self, key: &[u8], hash: u64, now: Now) -> Option<Stat> {
-        self.live(key, hash, now, |record| Some(record.stat(now)))
+    pub fn stat(&self, key: &[u8], aim: Aim<'_>, now: Now) -> Option<Stat> {
+        self.live(key, aim, now, |record| Some(record.stat(now)))
     }
 
     #[inline]
@@ -338,14 +365,14 @@ impl Records {
     fn live<R>(
         &self,
         key: &[u8],
-        hash: u64,
+        aim: Aim<'_>,
         now: Now,
         act: impl FnOnce(&mut Record) -> Option<R>,
     ) -> Option<R> {
         let step = |record: &mut Record| if record.expired(now) { None } else { act(record) };
-        match self.table.aim(hash).find(|record| is(record, key)) {
+        match aim.0.find(|record| is(record, key)) {
             Some(mut record) => step(&mut record),
-            None => self.live_anywhere(key, hash, step),
+            None => self.live_anywhere(key, aim.hash(), step),
         }
     }
 

@@ -120,7 +120,7 @@ pub(super) async fn consume(
     let key = asked.key.as_bytes();
     let life = Life { unit: Unit::Milliseconds, amount: asked.ttl_ms };
     let now = context.desk.now();
-    let consumed = records.consume(key, records.hash(key), cost, asked.quota, life, now);
+    let consumed = records.consume(key, records.aim(key), cost, asked.quota, life, now);
     let json = ConsumedJson {
         taken: consumed.taken,
         remaining: consumed.remaining,
@@ -154,7 +154,7 @@ pub(super) async fn show(
 ) -> Result<Response, Problem> {
     let key = key_in(&uri)?;
     let records = &context.gate.records;
-    match records.look(&key, records.hash(&key), context.desk.now()) {
+    match records.look(&key, records.aim(&key), context.desk.now()) {
         Some(record) => Ok(respond(StatusCode::OK, &RecordJson::new(&record))),
         None => {
             let detail = "there is no such record; it may have expired";
@@ -170,6 +170,6 @@ pub(super) async fn purge(
 ) -> Result<Response, Problem> {
     let key = key_in(&uri)?;
     let records = &context.gate.records;
-    records.purge(&key, records.hash(&key), context.desk.now());
+    records.purge(&key, records.aim(&key), context.desk.now());
     Ok(StatusCode::NO_CONTENT.into_response())
 }

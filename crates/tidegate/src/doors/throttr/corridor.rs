@@ -19,7 +19,7 @@ use super::counts::{Figure, Lane};
 use super::guest::{Floor, Guest, NotSubscribed};
 use super::hall::Hall;
 use crate::metrics::{Door, Metrics};
-use crate::records::{self, Records};
+use crate::records::{self, Aim, Records};
 
 /// Requests that are parsed, called for and executed together, which was measured to cost less than
 /// one after another: calls for memory that follow closely seem to be held up together.
@@ -63,7 +63,7 @@ pub(super) struct Corridor {
 #[derive(Clone, Copy)]
 struct Ahead<'a> {
     request: Request<'a>,
-    hash: u64,
+    aim: Aim<'a>,
     /// Where it ends in the input.
     end: usize,
 }
@@ -96,8 +96,9 @@ impl Corridor {
         let stopped = match throttr::parse(input, self.size, self.value_max) {
             // One at a time is how most clients ask: nothing to look ahead at.
             Front::Request { request, bytes } if bytes == input.len() => {
-                let hash = key(&request).map_or(0, |key| self.records.hash(key));
-                match self.next(guest, &request, hash, now, out) {
+                let records = self.records.clone();
+                let aim = records.aim(key(&request));
+                match self.next(guest, &request, aim, now, out) {
                     Err(pause) => (0, pause),
                     Ok(pause) => (bytes, pause.unwrap_or(Pause::Starved)),
                 }
@@ -119,7 +120,9 @@ impl Corridor {
         now: Now,
         out: &mut Vec<u8>,
     ) -> (usize, Pause) {
-        let mut ahead = [Ahead { request: Request::List, hash: 0, end: 0 }; AHEAD_MAX];
+        let records = self.records.clone();
+        let nothing = Ahead { request: Request::List, aim: records.aim(&[]), end: 0 };
+        let mut ahead = [nothing; AHEAD_MAX];
         // How many were parsed, had their slots called for, and were executed; and where parsing
         // goes on.
         let (mut parsed, mut called, mut done, mut at) = (0, 0, 0, 0);
@@ -131,23 +134,23 @@ impl Corridor {
                 match throttr::parse(&input[at..], self.size, self.value_max) {
                     Front::Request { request, bytes } => {
                         at += bytes;
-                        let hash = key(&request).map_or(0, |key| self.records.hash(key));
-                        ahead[parsed % AHEAD_MAX] = Ahead { request, hash, end: at };
+                        let aim = records.aim(key(&request));
+                        ahead[parsed % AHEAD_MAX] = Ahead { request, aim, end: at };
                         parsed += 1;
                     }
                     front => end = Some(front),
                 }
             }
             for number in cells_called..parsed {
-                self.records.prefetch_cell(ahead[number % AHEAD_MAX].hash);
+                ahead[number % AHEAD_MAX].aim.prefetch();
             }
             while called < cells_called {
-                self.records.prefetch_slot(ahead[called % AHEAD_MAX].hash);
+                ahead[called % AHEAD_MAX].aim.prefetch_slot();
                 called += 1;
             }
             while done < slots_called {
-                let Ahead { request, hash, end } = &ahead[done % AHEAD_MAX];
-                match self.next(guest, request, *hash, now, out) {
+                let Ahead { request, aim, end } = &ahead[done % AHEAD_MAX];
+                match self.next(guest, request, *aim, now, out) {
                     Err(pause) => return (taken, pause),
                     Ok(Some(pause)) => return (*end, pause),
                     Ok(None) => taken = *end,
@@ -171,7 +174,7 @@ impl Corridor {
         &mut self,
         guest: &mut Guest,
         request: &Request<'_>,
-        hash: u64,
+        aim: Aim<'_>,
         now: Now,
         out: &mut Vec<u8>,
     ) -> Result<Option<Pause>, Pause> {
@@ -182,7 +185,7 @@ impl Corridor {
             return Err(Pause::Flush);
         }
         self.tally.count(request.kind());
-        Ok(self.one(guest, request, hash, now, out))
+        Ok(self.one(guest, request, aim, now, out))
     }
 
     /// Whether the reply begins with an event, which existing clients understand best at the
@@ -211,13 +214,13 @@ impl Corridor {
         &mut self,
         guest: &mut Guest,
         request: &Request<'_>,
-        hash: u64,
+        aim: Aim<'_>,
         now: Now,
         out: &mut Vec<u8>,
     ) -> Option<Pause> {
         let (records, size) = (&*self.records, self.size);
         match *request {
-            Request::Query { key } => match records.query(key, hash, now) {
+            Request::Query { key } => match records.query(key, aim, now) {
                 Some(counter) => {
                     let unit = unit_to_wire(counter.unit);
                     reply::query(out, size, counter.quota, unit, counter.left);
@@ -225,30 +228,30 @@ impl Corridor {
                 None => reply::status(out, false),
             },
             Request::Update { attribute, change, value, key } => {
-                let done = self.update(attribute, change, value, key, hash, now);
+                let done = self.update(attribute, change, value, key, aim, now);
                 reply::status(out, done);
             }
             Request::Insert { quota, ttl, key } => {
                 let life = convert::life(ttl);
-                let done = life.is_some_and(|life| records.insert(key, hash, quota, life, now));
+                let done = life.is_some_and(|life| records.insert(key, aim, quota, life, now));
                 reply::status(out, done);
             }
-            Request::Purge { key } => reply::status(out, records.purge(key, hash, now)),
+            Request::Purge { key } => reply::status(out, records.purge(key, aim, now)),
             Request::Set { ttl, key, value } => {
                 let life = convert::life(ttl);
-                let done = life.is_some_and(|life| records.set(key, hash, value, life, now));
+                let done = life.is_some_and(|life| records.set(key, aim, value, life, now));
                 reply::status(out, done);
             }
             Request::Get { key } => {
                 let see = |value: &[u8], unit, left| {
                     reply::get(out, size, unit_to_wire(unit), left, value);
                 };
-                if records.get(key, hash, now, see).is_none() {
+                if records.get(key, aim, now, see).is_none() {
                     reply::status(out, false);
                 }
             }
             Request::Consume { cost, quota, ttl, key } => {
-                self.consume(cost, quota, ttl, key, hash, now, out);
+                self.consume(cost, quota, ttl, key, aim, now, out);
             }
             _ => return self.seldom(guest, request, now, out),
         }
@@ -262,34 +265,34 @@ impl Corridor {
         change: Option<Change>,
         value: u64,
         key: &[u8],
-        hash: u64,
+        aim: Aim<'_>,
         now: Now,
     ) -> bool {
         let (Some(attribute), Some(change)) = (attribute, change) else { return false };
         let change = convert::change(change);
         match attribute {
             Attribute::Quota => {
-                self.records.update_quota(key, hash, change, value, self.size.max(), now)
+                self.records.update_quota(key, aim, change, value, self.size.max(), now)
             }
-            Attribute::Ttl => self.records.update_ttl(key, hash, change, value, now),
+            Attribute::Ttl => self.records.update_ttl(key, aim, change, value, now),
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "a request's fields, its hash and the time")]
+    #[expect(clippy::too_many_arguments, reason = "a request's fields, its aim and the time")]
     fn consume(
         &self,
         cost: u64,
         quota: u64,
         ttl: Ttl,
         key: &[u8],
-        hash: u64,
+        aim: Aim<'_>,
         now: Now,
         out: &mut Vec<u8>,
     ) {
         let Some(life) = convert::life(ttl) else {
             return reply::consume(out, self.size, false, 0, 0);
         };
-        let consumed = self.records.consume(key, hash, cost, quota, life, now);
+        let consumed = self.records.consume(key, aim, cost, quota, life, now);
         reply::consume(out, self.size, consumed.taken, consumed.remaining, consumed.left);
     }
 
@@ -304,7 +307,7 @@ impl Corridor {
     ) -> Option<Pause> {
         match *request {
             Request::Whoami => reply::whoami(out, &guest.card.id),
-            Request::Stat { key } => match self.records.stat(key, self.records.hash(key), now) {
+            Request::Stat { key } => match self.records.stat(key, self.records.aim(key), now) {
                 Some(stat) => reply::stat(out, &convert::stat(&stat)),
                 None => reply::status(out, false),
             },
@@ -358,7 +361,7 @@ impl Corridor {
         let known = takes.iter().map(|take| {
             let Take { cost, quota, ttl, key } = take;
             let life = convert::life(ttl)?;
-            Some(records::Take { key, hash: records.hash(key), cost, quota, life })
+            Some(records::Take { key, aim: records.aim(key), cost, quota, life })
         });
         let Some(known) = known.collect::<Option<Vec<_>>>() else {
             return reply::consume_many(out, self.size, false, takes.iter().map(|_| (0, 0)));
@@ -397,8 +400,8 @@ impl Corridor {
         };
         reply::status(out, true);
         self.tally.count(request.kind());
-        let hash = key(&request).map_or(0, |key| self.records.hash(key));
-        self.one(guest, &request, hash, now, out)
+        let records = self.records.clone();
+        self.one(guest, &request, records.aim(key(&request)), now, out)
     }
 
     fn broken(&self, broken: Broken) -> Pause {
@@ -407,9 +410,9 @@ impl Corridor {
     }
 }
 
-/// The key that a request looks up, if it looks up one.
+/// The key that a request looks up; the empty one where it looks up none.
 #[inline]
-fn key<'a>(request: &Request<'a>) -> Option<&'a [u8]> {
+fn key<'a>(request: &Request<'a>) -> &'a [u8] {
     match *request {
         Request::Query { key }
         | Request::Update { key, .. }
@@ -417,8 +420,8 @@ fn key<'a>(request: &Request<'a>) -> Option<&'a [u8]> {
         | Request::Purge { key }
         | Request::Set { key, .. }
         | Request::Get { key }
-        | Request::Consume { key, .. } => Some(key),
-        _ => None,
+        | Request::Consume { key, .. } => key,
+        _ => &[],
     }
 }
 

@@ -70,8 +70,8 @@ async fn buffers_of_other_doors_are_seen_and_not_taken_from() {
     let house = House::new();
     let records = &house.gate.records;
     let life = Life { unit: Unit::Hours, amount: u64::MAX };
-    assert!(records.set(b"b\xff", records.hash(b"b\xff"), b"EHLO", life, house.clock.now()));
-    assert!(records.set(b"b", records.hash(b"b"), b"", life, house.clock.now()));
+    assert!(records.set(b"b\xff", records.aim(b"b\xff"), b"EHLO", life, house.clock.now()));
+    assert!(records.set(b"b", records.aim(b"b"), b"", life, house.clock.now()));
     let reply = house.ask("GET", "/v1/records/b%FF").await;
     assert_eq!((&reply.json["key"], &reply.json["kind"]), (&"b%FF".into(), &"buffer".into()));
     assert_eq!((&reply.json["bytes"], &reply.json["ttl_ms"]), (&json!(4), &Value::Null));
