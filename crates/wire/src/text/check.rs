@@ -261,7 +261,10 @@ mod tests {
             origin in field(), ua in field(), ip in field(), count in 1..=KEYS
         ) {
             let json = serde_json::json!({"origin": origin, "ua": ua, "ip": ip}).to_string();
-            prop_assume!(json.len() <= DATAGRAM_BYTES_MAX);
+            // About one in eight; an assumption would give up on a soak's many cases.
+            if json.len() > DATAGRAM_BYTES_MAX {
+                return Ok(());
+            }
             let Ok(check) = Check::parse(json.as_bytes()) else { return Ok(()) };
             let text = reply(&check, None, &vec![LONGEST_LINE; count]);
             prop_assert!(text.len() + DATAGRAM_BYTES_MAX <= CHECK_REPLY_BYTES_MAX);
