@@ -90,7 +90,7 @@ test: setup-test ## Check format and lints, run every test
 	$(CARGO) test --locked --workspace
 
 BENCH_PROGRAMS := redis-server:redis-server redis-benchmark:redis-tools etcd:etcd-server \
-	nginx:nginx valgrind:valgrind
+	nginx:nginx valgrind:valgrind taskset:util-linux
 
 setup-bench: setup
 	@# Peers of the doors and stores, whose packages may start services that the benchmarks do not
@@ -108,12 +108,15 @@ bench: build setup-bench ## Measure the limiter, the doors and the stores beside
 	$(CARGO) bench --locked -p tidegate-client --bench gatekeeper
 	$(TIDEGATE) bench text --peer echo
 	$(TIDEGATE) bench text --peer echo --burst 32 --clients 64 --join
+	$(TIDEGATE) bench text --peer echo --burst 8 --clients 64 --join
 	$(TIDEGATE) bench text --peer echo --burst 32 --clients 64 --rounds 9
+	@# One connection and its server take turns: on one core neither pays for waking another.
 	for request in query update; do \
 		for connections in 16 1; do \
+			alone=; [ $$connections != 1 ] || alone="taskset -c 0"; \
 			for pipeline in 1 16 128 1024; do \
-				(set -x; $(TIDEGATE) bench throttr --seconds 1 --peer redis --request $$request \
-					--connections $$connections --pipeline $$pipeline); \
+				(set -x; $$alone $(TIDEGATE) bench throttr --seconds 1 --peer redis \
+					--request $$request --connections $$connections --pipeline $$pipeline); \
 			done; \
 		done; \
 		(set -x; $(TIDEGATE) bench throttr --seconds 1 --rounds 15 --peer echo \
@@ -121,12 +124,13 @@ bench: build setup-bench ## Measure the limiter, the doors and the stores beside
 	done
 	$(TIDEGATE) bench throttr --request insert --keys 10000000
 	$(TIDEGATE) bench throttr --seconds 5 --connections 4 --pipeline 1 --expire 1000000
-	$(TIDEGATE) bench jarl --peer plain --peer abrupt
-	$(TIDEGATE) bench jarl --peer plain --exact
-	$(TIDEGATE) bench proxy --peer nginx --peer unlimited
+	$(TIDEGATE) bench jarl --seconds 1 --count 4000 --peer plain --peer abrupt --rounds 150
+	$(TIDEGATE) bench jarl --seconds 1 --count 4000 --peer plain --exact --rounds 150
+	$(TIDEGATE) bench proxy --seconds 1 --count 4000 --peer nginx --peer unlimited --rounds 150
 	$(TIDEGATE) bench proxy --waiting 1000
-	$(TIDEGATE) bench smockron --peer sub
-	$(TIDEGATE) bench smockron --latency 2000
+	$(TIDEGATE) bench smockron --peer sub --rounds 7
+	$(TIDEGATE) bench smockron --latency 2000 --rounds 5
+	$(TIDEGATE) bench store redis --keys 1000
 	$(TIDEGATE) bench store redis
 	$(TIDEGATE) bench store etcd
 
