@@ -246,6 +246,18 @@ fn a_closed_pipe_is_no_error() {
 }
 
 #[test]
+fn bench_text_has_every_burst_answered_joined_or_apart() {
+    for join in [&[][..], &["--join"]] {
+        let short = ["bench", "text", "--count", "1280", "--keys", "500", "--json"];
+        let bursts = ["--burst", "32", "--clients", "5", "--window", "64", "--threads", "1"];
+        let run = tidegate([&short[..], &bursts, join].concat());
+        assert_eq!(code(&run), 0, "{run:?}");
+        let json: Value = serde_json::from_slice(&run.stdout).unwrap();
+        assert_eq!((&json["sent"], &json["answered"]), (&1280.into(), &1280.into()), "{join:?}");
+    }
+}
+
+#[test]
 fn bench_throttr_measures_its_own_server() {
     for request in ["query", "update", "insert", "consume"] {
         let short = ["bench", "throttr", "--request", request, "--count", "1000", "--keys", "5000"];
