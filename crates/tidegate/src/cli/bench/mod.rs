@@ -119,7 +119,7 @@ struct Text {
     #[arg(long, default_value_t = 1, value_parser = at_once())]
     burst: u32,
     /// Send a burst as the kernel can best carry it, joined (UDP_SEGMENT), and take replies joined
-    /// (UDP_GRO). Between machines the network device joins them; on one machine nobody else can.
+    /// (UDP_GRO). Between machines the kernel may join them; on one machine only a client can.
     #[arg(long)]
     join: bool,
     /// Open loop: requests per second from all clients together, answered or not.
