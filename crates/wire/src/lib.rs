@@ -5,12 +5,14 @@
 //! load generator and the fuzz targets share them. A protocol's words and its polarity (a text
 //! door's `Y` means *over*) stop here.
 //!
+//! - [`http1`]: answers of an upstream, as a proxy reads them
 //! - [`jarl`]: a delay in seconds for whoever connects
 //! - [`smockron`]: accounting and delays between gatekeepers and a master, in ZeroMQ's frames
 //! - [`text`]: the UDP text protocol: `over_limit ws ip=1.2.3.4`
 //! - [`throttr`]: the binary record protocol over byte streams, with pub/sub and introspection
 //! - [`zmtp`]: as much of ZeroMQ's own protocol as a publisher needs
 
+pub mod http1;
 pub mod jarl;
 pub mod smockron;
 pub mod text;

@@ -6,6 +6,7 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::mem;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -15,6 +16,7 @@ use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use super::finish::Finish;
 use super::streams::Pulse;
 use super::ticks::{Deadline, Tick, Ticks};
+use super::upstream::Answer;
 use crate::proxies::UpstreamError;
 
 /// Why a body ends before its end.
@@ -23,6 +25,15 @@ pub(super) enum Broken {
     /// The other side broke off, or sent nonsense.
     #[error(transparent)]
     Hyper(#[from] hyper::Error),
+    /// The upstream's connection failed.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// The upstream closed its connection before the end.
+    #[error("the upstream broke off")]
+    Cut,
+    /// What the upstream sends is no body.
+    #[error("the upstream sent nonsense")]
+    Nonsense,
     /// It stood still for too long.
     #[error("the body stood still for too long")]
     Slow,
@@ -223,7 +234,16 @@ enum Content {
     /// Our own words.
     Whole(Option<Bytes>),
     /// The upstream's.
-    Relay { incoming: Incoming, deadline: Deadline, patience: Tick, ended: bool },
+    Relay(Relay),
+}
+
+struct Relay {
+    answer: Answer,
+    deadline: Deadline,
+    patience: Tick,
+    ended: bool,
+    /// What went wrong, until what came before it is sent.
+    broken: Option<Broken>,
 }
 
 impl Reply {
@@ -233,10 +253,11 @@ impl Reply {
     }
 
     /// What the upstream says, for as long as it does not stand still for longer than `patience`.
-    pub(super) fn relay(incoming: Incoming, deadline: Deadline, patience: Tick) -> Self {
+    pub(super) fn relay(answer: Answer, deadline: Deadline, patience: Tick) -> Self {
         deadline.clear();
-        let ended = incoming.is_end_stream();
-        Self { content: Content::Relay { incoming, deadline, patience, ended }, finish: None }
+        let ended = answer.is_end_stream();
+        let relay = Relay { answer, deadline, patience, ended, broken: None };
+        Self { content: Content::Relay(relay), finish: None }
     }
 
     /// Hangs on it what must happen when it is over.
@@ -264,7 +285,7 @@ impl Body for Reply {
     fn is_end_stream(&self) -> bool {
         match &self.content {
             Content::Whole(bytes) => bytes.is_none(),
-            Content::Relay { incoming, .. } => incoming.is_end_stream(),
+            Content::Relay(relay) => relay.answer.is_end_stream(),
         }
     }
 
@@ -273,7 +294,7 @@ impl Body for Reply {
             Content::Whole(bytes) => {
                 SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
             }
-            Content::Relay { incoming, .. } => incoming.size_hint(),
+            Content::Relay(relay) => relay.answer.size_hint(),
         }
     }
 }
@@ -284,44 +305,50 @@ impl Reply {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
         let this = self.get_mut();
-        let (incoming, deadline, patience, ended) = match &mut this.content {
+        let relay = match &mut this.content {
             Content::Whole(bytes) => {
                 return Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes))));
             }
-            Content::Relay { incoming, deadline, patience, ended } => {
-                (incoming, deadline, patience, ended)
-            }
+            Content::Relay(relay) => relay,
         };
-        let polled = Pin::new(incoming).poll_frame(context);
-        let failed = |finish: &mut Option<Finish>| {
-            if let Some(finish) = finish {
-                finish.failed(UpstreamError::Body);
+        let polled = relay.poll(context);
+        match (&polled, &mut this.finish) {
+            (Poll::Ready(Some(Ok(frame))), Some(finish)) => {
+                finish.sent(frame.data_ref().map_or(0, Bytes::len));
             }
-        };
+            (Poll::Ready(Some(Err(_))), Some(finish)) => finish.failed(UpstreamError::Body),
+            _ => {}
+        }
+        polled
+    }
+}
+
+impl Relay {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        if let Some(broken) = self.broken.take() {
+            return Poll::Ready(Some(Err(broken)));
+        }
+        let polled = self.answer.poll_frame(context);
         match polled {
             Poll::Pending => {
                 // Set when the wait begins, and left alone until it ends.
-                deadline.no_later(*patience);
-                if deadline.poll(context).is_ready() {
-                    failed(&mut this.finish);
-                    return Poll::Ready(Some(Err(Broken::Slow)));
-                }
-                Poll::Pending
-            }
-            Poll::Ready(Some(Ok(frame))) => {
-                deadline.clear();
-                if let (Some(finish), Some(data)) = (&mut this.finish, frame.data_ref()) {
-                    finish.sent(data.len());
-                }
-                Poll::Ready(Some(Ok(frame)))
+                self.deadline.no_later(self.patience);
+                self.deadline.poll(context).map(|()| Some(Err(Broken::Slow)))
             }
             Poll::Ready(Some(Err(error))) => {
-                failed(&mut this.finish);
-                Poll::Ready(Some(Err(error.into())))
+                // The client gets what came until then: whoever sends it drops the rest at an
+                // error, and sends it at a pause.
+                self.broken = Some(error);
+                context.waker().wake_by_ref();
+                Poll::Pending
+            }
+            Poll::Ready(Some(Ok(_))) => {
+                self.deadline.clear();
+                polled
             }
             Poll::Ready(None) => {
-                *ended = true;
-                Poll::Ready(None)
+                self.ended = true;
+                polled
             }
         }
     }
@@ -330,13 +357,16 @@ impl Reply {
 impl Drop for Reply {
     fn drop(&mut self) {
         let Some(mut finish) = self.finish.take() else { return };
-        match &self.content {
+        match mem::replace(&mut self.content, Content::Whole(None)) {
             Content::Whole(_) => finish.whole(),
             // A body of known length is not polled again once it has all come.
-            Content::Relay { incoming, ended, .. } if *ended || incoming.is_end_stream() => {
+            Content::Relay(relay) if relay.ended || relay.answer.is_end_stream() => {
                 finish.whole();
+                if let Answer::Line(line) = relay.answer {
+                    finish.keep(line);
+                }
             }
-            Content::Relay { .. } => {}
+            Content::Relay(_) => {}
         }
     }
 }

@@ -27,7 +27,7 @@ use super::holding::{self, Ended, Holding};
 use super::problem::Problem;
 use super::ticks::Deadline;
 use super::tunnel::Tunnel;
-use super::upstream::{Crossing, Failure};
+use super::upstream::{Answer, Crossing, Failure};
 use crate::doors::ratelimit::Standing;
 use crate::doors::template::Asked;
 use crate::metrics::Door;
@@ -50,9 +50,11 @@ pub(super) fn answer(
                 let relay = |body| Reply::relay(body, deadline, patience).finishing(finish);
                 crossing.into_answer().map(relay)
             }
-            Ok(Outcome::Tunnel(upgrade)) => {
-                client.tunnel.set(Some(Tunnel::new(upgrade, finish)));
-                crossing.into_answer().map(|_| Reply::whole(Bytes::new()))
+            Ok(Outcome::Tunnel) => {
+                let (head, answer) = crossing.into_answer().into_parts();
+                let tunnel = answer.into_socket().map(|upstream| Tunnel::new(upstream, finish));
+                client.tunnel.set(tunnel);
+                Response::from_parts(head, Reply::whole(Bytes::new()))
             }
             Err(problem) => {
                 if let Some(reason) = problem.bad_input() {
@@ -75,7 +77,8 @@ pub(super) fn answer(
 enum Outcome {
     /// It is relayed, and its body has this deadline.
     Answer(Deadline),
-    Tunnel(hyper::upgrade::OnUpgrade),
+    /// It ends HTTP on the connection.
+    Tunnel,
 }
 
 async fn pursue(
@@ -119,7 +122,7 @@ async fn pursue(
     if sent_at > 0 {
         floor.lane.overhead(sent_at.saturating_sub(pass.due));
     }
-    let line = sent.map_err(|Failure(error)| {
+    sent.map_err(|Failure(error)| {
         failed(client, error, progress.as_ref().and_then(|progress| progress.fault()))
     })?;
     let response = crossing.answer();
@@ -128,7 +131,7 @@ async fn pursue(
         record.upstream = Some(floor.clock.now().mono.saturating_sub(sent_at));
     }
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-        return switch(response, upgrade).map(Outcome::Tunnel).ok_or_else(|| {
+        return switch(response, upgrade).map(|()| Outcome::Tunnel).ok_or_else(|| {
             floor.lane.failed(UpstreamError::Protocol);
             Problem::BadAnswer
         });
@@ -137,7 +140,6 @@ async fn pursue(
     if let Some(standing) = standing {
         standing.write(response.headers_mut());
     }
-    finish.keep(line, progress);
     Ok(Outcome::Answer(deadline))
 }
 
@@ -408,7 +410,7 @@ pub(super) fn to_http1(request: &mut Request<Upload>) {
 }
 
 /// Makes of the upstream's answer the one that the client gets.
-fn tidy(response: &mut Response<Incoming>) -> Result<(), Problem> {
+fn tidy(response: &mut Response<Answer>) -> Result<(), Problem> {
     *response.version_mut() = Version::HTTP_11;
     let headers = response.headers_mut();
     let survey = Survey::of(headers);
@@ -431,15 +433,11 @@ fn tidy(response: &mut Response<Incoming>) -> Result<(), Problem> {
 }
 
 /// Makes of the answer one that ends HTTP on this connection, if that is what was asked for.
-fn switch(
-    response: &mut Response<Incoming>,
-    asked: Option<HeaderValue>,
-) -> Option<hyper::upgrade::OnUpgrade> {
-    asked?;
+fn switch(response: &mut Response<Answer>, asked: Option<HeaderValue>) -> Option<()> {
+    asked.filter(|_| response.body().may_switch())?;
     let protocol = response.headers().get(UPGRADE)?.clone();
-    let upgrade = hyper::upgrade::on(&mut *response);
     tidy(response).ok()?;
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
     response.headers_mut().insert(UPGRADE, protocol);
-    Some(upgrade)
+    Some(())
 }

@@ -5,7 +5,6 @@ use std::rc::Rc;
 
 use super::access::Record;
 use super::admission::Held;
-use super::bodies::Progress;
 use super::client::Client;
 use super::ticks::Deadline;
 use super::upstream::Line;
@@ -15,7 +14,7 @@ use crate::proxies::UpstreamError;
 pub(super) struct Finish {
     client: Rc<Client>,
     held: Option<Held>,
-    line: Option<(Line, Option<Rc<Progress>>)>,
+    line: Option<Box<Line>>,
     record: Option<Box<Record>>,
     whole: bool,
     /// Comes when the client has not taken what it was given for too long; absent where the
@@ -41,9 +40,9 @@ impl Finish {
         self.held = held;
     }
 
-    /// A connection that may be used again once both bodies are through.
-    pub(super) fn keep(&mut self, line: Line, upload: Option<Rc<Progress>>) {
-        self.line = Some((line, upload));
+    /// A connection whose answer is through.
+    pub(super) fn keep(&mut self, line: Box<Line>) {
+        self.line = Some(line);
     }
 
     /// What the log will say, if there is one.
@@ -68,9 +67,8 @@ impl Finish {
     }
 
     /// The upstream failed within its answer.
-    pub(super) fn failed(&mut self, error: UpstreamError) {
+    pub(super) fn failed(&self, error: UpstreamError) {
         self.client.floor.lane.failed(error);
-        self.line = None;
     }
 
     /// The answer was whole.
@@ -81,10 +79,7 @@ impl Finish {
 
 impl Drop for Finish {
     fn drop(&mut self) {
-        if let Some((line, upload)) = self.line.take()
-            && self.whole
-            && upload.is_none_or(|upload| upload.done())
-        {
+        if let Some(line) = self.line.take() {
             self.client.floor.upstream.put(line);
         }
         // Given back before the next request of this client can ask.

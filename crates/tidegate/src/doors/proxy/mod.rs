@@ -12,7 +12,7 @@
 //!
 //! There is one loop for each core, each on a thread of its own with a listener of its own at
 //! every address and connections of its own to the upstream. The bytes of HTTP are hyper's
-//! business.
+//! business, but for HTTP/1.1 to the upstream, which is written and read in [`upstream`].
 
 mod access;
 mod admission;

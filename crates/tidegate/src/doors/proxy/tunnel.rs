@@ -7,11 +7,11 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use hyper::upgrade::OnUpgrade;
-use hyper_util::rt::TokioIo;
+use bytes::{Buf as _, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional_with_sizes};
 
 use super::finish::Finish;
+use super::streams::Socket;
 use super::ticks::{Deadline, Tick, Ticks};
 
 /// Bytes that are held in each direction while the other side is slow.
@@ -19,14 +19,16 @@ const TUNNEL_BYTES_MAX: usize = 16 << 10;
 
 /// What is needed once the answer that agreed to it is sent.
 pub(super) struct Tunnel {
-    upstream: OnUpgrade,
+    upstream: Socket,
+    /// What the upstream has said already.
+    early: BytesMut,
     /// The use is held for as long as the tunnel is open.
     finish: Finish,
 }
 
 impl Tunnel {
-    pub(super) fn new(upstream: OnUpgrade, finish: Finish) -> Self {
-        Self { upstream, finish }
+    pub(super) fn new((upstream, early): (Socket, BytesMut), finish: Finish) -> Self {
+        Self { upstream, early, finish }
     }
 
     /// Copies until both sides have said their last, one breaks off, or both were silent for
@@ -35,12 +37,11 @@ impl Tunnel {
     where
         C: AsyncRead + AsyncWrite + Unpin,
     {
-        let Self { upstream, mut finish } = self;
-        let Ok(upstream) = upstream.await else { return };
+        let Self { upstream, early, mut finish } = self;
         let silence = Silence { deadline: ticks.deadline(), patience };
         silence.begins();
-        let mut client = Heard { side: client, silence: &silence };
-        let mut upstream = Heard { side: TokioIo::new(upstream), silence: &silence };
+        let mut client = Heard { side: client, early: BytesMut::new(), silence: &silence };
+        let mut upstream = Heard { side: upstream, early, silence: &silence };
         let size = TUNNEL_BYTES_MAX;
         let mut copying =
             pin!(copy_bidirectional_with_sizes(&mut client, &mut upstream, size, size));
@@ -70,6 +71,8 @@ impl Silence {
 /// One side of a tunnel; what it says breaks the silence.
 struct Heard<'a, S> {
     side: S,
+    /// What it said before it was listened to here.
+    early: BytesMut,
     silence: &'a Silence,
 }
 
@@ -79,6 +82,12 @@ impl<S: AsyncRead + Unpin> AsyncRead for Heard<'_, S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if !self.early.is_empty() {
+            let count = self.early.len().min(buffer.remaining());
+            buffer.put_slice(&self.early[..count]);
+            self.early.advance(count);
+            return Poll::Ready(Ok(()));
+        }
         let polled = Pin::new(&mut self.side).poll_read(context, buffer);
         if polled.is_ready() {
             self.silence.begins();

@@ -1,6 +1,7 @@
 //! The proxy door of the real program: between clients of a few lines and upstreams of a few more,
 //! and between real ones.
 
+mod answers;
 mod boundaries;
 mod crowd;
 mod gatekeeper;

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::client::conn::{http1, http2};
+use hyper::client::conn::http2;
 use hyper::rt::Executor;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::pki_types::ServerName;
@@ -19,11 +19,12 @@ use super::super::streams::{Socket, dress};
 use super::super::target::Target;
 use super::super::ticks::Tick;
 use super::super::tls::H2;
+use super::line::Line;
 use super::names::Names;
 use crate::proxies::Lane;
 
-/// The most bytes of an answer's head, and what is read ahead of a slow client.
-const READ_BYTES_MAX: usize = 64 << 10;
+/// The most bytes of an answer's head over HTTP/2.
+const HEAD_BYTES_MAX: usize = 64 << 10;
 /// How often a silent HTTP/2 connection is asked whether it still lives, and how long it has.
 const PING_EVERY: Duration = Duration::from_secs(20);
 const PING_PATIENCE: Duration = Duration::from_secs(10);
@@ -31,7 +32,7 @@ const PING_PATIENCE: Duration = Duration::from_secs(10);
 /// A connection that was just made.
 pub(super) enum Fresh {
     /// For one request at a time.
-    One(http1::SendRequest<Upload>),
+    One(Box<Line>),
     /// For many at once.
     Shared(http2::SendRequest<Upload>),
 }
@@ -97,14 +98,13 @@ impl Opener {
             }
         };
         let counted = Counted::new(lane.clone());
-        let io = TokioIo::new(socket);
         if http2 {
             let (sender, connection) = http2::Builder::new(Here)
                 .timer(TokioTimer::new())
                 .keep_alive_interval(PING_EVERY)
                 .keep_alive_timeout(PING_PATIENCE)
-                .max_header_list_size(READ_BYTES_MAX as u32)
-                .handshake(io)
+                .max_header_list_size(HEAD_BYTES_MAX as u32)
+                .handshake(TokioIo::new(socket))
                 .await
                 .map_err(io::Error::other)?;
             tokio::task::spawn_local(async move {
@@ -113,16 +113,7 @@ impl Opener {
             });
             return Ok(Fresh::Shared(sender));
         }
-        let (sender, connection) = http1::Builder::new()
-            .max_buf_size(READ_BYTES_MAX)
-            .handshake(io)
-            .await
-            .map_err(io::Error::other)?;
-        tokio::task::spawn_local(async move {
-            let _ended = connection.with_upgrades().await;
-            drop(counted);
-        });
-        Ok(Fresh::One(sender))
+        Ok(Fresh::One(Line::new(socket, counted)))
     }
 
     /// Tries the addresses of the host, one after another, each for its share of the time.
@@ -154,7 +145,7 @@ impl Opener {
 }
 
 /// A connection that counts for as long as it lives.
-struct Counted(Arc<Lane>);
+pub(super) struct Counted(Arc<Lane>);
 
 impl Counted {
     fn new(lane: Arc<Lane>) -> Self {

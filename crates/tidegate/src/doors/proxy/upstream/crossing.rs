@@ -4,27 +4,21 @@
 
 use std::mem;
 
-use hyper::body::Incoming;
-use hyper::client::conn::TrySendError;
 use hyper::{Request, Response};
 
 use super::super::bodies::Upload;
-
-/// What came of sending a request, as hyper says it.
-pub(super) type Sent = Result<Response<Incoming>, TrySendError<Request<Upload>>>;
+use super::answer::Answer;
 
 /// Where a request is.
 pub(in super::super) struct Crossing(State);
 
 enum State {
-    /// Here, and so until it is sent.
+    /// Here, and so until it is answered, or taken to be sent.
     Request(Request<Upload>),
     /// On its way.
     Away,
     /// Back, as an answer.
-    Answer(Response<Incoming>),
-    /// Lost on its way.
-    Lost(Box<TrySendError<Request<Upload>>>),
+    Answer(Response<Answer>),
 }
 
 impl Crossing {
@@ -33,20 +27,20 @@ impl Crossing {
         Self(State::Request(request))
     }
 
-    /// The request, before it is sent.
+    /// The request, before it is answered.
     pub(in super::super) fn request(&mut self) -> &mut Request<Upload> {
         let State::Request(request) = &mut self.0 else { unreachable!("it is sent already") };
         request
     }
 
     /// The answer, once the request was sent with success.
-    pub(in super::super) fn answer(&mut self) -> &mut Response<Incoming> {
+    pub(in super::super) fn answer(&mut self) -> &mut Response<Answer> {
         let State::Answer(answer) = &mut self.0 else { unreachable!("it has not come") };
         answer
     }
 
     /// As [`Self::answer`], for good.
-    pub(in super::super) fn into_answer(self) -> Response<Incoming> {
+    pub(in super::super) fn into_answer(self) -> Response<Answer> {
         let State::Answer(answer) = self.0 else { unreachable!("it has not come") };
         answer
     }
@@ -59,23 +53,9 @@ impl Crossing {
         request
     }
 
-    /// Sending came to its end.
-    pub(super) fn arrive(&mut self, sent: Sent) {
-        self.0 = match sent {
-            Ok(answer) => State::Answer(answer),
-            Err(error) => State::Lost(Box::new(error)),
-        };
-    }
-
-    /// What went wrong with sending, if something did.
-    pub(super) fn error(&mut self) -> Option<Box<TrySendError<Request<Upload>>>> {
-        if !matches!(self.0, State::Lost(_)) {
-            return None;
-        }
-        match mem::replace(&mut self.0, State::Away) {
-            State::Lost(error) => Some(error),
-            _ => None,
-        }
+    /// It is answered.
+    pub(super) fn arrive(&mut self, answer: Response<Answer>) {
+        self.0 = State::Answer(answer);
     }
 
     /// It is to be sent once more.

@@ -1,30 +1,35 @@
 //! One loop's way to its upstream: connections that wait to be used again, and sending.
 //!
-//! HTTP/1.1 connections are used by one request at a time and kept in a stack, the warmest on
-//! top; HTTP/2 connections are shared. Which of the two it is, the last connection that was made
-//! tells, where the upstream has a say in it. A request is sent again only where that cannot do
-//! harm.
+//! HTTP/1.1 connections ([`line`]) are used by one request at a time and kept in a stack, the
+//! warmest on top; HTTP/2 connections are shared, and hyper's. Which of the two it is, the last
+//! connection that was made tells, where the upstream has a say in it. A request is sent again only
+//! where that cannot do harm.
 
+mod answer;
 mod connect;
 mod crossing;
+mod line;
 mod names;
+mod sending;
 mod versions;
 
 use std::cell::{Cell, RefCell};
-use std::future::{Future, poll_fn};
+use std::future::{Future as _, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
-use hyper::client::conn::{http1, http2};
+use hyper::Method;
+use hyper::client::conn::http2;
 use hyper::http::uri::Authority;
-use hyper::{Method, Request};
 use tokio::sync::Mutex;
 
+pub(super) use self::answer::Answer;
 use self::connect::{Fresh, Opener};
 pub(super) use self::crossing::Crossing;
-use self::crossing::Sent;
+pub(super) use self::line::Line;
+use self::line::Lost;
 use super::bodies::{Progress, Upload};
 use super::config::Config;
 use super::ticks::{Deadline, Tick, Ticks, ticks_in};
@@ -38,20 +43,9 @@ const SHARED_MAX: usize = 8;
 const FAILURES_MAX: u64 = 3;
 /// The longest while, in ticks.
 const BACK_OFF_MAX: Tick = 50;
-/// A connection that was used this many ticks ago or less has hardly been closed in between.
-const WARM: Tick = 5;
-
-/// What one request came over, until its answer is through.
-pub(super) enum Line {
-    /// A connection of its own.
-    One(http1::SendRequest<Upload>),
-    /// A stream of one that others use, too.
-    #[expect(dead_code, reason = "it is held for its end")]
-    Stream(Stream),
-}
 
 struct Idle {
-    line: http1::SendRequest<Upload>,
+    line: Box<Line>,
     since: Tick,
 }
 
@@ -128,10 +122,10 @@ impl Upstream {
     }
 
     /// Puts a connection back whose answer is through.
-    pub(super) fn put(&self, line: Line) {
-        let Line::One(line) = line else { return };
+    pub(super) fn put(&self, mut line: Box<Line>) {
         let mut idle = self.idle.borrow_mut();
-        if idle.len() < self.idle_max && !line.is_closed() {
+        if idle.len() < self.idle_max && line.is_free() {
+            line.rest();
             idle.push(Idle { line, since: self.ticks.now() });
         }
     }
@@ -139,7 +133,7 @@ impl Upstream {
     /// Drops what was closed, or has been idle for too long.
     pub(super) fn sweep(&self) {
         let now = self.ticks.now();
-        let stale = |idle: &Idle| idle.line.is_closed() || now - idle.since > self.idle_for;
+        let stale = |idle: &Idle| !idle.line.lives() || now - idle.since > self.idle_for;
         let dropped: Vec<Idle> =
             self.idle.borrow_mut().extract_if(.., |idle| stale(idle)).collect();
         drop(dropped);
@@ -153,20 +147,17 @@ impl Upstream {
         self.shared.borrow_mut().retain(|shared| shared.streams.get() > 0);
     }
 
-    /// The warmest idle connection that still lives, and how many ticks it has been idle.
-    async fn take(&self) -> Option<(http1::SendRequest<Upload>, Tick)> {
+    /// The warmest idle connection that still lives.
+    fn take(&self) -> Option<Box<Line>> {
         loop {
-            let Idle { mut line, since } = self.idle.borrow_mut().pop()?;
-            let idle = self.ticks.now() - since;
-            // Ready as soon as the connection's own task has seen the end of the last answer; an
-            // error if it has seen the end of the connection.
-            if idle <= self.idle_for && line.ready().await.is_ok() {
-                return Some((line, idle));
+            let Idle { line, since } = self.idle.borrow_mut().pop()?;
+            if self.ticks.now() - since <= self.idle_for && line.lives() {
+                return Some(line);
             }
         }
     }
 
-    /// Sends a request and waits for the head of its answer; returns what that came over.
+    /// Sends a request and waits for the head of its answer, which is then where the request was.
     /// `forwarding` is called each time that the request is about to go out.
     pub(super) async fn send(
         self: &Rc<Self>,
@@ -174,10 +165,10 @@ impl Upstream {
         upload: Option<&Rc<Progress>>,
         deadline: &Deadline,
         mut forwarding: impl FnMut(),
-    ) -> Result<Line, Failure> {
+    ) -> Result<(), Failure> {
         // It may turn out to speak another version than it was thought to, but not twice.
         for _ in 0..2 {
-            let line = if self.http2() {
+            let answered = if self.http2() {
                 versions::to_http2(crossing.request(), self.tls(), self.authority())?;
                 // Boxed, so that the usual request need not make room for it.
                 Box::pin(self.send_shared(crossing, upload, deadline, &mut forwarding)).await?
@@ -185,57 +176,70 @@ impl Upstream {
                 versions::to_http1(crossing.request());
                 self.send_alone(crossing, upload, deadline, &mut forwarding).await?
             };
-            if let Some(line) = line {
-                return Ok(line);
+            if answered {
+                return Ok(());
             }
         }
         Err(Failure(UpstreamError::Protocol))
     }
 
-    /// Over a connection of its own; `None` if the upstream turns out to speak HTTP/2.
+    /// Over a connection of its own; `false` if the upstream turns out to speak HTTP/2.
     async fn send_alone(
         self: &Rc<Self>,
         crossing: &mut Crossing,
         upload: Option<&Rc<Progress>>,
         deadline: &Deadline,
         forwarding: &mut impl FnMut(),
-    ) -> Result<Option<Line>, Failure> {
-        let mut attempt = 0;
-        loop {
-            attempt += 1;
+    ) -> Result<bool, Failure> {
+        let request = crossing.request();
+        let pooled = self.take();
+        let reused = pooled.is_some();
+        let mut line = match pooled {
+            Some(line) => line,
+            None => match Box::pin(self.open_alone()).await? {
+                Some(line) => line,
+                None => return Ok(false),
+            },
+        };
+        line.begin(request);
+        forwarding();
+        let headers = request.headers_mut();
+        let mut answer =
+            self.wait(|context| line.poll_answer(context, headers), upload, deadline).await?;
+        if let Err(lost) = answer
+            && reused
+            && may_repeat(&line, lost, request.method())
+        {
             // What went wrong with one idle connection is likely to go wrong with the next.
-            let pooled = if attempt == 1 { self.take().await } else { None };
-            let (mut line, idle) = match pooled {
-                Some((line, idle)) => (line, Some(idle)),
-                None => match Box::pin(self.open()).await? {
-                    Fresh::One(line) => (line, None),
-                    Fresh::Shared(sender) => {
-                        self.keep_shared(sender);
-                        return Ok(None);
-                    }
-                },
+            let Some(mut fresh) = Box::pin(self.open_alone()).await? else {
+                // The body is with the connection that is no more.
+                return if line.has_body() { Err(failure(lost)) } else { Ok(false) };
             };
-            let cold = idle.is_some_and(|idle| idle > WARM);
-            let copy = if cold { copy_of(crossing.request()) } else { None };
+            fresh.take_over(&mut line);
+            line = fresh;
             forwarding();
-            let sending = line.try_send_request(crossing.leave());
-            self.wait(crossing, sending, upload, deadline).await?;
-            let Some(mut error) = crossing.error() else { return Ok(Some(Line::One(line))) };
-            let unsent = error.take_message();
-            let broke_off = error.error().is_closed()
-                || error.error().is_incomplete_message()
-                || error.error().is_canceled();
-            crossing.again(match (unsent, copy) {
-                // Nothing of it went out.
-                (Some(unsent), _) if idle.is_some() => unsent,
-                // It is harmless to ask twice, and the upstream most likely never saw it.
-                (None, Some(copy)) if broke_off => *copy,
-                _ => return Err(failure(error.error())),
-            });
+            let headers = request.headers_mut();
+            answer =
+                self.wait(|context| line.poll_answer(context, headers), upload, deadline).await?;
+        }
+        let answer = answer.map_err(failure)?;
+        crossing.arrive(answer.map(|()| Answer::Line(line)));
+        Ok(true)
+    }
+
+    /// A new connection for one request at a time; `None` if the upstream turns out to speak
+    /// HTTP/2.
+    async fn open_alone(self: &Rc<Self>) -> Result<Option<Box<Line>>, Failure> {
+        match self.open().await? {
+            Fresh::One(line) => Ok(Some(line)),
+            Fresh::Shared(sender) => {
+                self.keep_shared(sender);
+                Ok(None)
+            }
         }
     }
 
-    /// Over a stream of a connection that others use, too; `None` if the upstream turns out to
+    /// Over a stream of a connection that others use, too; `false` if the upstream turns out to
     /// speak HTTP/1.1.
     async fn send_shared(
         self: &Rc<Self>,
@@ -243,19 +247,23 @@ impl Upstream {
         upload: Option<&Rc<Progress>>,
         deadline: &Deadline,
         forwarding: &mut impl FnMut(),
-    ) -> Result<Option<Line>, Failure> {
+    ) -> Result<bool, Failure> {
         for _ in 0..2 {
             let Some(Shares { mut sender, streams }) = self.share().await? else {
-                return Ok(None);
+                return Ok(false);
             };
             let stream = Stream::new(streams);
             forwarding();
-            let sending = sender.try_send_request(crossing.leave());
-            self.wait(crossing, sending, upload, deadline).await?;
-            let Some(mut error) = crossing.error() else { return Ok(Some(Line::Stream(stream))) };
-            match error.take_message() {
-                Some(unsent) => crossing.again(unsent),
-                None => return Err(failure(error.error())),
+            let mut sending = pin!(sender.try_send_request(crossing.leave()));
+            match self.wait(|context| sending.as_mut().poll(context), upload, deadline).await? {
+                Ok(answer) => {
+                    crossing.arrive(answer.map(|incoming| Answer::Stream(incoming, stream)));
+                    return Ok(true);
+                }
+                Err(mut error) => match error.take_message() {
+                    Some(unsent) => crossing.again(unsent),
+                    None => return Err(failure_of(error.error())),
+                },
             }
         }
         Err(Failure(UpstreamError::Closed))
@@ -283,7 +291,7 @@ impl Upstream {
             Fresh::Shared(sender) => Ok(Some(self.keep_shared(sender))),
             Fresh::One(line) => {
                 self.http2.set(false);
-                self.put(Line::One(line));
+                self.put(line);
                 Ok(None)
             }
         }
@@ -325,19 +333,16 @@ impl Upstream {
 
     /// Waits for an answer's head, but not for ever: only for as long as the upstream takes
     /// nothing of the request's body either.
-    async fn wait(
+    async fn wait<T>(
         &self,
-        crossing: &mut Crossing,
-        sending: impl Future<Output = Sent>,
+        mut answer: impl FnMut(&mut Context<'_>) -> Poll<T>,
         upload: Option<&Rc<Progress>>,
         deadline: &Deadline,
-    ) -> Result<(), Failure> {
-        let mut sending = pin!(sending);
+    ) -> Result<T, Failure> {
         deadline.set(self.patience);
         let answered = poll_fn(|context| {
-            if let Poll::Ready(sent) = sending.as_mut().poll(context) {
-                crossing.arrive(sent);
-                return Poll::Ready(Ok(()));
+            if let Poll::Ready(answered) = answer(context) {
+                return Poll::Ready(Ok(answered));
             }
             while deadline.poll(context).is_ready() {
                 let now = self.ticks.now();
@@ -377,25 +382,30 @@ impl Drop for Stream {
     }
 }
 
-fn failure(error: &hyper::Error) -> Failure {
-    let nonsense = error.is_parse() || error.is_parse_status() || error.is_parse_too_large();
-    Failure(if nonsense { UpstreamError::Protocol } else { UpstreamError::Closed })
+fn failure(lost: Lost) -> Failure {
+    Failure(match lost {
+        Lost::Nonsense => UpstreamError::Protocol,
+        Lost::Body | Lost::Closed => UpstreamError::Closed,
+    })
 }
 
-/// The same request once more, if asking twice does no harm and there is no body to send twice.
-fn copy_of(request: &Request<Upload>) -> Option<Box<Request<Upload>>> {
+fn failure_of(error: &hyper::Error) -> Failure {
+    let nonsense = error.is_parse() || error.is_parse_status() || error.is_parse_too_large();
+    failure(if nonsense { Lost::Nonsense } else { Lost::Closed })
+}
+
+/// Whether a request that was lost with a connection that had been idle may be sent once more:
+/// if nothing of it went out, or if it is harmless to ask twice and the upstream most likely never
+/// saw it.
+fn may_repeat(line: &Line, lost: Lost, method: &Method) -> bool {
+    let unanswered = lost == Lost::Closed && !line.has_heard();
+    unanswered && (line.is_untouched() || is_harmless(method) && !line.has_body())
+}
+
+/// Whether asking twice does no harm.
+fn is_harmless(method: &Method) -> bool {
     let harmless = [Method::GET, Method::HEAD, Method::OPTIONS, Method::TRACE];
-    let harmless = harmless.contains(request.method())
-        || [Method::PUT, Method::DELETE].contains(request.method());
-    if !harmless || !request.body().is_none() {
-        return None;
-    }
-    let mut copy = Request::new(Upload::none());
-    *copy.method_mut() = request.method().clone();
-    *copy.uri_mut() = request.uri().clone();
-    *copy.version_mut() = request.version();
-    *copy.headers_mut() = request.headers().clone();
-    Some(Box::new(copy))
+    harmless.contains(method) || [Method::PUT, Method::DELETE].contains(method)
 }
 
 #[cfg(test)]

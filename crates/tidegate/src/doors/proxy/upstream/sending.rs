@@ -1,0 +1,486 @@
+//! A request on its way out over HTTP/1.1: written anew from what was understood, its body in the
+//! one way that the head says.
+//!
+//! It knows no connection: as long as nothing of it has left, it can leave over another one.
+
+use std::io::{self, IoSlice, Write as _};
+use std::mem;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use hyper::Request;
+use hyper::body::{Body, Bytes, Frame};
+use hyper::header::{
+    AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE,
+    CONTENT_TYPE, COOKIE, EXPECT, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue,
+    MAX_FORWARDS, SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+};
+use tokio::io::AsyncWrite;
+
+/// What follows a chunk, and what follows the last one.
+const CHUNK_END: &[u8] = b"\r\n";
+const LAST_CHUNK_END: &[u8] = b"\r\n0\r\n\r\n";
+
+/// Fields that mean nothing behind a body, or too much.
+static NO_TRAILERS: [HeaderName; 17] = [
+    AUTHORIZATION,
+    CACHE_CONTROL,
+    CONNECTION,
+    CONTENT_ENCODING,
+    CONTENT_LENGTH,
+    CONTENT_RANGE,
+    CONTENT_TYPE,
+    COOKIE,
+    EXPECT,
+    FORWARDED,
+    HOST,
+    MAX_FORWARDS,
+    SET_COOKIE,
+    TE,
+    TRAILER,
+    TRANSFER_ENCODING,
+    UPGRADE,
+];
+
+/// Why a request did not go out whole.
+#[derive(Debug)]
+pub(super) enum Stuck {
+    /// Its body did not come.
+    Body,
+    /// The upstream does not take it.
+    Upstream,
+}
+
+impl From<io::Error> for Stuck {
+    fn from(_: io::Error) -> Self {
+        Stuck::Upstream
+    }
+}
+
+/// What is left of a request to be sent.
+pub(super) struct Sending<B> {
+    /// The head, and the lines before chunks.
+    front: Vec<u8>,
+    /// Bytes of the front that have left.
+    left: usize,
+    touched: bool,
+    /// A part of the body.
+    data: Bytes,
+    back: &'static [u8],
+    /// What is yet to come of the body.
+    upload: Option<B>,
+    has_body: bool,
+    length: Length,
+}
+
+/// How the upstream is told where the body ends.
+#[derive(Debug, PartialEq, Eq)]
+enum Length {
+    /// Nothing more will come of it.
+    Over,
+    /// So many bytes will.
+    Known(u64),
+    /// In chunks, with the fields behind them that were announced.
+    Chunks(Vec<HeaderName>),
+}
+
+impl<B> Default for Sending<B> {
+    fn default() -> Self {
+        Self {
+            front: Vec::new(),
+            left: 0,
+            touched: false,
+            data: Bytes::new(),
+            back: b"",
+            upload: None,
+            has_body: false,
+            length: Length::Over,
+        }
+    }
+}
+
+impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
+    /// Begins with the head of a request, and with its body if it has one.
+    pub(super) fn begin<T>(&mut self, request: &Request<T>, body: Option<B>) {
+        self.front.clear();
+        (self.left, self.touched) = (0, false);
+        let target = request.uri().path_and_query().map_or("/", |path| path.as_str());
+        let front = &mut self.front;
+        for part in [request.method().as_str(), " ", target, " HTTP/1.1\r\n"] {
+            front.extend_from_slice(part.as_bytes());
+        }
+        let mut sized = false;
+        for (name, value) in request.headers() {
+            // Where the body ends is said by whoever sends it.
+            match name.as_str() {
+                "content-length" => sized = true,
+                "transfer-encoding" => {}
+                _ => write_field(front, name, value),
+            }
+        }
+        self.has_body = body.is_some();
+        self.length = match body.as_ref().map(|body| body.size_hint().exact()) {
+            None => {
+                if sized {
+                    front.extend_from_slice(b"content-length: 0\r\n");
+                }
+                Length::Over
+            }
+            Some(Some(length)) => {
+                // Writing to a vector does not fail.
+                let _ = write!(front, "content-length: {length}\r\n");
+                Length::Known(length)
+            }
+            Some(None) => {
+                front.extend_from_slice(b"transfer-encoding: chunked\r\n");
+                Length::Chunks(announced(request.headers()))
+            }
+        };
+        self.upload = body;
+        front.extend_from_slice(b"\r\n");
+    }
+
+    /// Whether nothing of it has left.
+    pub(super) fn is_untouched(&self) -> bool {
+        !self.touched
+    }
+
+    /// Whether all of it has left.
+    pub(super) fn is_over(&self) -> bool {
+        self.length == Length::Over && self.is_flushed()
+    }
+
+    /// Whether it has, or had, a body.
+    pub(super) fn has_body(&self) -> bool {
+        self.has_body
+    }
+
+    /// Back to its beginning, for another connection: with a body, only while it is untouched.
+    pub(super) fn rewind(&mut self) {
+        (self.left, self.touched) = (0, false);
+    }
+
+    fn is_flushed(&self) -> bool {
+        self.left == self.front.len() && self.data.is_empty() && self.back.is_empty()
+    }
+
+    /// Sends until all of it has left.
+    pub(super) fn poll<S: AsyncWrite + Unpin>(
+        &mut self,
+        context: &mut Context<'_>,
+        socket: &mut S,
+    ) -> Poll<Result<(), Stuck>> {
+        loop {
+            // The first part of a body leaves along with the head, if it is there.
+            let fetched = match self.data.is_empty() && self.back.is_empty() {
+                true => self.fetch(context)?,
+                false => Poll::Ready(()),
+            };
+            if self.is_flushed() {
+                ready!(Pin::new(&mut *socket).poll_flush(context))?;
+                ready!(fetched);
+                return Poll::Ready(Ok(()));
+            }
+            ready!(self.write(context, socket))?;
+        }
+    }
+
+    /// Takes the next part of the body, if there is one and it has come.
+    fn fetch(&mut self, context: &mut Context<'_>) -> Result<Poll<()>, Stuck> {
+        while self.length != Length::Over
+            && let Some(upload) = &mut self.upload
+        {
+            let frame = match Pin::new(upload).poll_frame(context) {
+                Poll::Pending => return Ok(Poll::Pending),
+                Poll::Ready(Some(Err(_))) => return Err(Stuck::Body),
+                Poll::Ready(Some(Ok(frame))) => Some(frame),
+                Poll::Ready(None) => None,
+            };
+            if self.is_flushed() {
+                self.front.clear();
+                self.left = 0;
+            }
+            match frame.map(Frame::into_data) {
+                Some(Ok(data)) if data.is_empty() => {}
+                Some(Ok(data)) => {
+                    self.add(data)?;
+                    break;
+                }
+                Some(Err(frame)) => self.end(frame.trailers_ref())?,
+                None => self.end(None)?,
+            }
+        }
+        Ok(Poll::Ready(()))
+    }
+
+    fn add(&mut self, data: Bytes) -> Result<(), Stuck> {
+        let last = self.upload.as_ref().is_none_or(Body::is_end_stream);
+        match &mut self.length {
+            Length::Over => return Err(Stuck::Body),
+            Length::Known(left) => {
+                *left = left.checked_sub(data.len() as u64).ok_or(Stuck::Body)?;
+                if *left == 0 {
+                    self.length = Length::Over;
+                } else if last {
+                    return Err(Stuck::Body);
+                }
+            }
+            Length::Chunks(_) => {
+                // Writing to a vector does not fail.
+                let _ = write!(self.front, "{:x}\r\n", data.len());
+                self.back = if last { LAST_CHUNK_END } else { CHUNK_END };
+                if last {
+                    self.length = Length::Over;
+                }
+            }
+        }
+        self.data = data;
+        self.drop_if_over();
+        Ok(())
+    }
+
+    /// Nobody holds on to what a client has sent in full.
+    fn drop_if_over(&mut self) {
+        if self.length == Length::Over {
+            self.upload = None;
+        }
+    }
+
+    fn end(&mut self, trailers: Option<&HeaderMap>) -> Result<(), Stuck> {
+        match mem::replace(&mut self.length, Length::Over) {
+            Length::Known(1..) => return Err(Stuck::Body),
+            Length::Known(0) | Length::Over => {}
+            Length::Chunks(announced) => {
+                self.front.extend_from_slice(b"0\r\n");
+                for (name, value) in trailers.into_iter().flatten() {
+                    if announced.contains(name) {
+                        write_field(&mut self.front, name, value);
+                    }
+                }
+                self.front.extend_from_slice(b"\r\n");
+            }
+        }
+        self.drop_if_over();
+        Ok(())
+    }
+
+    /// Writes once.
+    fn write<S: AsyncWrite + Unpin>(
+        &mut self,
+        context: &mut Context<'_>,
+        socket: &mut S,
+    ) -> Poll<io::Result<()>> {
+        let front = &self.front[self.left..];
+        let socket = Pin::new(socket);
+        let mut written = if self.data.is_empty() && self.back.is_empty() {
+            ready!(socket.poll_write(context, front))?
+        } else {
+            let parts = [front, &self.data, self.back].map(IoSlice::new);
+            ready!(socket.poll_write_vectored(context, &parts))?
+        };
+        if written == 0 {
+            return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+        }
+        self.touched = true;
+        let of_front = written.min(front.len());
+        self.left += of_front;
+        written -= of_front;
+        let of_data = written.min(self.data.len());
+        self.data = self.data.slice(of_data..);
+        self.back = &self.back[written - of_data..];
+        Poll::Ready(Ok(()))
+    }
+}
+
+fn write_field(out: &mut Vec<u8>, name: &HeaderName, value: &HeaderValue) {
+    for part in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
+        out.extend_from_slice(part);
+    }
+}
+
+/// The fields that are said to follow the body, and may.
+fn announced(headers: &HeaderMap) -> Vec<HeaderName> {
+    let lists = headers.get_all(TRAILER).iter();
+    let names = lists.flat_map(|list| list.as_bytes().split(|byte| *byte == b','));
+    names
+        .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
+        .filter(|name| !NO_TRAILERS.contains(name) && !name.as_str().starts_with("x-forwarded-"))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::convert::Infallible;
+    use std::task::Waker;
+
+    use hyper::body::SizeHint;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A body whose parts come one by one, with a pause before those that are `None`.
+    struct Parts {
+        parts: VecDeque<Option<Vec<u8>>>,
+        length: Option<u64>,
+    }
+
+    impl Body for Parts {
+        type Data = Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            match self.parts.pop_front() {
+                None => Poll::Ready(None),
+                Some(None) => Poll::Pending,
+                Some(Some(part)) => Poll::Ready(Some(Ok(Frame::data(part.into())))),
+            }
+        }
+
+        fn size_hint(&self) -> SizeHint {
+            self.length.map_or_else(SizeHint::default, SizeHint::with_exact)
+        }
+    }
+
+    /// A socket that takes so many bytes at a time, and none now and then.
+    struct Narrow {
+        takes: Vec<usize>,
+        turn: usize,
+        taken: Vec<u8>,
+    }
+
+    impl AsyncWrite for Narrow {
+        fn poll_write(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            let most = self.takes[self.turn % self.takes.len()].min(bytes.len());
+            self.turn += 1;
+            if most == 0 {
+                return Poll::Pending;
+            }
+            self.taken.extend_from_slice(&bytes[..most]);
+            Poll::Ready(Ok(most))
+        }
+
+        fn poll_write_vectored(
+            self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+            parts: &[IoSlice<'_>],
+        ) -> Poll<io::Result<usize>> {
+            let bytes: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
+            self.poll_write(context, &bytes)
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    fn request(lines: &[(&'static str, &'static str)]) -> Request<()> {
+        let mut request = Request::new(());
+        *request.uri_mut() = "/a?b".parse().unwrap();
+        for (name, value) in lines {
+            request.headers_mut().append(*name, HeaderValue::from_static(value));
+        }
+        request
+    }
+
+    /// All that is written, or why not.
+    fn written(sending: &mut Sending<Parts>, takes: Vec<usize>) -> Result<Vec<u8>, Stuck> {
+        let mut socket = Narrow { takes, turn: 0, taken: Vec::new() };
+        let mut context = Context::from_waker(Waker::noop());
+        for _ in 0..10_000 {
+            if sending.poll(&mut context, &mut socket)?.is_ready() {
+                assert!(sending.is_over());
+                return Ok(socket.taken);
+            }
+        }
+        panic!("it does not end: {:?}", socket.taken.escape_ascii().to_string());
+    }
+
+    #[test]
+    fn the_body_alone_says_how_long_it_is() {
+        let lies = [("host", "h"), ("content-length", "7"), ("transfer-encoding", "chunked")];
+        let head = "GET /a?b HTTP/1.1\r\nhost: h\r\n";
+        let parts = || VecDeque::from([Some(b"hi".to_vec())]);
+        for (body, rest) in [
+            (None, "content-length: 0\r\n\r\n"),
+            (Some(Parts { parts: parts(), length: Some(2) }), "content-length: 2\r\n\r\nhi"),
+            (
+                Some(Parts { parts: parts(), length: None }),
+                "transfer-encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n",
+            ),
+        ] {
+            let mut sending = Sending::default();
+            let has_body = body.is_some();
+            sending.begin(&request(&lies), body);
+            assert!(sending.is_untouched() && sending.has_body() == has_body);
+            let bytes = written(&mut sending, vec![1000]).unwrap();
+            assert_eq!(String::from_utf8(bytes).unwrap(), format!("{head}{rest}"));
+            assert!(!sending.is_untouched() && sending.has_body() == has_body);
+        }
+        let mut sending = Sending::default();
+        sending.begin(&request(&lies[..1]), None);
+        assert_eq!(written(&mut sending, vec![7]).unwrap(), format!("{head}\r\n").as_bytes());
+        sending.rewind();
+        assert_eq!(written(&mut sending, vec![9]).unwrap(), format!("{head}\r\n").as_bytes());
+    }
+
+    #[test]
+    fn a_body_that_is_shorter_or_longer_than_it_says_is_not_sent_as_if_it_were() {
+        for length in [1, 3] {
+            let parts = [None, Some(b"hi".to_vec()), None].into();
+            let mut sending = Sending::default();
+            sending.begin(&request(&[]), Some(Parts { parts, length: Some(length) }));
+            assert!(matches!(written(&mut sending, vec![5]), Err(Stuck::Body)), "{length}");
+        }
+    }
+
+    proptest! {
+        /// Whatever comes when and whatever the socket takes, the upstream reads the same body.
+        #[test]
+        fn what_was_given_is_what_is_sent(
+            parts in prop::collection::vec(prop::option::of(
+                prop::collection::vec(any::<u8>(), 0..50)), 0..8),
+            known in any::<bool>(),
+            mut takes in prop::collection::vec(0..40_usize, 1..6),
+        ) {
+            takes.push(1);
+            let body: Vec<u8> = parts.iter().flatten().flatten().copied().collect();
+            let length = known.then_some(body.len() as u64);
+            let mut sending = Sending::default();
+            sending.begin(&request(&[]), Some(Parts { parts: parts.into(), length }));
+            let bytes = written(&mut sending, takes).unwrap();
+            let head = bytes.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
+            let mut read = Vec::new();
+            if known {
+                read.extend_from_slice(&bytes[head..]);
+            } else {
+                use tidegate_wire::http1::{Chunks, Part};
+                let (mut chunks, mut at) = (Chunks::default(), head);
+                loop {
+                    match chunks.next(&bytes[at..]).unwrap() {
+                        Part::Frame(used) => at += used,
+                        Part::Data(data) => {
+                            read.extend_from_slice(data);
+                            at += data.len();
+                        }
+                        Part::More => prop_assert!(false, "it is cut off"),
+                        Part::End => break,
+                    }
+                }
+                prop_assert_eq!(&bytes[at..], b"\r\n");
+            }
+            prop_assert_eq!(read, body);
+        }
+    }
+}
