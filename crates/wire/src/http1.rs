@@ -131,7 +131,9 @@ impl Head<'_, '_> {
             Some(length) => Ending::Length(length),
             None => Ending::Close,
         };
-        closes |= ending == Ending::Close || coded && length.is_some();
+        // Whoever tells of a body that cannot be may send it, too.
+        let told_in_vain = self.status == 204 && (coded || length.is_some_and(|length| length > 0));
+        closes |= ending == Ending::Close || coded && length.is_some() || told_in_vain;
         Ok((ending, keeps && !closes))
     }
 }
@@ -284,7 +286,9 @@ mod tests {
             ),
             ("HTTP/1.1 200 OK", (200, Close, false)),
             ("HTTP/1.1 204 No Content", (204, Nothing, true)),
-            ("HTTP/1.1 204 No Content\nContent-Length: 5", (204, Nothing, true)),
+            ("HTTP/1.1 204 No Content\nContent-Length: 5", (204, Nothing, false)),
+            ("HTTP/1.1 204 No Content\nContent-Length: 0", (204, Nothing, true)),
+            ("HTTP/1.1 204 No Content\nTransfer-Encoding: chunked", (204, Nothing, false)),
             ("HTTP/1.1 304 Not Modified\nContent-Length: 5", (304, Nothing, true)),
             ("HTTP/1.1 101 Switching Protocols\nUpgrade: x", (101, Nothing, true)),
             ("HTTP/1.1 204 x\nConnection: x, CLOSE", (204, Nothing, false)),

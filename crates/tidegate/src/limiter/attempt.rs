@@ -12,7 +12,7 @@ use super::catalog::Catalog;
 use super::decision::{LIMITS_MAX, Opinion};
 use super::{Answer, Desk, Limiter, TakenFrom, Unfit};
 use crate::metrics::Counted;
-use crate::stores::memory::{Address, Body, Bucket, Place};
+use crate::stores::memory::{Address, Aim, Body, Bucket, Place};
 
 /// When a key that finds the table full, and may not share, is worth another try.
 const RETRY_WHEN_FULL: Nanos = SECOND;
@@ -137,12 +137,22 @@ impl Desk {
         now: Now,
         free: impl FnOnce(&Count<'_>) -> bool,
     ) -> Result<Tried, Unfit> {
+        self.try_take_ahead(take, self.look_ahead(take.key), now, free)
+    }
+
+    /// As [`Self::try_take_here`], with its key looked ahead for.
+    pub(crate) fn try_take_ahead(
+        &self,
+        take: &Take<'_>,
+        mut aim: Aim<'_>,
+        now: Now,
+        free: impl FnOnce(&Count<'_>) -> bool,
+    ) -> Result<Tried, Unfit> {
         let op = Op::Take(take.cost);
         if take.cost == 0 {
             return Err(Unfit::CostZero);
         }
         let memory = self.limiter.memory();
-        let mut aim = self.look_ahead(take.key);
         aim.prefetch_slot();
         let catalog = self.limiter.catalog.load();
         let rule = catalog.find(take.key, op, take.can_end)?;

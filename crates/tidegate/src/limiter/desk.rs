@@ -113,8 +113,9 @@ impl Desk {
         }
     }
 
+    /// Sends for what is counted for a key, for a decision that is soon to come.
     #[inline]
-    pub(super) fn look_ahead(&self, key: &[u8]) -> Aim<'_> {
+    pub(crate) fn look_ahead(&self, key: &[u8]) -> Aim<'_> {
         let aim = self.limiter.memory().aim(key);
         aim.prefetch();
         aim

@@ -31,6 +31,7 @@ pub use self::record::{Recording, Told};
 use crate::budget::Budget;
 use crate::clock::Clock;
 use crate::metrics::{Door, Metrics};
+pub(crate) use crate::stores::memory::Aim;
 use crate::stores::memory::{self, Address, Bucket, Memory};
 pub use crate::stores::memory::{KeyStats, Size, TakenFrom};
 use crate::stores::remote::Remote;

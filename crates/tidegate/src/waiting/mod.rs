@@ -30,7 +30,7 @@ pub use self::crowd::{Bounds, Crowd};
 use self::hall::Hall;
 pub use self::passing::Passing;
 use crate::clock::Clock;
-use crate::limiter::{Answer, Bell, Count, Desk, Limiter, Take, TakenFrom, Tried, Unfit};
+use crate::limiter::{Aim, Answer, Bell, Count, Desk, Limiter, Take, TakenFrom, Tried, Unfit};
 
 /// What a request wants that may wait.
 #[derive(Clone, Copy, Debug)]
@@ -100,13 +100,28 @@ impl Waiting {
     /// When the use can never be had.
     #[inline]
     pub fn try_pass(&self, desk: &Desk, ask: &Ask<'_>, now: Now) -> Result<Option<Pass>, Unfit> {
+        self.try_pass_ahead(desk, ask, desk.look_ahead(ask.key), now)
+    }
+
+    /// As [`Self::try_pass`], with the key looked ahead for.
+    ///
+    /// # Errors
+    /// When the use can never be had.
+    #[inline]
+    pub(crate) fn try_pass_ahead(
+        &self,
+        desk: &Desk,
+        ask: &Ask<'_>,
+        aim: Aim<'_>,
+        now: Now,
+    ) -> Result<Option<Pass>, Unfit> {
         if desk.is_remote() {
             // Told later: see [`Self::pass`].
             return Ok(None);
         }
         let Ask { key, cost, can_end, .. } = *ask;
         let take = Take { key, cost, can_end, booking_max: 0, waited: false };
-        Ok(match desk.try_take_here(&take, now, |count| self.hall.is_free(count))? {
+        Ok(match desk.try_take_ahead(&take, aim, now, |count| self.hall.is_free(count))? {
             Tried::Taken(taken) => {
                 Some(Pass { started: now, held: taken.held, waited: 0, due: now.mono })
             }

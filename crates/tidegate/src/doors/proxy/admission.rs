@@ -7,7 +7,7 @@ use tidegate_core::{Nanos, Now, Op};
 
 use super::problem::Problem;
 use crate::doors::ratelimit::Standing;
-use crate::limiter::{Desk, TakenFrom, Unfit};
+use crate::limiter::{Aim, Desk, TakenFrom, Unfit};
 use crate::waiting::{Ask, Crowd, NotPassed, Pass, Passing, Waiting};
 
 /// One loop's desk and the room before it.
@@ -32,9 +32,19 @@ impl Admission {
         Ask { key, cost: 1, max_wait: self.max_wait, can_end: true }
     }
 
-    /// Goes at once, if that may be.
-    pub(super) fn try_pass(&self, key: &[u8], now: Now) -> Result<Option<Pass>, Problem> {
-        self.waiting.try_pass(&self.desk, &self.ask(key), now).map_err(unfit)
+    /// Sends for what is counted for a key.
+    pub(super) fn look_ahead(&self, key: &[u8]) -> Aim<'_> {
+        self.desk.look_ahead(key)
+    }
+
+    /// Goes at once, if that may be. The key was looked ahead for.
+    pub(super) fn try_pass(
+        &self,
+        key: &[u8],
+        aim: Aim<'_>,
+        now: Now,
+    ) -> Result<Option<Pass>, Problem> {
+        self.waiting.try_pass_ahead(&self.desk, &self.ask(key), aim, now).map_err(unfit)
     }
 
     /// Waits for its turn.

@@ -45,7 +45,6 @@ pub(super) enum Broken {
 /// How far a request's body has come on its way to the upstream.
 pub(super) struct Progress {
     last: Cell<Tick>,
-    done: Cell<bool>,
     fault: Cell<Option<Fault>>,
 }
 
@@ -61,8 +60,7 @@ pub(super) enum Fault {
 impl Progress {
     /// Of a body of which nothing has come yet.
     pub(super) fn new(now: Tick) -> Rc<Self> {
-        let (last, done, fault) = (Cell::new(now), Cell::new(false), Cell::new(None));
-        Rc::new(Self { last, done, fault })
+        Rc::new(Self { last: Cell::new(now), fault: Cell::new(None) })
     }
 
     /// The upstream has taken a part of it.
@@ -73,11 +71,6 @@ impl Progress {
     /// When the upstream last took a part of it.
     pub(super) fn last(&self) -> Tick {
         self.last.get()
-    }
-
-    /// Whether the upstream has all of it.
-    pub(super) fn done(&self) -> bool {
-        self.done.get()
     }
 
     /// Whether it is the client's fault that it did not come through.
@@ -158,14 +151,12 @@ impl Rest {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
         if let Some(frame) = self.early.frames.pop_front() {
             self.early.bytes -= frame.data_ref().map_or(0, |data| data.len() as u64);
-            self.progress.done.set(self.is_over());
             return Poll::Ready(Some(Ok(frame)));
         }
         let polled = Pin::new(&mut self.incoming).poll_frame(context);
         self.pulse.want_body(polled.is_pending());
         match &polled {
-            Poll::Pending => {}
-            Poll::Ready(None) => self.progress.done.set(true),
+            Poll::Pending | Poll::Ready(None) => {}
             Poll::Ready(Some(Err(_))) => self.progress.fault.set(Some(Fault::Broken)),
             Poll::Ready(Some(Ok(frame))) => {
                 self.progress.moved(self.ticks.now());
@@ -178,10 +169,6 @@ impl Rest {
                     *left = after;
                 }
             }
-        }
-        // A body of known length is not polled again once it has all come.
-        if self.incoming.is_end_stream() {
-            self.progress.done.set(true);
         }
         polled.map_err(Broken::from)
     }

@@ -94,10 +94,8 @@ async fn pursue(
         let caller = client.introduction.borrow().client(request.headers(), &floor.trusted);
         finish.log(Record::new(start.unix, caller, request.method(), request.uri().path()));
     }
-    let survey = Survey::of(request.headers());
-    check(request, survey, body.size_hint().exact(), floor.body_max)?;
-    settle_host(request, survey)?;
-    let (pass, standing, body, early) = match ask(client, request, start, finish)? {
+    let (survey, turn) = ask(client, request, body.size_hint().exact(), start, finish)?;
+    let (pass, standing, body, early) = match turn {
         Turn::Now(pass, standing) => (pass, standing, body, Early::default()),
         turn => {
             let held = Holding::new(body, survey.expects());
@@ -182,30 +180,27 @@ fn check(
     if length.zip(body_max).is_some_and(|(length, max)| length > max) {
         return Err(Problem::BodyTooLong);
     }
-    Ok(())
-}
-
-/// Sees that there is one host, under `Host`: the target's, if the target has one.
-fn settle_host(request: &mut Request<Upload>, survey: Survey) -> Result<(), Problem> {
-    let mut hosts = survey.hosts();
-    if let Some(authority) = request.uri().authority() {
-        let text = authority.as_str();
-        if text.contains('@') {
-            return Err(Problem::Malformed("the target of the request names a user"));
-        }
-        if request.headers().get(HOST).is_none_or(|host| host.as_bytes() != text.as_bytes()) {
-            let host = HeaderValue::from_str(text);
-            let host = host.map_err(|_| Problem::Malformed("the host is no host"))?;
-            request.headers_mut().insert(HOST, host);
-            hosts = 1;
-        }
-    }
-    match hosts {
+    match survey.hosts() {
         1 => Ok(()),
         0 if request.version() < Version::HTTP_11 => Ok(()),
         0 => Err(Problem::Malformed("the request has no Host")),
         _ => Err(Problem::Malformed("the request has more than one Host")),
     }
+}
+
+/// Puts the target's host under `Host`, if the target has one.
+fn settle_host(request: &mut Request<Upload>) -> Result<(), Problem> {
+    let Some(authority) = request.uri().authority() else { return Ok(()) };
+    let text = authority.as_str();
+    if text.contains('@') {
+        return Err(Problem::Malformed("the target of the request names a user"));
+    }
+    if request.headers().get(HOST).is_none_or(|host| host.as_bytes() != text.as_bytes()) {
+        let host = HeaderValue::from_str(text);
+        let host = host.map_err(|_| Problem::Malformed("the host is no host"))?;
+        request.headers_mut().insert(HOST, host);
+    }
+    Ok(())
 }
 
 /// Whom a request waits for.
@@ -218,14 +213,17 @@ enum Turn {
     Masters(Pass, Option<Box<Standing>>, Delay),
 }
 
-/// Lets the request pass at once if it may, turns it away, or says whom it waits for.
+/// Looks at the request, and lets it pass at once if it may, turns it away, or says whom it waits
+/// for. `length` is that of its body, if it is known.
 fn ask(
     client: &Rc<Client>,
-    request: &Request<Upload>,
+    request: &mut Request<Upload>,
+    length: Option<u64>,
     start: Now,
     finish: &mut Finish,
-) -> Result<Turn, Problem> {
+) -> Result<(Survey, Turn), Problem> {
     let floor = &client.floor;
+    settle_host(request)?;
     let caller = client.introduction.borrow().client(request.headers(), &floor.trusted);
     let asked = Asked {
         method: request.method(),
@@ -235,19 +233,24 @@ fn ask(
     };
     let mut scratch = floor.scratch.borrow_mut();
     let key = floor.template.fill(&floor.name, &asked, &mut scratch);
-    let key = key.map_err(|_| Problem::KeyTooLong)?;
-    if let Some(pass) = floor.admission.try_pass(key, start)? {
+    // What is counted for it comes while the head is looked at.
+    let aim = key.map(|key| floor.admission.look_ahead(key));
+    let survey = Survey::of(request.headers());
+    check(request, survey, length, floor.body_max)?;
+    let (Ok(key), Ok(aim)) = (key, aim) else { return Err(Problem::KeyTooLong) };
+    let turn = if let Some(pass) = floor.admission.try_pass(key, aim, start)? {
         finish.hold(floor.admission.held(key, &pass));
         let standing = standing(floor, key, &pass);
-        Ok(match floor.ask_master(key, caller)? {
+        match floor.ask_master(key, caller)? {
             None => Turn::Now(pass, standing),
             Some(delay) => Turn::Masters(pass, standing, delay),
-        })
+        }
     } else if floor.on_limit == OnLimit::Reject && !floor.admission.is_remote() {
-        Err(floor.admission.refuse(key, start))
+        return Err(floor.admission.refuse(key, start));
     } else {
-        Ok(Turn::Own(key.into()))
-    }
+        Turn::Own(key.into())
+    };
+    Ok((survey, turn))
 }
 
 /// Holds a request until it may go.

@@ -180,6 +180,27 @@ fn an_answer_may_begin_before_its_request_ends_and_both_go_on() {
 }
 
 #[test]
+fn a_client_that_reads_nothing_before_it_has_sent_everything_is_answered() {
+    const LENGTH: usize = 20 << 20;
+    let (told, taken) = std::sync::mpsc::channel();
+    // Answers at once, and takes the body all the same.
+    let upstream = Upstream::new(move |mut stream| {
+        let Some(_) = Message::read_head(&mut stream) else { return };
+        stream.get_mut().write_all(ok("enough").as_bytes()).expect("the proxy reads");
+        let body = std::io::copy(&mut stream.take(LENGTH as u64), &mut std::io::sink());
+        told.send(body.expect("a body")).expect("the test waits");
+    });
+    let program = proxy(upstream.address, PLENTY);
+    let mut client = Client::of(&program);
+    let head = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {LENGTH}\r\n\r\n");
+    client.send(head.as_bytes());
+    client.send(&vec![b'x'; LENGTH]);
+    assert_eq!(client.read().text(), "enough");
+    let taken = taken.recv_timeout(crate::program::PATIENCE).expect("the upstream gets it");
+    assert_eq!(taken, LENGTH as u64);
+}
+
+#[test]
 fn a_request_that_breaks_off_behind_its_answer_is_cut_at_the_upstream() {
     let (told, cut) = std::sync::mpsc::channel();
     let upstream = Upstream::new(move |mut stream| {

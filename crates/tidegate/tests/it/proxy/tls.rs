@@ -14,7 +14,8 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair}
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::http2::text;
@@ -203,6 +204,68 @@ async fn upstreams_are_spoken_to_over_tls_and_must_be_who_they_say() {
     let settings = format!("limit = 'none'\nupstream_ca = '{ca}'");
     let mistrusting = Program::serve(&config(&format!("https://localhost:{port}"), &settings));
     assert_eq!(tokio::task::block_in_place(|| ask(&mistrusting)).0, 502);
+}
+
+/// An upstream behind TLS that takes little at a time, and answers with how long the body was.
+async fn sipping_upstream(papers: &Papers) -> u16 {
+    const SIP: usize = 512;
+    let (chain, key) = papers.own("upstream");
+    let tls = ServerConfig::builder().with_no_client_auth().with_single_cert(chain, key);
+    let acceptor = TlsAcceptor::from(Arc::new(tls.expect("a certificate")));
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.set_recv_buffer_size(4096).expect("an option");
+    socket.bind(([127, 0, 0, 1], 0).into()).expect("a free port");
+    let listener = socket.listen(16).expect("it listens");
+    let port = listener.local_addr().expect("an address").port();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let acceptor = acceptor.clone();
+            tokio::spawn(async move {
+                let mut stream = BufReader::with_capacity(SIP, acceptor.accept(stream).await?);
+                let mut line = String::new();
+                let mut length = 0;
+                while line != "\r\n" {
+                    line.clear();
+                    stream.read_line(&mut line).await?;
+                    if let Some(told) = line.strip_prefix("content-length: ") {
+                        length = told.trim().parse().expect("a length");
+                    }
+                }
+                let mut sip = [0; SIP];
+                let mut left: usize = length;
+                while left > 0 {
+                    let most = left.min(SIP);
+                    left -= stream.read_exact(&mut sip[..most]).await?;
+                }
+                let text = length.to_string();
+                let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", text.len());
+                stream.write_all(format!("{head}{text}").as_bytes()).await?;
+                stream.flush().await
+            });
+        }
+    });
+    port
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_goes_to_the_end_over_tls_to_an_upstream_that_takes_its_time() {
+    provide();
+    let papers = Papers::new();
+    papers.sign("upstream", "localhost");
+    let ca = shown(&papers.path("ca.pem"));
+    let port = sipping_upstream(&papers).await;
+    let settings = format!("limit = 'none'\nupstream_ca = '{ca}'");
+    let program = Program::serve(&config(&format!("https://localhost:{port}"), &settings));
+    tokio::task::block_in_place(|| {
+        for length in [1, 100_000, 3_000_000, 5_000_001] {
+            let mut client = super::Client::of(&program);
+            let head = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n");
+            client.send(head.as_bytes());
+            client.send(&vec![b'x'; length]);
+            let answer = client.read();
+            assert_eq!((answer.status(), answer.text()), (200, length.to_string()));
+        }
+    });
 }
 
 #[test]

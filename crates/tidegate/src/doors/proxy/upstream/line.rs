@@ -20,7 +20,7 @@ use tidegate_wire::http1::{self, Chunks, Ending, Head, Part};
 use tokio::io::{AsyncReadExt as _, AsyncWrite as _, ReadBuf};
 use tokio::task::{JoinHandle, spawn_local};
 
-use super::super::bodies::{Broken, Upload};
+use super::super::bodies::{Broken, Progress, Upload};
 use super::super::streams::Socket;
 use super::connect::Counted;
 use super::sending::{Sending, Stuck};
@@ -62,6 +62,8 @@ pub(in super::super) struct Line {
     rest: Rest,
     keeps: bool,
     behind: Option<Behind>,
+    /// How far the request's body has come, if there is one.
+    progress: Option<Rc<Progress>>,
     _counted: Counted,
 }
 
@@ -74,7 +76,7 @@ enum Rest {
     UntilClose,
 }
 
-/// What goes on leaving after the answer has come, for as long as somebody reads that.
+/// What goes on leaving after the answer has come, until this is dropped.
 struct Behind(JoinHandle<()>);
 
 impl Drop for Behind {
@@ -96,6 +98,7 @@ impl Line {
             rest: Rest::Nothing,
             keeps: true,
             behind: None,
+            progress: None,
             _counted: counted,
         })
     }
@@ -133,7 +136,8 @@ impl Line {
     }
 
     /// Makes ready to send a request, whose body it takes.
-    pub(super) fn begin(&mut self, request: &mut Request<Upload>) {
+    pub(super) fn begin(&mut self, request: &mut Request<Upload>, progress: Option<&Rc<Progress>>) {
+        self.progress = progress.cloned();
         let body = mem::replace(request.body_mut(), Upload::none());
         self.sending.begin(request, Some(body).filter(|body| !body.is_none()));
         self.to_head = *request.method() == Method::HEAD;
@@ -144,12 +148,13 @@ impl Line {
     pub(super) fn take_over(&mut self, other: &mut Self) {
         self.sending = mem::take(&mut other.sending);
         self.sending.rewind();
-        self.to_head = other.to_head;
+        (self.to_head, self.progress) = (other.to_head, other.progress.take());
     }
 
-    /// Whether nothing of the request has left.
+    /// Whether nothing of the request has left, for sure: TLS does not say how much has.
     pub(super) fn is_untouched(&self) -> bool {
-        self.sending.is_untouched()
+        let plain = matches!(&*self.socket.borrow(), Socket::Plain(_));
+        plain && self.sending.is_untouched()
     }
 
     /// Whether the request has, or had, a body.
@@ -201,6 +206,9 @@ impl Line {
                 return Ok(None);
             };
             let used = head.bytes;
+            if used > HEAD_BYTES_MAX {
+                return Err(Lost::Nonsense);
+            }
             if head.is_interim() {
                 self.interim += 1;
                 if self.interim > INTERIM_MAX {
@@ -247,6 +255,16 @@ impl Line {
                 .await;
             }
         })));
+    }
+
+    /// Waits until all of the request has left whose answer is through; what has come of it last is
+    /// told by the progress. `None` if all of it has.
+    pub(super) fn left_behind(mut self: Box<Self>) -> Option<(Rc<Progress>, impl Future)> {
+        let (mut behind, progress) = self.behind.take().zip(self.progress.take())?;
+        Some((progress, async move {
+            let _left = (&mut behind.0).await;
+            drop(self);
+        }))
     }
 
     /// The next part of the answer's body.

@@ -24,6 +24,7 @@ use hyper::Method;
 use hyper::client::conn::http2;
 use hyper::http::uri::Authority;
 use tokio::sync::Mutex;
+use tokio::task::spawn_local;
 
 pub(super) use self::answer::Answer;
 use self::connect::{Fresh, Opener};
@@ -123,11 +124,37 @@ impl Upstream {
 
     /// Puts a connection back whose answer is through.
     pub(super) fn put(&self, mut line: Box<Line>) {
+        if !line.is_free() {
+            return self.see_off(line);
+        }
         let mut idle = self.idle.borrow_mut();
-        if idle.len() < self.idle_max && line.is_free() {
+        if idle.len() < self.idle_max {
             line.rest();
             idle.push(Idle { line, since: self.ticks.now() });
         }
+    }
+
+    /// Lets the rest of a request leave whose answer was faster, for as long as it moves: the
+    /// upstream may want it, and the client may not read before it is rid of it.
+    fn see_off(&self, line: Box<Line>) {
+        let Some((progress, leaving)) = line.left_behind() else { return };
+        let (ticks, patience) = (self.ticks.clone(), self.patience);
+        let deadline = ticks.deadline();
+        spawn_local(async move {
+            let mut leaving = pin!(leaving);
+            poll_fn(|context| {
+                let left = |now: Tick| (progress.last() + patience).saturating_sub(now);
+                deadline.set(left(ticks.now()));
+                while deadline.poll(context).is_ready() {
+                    match left(ticks.now()) {
+                        0 => return Poll::Ready(()),
+                        more => deadline.set(more),
+                    }
+                }
+                leaving.as_mut().poll(context).map(drop)
+            })
+            .await;
+        });
     }
 
     /// Drops what was closed, or has been idle for too long.
@@ -201,7 +228,7 @@ impl Upstream {
                 None => return Ok(false),
             },
         };
-        line.begin(request);
+        line.begin(request, upload);
         forwarding();
         let headers = request.headers_mut();
         let mut answer =
@@ -346,8 +373,7 @@ impl Upstream {
             }
             while deadline.poll(context).is_ready() {
                 let now = self.ticks.now();
-                let moved = upload.filter(|upload| !upload.done()).map(|upload| upload.last());
-                match moved.map(|last| (last + self.patience).saturating_sub(now)) {
+                match upload.map(|upload| (upload.last() + self.patience).saturating_sub(now)) {
                     Some(more @ 1..) => deadline.set(more),
                     _ => return Poll::Ready(Err(Failure(UpstreamError::Timeout))),
                 }

@@ -13,7 +13,8 @@ use hyper::body::{Body, Bytes, Frame};
 use hyper::header::{
     AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE,
     CONTENT_TYPE, COOKIE, EXPECT, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue,
-    MAX_FORWARDS, SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    MAX_FORWARDS, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, SET_COOKIE, TE, TRAILER,
+    TRANSFER_ENCODING, UPGRADE,
 };
 use tokio::io::AsyncWrite;
 
@@ -22,7 +23,7 @@ const CHUNK_END: &[u8] = b"\r\n";
 const LAST_CHUNK_END: &[u8] = b"\r\n0\r\n\r\n";
 
 /// Fields that mean nothing behind a body, or too much.
-static NO_TRAILERS: [HeaderName; 17] = [
+static NO_TRAILERS: [HeaderName; 21] = [
     AUTHORIZATION,
     CACHE_CONTROL,
     CONNECTION,
@@ -34,7 +35,11 @@ static NO_TRAILERS: [HeaderName; 17] = [
     EXPECT,
     FORWARDED,
     HOST,
+    HeaderName::from_static("keep-alive"),
     MAX_FORWARDS,
+    PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION,
+    HeaderName::from_static("proxy-connection"),
     SET_COOKIE,
     TE,
     TRAILER,
@@ -64,6 +69,8 @@ pub(super) struct Sending<B> {
     /// Bytes of the front that have left.
     left: usize,
     touched: bool,
+    /// The socket holds nothing back: over TLS, what was written need not have left.
+    flushed: bool,
     /// A part of the body.
     data: Bytes,
     back: &'static [u8],
@@ -90,6 +97,7 @@ impl<B> Default for Sending<B> {
             front: Vec::new(),
             left: 0,
             touched: false,
+            flushed: true,
             data: Bytes::new(),
             back: b"",
             upload: None,
@@ -104,11 +112,13 @@ impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
     pub(super) fn begin<T>(&mut self, request: &Request<T>, body: Option<B>) {
         self.front.clear();
         (self.left, self.touched) = (0, false);
-        let target = request.uri().path_and_query().map_or("/", |path| path.as_str());
         let front = &mut self.front;
-        for part in [request.method().as_str(), " ", target, " HTTP/1.1\r\n"] {
-            front.extend_from_slice(part.as_bytes());
-        }
+        let query = request.uri().query();
+        let mark = if query.is_some() { "?" } else { "" };
+        // The path of a target that has none is `/`.
+        let target = [" ", request.uri().path(), mark, query.unwrap_or(""), " HTTP/1.1\r\n"];
+        front.extend_from_slice(request.method().as_str().as_bytes());
+        target.iter().for_each(|part| front.extend_from_slice(part.as_bytes()));
         let mut sized = false;
         for (name, value) in request.headers() {
             // Where the body ends is said by whoever sends it.
@@ -147,7 +157,7 @@ impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
 
     /// Whether all of it has left.
     pub(super) fn is_over(&self) -> bool {
-        self.length == Length::Over && self.is_flushed()
+        self.length == Length::Over && self.is_written() && self.flushed
     }
 
     /// Whether it has, or had, a body.
@@ -160,7 +170,7 @@ impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
         (self.left, self.touched) = (0, false);
     }
 
-    fn is_flushed(&self) -> bool {
+    fn is_written(&self) -> bool {
         self.left == self.front.len() && self.data.is_empty() && self.back.is_empty()
     }
 
@@ -176,8 +186,9 @@ impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
                 true => self.fetch(context)?,
                 false => Poll::Ready(()),
             };
-            if self.is_flushed() {
+            if self.is_written() {
                 ready!(Pin::new(&mut *socket).poll_flush(context))?;
+                self.flushed = true;
                 ready!(fetched);
                 return Poll::Ready(Ok(()));
             }
@@ -196,7 +207,7 @@ impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
                 Poll::Ready(Some(Ok(frame))) => Some(frame),
                 Poll::Ready(None) => None,
             };
-            if self.is_flushed() {
+            if self.is_written() {
                 self.front.clear();
                 self.left = 0;
             }
@@ -281,7 +292,7 @@ impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
         if written == 0 {
             return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
         }
-        self.touched = true;
+        (self.touched, self.flushed) = (true, false);
         let of_front = written.min(front.len());
         self.left += of_front;
         written -= of_front;
@@ -349,7 +360,10 @@ mod tests {
     struct Narrow {
         takes: Vec<usize>,
         turn: usize,
+        /// What it has taken, and how much of that it has sent: all of it at the second request.
         taken: Vec<u8>,
+        asked: usize,
+        sent: usize,
     }
 
     impl AsyncWrite for Narrow {
@@ -376,7 +390,13 @@ mod tests {
             self.poll_write(context, &bytes)
         }
 
-        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        fn poll_flush(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            let taken = self.taken.len();
+            if self.asked < taken {
+                self.asked = taken;
+                return Poll::Pending;
+            }
+            self.sent = taken;
             Poll::Ready(Ok(()))
         }
 
@@ -396,11 +416,13 @@ mod tests {
 
     /// All that is written, or why not.
     fn written(sending: &mut Sending<Parts>, takes: Vec<usize>) -> Result<Vec<u8>, Stuck> {
-        let mut socket = Narrow { takes, turn: 0, taken: Vec::new() };
+        let mut socket = Narrow { takes, turn: 0, taken: Vec::new(), asked: 0, sent: 0 };
         let mut context = Context::from_waker(Waker::noop());
         for _ in 0..10_000 {
-            if sending.poll(&mut context, &mut socket)?.is_ready() {
-                assert!(sending.is_over());
+            let over = sending.poll(&mut context, &mut socket)?.is_ready();
+            assert_eq!(over, sending.is_over());
+            if over {
+                assert_eq!(socket.sent, socket.taken.len());
                 return Ok(socket.taken);
             }
         }
@@ -433,6 +455,25 @@ mod tests {
         assert_eq!(written(&mut sending, vec![7]).unwrap(), format!("{head}\r\n").as_bytes());
         sending.rewind();
         assert_eq!(written(&mut sending, vec![9]).unwrap(), format!("{head}\r\n").as_bytes());
+    }
+
+    #[test]
+    fn a_target_without_a_path_gets_one() {
+        for (target, path) in [
+            ("/", "/"),
+            ("*", "*"),
+            ("/a%20b?c=?d", "/a%20b?c=?d"),
+            ("/a?", "/a?"),
+            ("http://h", "/"),
+            ("http://h?x=1", "/?x=1"),
+        ] {
+            let mut request = Request::new(());
+            *request.uri_mut() = target.parse().unwrap();
+            let mut sending = Sending::<Parts>::default();
+            sending.begin(&request, None);
+            let expected = format!("GET {path} HTTP/1.1\r\n\r\n");
+            assert_eq!(written(&mut sending, vec![99]).unwrap(), expected.as_bytes());
+        }
     }
 
     #[test]
