@@ -6,7 +6,8 @@
 
 use std::mem::MaybeUninit;
 
-use httparse::{EMPTY_HEADER, Header, ParserConfig, Response, Status};
+pub use httparse::Header as Field;
+use httparse::{EMPTY_HEADER, ParserConfig, Response, Status};
 
 /// The most fields of a head, or of what follows a body.
 pub const FIELDS_MAX: usize = 100;
@@ -16,7 +17,7 @@ pub const SIZE_LINE_BYTES_MAX: usize = 4 << 10;
 pub const TRAILER_BYTES_MAX: usize = 16 << 10;
 
 /// Room for the fields of a head.
-pub type Fields<'b> = [MaybeUninit<Header<'b>>; FIELDS_MAX];
+pub type Fields<'b> = [MaybeUninit<Field<'b>>; FIELDS_MAX];
 
 /// Room for fields, empty.
 #[must_use]
@@ -47,7 +48,7 @@ pub struct Head<'f, 'b> {
     /// Whether it is of HTTP/1.0, which says less.
     pub old: bool,
     /// Its fields, in order.
-    pub fields: &'f [Header<'b>],
+    pub fields: &'f [Field<'b>],
     /// How many bytes it takes.
     pub bytes: usize,
 }
@@ -228,7 +229,7 @@ impl Chunks {
 }
 
 /// Room for the fields behind a body.
-pub type TrailerFields<'b> = [Header<'b>; FIELDS_MAX];
+pub type TrailerFields<'b> = [Field<'b>; FIELDS_MAX];
 
 /// Room for them, empty.
 #[must_use]
@@ -244,7 +245,7 @@ pub const fn trailer_fields<'b>() -> TrailerFields<'b> {
 pub fn trailers<'f, 'b>(
     bytes: &'b [u8],
     fields: &'f mut TrailerFields<'b>,
-) -> Result<Option<(&'f [Header<'b>], usize)>, Fault> {
+) -> Result<Option<(&'f [Field<'b>], usize)>, Fault> {
     match httparse::parse_headers(bytes, fields) {
         Ok(Status::Complete((used, fields))) => Ok(Some((fields, used))),
         Ok(Status::Partial) if bytes.len() < TRAILER_BYTES_MAX => Ok(None),
@@ -370,7 +371,7 @@ mod tests {
                         let Some((fields, used)) = trailers(&bytes[at..seen], &mut room)? else {
                             break;
                         };
-                        let own = |field: &Header<'_>| (field.name.to_owned(), field.value.into());
+                        let own = |field: &Field<'_>| (field.name.to_owned(), field.value.into());
                         let fields = fields.iter().map(own).collect();
                         return Ok(((data, Some(fields)), at + used));
                     }

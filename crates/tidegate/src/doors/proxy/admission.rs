@@ -37,7 +37,7 @@ impl Admission {
         self.desk.look_ahead(key)
     }
 
-    /// Goes at once, if that may be. The key was looked ahead for.
+    /// Goes at once, if that may be. The key was looked ahead for, and its slot a while ago.
     pub(super) fn try_pass(
         &self,
         key: &[u8],

@@ -4,6 +4,7 @@
 //! in another way.
 
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::rc::Rc;
 
 use hyper::body::{Body as _, Bytes, Incoming};
@@ -29,7 +30,7 @@ use super::ticks::Deadline;
 use super::tunnel::Tunnel;
 use super::upstream::{Answer, Crossing, Failure};
 use crate::doors::ratelimit::Standing;
-use crate::doors::template::Asked;
+use crate::doors::template;
 use crate::metrics::Door;
 use crate::proxies::UpstreamError;
 use crate::waiting::Pass;
@@ -94,13 +95,14 @@ async fn pursue(
         let caller = client.introduction.borrow().client(request.headers(), &floor.trusted);
         finish.log(Record::new(start.unix, caller, request.method(), request.uri().path()));
     }
-    let (survey, turn) = ask(client, request, body.size_hint().exact(), start, finish)?;
+    let Asked { survey, caller, upgrade, turn } =
+        ask(client, request, body.size_hint().exact(), start, finish)?;
     let (pass, standing, body, early) = match turn {
         Turn::Now(pass, standing) => (pass, standing, body, Early::default()),
         turn => {
             let held = Holding::new(body, survey.expects());
             // Few wait, and those who do not need not make room for it.
-            Box::pin(wait(client, turn, held, request.headers(), finish)).await?
+            Box::pin(wait(client, turn, held, caller, finish)).await?
         }
     };
     if pass.waited > 0 {
@@ -109,10 +111,8 @@ async fn pursue(
     if let Some(record) = finish.record() {
         record.waited = pass.waited;
     }
-    let upgrade = upgrade_of(request, survey, floor.upstream.http2());
     let (upload, progress) = Upload::new(early, body, &client.pulse, &floor.ticks, floor.body_max);
     *request.body_mut() = upload;
-    prepare(client, request, survey, upgrade.as_ref())?;
     let deadline = floor.ticks.deadline();
     let mut sent_at = 0;
     let forwarding = || sent_at = floor.clock.now().mono;
@@ -203,6 +203,16 @@ fn settle_host(request: &mut Request<Upload>) -> Result<(), Problem> {
     Ok(())
 }
 
+/// What has become of a request that was looked at.
+struct Asked {
+    survey: Survey,
+    /// Who sent it.
+    caller: IpAddr,
+    /// The protocol that it asks to go on with.
+    upgrade: Option<HeaderValue>,
+    turn: Turn,
+}
+
 /// Whom a request waits for.
 enum Turn {
     /// For nobody.
@@ -221,11 +231,11 @@ fn ask(
     length: Option<u64>,
     start: Now,
     finish: &mut Finish,
-) -> Result<(Survey, Turn), Problem> {
+) -> Result<Asked, Problem> {
     let floor = &client.floor;
     settle_host(request)?;
     let caller = client.introduction.borrow().client(request.headers(), &floor.trusted);
-    let asked = Asked {
+    let asked = template::Asked {
         method: request.method(),
         uri: request.uri(),
         headers: request.headers(),
@@ -237,7 +247,18 @@ fn ask(
     let aim = key.map(|key| floor.admission.look_ahead(key));
     let survey = Survey::of(request.headers());
     check(request, survey, length, floor.body_max)?;
-    let (Ok(key), Ok(aim)) = (key, aim) else { return Err(Problem::KeyTooLong) };
+    let (Ok(key), Ok(mut aim)) = (key, aim) else { return Err(Problem::KeyTooLong) };
+    let upgrade = upgrade_of(request, survey, floor.upstream.http2());
+    // Where almost all pass sooner or later, the request is made ready while memory answers, which
+    // it does twice; where many may be turned away, that is to cost little.
+    let early = floor.on_limit == OnLimit::Wait;
+    if early {
+        survey.strip(request.headers_mut());
+    }
+    aim.prefetch_slot();
+    if early {
+        prepare(client, request, survey, upgrade.as_ref())?;
+    }
     let turn = if let Some(pass) = floor.admission.try_pass(key, aim, start)? {
         finish.hold(floor.admission.held(key, &pass));
         let standing = standing(floor, key, &pass);
@@ -250,7 +271,11 @@ fn ask(
     } else {
         Turn::Own(key.into())
     };
-    Ok((survey, turn))
+    if !early {
+        survey.strip(request.headers_mut());
+        prepare(client, request, survey, upgrade.as_ref())?;
+    }
+    Ok(Asked { survey, caller, upgrade, turn })
 }
 
 /// Holds a request until it may go.
@@ -258,7 +283,7 @@ async fn wait(
     client: &Rc<Client>,
     turn: Turn,
     mut held: Holding,
-    headers: &HeaderMap,
+    caller: IpAddr,
     finish: &mut Finish,
 ) -> Result<(Pass, Option<Box<Standing>>, Incoming, Early), Problem> {
     let floor = &client.floor;
@@ -275,7 +300,6 @@ async fn wait(
             finish.hold(floor.admission.held(&key, &pass));
             let standing =
                 if floor.tells_limits { floor.admission.stands(&key).await } else { None };
-            let caller = client.introduction.borrow().client(headers, &floor.trusted);
             (pass, standing, floor.ask_master(&key, caller)?)
         }
     };
@@ -317,7 +341,8 @@ fn upgrade_of(
     headers::upgrade(request.headers()).filter(|to| !to.as_bytes().eq_ignore_ascii_case(b"h2c"))
 }
 
-/// Makes of the client's request the one that is sent.
+/// Makes of the client's request, once what was meant for this hop is taken out, the one that is
+/// sent.
 fn prepare(
     client: &Client,
     request: &mut Request<Upload>,
@@ -327,7 +352,6 @@ fn prepare(
     let floor = &client.floor;
     request.extensions_mut().clear();
     let headers = request.headers_mut();
-    survey.strip(headers);
     let host = headers.get(HOST).cloned();
     client.introduction.borrow_mut().introduce(headers, host.as_ref());
     if let Some(protocol) = upgrade {
@@ -343,12 +367,6 @@ fn prepare(
     }
     if survey.cookies() > 1 {
         join_cookies(headers);
-    }
-    if !request.body().is_none() && request.body().size_hint().exact().is_none() {
-        // Said outright, since a library may think that a GET has no body.
-        let headers = request.headers_mut();
-        headers.remove(CONTENT_LENGTH);
-        headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
     }
     *request.version_mut() = Version::HTTP_11;
     if request.uri().authority().is_some() {
@@ -406,10 +424,6 @@ pub(super) fn to_http1(request: &mut Request<Upload>) {
     *request.uri_mut() = origin_form(request.uri());
     *request.version_mut() = Version::HTTP_11;
     join_cookies(request.headers_mut());
-    if !request.body().is_none() && request.body().size_hint().exact().is_none() {
-        let chunked = HeaderValue::from_static("chunked");
-        request.headers_mut().insert(TRANSFER_ENCODING, chunked);
-    }
 }
 
 /// Makes of the upstream's answer the one that the client gets.

@@ -16,7 +16,7 @@ use hyper::body::{Bytes, Frame, SizeHint};
 use hyper::ext::ReasonPhrase;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode, Version};
-use tidegate_wire::http1::{self, Chunks, Ending, Head, Part};
+use tidegate_wire::http1::{self, Chunks, Ending, Field, Head, Part};
 use tokio::io::{AsyncReadExt as _, AsyncWrite as _, ReadBuf};
 use tokio::task::{JoinHandle, spawn_local};
 
@@ -356,7 +356,7 @@ impl Line {
         let found = http1::trailers(&self.incoming, &mut fields).map_err(|_| Broken::Nonsense)?;
         let Some((fields, used)) = found else { return Ok(None) };
         let mut trailers = HeaderMap::new();
-        add(&mut trailers, fields, &self.incoming[..used]).ok_or(Broken::Nonsense)?;
+        add(&mut trailers, fields.iter(), &self.incoming[..used]).ok_or(Broken::Nonsense)?;
         self.incoming.advance(used);
         Ok(Some(trailers))
     }
@@ -396,7 +396,9 @@ impl Line {
 /// The head of an answer as the rest of the proxy knows them, in this map.
 fn response(head: &Head<'_, '_>, bytes: &[u8], mut headers: HeaderMap) -> Option<Response<()>> {
     headers.clear();
-    add(&mut headers, head.fields, bytes)?;
+    // What a connection says about itself is understood here, and goes no further.
+    let passes = |field: &&Field<'_>| !is_usual_connection(field);
+    add(&mut headers, head.fields.iter().filter(passes), bytes)?;
     let mut response = Response::new(());
     *response.status_mut() = StatusCode::from_u16(head.status).ok()?;
     *response.version_mut() = if head.old { Version::HTTP_10 } else { Version::HTTP_11 };
@@ -409,8 +411,19 @@ fn response(head: &Head<'_, '_>, bytes: &[u8], mut headers: HeaderMap) -> Option
     Some(response)
 }
 
+/// `Connection` with nothing but the usual in it: it names no field.
+fn is_usual_connection(field: &Field<'_>) -> bool {
+    field.name.len() == 10
+        && field.name.eq_ignore_ascii_case("connection")
+        && matches!(field.value, b"keep-alive" | b"close")
+}
+
 /// Adds fields that lie in `bytes`. Their values share one copy of those.
-fn add(headers: &mut HeaderMap, fields: &[httparse::Header<'_>], bytes: &[u8]) -> Option<()> {
+fn add<'f, 'b: 'f>(
+    headers: &mut HeaderMap,
+    fields: impl Iterator<Item = &'f Field<'b>>,
+    bytes: &[u8],
+) -> Option<()> {
     let kept = Bytes::copy_from_slice(bytes);
     for field in fields {
         let name = HeaderName::from_bytes(field.name.as_bytes()).ok()?;
