@@ -10,6 +10,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::{Buf as _, BytesMut};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -278,16 +279,24 @@ impl AsyncWrite for Socket {
     }
 }
 
+/// Reads what was read of a socket before, if there is something left of it.
+pub(super) fn read_early(early: &mut BytesMut, buffer: &mut ReadBuf<'_>) -> bool {
+    let count = early.len().min(buffer.remaining());
+    buffer.put_slice(&early[..count]);
+    early.advance(count);
+    count > 0
+}
+
 /// A socket with its pulse felt, and with what was read of it before anybody knew what it speaks.
 pub(super) struct Felt {
     socket: Rc<RefCell<Socket>>,
     pulse: Rc<Pulse>,
-    early: Vec<u8>,
+    early: BytesMut,
 }
 
 impl Felt {
     pub(super) fn new(socket: Rc<RefCell<Socket>>, pulse: Rc<Pulse>, early: Vec<u8>) -> Self {
-        Self { socket, pulse, early }
+        Self { socket, pulse, early: BytesMut::from(&early[..]) }
     }
 
     /// The same socket once it is no longer HTTP, with what was read too far.
@@ -308,10 +317,7 @@ impl AsyncRead for Felt {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if !self.early.is_empty() {
-            let count = self.early.len().min(buffer.remaining());
-            buffer.put_slice(&self.early[..count]);
-            self.early.drain(..count);
+        if read_early(&mut self.early, buffer) {
             return Poll::Ready(Ok(()));
         }
         let before = buffer.filled().len();

@@ -7,11 +7,11 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use bytes::{Buf as _, BytesMut};
+use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional_with_sizes};
 
 use super::finish::Finish;
-use super::streams::Socket;
+use super::streams::{Socket, read_early};
 use super::ticks::{Deadline, Tick, Ticks};
 
 /// Bytes that are held in each direction while the other side is slow.
@@ -82,10 +82,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Heard<'_, S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if !self.early.is_empty() {
-            let count = self.early.len().min(buffer.remaining());
-            buffer.put_slice(&self.early[..count]);
-            self.early.advance(count);
+        if read_early(&mut self.early, buffer) {
             return Poll::Ready(Ok(()));
         }
         let polled = Pin::new(&mut self.side).poll_read(context, buffer);

@@ -1,9 +1,11 @@
 //! TLS on either side, with certificates that the tests make.
 
+use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::mpsc::{self, Receiver};
 
 use http_body_util::{Empty, Full};
 use hyper::body::{Bytes, Incoming};
@@ -11,16 +13,20 @@ use hyper::service::service_fn;
 use hyper::{Request, Response, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustix::process::Signal;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::io::{
+    AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _,
+    BufReader,
+};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::http2::text;
 use super::{Upstream, config};
-use crate::program::Program;
+use crate::program::{PATIENCE, Program};
 
 /// An authority, and the certificates that it has signed, as files and in memory.
 struct Papers {
@@ -206,9 +212,9 @@ async fn upstreams_are_spoken_to_over_tls_and_must_be_who_they_say() {
     assert_eq!(tokio::task::block_in_place(|| ask(&mistrusting)).0, 502);
 }
 
-/// An upstream behind TLS that takes little at a time, and answers with how long the body was.
-async fn sipping_upstream(papers: &Papers) -> u16 {
-    const SIP: usize = 512;
+/// An upstream behind TLS that takes little at a time, and answers with how long bodies were: its
+/// port, and how each connection ended.
+async fn sipping_upstream(papers: &Papers) -> (u16, Receiver<io::Result<()>>) {
     let (chain, key) = papers.own("upstream");
     let tls = ServerConfig::builder().with_no_client_auth().with_single_cert(chain, key);
     let acceptor = TlsAcceptor::from(Arc::new(tls.expect("a certificate")));
@@ -217,34 +223,45 @@ async fn sipping_upstream(papers: &Papers) -> u16 {
     socket.bind(([127, 0, 0, 1], 0).into()).expect("a free port");
     let listener = socket.listen(16).expect("it listens");
     let port = listener.local_addr().expect("an address").port();
+    let (told, ends) = mpsc::channel();
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            let acceptor = acceptor.clone();
+            let (acceptor, told) = (acceptor.clone(), told.clone());
             tokio::spawn(async move {
-                let mut stream = BufReader::with_capacity(SIP, acceptor.accept(stream).await?);
-                let mut line = String::new();
-                let mut length = 0;
-                while line != "\r\n" {
-                    line.clear();
-                    stream.read_line(&mut line).await?;
-                    if let Some(told) = line.strip_prefix("content-length: ") {
-                        length = told.trim().parse().expect("a length");
-                    }
-                }
-                let mut sip = [0; SIP];
-                let mut left: usize = length;
-                while left > 0 {
-                    let most = left.min(SIP);
-                    left -= stream.read_exact(&mut sip[..most]).await?;
-                }
-                let text = length.to_string();
-                let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", text.len());
-                stream.write_all(format!("{head}{text}").as_bytes()).await?;
-                stream.flush().await
+                let stream = acceptor.accept(stream).await.expect("a handshake");
+                let _ = told.send(sip(BufReader::with_capacity(SIP, stream)).await);
             });
         }
     });
-    port
+    (port, ends)
+}
+
+const SIP: usize = 512;
+
+/// Answers until the other side says goodbye; an error if it is just gone.
+async fn sip(mut stream: impl AsyncBufRead + AsyncWrite + Unpin) -> io::Result<()> {
+    loop {
+        let (mut line, mut length) = (String::new(), 0);
+        while line != "\r\n" {
+            line.clear();
+            if stream.read_line(&mut line).await? == 0 {
+                return Ok(());
+            }
+            if let Some(told) = line.strip_prefix("content-length: ") {
+                length = told.trim().parse().expect("a length");
+            }
+        }
+        let mut sip = [0; SIP];
+        let mut left: usize = length;
+        while left > 0 {
+            let most = left.min(SIP);
+            left -= stream.read_exact(&mut sip[..most]).await?;
+        }
+        let text = length.to_string();
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", text.len());
+        stream.write_all(format!("{head}{text}").as_bytes()).await?;
+        stream.flush().await?;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -253,7 +270,7 @@ async fn a_body_goes_to_the_end_over_tls_to_an_upstream_that_takes_its_time() {
     let papers = Papers::new();
     papers.sign("upstream", "localhost");
     let ca = shown(&papers.path("ca.pem"));
-    let port = sipping_upstream(&papers).await;
+    let (port, ends) = sipping_upstream(&papers).await;
     let settings = format!("limit = 'none'\nupstream_ca = '{ca}'");
     let program = Program::serve(&config(&format!("https://localhost:{port}"), &settings));
     tokio::task::block_in_place(|| {
@@ -265,6 +282,9 @@ async fn a_body_goes_to_the_end_over_tls_to_an_upstream_that_takes_its_time() {
             let answer = client.read();
             assert_eq!((answer.status(), answer.text()), (200, length.to_string()));
         }
+        // Idle connections are closed as TLS wants it.
+        program.signal(Signal::TERM);
+        ends.recv_timeout(PATIENCE).expect("an end").expect("a goodbye");
     });
 }
 

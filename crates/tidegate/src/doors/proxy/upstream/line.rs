@@ -5,6 +5,7 @@
 //! itself, and then the connection is not used again.
 
 use std::cell::RefCell;
+use std::future::poll_fn;
 use std::io;
 use std::mem;
 use std::pin::{Pin, pin};
@@ -107,6 +108,13 @@ impl Line {
     pub(super) fn is_free(&self) -> bool {
         let read = matches!(self.rest, Rest::Nothing) && self.incoming.is_empty();
         self.keeps && read && !self.stuck && self.behind.is_none() && self.sending.is_over()
+    }
+
+    /// Closes it, with the word that TLS wants to be told: what does not leave at once is not waited
+    /// for.
+    pub(super) fn close(self: Box<Self>) {
+        let mut context = Context::from_waker(Waker::noop());
+        let _ = Pin::new(&mut *self.socket.borrow_mut()).poll_shutdown(&mut context);
     }
 
     /// Gives back the room that a large answer took.
@@ -245,14 +253,13 @@ impl Line {
         }
         let (socket, mut sending) = (self.socket.clone(), mem::take(&mut self.sending));
         self.behind = Some(Behind(spawn_local(async move {
-            let leaving =
-                std::future::poll_fn(|context| sending.poll(context, &mut *socket.borrow_mut()));
+            let leaving = poll_fn(|context| sending.poll(context, &mut *socket.borrow_mut()));
             if leaving.await.is_err() {
                 // The upstream must not take a part of a body for all of it.
-                let _ = std::future::poll_fn(|context| {
+                let shut = |context: &mut Context<'_>| {
                     Pin::new(&mut *socket.borrow_mut()).poll_shutdown(context)
-                })
-                .await;
+                };
+                let _ = poll_fn(shut).await;
             }
         })));
     }

@@ -161,16 +161,15 @@ impl Upstream {
     pub(super) fn sweep(&self) {
         let now = self.ticks.now();
         let stale = |idle: &Idle| !idle.line.lives() || now - idle.since > self.idle_for;
-        let dropped: Vec<Idle> =
-            self.idle.borrow_mut().extract_if(.., |idle| stale(idle)).collect();
-        drop(dropped);
+        let closed: Vec<Idle> = self.idle.borrow_mut().extract_if(.., |idle| stale(idle)).collect();
+        closed.into_iter().for_each(|idle| idle.line.close());
         self.shared.borrow_mut().retain(|shared| !shared.sender.is_closed());
     }
 
     /// Closes what nobody uses.
     pub(super) fn close_idle(&self) {
-        let dropped = std::mem::take(&mut *self.idle.borrow_mut());
-        drop(dropped);
+        let closed = std::mem::take(&mut *self.idle.borrow_mut());
+        closed.into_iter().for_each(|idle| idle.line.close());
         self.shared.borrow_mut().retain(|shared| shared.streams.get() > 0);
     }
 
