@@ -9,6 +9,7 @@ use tracing_subscriber::filter::LevelFilter;
 use super::{Code, Failure, OK};
 use crate::config::Config;
 use crate::config::file::File;
+use crate::config::rule::OnStoreError;
 use crate::doors::http;
 use crate::doors::proxy::{self, Target};
 use crate::logs::Logs;
@@ -61,8 +62,13 @@ fn file(args: &Args) -> Result<File, Failure> {
     let listen = SocketAddr::new(args.ip, args.port);
     let limit = format!("{} per minute", args.rpm);
     let http = |address: SocketAddr| http::Config { listen: address.into(), ..Default::default() };
+    let mut own = proxy::Config::new(NAME, listen, args.upstream.clone(), limit);
+    if !args.etcd_addresses.is_empty() {
+        // The limit is of all replicas: one that cannot count lets nobody through.
+        own.on_store_error = OnStoreError::Deny;
+    }
     Ok(File {
-        proxy: vec![proxy::Config::new(NAME, listen, args.upstream.clone(), limit)],
+        proxy: vec![own],
         http: args.http.map(http),
         store: store(&args.etcd_addresses),
         ..File::default()
@@ -96,6 +102,7 @@ fn amount() -> RangedU64ValueParser<u64> {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use tidegate_core::rules::OnStoreError as Policy;
 
     use super::*;
 
@@ -122,6 +129,18 @@ mod tests {
         assert_eq!(rule.limits[0].algorithm.name(), "fixed-window");
         let [door] = config.file.doors().try_into().unwrap_or_else(|_| panic!("one door"));
         assert_eq!(door.addresses()[0].to_string(), "127.0.0.1:4040");
+    }
+
+    #[test]
+    fn a_limit_of_all_replicas_is_kept_without_their_store() {
+        let policy = |words: &[&str]| {
+            let config = Config::of(&file(&parse(words).unwrap()).unwrap()).unwrap();
+            config.rules.rules()[config.rules.find(b"proxy path=/a").unwrap()].on_store_error
+        };
+        let own = ["http://127.0.0.1:3000"];
+        assert_eq!(policy(&own), Policy::Allow);
+        let shared = ["--etcd-addresses", "127.0.0.1:2379", own[0]];
+        assert_eq!(policy(&shared), Policy::Deny);
     }
 
     #[test]

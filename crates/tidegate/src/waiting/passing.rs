@@ -238,8 +238,8 @@ impl<'a> Passing<'a> {
     ) -> Poll<Result<Pass, NotPassed>> {
         match tried {
             Tried::Taken(Taken { held, booked: 0, .. }) => {
-                let pass = Pass { started: at, held, waited: 0, due: self.desk.now().mono };
-                Poll::Ready(Ok(pass))
+                // Nothing but the store was waited for: that is overhead, as all that is ours.
+                Poll::Ready(Ok(Pass { started: at, held, waited: 0, due: arrived.mono }))
             }
             // A booking is waited for in the hall.
             Tried::Taken(taken) => match self.join(arrived, cx) {

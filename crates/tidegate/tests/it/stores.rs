@@ -2,7 +2,8 @@
 //! proxy: one count for all of them, uses that end with their node, waiters that hear of it, and
 //! stores that are killed and stopped under load.
 
-use std::net::SocketAddr;
+use std::io::Write as _;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::thread;
 
@@ -278,4 +279,15 @@ fn replicas_of_the_documents_proxy_share_a_limit_through_etcd() {
         let left = [status(0), status(1)];
         left == [json!(0), json!(0)]
     });
+    // Without it nobody is let through, and nobody is turned away.
+    upstream.more();
+    drop(member);
+    let mut held = TcpStream::connect(replicas[0].address("proxy")).expect("the proxy accepts");
+    held.write_all(b"GET /held HTTP/1.1\r\nHost: a\r\n\r\n").expect("the proxy reads");
+    let waiting = "tidegate_waiting{door=\"proxy\"} 1";
+    until(|| {
+        let page = ask(replicas[0].address("http"), "GET", "/metrics").body;
+        page.lines().any(|line| line == waiting)
+    });
+    assert_eq!(upstream.more(), 0);
 }

@@ -13,7 +13,7 @@ use toml::Spanned;
 use crate::config::draft::{Draft, Place};
 use crate::config::limits::{self, AlgorithmWord};
 use crate::config::listen::{Allow, Listen};
-use crate::config::rule::{NAME_BYTES_MAX, RuleTable, Texts, TextsSchema};
+use crate::config::rule::{NAME_BYTES_MAX, OnStoreError, RuleTable, Texts, TextsSchema};
 
 /// What the name of a service's own rule begins with.
 const RULE_PREFIX: &str = "jarl:";
@@ -52,6 +52,9 @@ pub struct Config {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<bool>")]
     pub exact: Option<Spanned<bool>>,
+    /// What a failing store means.
+    #[serde(default)]
+    pub on_store_error: OnStoreError,
     /// Who may come in.
     #[serde(default, skip_serializing_if = "Allow::is_open")]
     pub allow: Allow,
@@ -72,6 +75,7 @@ impl Config {
             algorithm: None,
             strict: None,
             exact: exact.then(|| Spanned::new(0..0, true)),
+            on_store_error: OnStoreError::default(),
             allow: Allow::default(),
             max_connections: CONNECTIONS_USUAL,
         }
@@ -101,6 +105,7 @@ impl Config {
                 algorithm: self.algorithm.clone(),
                 strict: self.strict.clone(),
                 exact: self.exact.clone(),
+                on_store_error: self.on_store_error,
                 ..RuleTable::new(self.limit.clone())
             },
         }

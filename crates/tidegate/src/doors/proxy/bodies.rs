@@ -129,6 +129,8 @@ impl Upload {
         if early.frames.is_empty() && incoming.is_end_stream() {
             return (Self::none(), None);
         }
+        // It may go on after the answer is through: until then the client is at something.
+        pulse.begin();
         let progress = Progress::new(ticks.now());
         let rest = Rest {
             left: max.map(|max| max.saturating_sub(early.bytes)),
@@ -181,6 +183,7 @@ impl Rest {
 impl Drop for Rest {
     fn drop(&mut self) {
         self.pulse.want_body(false);
+        self.pulse.end();
     }
 }
 

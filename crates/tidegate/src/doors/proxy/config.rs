@@ -17,7 +17,7 @@ use super::target::Target;
 use crate::config::draft::{Draft, Place};
 use crate::config::limits::{self, AlgorithmWord};
 use crate::config::listen::{Allow, Listen};
-use crate::config::rule::{NAME_BYTES_MAX, RuleTable, Texts, TextsSchema};
+use crate::config::rule::{NAME_BYTES_MAX, OnStoreError, RuleTable, Texts, TextsSchema};
 use crate::config::units::{Size, Span};
 use crate::doors::template::Template;
 
@@ -75,6 +75,9 @@ pub struct Config {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<u64>", range(min = 1, max = REPLICAS_MAX))]
     pub replica: Option<Spanned<i64>>,
+    /// What a failing store means. `deny` lets requests wait on.
+    #[serde(default)]
+    pub on_store_error: OnStoreError,
     /// What a resource is: the entries of its key. Absent: path={path}.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<Template>,
@@ -220,6 +223,7 @@ impl Config {
             exact: None,
             replicas: None,
             replica: None,
+            on_store_error: OnStoreError::default(),
             key: None,
             gatekeeper: None,
             on_limit: OnLimit::default(),
@@ -257,6 +261,7 @@ impl Config {
             exact: None,
             replicas: None,
             replica: None,
+            on_store_error: OnStoreError::default(),
             allow: Allow::default(),
             ..config.clone()
         };
@@ -277,6 +282,7 @@ impl Config {
                 exact: self.exact.clone(),
                 replicas: self.replicas.clone(),
                 replica: self.replica.clone(),
+                on_store_error: self.on_store_error,
                 ..RuleTable::new(self.limit())
             },
         }
@@ -310,8 +316,9 @@ fn waiters_max() -> u32 {
     10_000
 }
 
+/// More than may wait: whoever is one too many is told so, and those of other keys are served.
 fn connections_max() -> u32 {
-    10_000
+    20_000
 }
 
 fn idle_upstream() -> u32 {

@@ -113,6 +113,11 @@ async fn pursue(
     }
     let (upload, progress) = Upload::new(early, body, &client.pulse, &floor.ticks, floor.body_max);
     *request.body_mut() = upload;
+    // As far as is known now: over HTTP/2 nobody can be asked.
+    if let Some(protocol) = upgrade.as_ref().filter(|_| !floor.upstream.http2()) {
+        request.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        request.headers_mut().insert(UPGRADE, protocol.clone());
+    }
     let deadline = floor.ticks.deadline();
     let mut sent_at = 0;
     let forwarding = || sent_at = floor.clock.now().mono;
@@ -248,7 +253,7 @@ fn ask(
     let survey = Survey::of(request.headers());
     check(request, survey, length, floor.body_max)?;
     let (Ok(key), Ok(mut aim)) = (key, aim) else { return Err(Problem::KeyTooLong) };
-    let upgrade = upgrade_of(request, survey, floor.upstream.http2());
+    let upgrade = upgrade_of(request, survey);
     // Where almost all pass sooner or later, the request is made ready while memory answers, which
     // it does twice; where many may be turned away, that is to cost little.
     let early = floor.on_limit == OnLimit::Wait;
@@ -257,7 +262,7 @@ fn ask(
     }
     aim.prefetch_slot();
     if early {
-        prepare(client, request, survey, upgrade.as_ref())?;
+        prepare(client, request, survey)?;
     }
     let turn = if let Some(pass) = floor.admission.try_pass(key, aim, start)? {
         finish.hold(floor.admission.held(key, &pass));
@@ -273,7 +278,7 @@ fn ask(
     };
     if !early {
         survey.strip(request.headers_mut());
-        prepare(client, request, survey, upgrade.as_ref())?;
+        prepare(client, request, survey)?;
     }
     Ok(Asked { survey, caller, upgrade, turn })
 }
@@ -328,13 +333,9 @@ fn standing(floor: &Floor, key: &[u8], pass: &Pass) -> Option<Box<Standing>> {
     floor.admission.standing(key, pass.started)
 }
 
-/// The protocol that the client asks to go on with, if the upstream can be asked.
-fn upgrade_of(
-    request: &Request<Upload>,
-    survey: Survey,
-    upstream_http2: bool,
-) -> Option<HeaderValue> {
-    if !survey.may_upgrade() || request.version() != Version::HTTP_11 || upstream_http2 {
+/// The protocol that the client asks to go on with.
+fn upgrade_of(request: &Request<Upload>, survey: Survey) -> Option<HeaderValue> {
+    if !survey.may_upgrade() || request.version() != Version::HTTP_11 {
         return None;
     }
     // To HTTP/2 on the same connection nobody is taken: what is inside would pass unlimited.
@@ -343,21 +344,12 @@ fn upgrade_of(
 
 /// Makes of the client's request, once what was meant for this hop is taken out, the one that is
 /// sent.
-fn prepare(
-    client: &Client,
-    request: &mut Request<Upload>,
-    survey: Survey,
-    upgrade: Option<&HeaderValue>,
-) -> Result<(), Problem> {
+fn prepare(client: &Client, request: &mut Request<Upload>, survey: Survey) -> Result<(), Problem> {
     let floor = &client.floor;
     request.extensions_mut().clear();
     let headers = request.headers_mut();
     let host = headers.get(HOST).cloned();
     client.introduction.borrow_mut().introduce(headers, host.as_ref());
-    if let Some(protocol) = upgrade {
-        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
-        headers.insert(UPGRADE, protocol.clone());
-    }
     if floor.upstream.http2() {
         return to_http2(request, floor.upstream.tls(), host, floor.upstream.authority());
     }
@@ -376,7 +368,7 @@ fn prepare(
 }
 
 /// The path and the query alone.
-fn origin_form(uri: &Uri) -> Uri {
+pub(super) fn origin_form(uri: &Uri) -> Uri {
     let path = uri.path_and_query().cloned();
     Uri::from(path.unwrap_or_else(|| PathAndQuery::from_static("/")))
 }

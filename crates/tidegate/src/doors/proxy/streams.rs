@@ -408,7 +408,26 @@ mod tests {
         client.pulse.has_read();
         assert_eq!(client.pass(1000), Some((10, Cut::SlowHead)), "a head that does not end");
         let client = Watched::new();
+        for _ in 0..9 {
+            client.pulse.has_read();
+            assert_eq!(client.pass(1), None);
+        }
+        client.pulse.has_read();
+        assert_eq!(client.pass(1000), Some((1, Cut::SlowHead)), "bytes now and then do not help");
+        let client = Watched::new();
         client.pulse.begin();
+        client.pulse.end();
+        assert_eq!(client.pass(1000), Some((100, Cut::Idle)));
+    }
+
+    #[test]
+    fn a_body_that_outlives_its_request_is_no_head_and_no_idleness() {
+        let client = Watched::new();
+        client.pulse.begin();
+        client.pulse.begin();
+        client.pulse.end();
+        client.pulse.has_read();
+        assert_eq!(client.pass(1000), None);
         client.pulse.end();
         assert_eq!(client.pass(1000), Some((100, Cut::Idle)));
     }

@@ -197,24 +197,27 @@ impl Upstream {
         })
     }
 
-    /// Answers every request with what it saw of it: the head, sorted, and the body.
+    /// Answers every request with what it saw of it.
     fn mirror() -> Self {
-        Self::answering(|request| {
-            let mut lines = vec![request.first.clone()];
-            let mut headers: Vec<String> =
-                request.headers.iter().map(|(name, value)| format!("{name}: {value}")).collect();
-            headers.sort();
-            lines.extend(headers);
-            lines.push(String::new());
-            lines.push(request.text());
-            ok(&lines.join("\n"))
-        })
+        Self::answering(mirrored)
     }
 
     /// Connections so far.
     fn connections(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
     }
+}
+
+/// What was seen of a request: the head, sorted, and the body.
+fn mirrored(request: &Message) -> String {
+    let mut lines = vec![request.first.clone()];
+    let mut headers: Vec<String> =
+        request.headers.iter().map(|(name, value)| format!("{name}: {value}")).collect();
+    headers.sort();
+    lines.extend(headers);
+    lines.push(String::new());
+    lines.push(request.text());
+    ok(&lines.join("\n"))
 }
 
 /// A plain answer with this body.

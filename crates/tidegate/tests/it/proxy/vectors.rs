@@ -12,8 +12,10 @@
 //! `{client}` stands for the client's address. Each conversation has a connection of its own.
 
 use std::io::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use super::{Client, Message, Upstream, api, proxy};
+use super::{Client, Message, Upstream, api, mirrored, proxy};
 use crate::program::Program;
 use crate::vectors::{each_file, front};
 
@@ -44,7 +46,12 @@ fn a_wrong_vector_is_noticed() {
 /// Plays one file; what is not as written comes back.
 fn play(text: &str) -> Vec<String> {
     let (settings, first) = front(text).unwrap_or(("limit = '1000000 per day'", 0));
-    let upstream = Upstream::mirror();
+    let requests = Arc::new(AtomicUsize::new(0));
+    let count = requests.clone();
+    let upstream = Upstream::answering(move |request| {
+        count.fetch_add(1, SeqCst);
+        mirrored(request)
+    });
     let program = proxy(upstream.address, settings);
     let mut wrong = Vec::new();
     let mut next = Conversation::default();
@@ -64,7 +71,8 @@ fn play(text: &str) -> Vec<String> {
             let whole = std::mem::take(&mut next);
             if !whole.sent.is_empty() {
                 let at = whole.line;
-                wrong.extend(converse(&program, whole).err().map(|what| format!("{at}: {what}")));
+                let wrongs = converse(&program, &requests, whole).err();
+                wrong.extend(wrongs.map(|what| format!("{at}: {what}")));
             }
         } else {
             assert!(line.starts_with('#'), "line {}: {line:?}", at + 1);
@@ -73,8 +81,9 @@ fn play(text: &str) -> Vec<String> {
     wrong
 }
 
-fn converse(program: &Program, asked: Conversation) -> Result<(), String> {
+fn converse(program: &Program, requests: &AtomicUsize, asked: Conversation) -> Result<(), String> {
     let mut client = Client::of(program);
+    let before = requests.load(SeqCst);
     client.send(&asked.sent);
     let answer = Message::read(&mut client.stream).ok_or("no answer")?;
     let (status, open) = asked.status.ok_or("a conversation without an end")?;
@@ -92,6 +101,8 @@ fn converse(program: &Program, asked: Conversation) -> Result<(), String> {
             return Err(format!("the upstream saw {seen:#?}"));
         }
     }
+    // Nothing that was hidden in a request, or turned away, reaches the upstream.
+    let mut expected = usize::from(status == 200);
     if answer.header("connection") == Some("close") || !open {
         if open || !client.closed() {
             return Err(format!("expected open: {open}"));
@@ -103,6 +114,11 @@ fn converse(program: &Program, asked: Conversation) -> Result<(), String> {
         if answer.is_none_or(|answer| answer.status() != 200) {
             return Err("the connection is of no more use".to_owned());
         }
+        expected += 1;
+    }
+    let seen = requests.load(SeqCst) - before;
+    if seen != expected {
+        return Err(format!("the upstream saw {seen} requests of {expected}"));
     }
     for key in asked.keys {
         let top = api(program, "/v1/top?count=1000");

@@ -110,8 +110,8 @@ impl Line {
         self.keeps && read && !self.stuck && self.behind.is_none() && self.sending.is_over()
     }
 
-    /// Closes it, with the word that TLS wants to be told: what does not leave at once is not waited
-    /// for.
+    /// Closes it, with the word that TLS wants to be told. What does not leave at once is not
+    /// waited for.
     pub(super) fn close(self: Box<Self>) {
         let mut context = Context::from_waker(Waker::noop());
         let _ = Pin::new(&mut *self.socket.borrow_mut()).poll_shutdown(&mut context);

@@ -22,6 +22,7 @@ use std::task::{Context, Poll};
 
 use hyper::Method;
 use hyper::client::conn::http2;
+use hyper::header::CONTENT_LENGTH;
 use hyper::http::uri::Authority;
 use tokio::sync::Mutex;
 use tokio::task::spawn_local;
@@ -128,10 +129,11 @@ impl Upstream {
             return self.see_off(line);
         }
         let mut idle = self.idle.borrow_mut();
-        if idle.len() < self.idle_max {
-            line.rest();
-            idle.push(Idle { line, since: self.ticks.now() });
+        if idle.len() >= self.idle_max {
+            return line.close();
         }
+        line.rest();
+        idle.push(Idle { line, since: self.ticks.now() });
     }
 
     /// Lets the rest of a request leave whose answer was faster, for as long as it moves: the
@@ -180,6 +182,7 @@ impl Upstream {
             if self.ticks.now() - since <= self.idle_for && line.lives() {
                 return Some(line);
             }
+            line.close();
         }
     }
 
@@ -196,6 +199,8 @@ impl Upstream {
         for _ in 0..2 {
             let answered = if self.http2() {
                 versions::to_http2(crossing.request(), self.tls(), self.authority())?;
+                // Told from the body, by whoever sends it.
+                crossing.request().headers_mut().remove(CONTENT_LENGTH);
                 // Boxed, so that the usual request need not make room for it.
                 Box::pin(self.send_shared(crossing, upload, deadline, &mut forwarding)).await?
             } else {

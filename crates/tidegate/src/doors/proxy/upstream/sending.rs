@@ -113,10 +113,11 @@ impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
         self.front.clear();
         (self.left, self.touched) = (0, false);
         let front = &mut self.front;
-        let query = request.uri().query();
-        let mark = if query.is_some() { "?" } else { "" };
         // The path of a target that has none is `/`.
-        let target = [" ", request.uri().path(), mark, query.unwrap_or(""), " HTTP/1.1\r\n"];
+        let target = request.uri().path_and_query();
+        let (path, query) = target.map_or(("/", None), |target| (target.path(), target.query()));
+        let mark = if query.is_some() { "?" } else { "" };
+        let target = [" ", path, mark, query.unwrap_or(""), " HTTP/1.1\r\n"];
         front.extend_from_slice(request.method().as_str().as_bytes());
         target.iter().for_each(|part| front.extend_from_slice(part.as_bytes()));
         let mut sized = false;
@@ -328,6 +329,7 @@ mod tests {
     use hyper::body::SizeHint;
     use proptest::prelude::*;
 
+    use super::super::super::exchange::origin_form;
     use super::*;
 
     /// A body whose parts come one by one, with a pause before those that are `None`.
@@ -466,9 +468,10 @@ mod tests {
             ("/a?", "/a?"),
             ("http://h", "/"),
             ("http://h?x=1", "/?x=1"),
+            ("http://h#x", "/"),
         ] {
             let mut request = Request::new(());
-            *request.uri_mut() = target.parse().unwrap();
+            *request.uri_mut() = origin_form(&target.parse().unwrap());
             let mut sending = Sending::<Parts>::default();
             sending.begin(&request, None);
             let expected = format!("GET {path} HTTP/1.1\r\n\r\n");
