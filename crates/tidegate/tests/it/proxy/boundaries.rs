@@ -137,3 +137,35 @@ fn a_limit_that_is_raised_after_the_boundary_frees_at_once() {
     // From arrival, over the boundary, until it was raised.
     assert!(summary["wait_ms"]["max"].as_f64() > Some(59_999.0), "{summary}");
 }
+
+#[test]
+fn in_flight_per_minute_a_use_comes_back_with_its_request_or_with_the_minute() {
+    let (tell, starts) = channel();
+    let (go, gone) = channel::<()>();
+    let gone = std::sync::Mutex::new(gone);
+    let upstream = Upstream::answering(move |_| {
+        let _ = tell.send(());
+        let _ = gone.lock().expect("no panic").recv();
+        ok("")
+    });
+    let limit = "limit = '1 in flight per minute'";
+    let house = House::at(Clock::manual(START), upstream.address, limit);
+    let started = || assert!(starts.recv_timeout(PATIENCE).is_ok(), "one starts");
+    let mut first = house.ask("/a");
+    started();
+    let mut second = house.ask("/a");
+    house.until_waiting(1);
+    go.send(()).expect("the upstream waits");
+    assert_eq!(first.read().status(), 200);
+    started();
+    // It is still under way when the next minute begins.
+    let mut third = house.ask("/a");
+    house.until_waiting(1);
+    assert!(starts.try_recv().is_err());
+    house.advance(MINUTE);
+    house.until_waiting(0);
+    for client in [&mut second, &mut third] {
+        go.send(()).expect("the upstream waits");
+        assert_eq!(client.read().status(), 200);
+    }
+}

@@ -286,6 +286,15 @@ fn the_access_log_has_a_line_for_each_request() {
 }
 
 #[test]
+fn the_access_log_may_be_the_log() {
+    let upstream = Upstream::mirror();
+    let mut program = proxy(upstream.address, &format!("{PLENTY}\naccess_log = true"));
+    assert_eq!(Client::of(&program).get("/a?b").status(), 200);
+    let line = program.wait_for_line(|line| line.contains("path=/a"));
+    assert!(line.contains("access") && line.contains("status=200"), "{line}");
+}
+
+#[test]
 fn an_answer_that_breaks_off_is_cut_in_the_access_log() {
     let half = "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf";
     let upstream = Upstream::new(move |mut stream| {

@@ -1,7 +1,9 @@
 //! What upstreams do that a client must not suffer from, and the connections that are kept to them.
 
 use std::io::{Read, Write};
+use std::net::SocketAddr;
 
+use socket2::{Domain, Socket, Type};
 use tidegate::clock::Clock;
 use tidegate_core::time::SECOND;
 
@@ -69,6 +71,29 @@ fn an_upstream_that_stops_within_its_answer_is_not_waited_for() {
     assert!(!ended.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock), "cut");
     let series = "tidegate_proxy_upstream_errors_total{proxy=\"api\",kind=\"body\"}";
     eventually(|| metric(&program, series) == 1.0);
+}
+
+#[test]
+fn a_connection_that_is_not_made_in_time_is_a_bad_gateway() {
+    let upstream = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    upstream.bind(&any.into()).expect("a free port");
+    upstream.listen(0).expect("it listens");
+    let address = upstream.local_addr().expect("an address").as_socket().expect("of IP");
+    // Nobody is accepted: once the line is full, who connects gets no answer.
+    let crowd: Vec<Socket> = (0..4)
+        .map(|_| {
+            let one = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+            one.set_nonblocking(true).expect("an option");
+            let _ = one.connect(&address.into());
+            one
+        })
+        .collect();
+    let program = proxy(address, &format!("{PLENTY}\nconnect_timeout = '100ms'"));
+    assert_eq!(Client::of(&program).get("/").status(), 502);
+    let series = "tidegate_proxy_upstream_errors_total{proxy=\"api\",kind=\"connect\"}";
+    assert_eq!(metric(&program, series), 1.0);
+    drop(crowd);
 }
 
 #[test]
