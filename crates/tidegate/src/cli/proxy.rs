@@ -31,7 +31,7 @@ pub(super) struct Args {
     /// Requests that may start in a minute, for each path.
     #[arg(long, default_value_t = 100, value_parser = amount())]
     rpm: u64,
-    /// Members of an etcd through which replicas share the limit.
+    /// Members of an etcd through which replicas share the limit; while it is away requests wait.
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
     etcd_addresses: Vec<String>,
     /// What is logged: off, error, warn, info, debug or trace. Without it RUST_LOG, else info.

@@ -153,6 +153,13 @@ impl Client {
         self.read()
     }
 
+    /// All that comes until the connection is closed, or reset.
+    fn all(&mut self) -> String {
+        let mut bytes = Vec::new();
+        let _ = self.stream.read_to_end(&mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
     /// Whether the proxy has closed, and nothing was left to read.
     fn closed(&mut self) -> bool {
         let mut rest = Vec::new();
