@@ -70,6 +70,13 @@ impl Aligned {
         }
     }
 
+    /// Whether now lies in it by both clocks. `false` says that it takes a closer look.
+    pub(crate) fn is_surely_here(&self, period: Nanos, now: Now) -> bool {
+        // A nanosecond short of the period: the start may be one late.
+        let inside = |since: Nanos| since < period.saturating_sub(1);
+        now.mono < self.ends && now.unix.checked_sub(self.start).is_some_and(inside)
+    }
+
     /// Whether the window matters no more. Only the monotonic clock decides: the wall clock
     /// might come back.
     pub(crate) fn forgotten(&self, period: Nanos, now: Now) -> bool {

@@ -3,6 +3,7 @@
 use super::aligned::{Aligned, Place};
 use super::{Law, judge_room, memory, narrow, until_allowed, wide};
 use crate::limit::Limit;
+use crate::state::State;
 use crate::time::{Nanos, Now};
 use crate::verdict::{Judgement, Op, Outcome, Verdict};
 
@@ -65,6 +66,19 @@ impl Law for FixedWindow {
     fn judge(limit: &Limit, memory: Option<&Window>, op: Op, now: Now) -> Judgement {
         let here = current(limit, memory, now);
         judge_room(op, room(limit, here, now), here.map_or(0, Window::count) as f64)
+    }
+
+    /// In the midst of a window nothing changes but its count: there is nothing to divide.
+    #[inline(always)]
+    fn take_at_once(limit: &Limit, state: &mut State, cost: u64, now: Now) -> Option<Judgement> {
+        let State::FixedWindow(here) = state else { return None };
+        let before = here.count();
+        let after = before.checked_add(cost).filter(|after| *after <= limit.amount)?;
+        if here.common || !here.window.is_surely_here(limit.period, now) {
+            return None;
+        }
+        here.count = narrow(after);
+        Some(Judgement::pass(cost, before as f64 + cost as f64))
     }
 
     fn apply(

@@ -102,17 +102,25 @@ impl Law for Gcra {
         Judgement::pass(granted, rate(limit, owed.saturating_add(taken)))
     }
 
-    /// With one look at the debt, which is written where it lies.
     #[inline(always)]
     fn take(limit: &Limit, state: &mut State, cost: u64, now: Now) -> Judgement {
+        if let Some(judgement) = Self::take_at_once(limit, state, cost, now) {
+            return judgement;
+        }
+        let owed = owed(limit, Self::read(state), now);
+        if owed == 0 {
+            *state = State::None;
+        }
+        Judgement::refuse(rate(limit, owed))
+    }
+
+    /// The debt is written where it lies.
+    #[inline(always)]
+    fn take_at_once(limit: &Limit, state: &mut State, cost: u64, now: Now) -> Option<Judgement> {
         let bucket = Self::read(state);
-        let owed = owed(limit, bucket, now);
-        let debt = owed.saturating_add(units(limit, cost));
+        let debt = owed(limit, bucket, now).saturating_add(units(limit, cost));
         if debt > units(limit, burst(limit)) {
-            if owed == 0 {
-                *state = State::None;
-            }
-            return Judgement::refuse(rate(limit, owed));
+            return None;
         }
         let at = bucket.map_or(now.mono, |bucket| bucket.at.max(now.mono));
         let kept = Bucket::new(at, debt);
@@ -120,7 +128,7 @@ impl Law for Gcra {
             State::Gcra(bucket) => *bucket = kept,
             _ => *state = State::Gcra(kept),
         }
-        Judgement::pass(cost, rate(limit, debt))
+        Some(Judgement::pass(cost, rate(limit, debt)))
     }
 
     #[inline(always)]

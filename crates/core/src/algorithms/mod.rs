@@ -87,6 +87,9 @@ pub(crate) trait Law: Sized {
     /// same as [`Self::judge`] and [`Self::apply`].
     #[inline(always)]
     fn take(limit: &Limit, state: &mut State, cost: u64, now: Now) -> Judgement {
+        if let Some(judgement) = Self::take_at_once(limit, state, cost, now) {
+            return judgement;
+        }
         let op = Op::Take(cost);
         let judgement = Self::judge(limit, live::<Self>(limit, state, now), op, now);
         let outcome = if judgement.allowed { Outcome::Granted } else { Outcome::Refused };
@@ -94,6 +97,18 @@ pub(crate) trait Law: Sized {
         let kept = Self::apply(limit, memory, op, &judgement, outcome, now);
         *state = kept.map_or(State::None, Self::wrap);
         judgement
+    }
+
+    /// As [`Self::take`], where one look at what is remembered tells that the use is allowed, as it
+    /// almost always does. `None`, and nothing is written, where it takes more than that.
+    #[inline(always)]
+    fn take_at_once(
+        _limit: &Limit,
+        _state: &mut State,
+        _cost: u64,
+        _now: Now,
+    ) -> Option<Judgement> {
+        None
     }
 
     /// Whether the memory is so old that it says no more than none at all.
@@ -216,6 +231,9 @@ pub fn record(limit: &Limit, state: &mut State, at: Nanos, now: Now) -> Recorded
 pub fn take_if_allowed(limit: &Limit, state: &mut State, cost: u64, now: Now) -> Judgement {
     let op = Op::Take(cost);
     with_law!(limit, L => {
+        if let Some(judgement) = L::take_at_once(limit, state, cost, now) {
+            return judgement;
+        }
         let judgement = L::judge(limit, live::<L>(limit, state, now), op, now);
         if judgement.allowed {
             let memory = L::unwrap(mem::take(state)).filter(|m| !L::forgotten(limit, m, now));

@@ -186,13 +186,22 @@ proptest! {
 
     #[test]
     fn what_is_done_in_one_step_is_a_judgement_applied(
-        limit in limits(), steps in steps(true, true),
+        limit in limits(), steps in steps(true, true), common in any::<bool>(),
     ) {
         let mut key = Key::new(limit.amount, limit.period, limit.algorithm);
         let mut walk = walk(&limit);
         for step in &steps {
             let now = walk.step(step);
+            if common {
+                key.state.share();
+            }
             check_take(&key, step.cost, now)?;
+            // Around the end of the wall clock's window, to the nanosecond.
+            let period = limit.period.max(1);
+            let end = now.unix - now.unix % period + period;
+            for unix in [end - 1, end, end + 1] {
+                check_take(&key, step.cost, Now { unix, ..now })?;
+            }
             let span = limit.period / 8 * step.cost;
             check_record(&key, now.mono, now)?;
             check_record(&key, now.mono.saturating_add(span), now)?;

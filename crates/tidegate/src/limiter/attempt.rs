@@ -6,13 +6,13 @@
 use tidegate_core::limit::Algorithm;
 use tidegate_core::rules::Rule;
 use tidegate_core::time::SECOND;
-use tidegate_core::{Nanos, Now, Op, algorithms};
+use tidegate_core::{Nanos, Now, Op};
 
 use super::catalog::Catalog;
 use super::decision::{LIMITS_MAX, Opinion};
 use super::{Answer, Desk, Limiter, TakenFrom, Unfit};
 use crate::metrics::Counted;
-use crate::stores::memory::{Address, Aim, Body, Bucket, Place};
+use crate::stores::memory::{Address, Aim, Body, Bucket, Place, known_at};
 
 /// When a key that finds the table full, and may not share, is worth another try.
 const RETRY_WHEN_FULL: Nanos = SECOND;
@@ -81,23 +81,8 @@ pub(super) enum Went {
 }
 
 impl Attempt {
-    #[inline(always)]
-    fn known<const N: usize>(
-        rule: &Rule,
-        body: &mut Body,
-        take: &Take<'_>,
-        moment: (Now, Bucket),
-    ) -> Self {
-        if let (1, [limit], [state]) = (N, rule.limits.as_slice(), body.held.states_mut()) {
-            let (now, bucket) = moment;
-            let judgement = algorithms::take_if_allowed(limit, state, take.cost, now);
-            if judgement.allowed {
-                body.tally.count(false, judgement.rate, bucket);
-                return Self { went: Went::Taken { booked: 0 }, place: Place::Own, over: false };
-            }
-        }
-        Self::of(rule, body, Place::Own, take, moment)
-    }
+    /// A key with a slot of its own was allowed what it wanted.
+    const ALLOWED: Self = Self { went: Went::Taken { booked: 0 }, place: Place::Own, over: false };
 
     #[inline(never)]
     pub(super) fn of(
@@ -152,26 +137,70 @@ impl Desk {
         if take.cost == 0 {
             return Err(Unfit::CostZero);
         }
-        let memory = self.limiter.memory();
         aim.prefetch_slot();
         let catalog = self.limiter.catalog.load();
-        let rule = catalog.find(take.key, op, take.can_end)?;
-        let address = rule.and_then(|rule| catalog.address(memory, rule, take.key, aim.hash(), op));
-        let Some((position, address)) = rule.zip(address) else {
+        let found = catalog.find(take.key, op, take.can_end)?;
+        let moment = (now, Bucket::of(now));
+        if let Some(position) = found
+            && let Some(plain) = catalog.plain(position)
+        {
+            if !free(&Count { rule: plain.number, name: take.key, hash: aim.hash() }) {
+                return Ok(Tried::Behind);
+            }
+            let known = known_at(&aim, plain.number, take.key);
+            if known.is_some_and(|mut slot| plain.try_take(&mut slot.body, take.cost, moment)) {
+                self.time(1, now);
+                return Ok(self.tried(&catalog, position, &Attempt::ALLOWED, take, now));
+            }
+            // Nobody was in line, and this one is still the first.
+            return Ok(self.try_any(&catalog, found, aim.hash(), take, moment, |_| true));
+        }
+        Ok(self.try_any(&catalog, found, aim.hash(), take, moment, free))
+    }
+
+    /// As [`Self::try_take_ahead`], for all that is not a use of a known key under one limit that
+    /// is allowed.
+    #[inline(never)]
+    fn try_any(
+        &self,
+        catalog: &Catalog,
+        found: Option<usize>,
+        hash: u64,
+        take: &Take<'_>,
+        moment: (Now, Bucket),
+        free: impl FnOnce(&Count<'_>) -> bool,
+    ) -> Tried {
+        let (memory, op) = (self.limiter.memory(), Op::Take(take.cost));
+        let address = found.and_then(|at| catalog.address(memory, at, take.key, hash, op));
+        let Some((position, address)) = found.zip(address) else {
             let counted = if take.waited { Counted::Delay } else { Counted::Allow };
-            catalog.counts.add(self.lane, rule, counted, 1);
-            return Ok(Tried::Taken(Taken { held: None, booked: 0, window_start: None }));
+            catalog.counts.add(self.lane, found, counted, 1);
+            return Tried::Taken(Taken { held: None, booked: 0, window_start: None });
         };
         if !free(&Count::of(&address)) {
-            return Ok(Tried::Behind);
+            return Tried::Behind;
         }
-        let moment = (now, Bucket::of(now));
-        let attempt = match address.limits {
-            1 => self.attempt::<1>(&catalog, position, &address, take, moment),
-            _ => self.attempt::<LIMITS_MAX>(&catalog, position, &address, take, moment),
+        let rule = catalog.rule(position);
+        let known = |body: &mut Body| Attempt::of(rule, body, Place::Own, take, moment);
+        let attempt = match memory.known(&address, known) {
+            Some(attempt) => attempt,
+            None => self.attempt_stranger(catalog, rule, &address, take, moment),
         };
-        self.time(1, now);
-        Ok(match attempt.went {
+        self.time(1, moment.0);
+        self.tried(catalog, position, &attempt, take, moment.0)
+    }
+
+    /// Counts an attempt if it took something, and says what came of it.
+    #[inline(always)]
+    fn tried(
+        &self,
+        catalog: &Catalog,
+        position: usize,
+        attempt: &Attempt,
+        take: &Take<'_>,
+        now: Now,
+    ) -> Tried {
+        match attempt.went {
             Went::Taken { booked } => {
                 let delayed = take.waited || booked > 0;
                 let counted = match attempt.over {
@@ -180,34 +209,17 @@ impl Desk {
                     false => Counted::Allow,
                 };
                 catalog.counts.add(self.lane, Some(position), counted, 1);
-                let held = held(&catalog, position, &attempt);
+                let held = held(catalog, position, attempt);
                 let rule = catalog.rule(position);
                 let window_start = take.waited.then(|| window_start(rule, now)).flatten();
                 Tried::Taken(Taken { held, booked, window_start })
             }
             Went::Later(delay) => Tried::Later(delay),
             Went::TooLong => Tried::TooLong,
-        })
-    }
-
-    #[inline(always)]
-    fn attempt<const N: usize>(
-        &self,
-        catalog: &Catalog,
-        position: usize,
-        address: &Address<'_>,
-        take: &Take<'_>,
-        moment: (Now, Bucket),
-    ) -> Attempt {
-        let rule = catalog.rule(position);
-        let known = |body: &mut Body| Attempt::known::<N>(rule, body, take, moment);
-        match self.limiter.memory().known(address, known) {
-            Some(attempt) => attempt,
-            None => self.attempt_stranger(catalog, rule, address, take, moment),
         }
     }
 
-    /// As [`Self::attempt`], for a key that may have to be given a slot first.
+    /// An attempt at a key that may have to be given a slot first.
     #[cold]
     #[inline(never)]
     fn attempt_stranger(

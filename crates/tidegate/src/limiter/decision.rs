@@ -236,6 +236,21 @@ impl Plain {
         body.tally.count(over, judgement.rate, bucket);
         (over && !self.shadow, judgement.rate, counted(over, self.shadow, judgement.booked))
     }
+
+    /// As [`Self::take`] where the use is allowed; otherwise nothing is written.
+    #[inline(always)]
+    pub(super) fn try_take(
+        &self,
+        body: &mut Body,
+        cost: u64,
+        (now, bucket): (Now, Bucket),
+    ) -> bool {
+        let judgement = algorithms::take_if_allowed(&self.limit, body.held.first_mut(), cost, now);
+        if judgement.allowed {
+            body.tally.count(false, judgement.rate, bucket);
+        }
+        judgement.allowed
+    }
 }
 
 #[inline(always)]
