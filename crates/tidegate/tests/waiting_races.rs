@@ -13,7 +13,7 @@ mod queues;
 
 /// The same names as in the program, on the scheduler's types.
 mod sync {
-    pub(crate) use shuttle::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+    pub(crate) use shuttle::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
     pub(crate) struct Mutex<T>(shuttle::sync::Mutex<T>);
 
@@ -30,7 +30,7 @@ mod sync {
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use shuttle::future::{block_on, spawn};
 use shuttle::thread;
@@ -264,5 +264,103 @@ fn new_rules_lose_nobody() {
         renewing.join().expect("renewed");
         waiters.into_iter().for_each(|waiter| waiter.join().expect("served"));
         pool.is_as_new(0);
+    });
+}
+
+/// A clock, and the one timer that the waiting room's driver sleeps by, as the kernel's is: to the
+/// moment.
+struct Time {
+    now: sync::AtomicU64,
+    sleeper: Mutex<Option<(u64, Waker)>>,
+}
+
+impl Time {
+    fn now(&self) -> u64 {
+        self.now.load(sync::Ordering::SeqCst)
+    }
+
+    /// Wakes the driver at this time, if it is not yet.
+    fn wake_at(&self, at: u64, driver: &Waker) {
+        let mut sleeper = self.sleeper.lock();
+        match self.now() >= at {
+            true => driver.wake_by_ref(),
+            false => *sleeper = Some((at, driver.clone())),
+        }
+    }
+
+    fn turn_to(&self, now: u64) {
+        let mut sleeper = self.sleeper.lock();
+        self.now.store(now, sync::Ordering::SeqCst);
+        let due = sleeper.take_if(|(at, _)| *at <= now);
+        drop(sleeper);
+        due.into_iter().for_each(|(_, driver)| driver.wake());
+    }
+
+    /// Wakes those whose time has come until the end of time, as the program's own driver does.
+    fn drive(&self, hall: &Hall, cx: &Context<'_>) -> Poll<()> {
+        let now = self.now();
+        let next = hall.wake_due(now, cx.waker());
+        self.wake_at(next.unwrap_or(u64::MAX), cx.waker());
+        if now == u64::MAX { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
+
+/// Waits until a time at which it may go, or one at which it gives up, in line or before it. Only
+/// the driver can tell it.
+struct Until {
+    hall: Arc<Hall>,
+    time: Arc<Time>,
+    goes_at: u64,
+    gives_up_at: u64,
+    ticket: Option<Ticket>,
+}
+
+impl Future for Until {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let (hall, time, goes_at) = (self.hall.clone(), self.time.clone(), self.goes_at);
+        let join = || hall.join(KEY, count, usize::MAX, self.gives_up_at, cx.waker(), time.now());
+        let ticket = self.ticket.unwrap_or_else(|| join().expect("there is room"));
+        self.ticket = Some(ticket);
+        let attempt = |_, _| match time.now() >= goes_at {
+            true => Try::Out(()),
+            false => Try::Later(goes_at),
+        };
+        let now = time.now();
+        match hall.step(ticket, cx.waker(), now, attempt) {
+            Stepped::Waiting if now < self.gives_up_at => Poll::Pending,
+            Stepped::Waiting => {
+                hall.leave(ticket, now);
+                Poll::Ready(())
+            }
+            Stepped::Out(()) | Stepped::Booked((), _) => Poll::Ready(()),
+        }
+    }
+}
+
+#[test]
+fn whoever_waits_for_a_time_is_woken_by_a_driver_that_meant_to_sleep_for_longer() {
+    check(|| {
+        let hall = Arc::new(Hall::new());
+        let time = Arc::new(Time { now: sync::AtomicU64::new(0), sleeper: Mutex::new(None) });
+        let driver = thread::spawn({
+            let (hall, time) = (hall.clone(), time.clone());
+            move || block_on(std::future::poll_fn(|cx| time.drive(&hall, cx)))
+        });
+        let waiter = |goes_at, gives_up_at| {
+            let (hall, time) = (hall.clone(), time.clone());
+            let until = Until { hall, time, goes_at, gives_up_at, ticket: None };
+            thread::spawn(move || block_on(until))
+        };
+        let (gives_up, goes) = (waiter(u64::MAX, 10), waiter(20, u64::MAX));
+        // At each time only one has to be told, by a driver that may sleep for the next.
+        for (now, waiter) in [(10, gives_up), (20, goes)] {
+            time.turn_to(now);
+            waiter.join().expect("told");
+        }
+        assert_eq!(hall.len(), 0);
+        time.turn_to(u64::MAX);
+        driver.join().expect("ended");
     });
 }
