@@ -25,8 +25,7 @@ impl Default for Bounds {
 /// Those who wait at one door, whichever keys they wait for.
 #[derive(Debug)]
 pub struct Crowd {
-    per_key: AtomicUsize,
-    total: AtomicUsize,
+    bounds: Bounds,
     inside: AtomicUsize,
     /// The same for all doors of a kind, for the metrics.
     shown: Gauge,
@@ -36,19 +35,8 @@ impl Crowd {
     /// An empty crowd of a door.
     #[must_use]
     pub fn new(metrics: &Metrics, door: Door, bounds: Bounds) -> Arc<Self> {
-        let crowd = Self {
-            per_key: AtomicUsize::new(bounds.per_key),
-            total: AtomicUsize::new(bounds.total),
-            inside: AtomicUsize::new(0),
-            shown: metrics.waiting(door),
-        };
+        let crowd = Self { bounds, inside: AtomicUsize::new(0), shown: metrics.waiting(door) };
         Arc::new(crowd)
-    }
-
-    /// Changes the bounds. Whoever is inside stays.
-    pub fn set_bounds(&self, bounds: Bounds) {
-        self.per_key.store(bounds.per_key, Relaxed);
-        self.total.store(bounds.total, Relaxed);
     }
 
     /// How many wait.
@@ -64,13 +52,12 @@ impl Crowd {
     }
 
     pub(super) fn per_key(&self) -> usize {
-        self.per_key.load(Relaxed)
+        self.bounds.per_key
     }
 
     /// One more, if there is room.
     pub(super) fn enter(&self) -> Option<Inside<'_>> {
-        let total = self.total.load(Relaxed);
-        let more = |inside| (inside < total).then_some(inside + 1);
+        let more = |inside| (inside < self.bounds.total).then_some(inside + 1);
         self.inside.fetch_update(Relaxed, Relaxed, more).ok()?;
         self.shown.inc();
         Some(Inside(self))

@@ -14,6 +14,7 @@ use std::task::{Context, Poll};
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 
 use super::finish::Finish;
+use super::headers;
 use super::streams::Pulse;
 use super::ticks::{Deadline, Tick, Ticks};
 use super::upstream::Answer;
@@ -196,7 +197,7 @@ impl Body for Upload {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
         match &mut self.0 {
-            Some(rest) => rest.poll(context),
+            Some(rest) => rest.poll(context).map_ok(harmless),
             None => Poll::Ready(None),
         }
     }
@@ -211,6 +212,17 @@ impl Body for Upload {
             Some(more) => SizeHint::with_exact(more + rest.early.bytes),
             None => SizeHint::default(),
         }
+    }
+}
+
+/// A part of a request's body, without fields behind it that no server should believe.
+fn harmless(frame: Frame<Bytes>) -> Frame<Bytes> {
+    match frame.into_trailers() {
+        Ok(mut trailers) => {
+            headers::strip_trailers(&mut trailers);
+            Frame::trailers(trailers)
+        }
+        Err(frame) => frame,
     }
 }
 

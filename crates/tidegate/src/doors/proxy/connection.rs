@@ -7,6 +7,7 @@ use std::io;
 use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 use hyper::server::conn::{http1, http2};
@@ -61,7 +62,11 @@ async fn greet(
     let (mut socket, agreed) = match &floor.tls {
         None => (Socket::Plain(stream), None),
         Some(acceptor) => {
-            let Ok(stream) = pulse.bounds(acceptor.accept(stream)).await? else {
+            let Some(accepted) = pulse.bounds(before_end(floor, acceptor.accept(stream))).await?
+            else {
+                return Ok(());
+            };
+            let Ok(stream) = accepted else {
                 floor.metrics.bad_input(Door::Proxy, "tls");
                 return Ok(());
             };
@@ -71,10 +76,10 @@ async fn greet(
     };
     let (http2, early) = match agreed {
         Some(http2) => (http2, Vec::new()),
-        None => match pulse.bounds(sniff(&mut socket)).await? {
-            Ok(found) => found,
-            // Gone before it said anything.
-            Err(_) => return Ok(()),
+        None => match pulse.bounds(before_end(floor, sniff(&mut socket))).await? {
+            Some(Ok(found)) => found,
+            // Gone before it said anything, or too late to say it.
+            Some(Err(_)) | None => return Ok(()),
         },
     };
     let tls = matches!(socket, Socket::Tls(_));
@@ -90,6 +95,17 @@ async fn greet(
         socket: (!http2).then_some(socket),
     });
     if http2 { speak_http2(client, io).await } else { speak_http1(client, io).await }
+}
+
+/// Waits for a client to begin; `None` if the proxy stops before it has: what it may have begun to
+/// say is no request yet.
+async fn before_end<F: Future>(floor: &Floor, beginning: F) -> Option<F::Output> {
+    let mut beginning = pin!(beginning);
+    poll_fn(|context| match beginning.as_mut().poll(context) {
+        Poll::Pending if floor.is_draining() => Poll::Ready(None),
+        polled => polled.map(Some),
+    })
+    .await
 }
 
 /// Reads just enough to tell which HTTP is spoken.

@@ -231,6 +231,7 @@ impl Floor {
             while self.connections.get() > 0 {
                 self.empty.notified().await;
             }
+            self.upstream.all_left().await;
         };
         let in_time = async {
             sleep(grace - last_call).await;

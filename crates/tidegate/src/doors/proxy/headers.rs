@@ -7,8 +7,10 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use hyper::header::{
-    CONNECTION, EXPECT, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
+    AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE,
+    CONTENT_TYPE, COOKIE, EXPECT, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue,
+    MAX_FORWARDS, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, SET_COOKIE, TE, TRAILER,
+    TRANSFER_ENCODING, UPGRADE,
 };
 
 use crate::config::listen::Allow;
@@ -24,6 +26,40 @@ const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 /// What is meant for one hop, too, and hardly ever there.
 static RARE: [HeaderName; 5] =
     [PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, KEEP_ALIVE, PROXY_CONNECTION, HTTP2_SETTINGS];
+
+/// Fields that mean nothing behind a body, or too much.
+static NO_TRAILERS: [HeaderName; 21] = [
+    AUTHORIZATION,
+    CACHE_CONTROL,
+    CONNECTION,
+    CONTENT_ENCODING,
+    CONTENT_LENGTH,
+    CONTENT_RANGE,
+    CONTENT_TYPE,
+    COOKIE,
+    EXPECT,
+    FORWARDED,
+    HOST,
+    KEEP_ALIVE,
+    MAX_FORWARDS,
+    PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION,
+    PROXY_CONNECTION,
+    SET_COOKIE,
+    TE,
+    TRAILER,
+    TRANSFER_ENCODING,
+    UPGRADE,
+];
+
+/// Takes out of the fields behind a request's body what a server might take for part of its head.
+pub(super) fn strip_trailers(trailers: &mut HeaderMap) {
+    let harmful = |name: &&HeaderName| {
+        NO_TRAILERS.contains(name) || name.as_str().starts_with("x-forwarded-")
+    };
+    let found: Vec<HeaderName> = trailers.keys().filter(harmful).cloned().collect();
+    found.into_iter().for_each(|name| drop(trailers.remove(name)));
+}
 
 /// Whether a list field holds `token`, whatever the case.
 fn has_token(value: &HeaderValue, token: &str) -> bool {

@@ -242,10 +242,6 @@ fn crowds_are_bounded_per_key_and_in_total() {
     assert_eq!(house.crowd.len(), 2);
     callers.push(Caller::came(&house, ask("a", None)));
     assert!(callers[4].waits());
-    house.crowd.set_bounds(Bounds { per_key: 2, total: 4 });
-    callers.push(Caller::came(&house, ask("a4", None)));
-    callers.push(Caller::came(&house, ask("a4", None)));
-    assert!(callers[6].waits());
     drop(callers);
     assert_eq!((house.crowd.len(), house.waiting.len()), (0, 0));
     assert_eq!(house.metric(PROXY_WAITING), 0);

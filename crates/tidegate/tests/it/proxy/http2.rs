@@ -6,6 +6,8 @@ use std::net::SocketAddr;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http2::{self, SendRequest};
+use hyper::header::HeaderMap;
+use hyper::service::service_fn;
 use hyper::{Request, Response, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::{TcpListener, TcpStream};
@@ -185,6 +187,56 @@ async fn grpc_passes_with_its_trailers() {
     assert_eq!(unknown.code(), tonic::Code::NotFound);
     let mut watch = client.watch(ask("tides")).await.expect("a stream").into_inner();
     assert_eq!(watch.message().await.expect("whole").expect("a message").status, 1);
+}
+
+/// An upstream of HTTP/2 that answers with what it saw: the fields, a line for the body, and the
+/// fields behind it.
+async fn scribe() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("an address");
+    let lines = |fields: &HeaderMap| -> String {
+        fields
+            .iter()
+            .map(|(name, value)| format!("{name}: {}\n", value.to_str().unwrap()))
+            .collect()
+    };
+    let note = move |request: Request<Incoming>| async move {
+        let head = lines(request.headers());
+        let body = request.into_body().collect().await?;
+        let behind = body.trailers().map(lines).unwrap_or_default();
+        let text = String::from_utf8_lossy(&body.to_bytes()).into_owned();
+        Ok::<_, hyper::Error>(Response::new(Full::new(Bytes::from(format!(
+            "{head}\n{text}\n\n{behind}"
+        )))))
+    };
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let serving = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+                .serve_connection(TokioIo::new(stream), service_fn(note));
+            tokio::spawn(serving);
+        }
+    });
+    address
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lengths_are_said_once_over_http2_and_fields_behind_a_body_mean_no_harm() {
+    let upstream = scribe().await;
+    let program = proxy(upstream, "http2 = true\nlimit = '1000 per day'");
+    tokio::task::block_in_place(|| {
+        let mut client = Client::of(&program);
+        client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello");
+        let seen = client.read().text();
+        assert_eq!(seen.matches("content-length: 5\n").count(), 1, "{seen}");
+        assert!(seen.ends_with("\n\nhello\n\n"), "{seen}");
+        client.send(
+            b"POST / HTTP/1.1\r\nHost: a\r\nTrailer: x-sum\r\nTransfer-Encoding: chunked\r\n\r\n\
+              2\r\nhi\r\n0\r\nx-sum: 42\r\nx-forwarded-for: 6.6.6.6\r\nauthorization: evil\r\n\r\n",
+        );
+        let seen = client.read().text();
+        assert!(!seen.contains("content-length") && !seen.contains("transfer-encoding"), "{seen}");
+        assert!(seen.ends_with("\n\nhi\n\nx-sum: 42\n"), "{seen}");
+    });
 }
 
 #[tokio::test(flavor = "multi_thread")]

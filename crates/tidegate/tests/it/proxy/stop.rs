@@ -1,10 +1,18 @@
 //! Stopping: who is being served is served, and who waits is told to come back.
 
-use std::sync::mpsc::channel;
+use std::io::{Read, Write};
+use std::sync::mpsc::{Receiver, Sender, channel};
 
+use http_body_util::Full;
+use hyper::Request;
+use hyper::body::Bytes;
 use rustix::process::Signal;
+use tokio::task::block_in_place;
+use tokio_tungstenite::tungstenite::Message as Words;
 
-use super::{Client, Upstream, eventually, metric, ok, proxy};
+use super::http2::{prior_knowledge, text};
+use super::websocket::{connect, echo};
+use super::{Client, Message, Upstream, eventually, metric, ok, proxy};
 use crate::program::{PATIENCE, Program};
 
 fn serve(upstream: &Upstream, grace: &str) -> Program {
@@ -12,8 +20,8 @@ fn serve(upstream: &Upstream, grace: &str) -> Program {
     proxy(upstream.address, &settings)
 }
 
-#[test]
-fn what_is_under_way_is_finished_and_idle_connections_are_closed() {
+/// An upstream that says when a request has come, and answers when it is told to.
+fn patient() -> (Upstream, Receiver<()>, Sender<()>) {
     let (tell, started) = channel();
     let (go, gone) = channel::<()>();
     let gone = std::sync::Mutex::new(gone);
@@ -22,6 +30,12 @@ fn what_is_under_way_is_finished_and_idle_connections_are_closed() {
         gone.lock().expect("no panic").recv_timeout(PATIENCE).expect("the test says when");
         ok(&request.first)
     });
+    (upstream, started, go)
+}
+
+#[test]
+fn what_is_under_way_is_finished_and_idle_connections_are_closed() {
+    let (upstream, started, go) = patient();
     let mut program = serve(&upstream, "60s");
     let mut idle = Client::of(&program);
     go.send(()).expect("the upstream listens");
@@ -68,14 +82,7 @@ fn who_still_waits_near_the_end_is_told_to_come_back() {
 
 #[test]
 fn new_settings_do_not_wait_for_old_requests() {
-    let (tell, started) = channel();
-    let (go, gone) = channel::<()>();
-    let gone = std::sync::Mutex::new(gone);
-    let old = Upstream::answering(move |_| {
-        tell.send(()).expect("the test listens");
-        gone.lock().expect("no panic").recv_timeout(PATIENCE).expect("the test says when");
-        ok("old")
-    });
+    let (old, started, go) = patient();
     let new = Upstream::answering(|_| ok("new"));
     let mut program = serve(&old, "60s");
     let address = program.address("proxy");
@@ -88,5 +95,77 @@ fn new_settings_do_not_wait_for_old_requests() {
     program.wait_for_line(|line| line == format!("listening door=proxy addr={address}"));
     assert_eq!(Client::new(address).get("/b").text(), "new");
     go.send(()).expect("the upstream listens");
-    assert_eq!(busy.read().text(), "old");
+    assert_eq!(busy.read().text(), "GET /a HTTP/1.1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_of_http2_are_finished_and_no_new_ones_begin() {
+    let (upstream, started, go) = patient();
+    let mut program = serve(&upstream, "60s");
+    let sender = prior_knowledge(program.address("proxy")).await;
+    let ask = || {
+        let mut sender = sender.clone();
+        tokio::spawn(async move {
+            let request = Request::get("http://a/a").body(Full::<Bytes>::default());
+            sender.send_request(request.expect("a request")).await
+        })
+    };
+    let busy = ask();
+    block_in_place(|| started.recv_timeout(PATIENCE).expect("it starts"));
+    let held = ask();
+    block_in_place(|| eventually(|| metric(&program, "tidegate_waiting{door=\"proxy\"}") == 1.0));
+    let mut silent = Client::of(&program);
+    program.signal(Signal::TERM);
+    block_in_place(|| assert!(silent.closed()));
+    for stream in [busy, held] {
+        go.send(()).expect("the upstream listens");
+        let answer = stream.await.expect("no panic").expect("an answer");
+        assert_eq!(text(answer).await, "GET /a HTTP/1.1");
+    }
+    assert!(ask().await.expect("no panic").is_err(), "the connection takes no more");
+    block_in_place(|| assert!(program.exit_status().success()));
+}
+
+#[test]
+fn a_tunnel_goes_on_until_it_is_closed() {
+    let mut program = proxy(echo(), "limit = 'none'\n[server]\nshutdown_grace = '60s'");
+    let mut silent = Client::of(&program);
+    let mut tunnel = connect(program.address("proxy"));
+    program.signal(Signal::TERM);
+    assert!(silent.closed());
+    tunnel.send(Words::text("hello")).expect("sent");
+    assert_eq!(tunnel.read().expect("an echo"), Words::text("hello"));
+    drop(tunnel);
+    assert!(program.exit_status().success());
+}
+
+#[test]
+fn a_tunnel_is_cut_at_the_end_of_the_grace() {
+    let mut program = proxy(echo(), "limit = 'none'\n[server]\nshutdown_grace = '500ms'");
+    let mut tunnel = connect(program.address("proxy"));
+    program.signal(Signal::TERM);
+    assert!(program.exit_status().success());
+    assert!(tunnel.read().is_err());
+}
+
+#[test]
+fn a_request_behind_its_answer_leaves_whole() {
+    let (told, taken) = channel();
+    let upstream = Upstream::new(move |mut stream| {
+        let Some(_) = Message::read_head(&mut stream) else { return };
+        stream.get_mut().write_all(ok("enough").as_bytes()).expect("the proxy reads");
+        let mut body = String::new();
+        let _ = stream.read_to_string(&mut body);
+        told.send(body).expect("the test waits");
+    });
+    let mut program = serve(&upstream, "60s");
+    let mut client = Client::of(&program);
+    client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nfirst");
+    assert_eq!(client.read().text(), "enough");
+    let mut silent = Client::of(&program);
+    program.signal(Signal::TERM);
+    assert!(silent.closed());
+    client.send(b"again");
+    assert_eq!(taken.recv_timeout(PATIENCE).expect("the upstream is told"), "firstagain");
+    assert!(program.exit_status().success());
 }

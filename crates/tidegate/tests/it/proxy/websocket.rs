@@ -10,7 +10,7 @@ use super::{Client, Message, Upstream, eventually, metric, proxy};
 use crate::program::PATIENCE;
 
 /// A WebSocket server that says everything again.
-fn echo() -> std::net::SocketAddr {
+pub(super) fn echo() -> std::net::SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("an address");
     thread::spawn(move || {
@@ -28,7 +28,7 @@ fn echo() -> std::net::SocketAddr {
     address
 }
 
-fn connect(address: std::net::SocketAddr) -> WebSocket<TcpStream> {
+pub(super) fn connect(address: std::net::SocketAddr) -> WebSocket<TcpStream> {
     let stream = TcpStream::connect(address).expect("the proxy accepts");
     stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
     tungstenite::client("ws://a.example/socket", stream).expect("a handshake").0

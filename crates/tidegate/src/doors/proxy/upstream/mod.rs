@@ -24,7 +24,7 @@ use hyper::Method;
 use hyper::client::conn::http2;
 use hyper::header::CONTENT_LENGTH;
 use hyper::http::uri::Authority;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Notify};
 use tokio::task::spawn_local;
 
 pub(super) use self::answer::Answer;
@@ -77,6 +77,8 @@ pub(super) struct Upstream {
     figures: Arc<ProxyFigures>,
     /// Not tried before this tick.
     resting_until: Cell<Tick>,
+    /// Shared with everybody who is being seen off, and told when one of them has left.
+    leaving: Rc<Notify>,
 }
 
 impl Upstream {
@@ -100,6 +102,7 @@ impl Upstream {
             lane,
             figures,
             resting_until: Cell::new(0),
+            leaving: Rc::default(),
         })
     }
 
@@ -142,6 +145,7 @@ impl Upstream {
         let Some((progress, leaving)) = line.left_behind() else { return };
         let (ticks, patience) = (self.ticks.clone(), self.patience);
         let deadline = ticks.deadline();
+        let left = self.leaving.clone();
         spawn_local(async move {
             let mut leaving = pin!(leaving);
             poll_fn(|context| {
@@ -156,7 +160,15 @@ impl Upstream {
                 leaving.as_mut().poll(context).map(drop)
             })
             .await;
+            left.notify_one();
         });
+    }
+
+    /// Waits until nobody is being seen off.
+    pub(super) async fn all_left(&self) {
+        while Rc::strong_count(&self.leaving) > 1 {
+            self.leaving.notified().await;
+        }
     }
 
     /// Drops what was closed, or has been idle for too long.

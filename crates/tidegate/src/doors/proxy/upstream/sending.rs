@@ -10,42 +10,12 @@ use std::task::{Context, Poll, ready};
 
 use hyper::Request;
 use hyper::body::{Body, Bytes, Frame};
-use hyper::header::{
-    AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE,
-    CONTENT_TYPE, COOKIE, EXPECT, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue,
-    MAX_FORWARDS, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, SET_COOKIE, TE, TRAILER,
-    TRANSFER_ENCODING, UPGRADE,
-};
+use hyper::header::{HeaderMap, HeaderName, HeaderValue, TRAILER};
 use tokio::io::AsyncWrite;
 
 /// What follows a chunk, and what follows the last one.
 const CHUNK_END: &[u8] = b"\r\n";
 const LAST_CHUNK_END: &[u8] = b"\r\n0\r\n\r\n";
-
-/// Fields that mean nothing behind a body, or too much.
-static NO_TRAILERS: [HeaderName; 21] = [
-    AUTHORIZATION,
-    CACHE_CONTROL,
-    CONNECTION,
-    CONTENT_ENCODING,
-    CONTENT_LENGTH,
-    CONTENT_RANGE,
-    CONTENT_TYPE,
-    COOKIE,
-    EXPECT,
-    FORWARDED,
-    HOST,
-    HeaderName::from_static("keep-alive"),
-    MAX_FORWARDS,
-    PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION,
-    HeaderName::from_static("proxy-connection"),
-    SET_COOKIE,
-    TE,
-    TRAILER,
-    TRANSFER_ENCODING,
-    UPGRADE,
-];
 
 /// Why a request did not go out whole.
 #[derive(Debug)]
@@ -310,14 +280,11 @@ fn write_field(out: &mut Vec<u8>, name: &HeaderName, value: &HeaderValue) {
     }
 }
 
-/// The fields that are said to follow the body, and may.
+/// The fields that are said to follow the body.
 fn announced(headers: &HeaderMap) -> Vec<HeaderName> {
     let lists = headers.get_all(TRAILER).iter();
     let names = lists.flat_map(|list| list.as_bytes().split(|byte| *byte == b','));
-    names
-        .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
-        .filter(|name| !NO_TRAILERS.contains(name) && !name.as_str().starts_with("x-forwarded-"))
-        .collect()
+    names.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok()).collect()
 }
 
 #[cfg(test)]
