@@ -1,18 +1,32 @@
 //! A client of the HTTP API, for the commands that ask a running server.
 
-use std::io::Read as _;
+use std::io;
 use std::time::Duration;
 
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper::header::{CONTENT_TYPE, HOST};
+use hyper::http::uri::{Authority, Scheme};
+use hyper::{Method, Request, StatusCode, Uri};
+use hyper_util::rt::TokioIo;
 use serde::{Deserialize, Serialize};
-use ureq::http::{Response, StatusCode};
-use ureq::{Agent, Body};
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::TcpStream;
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::timeout;
 
 use super::Failure;
 
 /// How long the server may take to answer: it decides in microseconds.
 const ANSWER_WAIT: Duration = Duration::from_secs(5);
 /// The largest answer that is read.
-const ANSWER_BYTES_MAX: u64 = 4 << 20;
+const ANSWER_BYTES_MAX: usize = 4 << 20;
+/// A server that vanished without a word is noticed while it is waited for: it is asked after this
+/// long, and again as often as this, and is given up after a few times in vain.
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(10);
+const KEEPALIVE_PROBES: u32 = 3;
 
 /// Which server is asked.
 #[derive(Clone, Debug, clap::Args)]
@@ -37,7 +51,8 @@ pub(super) struct Check<'a> {
 pub(super) struct Wait<'a> {
     pub(super) key: &'a str,
     pub(super) cost: u64,
-    pub(super) max_wait_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) max_wait_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) hold_ms: Option<u64>,
 }
@@ -73,75 +88,82 @@ struct ProblemJson {
     detail: Option<String>,
 }
 
-/// A server, and a connection to it that is kept.
+/// A server that is asked, over a connection for each question.
 pub(super) struct Client {
-    agent: Agent,
+    runtime: Runtime,
+    /// As it was written.
     server: String,
+    authority: Authority,
+    /// What paths begin with.
+    base: String,
+}
+
+/// What the server is asked, and for how long; without a time, for as long as it is there.
+struct Question {
+    method: Method,
+    path: String,
+    json: Vec<u8>,
+    patience: Option<Duration>,
+}
+
+impl Question {
+    fn new(method: Method, path: impl Into<String>) -> Self {
+        Self { method, path: path.into(), json: Vec::new(), patience: Some(ANSWER_WAIT) }
+    }
+
+    fn post(path: &str, json: &impl Serialize) -> Result<Self, Failure> {
+        let json = serde_json::to_vec(json).map_err(anyhow::Error::from)?;
+        Ok(Self { json, ..Self::new(Method::POST, path) })
+    }
 }
 
 impl Client {
     pub(super) fn new(args: &ServerArgs) -> Result<Self, Failure> {
         let server = args.server.trim_end_matches('/').to_owned();
-        if !server.starts_with("http://") {
+        let url = server.parse::<Uri>().ok().filter(|url| url.scheme() == Some(&Scheme::HTTP));
+        let Some((url, authority)) = url.as_ref().and_then(|url| Some((url, url.authority()?)))
+        else {
             let wrong = format!("\"{server}\" is not a server: write http://ADDRESS:PORT");
             return Err(Failure::Usage(wrong));
-        }
-        // A proxy for the web is no way to a limiter on loopback.
-        let agent = Agent::config_builder()
-            .http_status_as_error(false)
-            .timeout_global(Some(ANSWER_WAIT))
-            .proxy(None)
-            .build()
-            .new_agent();
-        Ok(Self { agent, server })
+        };
+        let (authority, base) = (authority.clone(), url.path().trim_end_matches('/').to_owned());
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(anyhow::Error::from)?;
+        Ok(Self { runtime, server, authority, base })
     }
 
     pub(super) fn check(&self, check: &Check) -> Result<Verdict, Failure> {
-        let body = serde_json::to_vec(check).map_err(anyhow::Error::from)?;
-        let request = self.agent.post(self.url("/v1/check"));
-        let answer = request.header("content-type", "application/json").send(&body[..]);
-        self.verdict(answer)
+        self.verdict(Question::post("/v1/check", check)?)
     }
 
     /// Waits for a use. The server has a little longer to answer than it may let us wait.
     pub(super) fn wait(&self, wait: &Wait) -> Result<Verdict, Failure> {
-        let body = serde_json::to_vec(wait).map_err(anyhow::Error::from)?;
-        let patience = Duration::from_millis(wait.max_wait_ms).saturating_add(ANSWER_WAIT);
-        let request = self.agent.post(self.url("/v1/wait"));
-        let request = request.config().timeout_global(Some(patience)).build();
-        let answer = request.header("content-type", "application/json").send(&body[..]);
-        self.verdict(answer)
+        let max_wait = wait.max_wait_ms.map(Duration::from_millis);
+        let patience = max_wait.map(|span| span.saturating_add(ANSWER_WAIT));
+        self.verdict(Question { patience, ..Question::post("/v1/wait", wait)? })
     }
 
     pub(super) fn peek(&self, key: &str) -> Result<Verdict, Failure> {
-        self.verdict(self.agent.get(self.key_url(key)).call())
+        self.verdict(Question::new(Method::GET, key_path(key)))
     }
 
     pub(super) fn reset(&self, key: &str) -> Result<(), Failure> {
-        self.done(self.agent.delete(self.key_url(key)).call())
+        self.done(Question::new(Method::DELETE, key_path(key)))
     }
 
     /// Gives back a use in flight.
     pub(super) fn end(&self, use_id: &str) -> Result<(), Failure> {
-        self.done(self.agent.delete(self.url(&format!("/v1/uses/{use_id}"))).call())
+        self.done(Question::new(Method::DELETE, format!("/v1/uses/{use_id}")))
     }
 
     /// Whether the server is ready, and what it says about that.
     pub(super) fn readiness(&self) -> Result<(bool, String), Failure> {
-        let (status, body) = self.read(self.agent.get(self.url("/readyz")).call())?;
+        let (status, body) = self.ask(Question::new(Method::GET, "/readyz"))?;
         Ok((status.is_success(), body))
     }
 
-    fn url(&self, path: &str) -> String {
-        format!("{}{path}", self.server)
-    }
-
-    fn key_url(&self, key: &str) -> String {
-        self.url(&format!("/v1/keys/{}", percent_encoded(key)))
-    }
-
-    fn verdict(&self, answer: Result<Response<Body>, ureq::Error>) -> Result<Verdict, Failure> {
-        let (status, raw) = self.read(answer)?;
+    fn verdict(&self, question: Question) -> Result<Verdict, Failure> {
+        let (status, raw) = self.ask(question)?;
         if status.is_success() || status == StatusCode::TOO_MANY_REQUESTS {
             let verdict: Verdict = serde_json::from_str(&raw).map_err(|error| self.odd(&error))?;
             return Ok(Verdict { raw, ..verdict });
@@ -149,33 +171,78 @@ impl Client {
         Err(refusal(status, &raw))
     }
 
-    fn done(&self, answer: Result<Response<Body>, ureq::Error>) -> Result<(), Failure> {
-        let (status, body) = self.read(answer)?;
+    fn done(&self, question: Question) -> Result<(), Failure> {
+        let (status, body) = self.ask(question)?;
         if status.is_success() { Ok(()) } else { Err(refusal(status, &body)) }
     }
 
-    fn read(
-        &self,
-        answer: Result<Response<Body>, ureq::Error>,
-    ) -> Result<(StatusCode, String), Failure> {
-        let unreachable =
-            |error: &dyn std::fmt::Display| format!("no server at {}: {error}", self.server);
-        let mut answer = answer.map_err(|error| match error {
-            ureq::Error::BadUri(_) | ureq::Error::Http(_) => Failure::Usage(error.to_string()),
-            error => Failure::Unreachable(unreachable(&error)),
-        })?;
-        let mut body = String::new();
-        let mut reader = answer.body_mut().as_reader().take(ANSWER_BYTES_MAX);
-        reader
-            .read_to_string(&mut body)
-            .map_err(|error| Failure::Unreachable(unreachable(&error)))?;
-        Ok((answer.status(), body))
+    fn ask(&self, question: Question) -> Result<(StatusCode, String), Failure> {
+        let asked = self.runtime.block_on(async {
+            match question.patience {
+                Some(patience) => in_time(patience, self.exchange(question)).await,
+                None => self.exchange(question).await,
+            }
+        });
+        asked.map_err(|error| {
+            Failure::Unreachable(format!("no server at {}: {error:#}", self.server))
+        })
+    }
+
+    async fn exchange(&self, question: Question) -> anyhow::Result<(StatusCode, String)> {
+        let Question { method, path, json, .. } = question;
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("{}{path}", self.base))
+            .header(HOST, self.authority.as_str());
+        if !json.is_empty() {
+            request = request.header(CONTENT_TYPE, "application/json");
+        }
+        let request = request.body(Full::new(Bytes::from(json)))?;
+        let stream = in_time(ANSWER_WAIT, self.connect()).await?;
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+        let connection = tokio::spawn(connection);
+        let answer = sender.send_request(request).await?;
+        let status = answer.status();
+        let body = Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await;
+        let body = body.map_err(anyhow::Error::from_boxed)?.to_bytes();
+        connection.abort();
+        Ok((status, String::from_utf8(body.into())?))
+    }
+
+    async fn connect(&self) -> io::Result<TcpStream> {
+        let host = self.authority.host().trim_start_matches('[').trim_end_matches(']');
+        let stream = TcpStream::connect((host, self.authority.port_u16().unwrap_or(80))).await?;
+        stream.set_nodelay(true)?;
+        let socket = SockRef::from(&stream);
+        socket.set_tcp_keepalive(
+            &TcpKeepalive::new()
+                .with_time(KEEPALIVE_AFTER)
+                .with_interval(KEEPALIVE_EVERY)
+                .with_retries(KEEPALIVE_PROBES),
+        )?;
+        // A question that does not arrive is given up as soon as an answer that does not come.
+        socket.set_tcp_user_timeout(Some(KEEPALIVE_AFTER + KEEPALIVE_EVERY * KEEPALIVE_PROBES))?;
+        Ok(stream)
     }
 
     fn odd(&self, error: &dyn std::fmt::Display) -> Failure {
         let server = &self.server;
         Failure::Unreachable(format!("what answers at {server} is not Tidegate: {error}"))
     }
+}
+
+async fn in_time<T, E: Into<anyhow::Error>>(
+    patience: Duration,
+    asked: impl Future<Output = Result<T, E>>,
+) -> anyhow::Result<T> {
+    match timeout(patience, asked).await {
+        Ok(answer) => answer.map_err(Into::into),
+        Err(_) => Err(anyhow::anyhow!("no answer in time")),
+    }
+}
+
+fn key_path(key: &str) -> String {
+    format!("/v1/keys/{}", percent_encoded(key))
 }
 
 /// What the server did not want, in its own words.

@@ -1,23 +1,17 @@
 //! `tidegate wait` and `tidegate exec`: take a use of a key, sleeping until it may be had.
 //!
-//! The server does the waiting: one request is answered when the use is taken. It is bounded and
-//! made again, so that a server that vanished without a word is noticed.
+//! The server does the waiting: one request, however long, is answered when the use is taken, so
+//! nobody loses their place in line.
 
 use std::time::Duration;
 
 use clap::ValueEnum;
-use tidegate_core::Nanos;
 
 use super::child;
 use super::client::{Client, ServerArgs, Wait};
 use super::output::warn;
 use super::{Code, Failure, OK, REFUSED};
-use crate::clock::Clock;
 use crate::config::units::Span;
-
-/// How long one request waits at most. The next one lines up again behind all others, so it is
-/// long; a server that only stops closes the connection, and that is noticed at once.
-const STEP_MAX: Duration = Duration::from_secs(600);
 
 /// What an unreachable server means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -114,50 +108,13 @@ impl Waiting {
     }
 
     fn try_take(&self, client: &Client, key: &str, hold_ms: Option<u64>) -> Result<Taken, Failure> {
-        let patience = Patience::new(self.max_wait);
-        let mut step = STEP_MAX;
-        loop {
-            let left = patience.left();
-            let max_wait_ms = whole_millis(left.min(step));
-            let wait = Wait { key, cost: self.cost, max_wait_ms, hold_ms };
-            let verdict = client.wait(&wait)?;
-            if verdict.allowed {
-                return Ok(Taken::Yes(verdict.use_id));
-            }
-            if left <= step {
-                return Ok(Taken::NotInTime);
-            }
-            // A key that books callers books nobody for later than they can wait.
-            let told = Duration::from_millis(verdict.delay_ms.unwrap_or(0));
-            step = STEP_MAX.saturating_add(told);
-        }
+        let max_wait_ms = self.max_wait.map(|span| whole_millis(span.0));
+        let verdict = client.wait(&Wait { key, cost: self.cost, max_wait_ms, hold_ms })?;
+        Ok(if verdict.allowed { Taken::Yes(verdict.use_id) } else { Taken::NotInTime })
     }
 }
 
 /// Whole milliseconds, rounded up, so that nobody gives up early.
 fn whole_millis(span: Duration) -> u64 {
     u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
-}
-
-/// The time until `--max-wait` is over.
-struct Patience {
-    clock: Clock,
-    ends_at: Option<Nanos>,
-}
-
-impl Patience {
-    fn new(max_wait: Option<Span>) -> Self {
-        let clock = Clock::system();
-        let ends_at = max_wait.map(|span| {
-            let nanos = u64::try_from(span.0.as_nanos()).unwrap_or(u64::MAX);
-            clock.now().mono.saturating_add(nanos)
-        });
-        Self { clock, ends_at }
-    }
-
-    /// What is left of it.
-    fn left(&self) -> Duration {
-        let Some(ends_at) = self.ends_at else { return Duration::MAX };
-        Duration::from_nanos(ends_at.saturating_sub(self.clock.now().mono))
-    }
 }

@@ -1,10 +1,13 @@
 //! The commands, against a running server and without one.
 
+use std::io::Read as _;
+use std::net::TcpListener;
 use std::process::{Output, Stdio};
+use std::thread;
 
 use serde_json::Value;
 
-use crate::program::{DOORS, Program, command, tidegate};
+use crate::program::{DOORS, PATIENCE, Program, command, tidegate};
 
 fn server() -> Program {
     Program::serve(&format!(
@@ -163,7 +166,7 @@ fn exec_hands_signals_on_and_gives_the_use_back() {
 
 #[test]
 fn without_a_server_it_is_code_1_or_what_the_caller_chose() {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", free.local_addr().unwrap());
     drop(free);
     for asking in [&["check", "a"][..], &["wait", "a"], &["peek", "a"], &["reset", "a"]] {
@@ -175,6 +178,24 @@ fn without_a_server_it_is_code_1_or_what_the_caller_chose() {
     assert_eq!(code(&tidegate(["wait", "a", "--on-error", "allow", "--server", &url])), 0);
     let run = ["exec", "a", "--on-error", "allow", "--server", &url, "--", "sh", "-c", "exit 5"];
     assert_eq!(code(&tidegate(run)), 5);
+}
+
+#[test]
+fn a_wait_without_an_end_is_one_request_without_one() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let asking = thread::spawn(move || tidegate(["wait", "a", "--server", &url]));
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut asked = String::new();
+    while !asked.ends_with('}') {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        asked.push(char::from(byte[0]));
+    }
+    assert!(asked.ends_with(r#"{"key":"a","cost":1}"#), "{asked}");
+    drop(stream);
+    assert_eq!(code(&asking.join().unwrap()), 1);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::thread;
 use serde_json::json;
 
 use crate::balancer::Balancer;
+use crate::engines::until;
 use crate::http::send_to;
 use crate::program::Program;
 use crate::upstream::Upstream;
@@ -130,5 +131,38 @@ fn a_raised_limit_frees_those_who_wait_on_every_replica() {
         }
         let served = clients.into_iter().map(|client| client.join().expect("an answer"));
         assert_eq!(served.filter(|status| *status == 204).count(), 9);
+    });
+}
+
+#[test]
+fn the_number_of_replicas_changes_while_requests_wait() {
+    let upstream = Upstream::start();
+    let program = proxy(&upstream, 1, "limit = '3 per day'");
+    let change = |body: &str| {
+        let reply = send_to(program.address("http"), "PUT", "/v1/rules/proxy:api", JSON, body);
+        assert_eq!(reply.status, 200, "{}", reply.body);
+    };
+    thread::scope(|scope| {
+        let address = program.address("proxy");
+        let get = move || send_to(address, "GET", "/a", "Host: a\r\n", "").status;
+        let clients: Vec<_> = (0..4).map(|_| scope.spawn(get)).collect();
+        upstream.next();
+        let waiting = |count: usize| {
+            let series = format!("tidegate_waiting{{door=\"proxy\"}} {count}");
+            let page = || {
+                send_to(program.address("http"), "GET", "/metrics", "Host: localhost\r\n", "").body
+            };
+            until(|| page().lines().any(|line| line == series));
+        };
+        waiting(3);
+        // With as many as there are uses in all, this one has no more than it has used.
+        change(r#"{"replicas":4}"#);
+        assert_eq!(upstream.more(), 0);
+        change(r#"{"replicas":1}"#);
+        (0..2).for_each(|_| drop(upstream.next()));
+        waiting(1);
+        change(r#"{"limit":"8 per day","replicas":2}"#);
+        let served = clients.into_iter().map(|client| client.join().expect("an answer"));
+        assert_eq!(served.filter(|status| *status == 204).count(), 4);
     });
 }
