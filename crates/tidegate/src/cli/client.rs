@@ -7,13 +7,13 @@ use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Bytes;
 use hyper::client::conn::http1;
 use hyper::header::{CONTENT_TYPE, HOST};
-use hyper::http::uri::{Authority, Scheme};
+use hyper::http::uri::Authority;
 use hyper::{Method, Request, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use serde::{Deserialize, Serialize};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Builder;
 use tokio::time::timeout;
 
 use super::Failure;
@@ -90,7 +90,6 @@ struct ProblemJson {
 
 /// A server that is asked, over a connection for each question.
 pub(super) struct Client {
-    runtime: Runtime,
     /// As it was written.
     server: String,
     authority: Authority,
@@ -120,16 +119,15 @@ impl Question {
 impl Client {
     pub(super) fn new(args: &ServerArgs) -> Result<Self, Failure> {
         let server = args.server.trim_end_matches('/').to_owned();
-        let url = server.parse::<Uri>().ok().filter(|url| url.scheme() == Some(&Scheme::HTTP));
-        let Some((url, authority)) = url.as_ref().and_then(|url| Some((url, url.authority()?)))
+        let url = server.parse::<Uri>().unwrap_or_default();
+        let authority = url.authority().filter(|authority| is_place(authority));
+        let (Some("http"), Some(authority), None) = (url.scheme_str(), authority, url.query())
         else {
             let wrong = format!("\"{server}\" is not a server: write http://ADDRESS:PORT");
             return Err(Failure::Usage(wrong));
         };
-        let (authority, base) = (authority.clone(), url.path().trim_end_matches('/').to_owned());
-        let runtime = Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(anyhow::Error::from)?;
-        Ok(Self { runtime, server, authority, base })
+        let base = url.path().trim_end_matches('/').to_owned();
+        Ok(Self { authority: authority.clone(), base, server })
     }
 
     pub(super) fn check(&self, check: &Check) -> Result<Verdict, Failure> {
@@ -177,12 +175,16 @@ impl Client {
     }
 
     fn ask(&self, question: Question) -> Result<(StatusCode, String), Failure> {
-        let asked = self.runtime.block_on(async {
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(anyhow::Error::from)?;
+        let asked = runtime.block_on(async {
             match question.patience {
                 Some(patience) => in_time(patience, self.exchange(question)).await,
                 None => self.exchange(question).await,
             }
         });
+        // The connection ends here in any case; a name that is still looked up is not waited for.
+        runtime.shutdown_background();
         asked.map_err(|error| {
             Failure::Unreachable(format!("no server at {}: {error:#}", self.server))
         })
@@ -200,12 +202,11 @@ impl Client {
         let request = request.body(Full::new(Bytes::from(json)))?;
         let stream = in_time(ANSWER_WAIT, self.connect()).await?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-        let connection = tokio::spawn(connection);
+        tokio::spawn(connection);
         let answer = sender.send_request(request).await?;
         let status = answer.status();
         let body = Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await;
         let body = body.map_err(anyhow::Error::from_boxed)?.to_bytes();
-        connection.abort();
         Ok((status, String::from_utf8(body.into())?))
     }
 
@@ -241,6 +242,12 @@ async fn in_time<T, E: Into<anyhow::Error>>(
     }
 }
 
+/// Whether it names a place alone: nobody's name, and no port that is none.
+fn is_place(authority: &Authority) -> bool {
+    let port = authority.as_str().strip_prefix(authority.host());
+    port.is_some_and(|port| port.is_empty() || authority.port_u16().is_some())
+}
+
 fn key_path(key: &str) -> String {
     format!("/v1/keys/{}", percent_encoded(key))
 }
@@ -270,6 +277,20 @@ fn percent_encoded(key: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_is_a_place_and_perhaps_a_path() {
+        let client = |server: &str| Client::new(&ServerArgs { server: server.to_owned() }).ok();
+        for right in ["http://127.0.0.1:8080", "http://[::1]:1/", "http://a", "http://a:1/b/"] {
+            assert!(client(right).is_some(), "{right}");
+        }
+        assert_eq!(client("http://a:1/b/").map(|client| client.base), Some("/b".to_owned()));
+        for wrong in
+            ["", "a", "a:1", "https://a", "http://", "http://u:p@a", "http://a:99999", "http://a?b"]
+        {
+            assert!(client(wrong).is_none(), "{wrong}");
+        }
+    }
 
     #[test]
     fn keys_are_one_segment_of_a_path_whatever_is_in_them() {

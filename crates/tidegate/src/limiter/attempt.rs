@@ -141,7 +141,8 @@ impl Desk {
         let catalog = self.limiter.catalog.load();
         let found = catalog.find(take.key, op, take.can_end)?;
         let moment = (now, Bucket::of(now));
-        if let Some(position) = found
+        // The empty key lies where its rule's number says.
+        if let Some(position) = found.filter(|_| !take.key.is_empty())
             && let Some(plain) = catalog.plain(position)
         {
             if !free(&Count { rule: plain.number, name: take.key, hash: aim.hash() }) {

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::mem;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 
@@ -134,7 +134,7 @@ impl Upload {
         pulse.begin();
         let progress = Progress::new(ticks.now());
         let rest = Rest {
-            left: max.map(|max| max.saturating_sub(early.bytes)),
+            left: max,
             early,
             incoming,
             progress: progress.clone(),
@@ -152,28 +152,36 @@ impl Upload {
 
 impl Rest {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        let Some(frame) = ready!(self.next(context)?) else { return Poll::Ready(None) };
+        let bytes = frame.data_ref().map_or(0, |data| data.len() as u64);
+        if let Some(left) = &mut self.left {
+            let Some(after) = left.checked_sub(bytes) else {
+                self.progress.fault.set(Some(Fault::TooLong));
+                return Poll::Ready(Some(Err(Broken::TooLong)));
+            };
+            *left = after;
+        }
+        Poll::Ready(Some(Ok(frame)))
+    }
+
+    /// What has come before it was its turn, and then what comes.
+    fn next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Frame<Bytes>>, Broken>> {
         if let Some(frame) = self.early.frames.pop_front() {
             self.early.bytes -= frame.data_ref().map_or(0, |data| data.len() as u64);
-            return Poll::Ready(Some(Ok(frame)));
+            return Poll::Ready(Ok(Some(frame)));
         }
         let polled = Pin::new(&mut self.incoming).poll_frame(context);
         self.pulse.want_body(polled.is_pending());
-        match &polled {
-            Poll::Pending | Poll::Ready(None) => {}
-            Poll::Ready(Some(Err(_))) => self.progress.fault.set(Some(Fault::Broken)),
-            Poll::Ready(Some(Ok(frame))) => {
+        match ready!(polled).transpose() {
+            Ok(frame) => {
                 self.progress.moved(self.ticks.now());
-                let bytes = frame.data_ref().map_or(0, |data| data.len() as u64);
-                if let Some(left) = &mut self.left {
-                    let Some(after) = left.checked_sub(bytes) else {
-                        self.progress.fault.set(Some(Fault::TooLong));
-                        return Poll::Ready(Some(Err(Broken::TooLong)));
-                    };
-                    *left = after;
-                }
+                Poll::Ready(Ok(frame))
+            }
+            Err(error) => {
+                self.progress.fault.set(Some(Fault::Broken));
+                Poll::Ready(Err(error.into()))
             }
         }
-        polled.map_err(Broken::from)
     }
 
     fn is_over(&self) -> bool {

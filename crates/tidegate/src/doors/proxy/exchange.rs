@@ -14,7 +14,7 @@ use hyper::header::{
 use hyper::http::uri::{self, Authority, PathAndQuery, Scheme};
 use hyper::{Method, Request, Response, StatusCode, Uri, Version};
 use tidegate_client::gatekeeper::Delay;
-use tidegate_core::Now;
+use tidegate_core::{Nanos, Now};
 
 use super::access::Record;
 use super::admission::not_passed;
@@ -101,16 +101,16 @@ async fn pursue(
         Turn::Now(pass, standing) => (pass, standing, body, Early::default()),
         turn => {
             let held = Holding::new(body, survey.expects());
+            // Who is to be told at once only waits for an answer from elsewhere.
+            let waits = floor.on_limit == OnLimit::Wait || !matches!(turn, Turn::Own(_));
             // Few wait, and those who do not need not make room for it.
-            Box::pin(wait(client, turn, held, caller, finish)).await?
+            let waited = Box::pin(wait(client, turn, held, caller, finish)).await;
+            let now = floor.clock.now().mono;
+            let in_vain = if waits { now.saturating_sub(start.mono) } else { 0 };
+            waited.inspect_err(|_| note_wait(floor, finish, in_vain))?
         }
     };
-    if pass.waited > 0 {
-        floor.lane.wait(pass.waited);
-    }
-    if let Some(record) = finish.record() {
-        record.waited = pass.waited;
-    }
+    note_wait(floor, finish, pass.waited);
     let (upload, progress) = Upload::new(early, body, &client.pulse, &floor.ticks, floor.body_max);
     *request.body_mut() = upload;
     // As far as is known now: over HTTP/2 nobody can be asked.
@@ -144,6 +144,16 @@ async fn pursue(
         standing.write(response.headers_mut());
     }
     Ok(Outcome::Answer(deadline))
+}
+
+/// Notes how long a request has waited, also in vain.
+fn note_wait(floor: &Floor, finish: &mut Finish, waited: Nanos) {
+    if waited > 0 {
+        floor.lane.wait(waited);
+    }
+    if let Some(record) = finish.record() {
+        record.waited = waited;
+    }
 }
 
 fn failed(client: &Client, error: UpstreamError, fault: Option<Fault>) -> Problem {

@@ -13,7 +13,9 @@ use super::client::Client;
 use super::ticks::{Deadline, Tick};
 
 /// The most bytes of a body that come along while its request waits. hyper reads no further, and
-/// so would not see the client leave: from here on the socket is asked instead.
+/// so would not see the client leave: from here on the socket is asked instead. So it is where the
+/// client has sent another request behind the one that waits, since hyper reads no further then,
+/// either.
 const EARLY_BYTES_MAX: u64 = 64 << 10;
 /// How often the socket is asked, in ticks.
 const LOOK_EVERY: Tick = 5;
@@ -85,15 +87,17 @@ pub(super) async fn hold<T>(
         if held.take_in(context).is_err() {
             return Poll::Ready(Ended::Left);
         }
-        if held.blind {
+        if held.blind || !client.pulse.listens() {
             look.no_later(LOOK_EVERY);
         }
         // Also without a moment to wait for: this is where the loop finds those it must wake.
         while look.poll(context).is_ready() {
-            if client.left() {
-                return Poll::Ready(Ended::Left);
+            if held.blind || !client.pulse.listens() {
+                if client.left() {
+                    return Poll::Ready(Ended::Left);
+                }
+                look.set(LOOK_EVERY);
             }
-            look.set(LOOK_EVERY);
         }
         Poll::Pending
     })

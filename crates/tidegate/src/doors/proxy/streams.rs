@@ -73,6 +73,8 @@ pub(super) struct Pulse {
     shared: Cell<bool>,
     body_wanted: Since,
     write_blocked: Since,
+    /// Whoever reads the socket has read all there is, and is told of more, and of the end.
+    listens: Cell<bool>,
     patience: Patience,
     deadline: Deadline,
 }
@@ -88,6 +90,7 @@ impl Pulse {
             shared: Cell::new(false),
             body_wanted: Cell::new(None),
             write_blocked: Cell::new(None),
+            listens: Cell::new(false),
             patience,
             deadline,
         })
@@ -136,6 +139,11 @@ impl Pulse {
             since.set(Some(self.now()));
             self.deadline.no_later(self.patience.stall);
         }
+    }
+
+    /// Whether the end of what the client says would be noticed.
+    pub(super) fn listens(&self) -> bool {
+        self.listens.get()
     }
 
     fn has_read(&self) {
@@ -322,6 +330,7 @@ impl AsyncRead for Felt {
         }
         let before = buffer.filled().len();
         let polled = Pin::new(&mut *self.socket.borrow_mut()).poll_read(context, buffer);
+        self.pulse.listens.set(polled.is_pending());
         if polled.is_ready() && buffer.filled().len() > before {
             self.pulse.has_read();
         }
