@@ -54,8 +54,9 @@ const WAIT_BUCKETS: [Nanos; 12] = [
     600_000_000_000,
     3_600_000_000_000,
 ];
-/// The shares of requests that the JSON tells the times of.
+/// The shares of requests that times are told of.
 const QUANTILES: [f64; 4] = [0.5, 0.9, 0.95, 0.99];
+const QUANTILE_LABELS: [&str; 4] = ["0.5", "0.9", "0.95", "0.99"];
 
 /// How a request failed at its upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -247,12 +248,14 @@ pub struct Quantiles {
 impl Quantiles {
     fn of(times: &Histogram<u64>) -> Self {
         let ms = |nanos: u64| nanos as f64 / 1e6;
-        let [p50, p90, p95, p99] = QUANTILES.map(|share| match times.len() {
-            0 => 0.0,
-            _ => ms(times.value_at_quantile(share)),
-        });
+        let [p50, p90, p95, p99] = quantiles(times).map(ms);
         Self { count: times.len(), p50, p90, p95, p99, max: ms(times.max()) }
     }
+}
+
+/// What each share of the times stays below.
+fn quantiles(times: &Histogram<u64>) -> [Nanos; QUANTILES.len()] {
+    QUANTILES.map(|share| if times.is_empty() { 0 } else { times.value_at_quantile(share) })
 }
 
 /// One proxy as the JSON shows it.
@@ -413,6 +416,17 @@ fn counters(encoder: &mut DescriptorEncoder<'_>, sums: &[(&str, bool, Sum)]) -> 
 }
 
 fn gauges(encoder: &mut DescriptorEncoder<'_>, sums: &[(&str, bool, Sum)]) -> fmt::Result {
+    let kind = ConstGauge::new(0.0).metric_type();
+    let help = "The overhead that this share of all requests since the start stayed below";
+    let name = "proxy_overhead_quantile_seconds";
+    let mut family = encoder.encode_descriptor(name, help, None, kind)?;
+    for (proxy, _, sum) in sums {
+        for (quantile, time) in QUANTILE_LABELS.into_iter().zip(quantiles(&sum.overhead)) {
+            let labels = [("proxy", *proxy), ("quantile", quantile)];
+            let seconds = time as f64 / SECOND as f64;
+            ConstGauge::new(seconds).encode(family.encode_family(&labels)?)?;
+        }
+    }
     let pick: [(&str, &str, Level); 3] = [
         ("proxy_connections", "Connected clients of proxies", |(_, _, sum)| sum.connections),
         ("proxy_upstream_connections", "Connections to upstreams", |(_, _, sum)| {
@@ -487,6 +501,7 @@ mod tests {
             "tidegate_proxy_overhead_seconds_bucket{le=\"+Inf\",proxy=\"api\"} 2",
             "tidegate_proxy_overhead_seconds_count{proxy=\"api\"} 2",
             "tidegate_proxy_wait_seconds_count{proxy=\"api\"} 0",
+            "tidegate_proxy_overhead_quantile_seconds{proxy=\"api\",quantile=\"0.5\"} 0.000030079",
             "tidegate_proxy_responses_total{proxy=\"api\",class=\"4xx\"} 1",
             "tidegate_proxy_upstream_errors_total{proxy=\"api\",kind=\"connect\"} 0",
             "tidegate_proxy_upstream_up{proxy=\"api\"} 0",

@@ -329,6 +329,22 @@ fn bench_throttr_says_what_is_wrong() {
 }
 
 #[test]
+fn bench_proxy_takes_turns_with_nginx_and_tells_what_waiting_takes() {
+    let short = ["bench", "proxy", "--count", "300", "--keys", "50", "--connections", "3"];
+    let peers = ["--peer", "nginx", "--peer", "unlimited", "--rounds", "1", "--json"];
+    let run = tidegate([&short[..], &peers].concat());
+    assert_eq!(code(&run), 0, "{run:?}");
+    let json: Value = serde_json::from_slice(&run.stdout).unwrap();
+    for peer in ["nginx", "unlimited"] {
+        assert!(json["ratio"][peer].is_number(), "{json}");
+    }
+    let run = tidegate(["bench", "proxy", "--waiting", "30", "--json"]);
+    assert_eq!(code(&run), 0, "{run:?}");
+    let json: Value = serde_json::from_slice(&run.stdout).unwrap();
+    assert_eq!(json["waiting"], 30);
+}
+
+#[test]
 fn bench_store_takes_turns_with_the_stores_themselves() {
     let small = ["--keys", "100", "--window", "8", "--count", "1000", "--rounds", "1", "--json"];
     let run = tidegate([&["bench", "store", "redis"], &small[..]].concat());

@@ -100,6 +100,25 @@ impl Program {
         Self::spawn(serve, folder)
     }
 
+    /// The server with so few files that they can be used up.
+    pub(crate) fn serve_with_few_files(config: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("tidegate.toml");
+        std::fs::write(&path, config).expect("the file can be written");
+        let serve = format!("ulimit -n 80 && exec '{}' serve -c '{}'", binary(), path.display());
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &serve]).current_dir(folder.path()).env_remove("RUST_LOG");
+        let mut program = Self::spawn(shell, folder);
+        program.wait_until_ready();
+        program
+    }
+
+    /// How many files it has open.
+    pub(crate) fn files(&self) -> usize {
+        let folder = format!("/proc/{}/fd", self.pid());
+        std::fs::read_dir(folder).expect("the program runs").count()
+    }
+
     /// Starts `command`, which must be one that serves; `folder` lives as long as the program.
     pub(crate) fn spawn(mut command: Command, folder: TempDir) -> Self {
         let mut child = command

@@ -145,7 +145,7 @@ fn the_number_of_replicas_changes_while_requests_wait() {
     thread::scope(|scope| {
         let address = program.address("proxy");
         let get = move || send_to(address, "GET", "/a", "Host: a\r\n", "").status;
-        let clients: Vec<_> = (0..4).map(|_| scope.spawn(get)).collect();
+        let mut clients: Vec<_> = (0..3).map(|_| scope.spawn(get)).collect();
         upstream.next();
         let waiting = |count: usize| {
             let series = format!("tidegate_waiting{{door=\"proxy\"}} {count}");
@@ -154,9 +154,11 @@ fn the_number_of_replicas_changes_while_requests_wait() {
             };
             until(|| page().lines().any(|line| line == series));
         };
-        waiting(3);
+        waiting(2);
         // With as many as there are uses in all, this one has no more than it has used.
         change(r#"{"replicas":4}"#);
+        clients.push(scope.spawn(get));
+        waiting(3);
         assert_eq!(upstream.more(), 0);
         change(r#"{"replicas":1}"#);
         (0..2).for_each(|_| drop(upstream.next()));

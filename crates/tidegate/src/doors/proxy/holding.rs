@@ -6,7 +6,7 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use hyper::body::{Body as _, Incoming};
+use hyper::body::{Body, Bytes, Incoming};
 
 use super::bodies::Early;
 use super::client::Client;
@@ -31,8 +31,8 @@ pub(super) enum Ended<T> {
 }
 
 /// The body of a request that waits.
-pub(super) struct Holding {
-    body: Incoming,
+pub(super) struct Holding<B = Incoming> {
+    body: B,
     early: Early,
     /// The body is at its end, or must not be read yet.
     closed: bool,
@@ -40,19 +40,19 @@ pub(super) struct Holding {
     blind: bool,
 }
 
-impl Holding {
+impl<B: Body<Data = Bytes> + Unpin> Holding<B> {
     /// A body that is `expected` comes only once it is asked for, and that is not before its turn.
-    pub(super) fn new(body: Incoming, expected: bool) -> Self {
+    pub(super) fn new(body: B, expected: bool) -> Self {
         let ended = body.is_end_stream();
         Self { body, early: Early::default(), closed: ended || expected, blind: expected && !ended }
     }
 
-    pub(super) fn into_parts(self) -> (Incoming, Early) {
+    pub(super) fn into_parts(self) -> (B, Early) {
         (self.body, self.early)
     }
 
     /// Takes in what has come. An error means that the client is gone.
-    fn take_in(&mut self, context: &mut Context<'_>) -> Result<(), hyper::Error> {
+    fn take_in(&mut self, context: &mut Context<'_>) -> Result<(), B::Error> {
         while !self.closed {
             match Pin::new(&mut self.body).poll_frame(context) {
                 Poll::Pending => break,
@@ -102,4 +102,42 @@ pub(super) async fn hold<T>(
         Poll::Pending
     })
     .await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::task::Waker;
+
+    use hyper::body::Frame;
+
+    use super::*;
+
+    /// A body that never ends, in pieces of this size.
+    struct Endless(usize);
+
+    impl Body for Endless {
+        type Data = Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            Poll::Ready(Some(Ok(Frame::data(Bytes::from(vec![0; self.0])))))
+        }
+    }
+
+    #[test]
+    fn no_more_of_a_body_comes_along_than_there_is_room_for() {
+        let mut context = Context::from_waker(Waker::noop());
+        for (piece, expected, most) in [(1000, false, EARLY_BYTES_MAX + 999), (1000, true, 0)] {
+            let mut held = Holding::new(Endless(piece), expected);
+            for _ in 0..3 {
+                assert_eq!(held.take_in(&mut context), Ok(()));
+                assert!(held.early.bytes() <= most, "{} of {most}", held.early.bytes());
+            }
+            assert!(held.blind, "from here on the socket is asked");
+        }
+    }
 }

@@ -2,13 +2,12 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::process::Command;
 use std::thread;
 
 use rustix::process::Signal;
 
 use super::{PLENTY, ask, bad_input, connect, read, table};
-use crate::program::{DOORS, Program, binary};
+use crate::program::{DOORS, Program};
 
 fn plenty() -> Program {
     Program::serve(&format!("{DOORS}{}", table("a", PLENTY, "")))
@@ -82,23 +81,17 @@ fn megabytes_are_drained_and_more_is_cut_off() {
     assert_eq!(ask(door), "0.000");
 }
 
-/// Open files of the program.
-fn files(program: &Program) -> usize {
-    let folder = format!("/proc/{}/fd", program.pid());
-    std::fs::read_dir(folder).expect("the program runs").count()
-}
-
 #[test]
 fn a_crowd_that_does_not_leave_is_bounded() {
     let crowded = table("a", PLENTY, "max_connections = 8");
     let program = Program::serve(&format!("{DOORS}{crowded}"));
     let door = program.address("jarl");
-    let before = files(&program);
+    let before = program.files();
     let crowd: Vec<TcpStream> = (0..300).map(|_| connect(door)).collect();
     crowd.iter().for_each(wait_for_answer);
     // The connection to /metrics is one more.
     let most = 8 + thread::available_parallelism().map_or(1, usize::from) + 1;
-    assert!(files(&program) <= before + most, "{} after {before}", files(&program));
+    assert!(program.files() <= before + most, "{} after {before}", program.files());
     assert!(bad_input(&program, "too_many_connections") >= 200);
     for stream in crowd {
         assert_eq!(read(stream), "0.000", "all have their answer, and a clean end");
@@ -109,35 +102,22 @@ fn a_crowd_that_does_not_leave_is_bounded() {
 fn clients_that_leave_are_let_go() {
     let program = plenty();
     let door = program.address("jarl");
-    let before = files(&program);
+    let before = program.files();
     let crowd: Vec<TcpStream> = (0..200).map(|_| connect(door)).collect();
     crowd.iter().for_each(wait_for_answer);
     drop(crowd);
     // A round trip each, so that this is never a busy loop.
     let gone = (0..100_000).any(|_| {
         ask(door);
-        files(&program) <= before + 20
+        program.files() <= before + 20
     });
-    assert!(gone, "{} files of {before}", files(&program));
+    assert!(gone, "{} files of {before}", program.files());
     assert_eq!(bad_input(&program, "too_many_connections"), 0);
-}
-
-/// The server with so few files that they can be used up.
-fn with_few_files(config: &str) -> Program {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("tidegate.toml");
-    std::fs::write(&path, config).expect("the file can be written");
-    let serve = format!("ulimit -n 80 && exec '{}' serve -c '{}'", binary(), path.display());
-    let mut shell = Command::new("sh");
-    shell.args(["-c", &serve]).current_dir(folder.path()).env_remove("RUST_LOG");
-    let mut program = Program::spawn(shell, folder);
-    program.wait_until_ready();
-    program
 }
 
 #[test]
 fn who_lingers_makes_room_when_files_run_out() {
-    let program = with_few_files(&format!("{DOORS}{}", table("a", PLENTY, "")));
+    let program = Program::serve_with_few_files(&format!("{DOORS}{}", table("a", PLENTY, "")));
     let door = program.address("jarl");
     let crowd: Vec<TcpStream> = (0..300).map(|_| connect(door)).collect();
     for stream in crowd {
@@ -147,7 +127,7 @@ fn who_lingers_makes_room_when_files_run_out() {
 
 #[test]
 fn the_door_comes_back_when_files_are_there_again() {
-    let mut program = with_few_files(&format!("{DOORS}{}", table("a", PLENTY, "")));
+    let mut program = Program::serve_with_few_files(&format!("{DOORS}{}", table("a", PLENTY, "")));
     let (door, http) = (program.address("jarl"), program.address("http"));
     let takers: Vec<TcpStream> = (0..100).map(|_| connect(http)).collect();
     // Not before all files are taken: whoever calls then finds none.

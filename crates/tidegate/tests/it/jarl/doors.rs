@@ -2,9 +2,11 @@
 
 use std::net::TcpStream;
 use std::process::Command;
+use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
+use tidegate_client::jarl::{Advice, JarlClient};
 
 use super::{PLENTY, ask, bad_input, delay, metric, table};
 use crate::program::{DOORS, Program, tidegate};
@@ -170,4 +172,20 @@ fn the_documents_own_client_works_as_printed() {
     assert_eq!(delays.len(), 3, "{told}");
     // However slow the machine: the first two of a service never wait.
     assert_eq!(delays[..2], [0.0, 0.0], "{told}");
+}
+
+#[tokio::test]
+async fn the_client_of_the_library_is_told_the_same() {
+    let program = Program::serve(&table("a", "2 per 1h", "exact = true"));
+    let client = JarlClient::new(program.address("jarl").to_string());
+    for _ in 0..2 {
+        let told = client.ask().await;
+        assert!(matches!(told, Advice::Wait(Duration::ZERO)), "{told:?}");
+    }
+    let told = client.ask().await;
+    assert!(told.is_booked(), "{told:?}");
+    assert!((3_590..=3_600).contains(&told.delay().as_secs()), "{told:?}");
+    drop(program);
+    let without = client.ask().await;
+    assert!(matches!(without, Advice::GoOn(_)) && without.delay().is_zero(), "{without:?}");
 }

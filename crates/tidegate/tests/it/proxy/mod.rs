@@ -4,6 +4,7 @@
 mod answers;
 mod boundaries;
 mod crowd;
+mod downgrade;
 mod gatekeeper;
 mod house;
 mod http2;

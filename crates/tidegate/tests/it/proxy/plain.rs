@@ -2,12 +2,12 @@
 //! fails the other.
 
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc::channel;
 use std::thread;
 
 use super::{Client, Message, Upstream, api, eventually, half_close, metric, ok, proxy};
-use crate::program::PATIENCE;
+use crate::program::{PATIENCE, Program};
 
 const PLENTY: &str = "limit = '1000000 per day'";
 
@@ -307,4 +307,35 @@ fn an_answer_that_breaks_off_is_cut_in_the_access_log() {
     let text = || std::fs::read_to_string(&path).unwrap_or_default();
     eventually(|| text().lines().count() == 1);
     assert!(text().contains(" status=200 bytes=4 ") && text().ends_with(" cut\n"), "{}", text());
+}
+
+#[test]
+fn who_comes_beyond_the_bound_is_served_when_somebody_has_left() {
+    let upstream = Upstream::mirror();
+    let program = proxy(upstream.address, &format!("{PLENTY}\nmax_connections = 2"));
+    let connections = || metric(&program, "tidegate_proxy_connections{proxy=\"api\"}");
+    let mut inside = [Client::of(&program), Client::of(&program)];
+    inside.iter_mut().for_each(|client| assert_eq!(client.get("/").status(), 200));
+    let mut outside = Client::of(&program);
+    outside.send(b"GET /late HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(inside[0].get("/").status(), 200);
+    assert_eq!(connections(), 2.0);
+    drop(inside);
+    assert_eq!(outside.read().status(), 200);
+}
+
+#[test]
+fn the_door_comes_back_when_files_are_there_again() {
+    let upstream = Upstream::mirror();
+    let settings = super::config(&format!("http://{}", upstream.address), PLENTY);
+    let mut program = Program::serve_with_few_files(&settings);
+    let takers: Vec<_> = (0..100)
+        .map(|_| TcpStream::connect(program.address("http")).expect("the kernel accepts"))
+        .collect();
+    program.wait_for_line(|line| line.contains("cannot accept door=\"http\""));
+    let mut waiting = Client::of(&program);
+    waiting.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    program.wait_for_line(|line| line.contains("cannot accept door=\"proxy\""));
+    drop(takers);
+    assert_eq!(waiting.read().status(), 200);
 }

@@ -25,7 +25,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::http2::text;
-use super::{Upstream, config};
+use super::{Upstream, config, eventually, metric};
 use crate::program::{PATIENCE, Program};
 
 /// An authority, and the certificates that it has signed, as files and in memory.
@@ -286,6 +286,43 @@ async fn a_body_goes_to_the_end_over_tls_to_an_upstream_that_takes_its_time() {
         program.signal(Signal::TERM);
         ends.recv_timeout(PATIENCE).expect("an end").expect("a goodbye");
     });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_leaves_or_says_nothing_over_tls_is_not_waited_for() {
+    provide();
+    let papers = Papers::new();
+    papers.sign("gate", "gate.example");
+    let (cert, key) = (shown(&papers.path("gate.pem")), shown(&papers.path("gate.key")));
+    let settings = format!(
+        "limit = '1 per day'\nhead_timeout = '1h'\ntls = {{ cert = '{cert}', key = '{key}' }}\n\
+         [server]\nshutdown_grace = '10min'"
+    );
+    let upstream = Upstream::mirror();
+    let mut program = Program::serve(&config(&format!("http://{}", upstream.address), &settings));
+    let tls = ClientConfig::builder().with_root_certificates(papers.roots()).with_no_client_auth();
+    let connector = TlsConnector::from(Arc::new(tls));
+    let ask = async || {
+        let stream = TcpStream::connect(program.address("proxy")).await.expect("accepted");
+        let name = ServerName::try_from("gate.example").expect("a name");
+        let mut stream = connector.connect(name, stream).await.expect("a handshake");
+        stream.write_all(b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n").await.expect("sent");
+        stream
+    };
+    let mut first = ask().await;
+    first.read_exact(&mut [0; 12]).await.expect("an answer");
+    let second = ask().await;
+    let waiting = |count: f64| {
+        let series = "tidegate_waiting{door=\"proxy\"}";
+        tokio::task::block_in_place(|| eventually(|| metric(&program, series) == count));
+    };
+    waiting(1.0);
+    drop(second);
+    waiting(0.0);
+    let _silent = TcpStream::connect(program.address("proxy")).await.expect("accepted");
+    program.signal(Signal::TERM);
+    drop(first);
+    tokio::task::block_in_place(|| assert!(program.exit_status().success()));
 }
 
 #[test]

@@ -90,7 +90,8 @@ fn a_body_is_not_asked_for_before_its_turn() {
 #[test]
 fn who_leaves_is_out_of_the_line_and_takes_nothing() {
     let paced = Paced::new();
-    let program = proxy(paced.upstream.address, "limit = '1 in flight'");
+    let program = proxy(paced.upstream.address, "limit = '1 in flight'\nidle_upstream = 0");
+    let before = program.files();
     let mut first = Client::of(&program);
     first.send(b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n");
     paced.next();
@@ -130,6 +131,7 @@ fn who_leaves_is_out_of_the_line_and_takes_nothing() {
     last.read();
     drop((first, last));
     eventually(|| metric(&program, "tidegate_proxy_connections{proxy=\"api\"}") == 0.0);
+    eventually(|| program.files() <= before);
 }
 
 #[test]
@@ -209,11 +211,18 @@ fn answers_tell_what_is_left_of_a_limit_if_they_are_to() {
 #[test]
 fn a_wait_has_an_end_if_there_is_one() {
     let upstream = Upstream::mirror();
-    let program = proxy(upstream.address, "limit = '1 per day'\nmax_wait = '100ms'");
+    let settings = "limit = '1 per day'\nmax_wait = '100ms'\naccess_log = 'access.txt'";
+    let program = proxy(upstream.address, settings);
     let mut client = Client::of(&program);
     assert_eq!(client.get("/a").status(), 200);
     let answer = client.get("/a");
     assert_eq!(answer.status(), 429);
+    // It has waited, if in vain.
+    assert_eq!(metric(&program, "tidegate_proxy_wait_seconds_count{proxy=\"api\"}"), 1.0);
+    assert!(metric(&program, "tidegate_proxy_wait_seconds_sum{proxy=\"api\"}") >= 0.099);
+    let log = program.folder().join("access.txt");
+    let waited = |line: &str| line.contains("status=429") && !line.contains("waited_ms=0.000");
+    eventually(|| std::fs::read_to_string(&log).is_ok_and(|log| log.lines().any(waited)));
     assert!(answer.header("retry-after").is_some() && answer.header("ratelimit").is_some());
     waiting(&program, 0);
 }
@@ -247,7 +256,7 @@ fn a_crowd_has_bounds() {
 #[test]
 fn a_raised_limit_frees_those_who_wait() {
     let upstream = Upstream::mirror();
-    let program = proxy(upstream.address, "limit = '1 per day'");
+    let program = proxy(upstream.address, "limit = '1 per day'\nreplicas = 1");
     let mut client = Client::of(&program);
     assert_eq!(client.get("/a").status(), 200);
     client.send(b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -256,6 +265,32 @@ fn a_raised_limit_frees_those_who_wait() {
     let text = std::fs::read_to_string(program.config_path()).expect("a file");
     program.write_config(&text.replace("1 per day", "2 per day"));
     assert_eq!(client.read().status(), 200);
+    client.send(b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n");
+    waiting(&program, 1);
+    program.write_config(
+        &text.replace("1 per day", "9 per day").replace("replicas = 1", "replicas = 3"),
+    );
+    assert_eq!(client.read().status(), 200, "a third of it is more than there was");
+    client.send(b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n");
+    waiting(&program, 1);
+    program.write_config(&text.replace("1 per day", "9 per day"));
+    assert_eq!(client.read().status(), 200);
+}
+
+#[test]
+fn a_body_that_came_along_counts_towards_what_it_may_be() {
+    let paced = Paced::new();
+    let program = proxy(paced.upstream.address, "limit = '1 in flight'\nmax_body = '1KiB'");
+    let mut first = Client::of(&program);
+    first.send(b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n");
+    paced.next();
+    let mut long = Client::of(&program);
+    long.send(b"POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+    long.send(format!("401\r\n{}\r\n0\r\n\r\n", "x".repeat(0x401)).as_bytes());
+    waiting(&program, 1);
+    paced.let_go();
+    assert_eq!(first.read().status(), 200);
+    assert_eq!(long.read().status(), 413);
 }
 
 #[test]

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use tidegate_core::time::SECOND;
 use tokio::task::JoinHandle;
 
+use super::super::wait::BOUNDS;
 use super::{House, Reply, request};
 use crate::config::Config;
 
@@ -163,4 +164,23 @@ async fn what_makes_no_sense_is_bad_input() {
         assert_eq!((reply.status.as_u16(), &reply.json["reason"]), (400, &json!(reason)), "{body}");
         assert_eq!(house.bad_input(reason), before + 1);
     }
+}
+
+#[tokio::test]
+async fn no_more_may_wait_than_there_is_room_for() {
+    let house = Arc::new(House::new());
+    let body = json!({"key": "both a", "hold_ms": 60_000});
+    assert_eq!(house.check(body.clone()).await.status, 200);
+    let mut waiting = Vec::new();
+    while waiting.len() < BOUNDS.per_key {
+        waiting.push(in_line(&house, body.clone()).await);
+    }
+    let reply = wait(&house, body).await;
+    assert_eq!(
+        (reply.status.as_u16(), &reply.json["reason"]),
+        (503, &json!("crowded")),
+        "{}",
+        reply.text
+    );
+    waiting.into_iter().for_each(|waiting| waiting.abort());
 }
