@@ -1,11 +1,13 @@
-//! Listening TCP sockets for doors with loops of their own: one for each loop, all of one address
-//! sharing its port.
+//! What doors over TCP have in common: listening sockets for loops of their own, one for each loop,
+//! all of one address sharing its port; and how a client is seen to leave that nobody reads.
 //!
 //! Nothing here accepts a client.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsFd;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, Protocol, Socket, Type};
 
 /// Clients that wait to be accepted, as far as the system allows.
@@ -33,6 +35,13 @@ pub(crate) fn bind(
         listeners.push(listen(sibling)?);
     }
     Ok((taken, listeners))
+}
+
+/// Whether the other side has closed, even if there is something left to read.
+pub(crate) fn left(socket: &impl AsFd) -> bool {
+    let mut asked = [PollFd::new(socket, PollFlags::RDHUP)];
+    let polled = poll(&mut asked, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+    polled.is_ok_and(|count| count > 0)
 }
 
 fn open(address: SocketAddr) -> io::Result<Socket> {

@@ -367,8 +367,12 @@ fn a_client_that_leaves_is_out_of_its_line_and_the_next_is_served() {
     let held = check(&program, &json!({"key": "jobs", "hold_ms": 3_600_000}));
     let wish = json!({"key": "jobs", "hold_ms": 3_600_000});
     let leaves = in_line(&program, 0, &wish);
-    let stays = in_line(&program, 1, &wish);
+    let mut behind = in_line(&program, 1, &wish);
+    let stays = in_line(&program, 2, &wish);
     drop(leaves);
+    // Also one that has sent something behind its request.
+    behind.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("sent");
+    drop(behind);
     wait_for_waiters(&program, 1);
     let id = held.json()["use"].as_str().expect("an id").to_owned();
     assert_eq!(ask(&program, "DELETE", &format!("/v1/uses/{id}")).status, 204);

@@ -26,6 +26,7 @@ use tower::ServiceExt;
 use super::host::Local;
 use super::local::Peer;
 use super::router::{Context, router};
+use super::shared::Shared;
 use crate::config::listen::Allow;
 use crate::doors::Shutdown;
 use crate::metrics::{Door, Metrics};
@@ -38,6 +39,8 @@ const HEAD_READ_MAX: Duration = Duration::from_secs(30);
 const WRITE_STALL_MAX: Duration = Duration::from_secs(30);
 /// How long a client that waits for an answer may be silent before it is asked whether it lives.
 const KEEPALIVE: Duration = Duration::from_secs(15);
+/// How often it is looked whether a client that waits is still there.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// The most bytes of a request's head: room for a key of 1024 bytes, each percent-encoded.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 /// How long to wait before accepting again when that failed, say for want of file descriptors.
@@ -109,24 +112,51 @@ impl Lobby {
                 continue;
             }
             let Ok(local) = prepare(&stream, self.bounds.write_stall) else { continue };
-            let lobby = self.clone();
+            let (lobby, stream) = (self.clone(), Shared::new(stream));
+            let left = {
+                let stream = stream.clone();
+                move || stream.left()
+            };
             tokio::spawn(async move {
-                lobby.converse(stream, Local(local.ip()), Peer(peer.ip())).await;
+                lobby.converse(stream, left, Local(local.ip()), Peer(peer.ip())).await;
                 drop(place);
             });
         }
     }
 
-    /// Answers one connection until it closes, is cut, or has been drained.
-    pub(super) async fn converse<T>(&self, stream: T, local: Local, peer: Peer)
-    where
+    /// Answers one connection until it closes, is cut, or has been drained. `left` says whether the
+    /// client has closed, also where hyper does not read so far: it does not once another request
+    /// has come behind one that waits.
+    pub(super) async fn converse<T>(
+        &self,
+        stream: T,
+        left: impl Fn() -> bool,
+        local: Local,
+        peer: Peer,
+    ) where
         T: AsyncRead + AsyncWrite + Unpin,
     {
+        let gone = || async {
+            loop {
+                tokio::time::sleep(LOOK_EVERY).await;
+                if left() {
+                    break;
+                }
+            }
+        };
         let service = service_fn(|request: Request<Incoming>| {
             let mut request = request.map(Body::new);
             request.extensions_mut().insert(local);
             request.extensions_mut().insert(peer);
-            self.router.clone().oneshot(request)
+            let answer = self.router.clone().oneshot(request);
+            let gone = gone();
+            async {
+                tokio::select! {
+                    biased;
+                    Ok(answer) = answer => Ok(answer),
+                    () = gone => Err(io::Error::from(io::ErrorKind::ConnectionAborted)),
+                }
+            }
         });
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new())

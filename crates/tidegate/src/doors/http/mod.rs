@@ -1,6 +1,6 @@
 //! The HTTP door: JSON API, health and metrics, on the process' tokio runtime.
 //!
-//! - `connections`: accepts, bounds and drains connections
+//! - `connections`, `shared`: accepts, bounds and drains connections; their sockets
 //! - `host`: which Host headers are answered
 //! - `router`: which path leads where; counts bad input
 //! - `body`: reads a JSON body within bounds
@@ -25,6 +25,7 @@ mod problem;
 mod records;
 mod router;
 mod rules;
+mod shared;
 #[cfg(test)]
 mod tests;
 mod wait;

@@ -11,13 +11,13 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Buf as _, BytesMut};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsStream;
 
 use super::ticks::{Deadline, Tick, Ticks};
+use crate::doors::tcp;
 
 /// A peer that is gone without a word is noticed after about two minutes.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
@@ -209,9 +209,7 @@ impl Socket {
 
     /// Whether the client has closed its side, even if there is something left to read.
     pub(super) fn left(&self) -> bool {
-        let mut asked = [PollFd::new(self.tcp(), PollFlags::RDHUP)];
-        let polled = poll(&mut asked, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
-        polled.is_ok_and(|count| count > 0)
+        tcp::left(self.tcp())
     }
 }
 

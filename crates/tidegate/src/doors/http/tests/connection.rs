@@ -18,7 +18,7 @@ fn connect(house: &House) -> (DuplexStream, JoinHandle<()>) {
     let lobby: Arc<Lobby> = Lobby::new(Context::new(house.gate.clone()), Bounds::default());
     let local = Local(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 7)));
     let peer = Peer(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 8)));
-    (ours, tokio::spawn(async move { lobby.converse(theirs, local, peer).await }))
+    (ours, tokio::spawn(async move { lobby.converse(theirs, || false, local, peer).await }))
 }
 
 /// Sends `text` and reads until the door closes the connection.
