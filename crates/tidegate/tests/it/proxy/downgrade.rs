@@ -1,5 +1,5 @@
-//! HTTP/2 from clients that keep to nothing, before an upstream of HTTP/1.1: frames written by hand,
-//! since no client's library would send them. What reaches the upstream means one thing.
+//! HTTP/2 from clients that keep to nothing, before an upstream of HTTP/1.1: frames written by
+//! hand, since no client's library would send them. What reaches the upstream means one thing.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
