@@ -11,22 +11,21 @@ use hyper::http::uri::Authority;
 use hyper::{Method, Request, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use serde::{Deserialize, Serialize};
-use socket2::{SockRef, TcpKeepalive};
+use socket2::SockRef;
 use tokio::net::TcpStream;
 use tokio::runtime::Builder;
 use tokio::time::timeout;
 
 use super::Failure;
+use crate::doors::tcp;
 
 /// How long the server may take to answer: it decides in microseconds.
 const ANSWER_WAIT: Duration = Duration::from_secs(5);
 /// The largest answer that is read.
 const ANSWER_BYTES_MAX: usize = 4 << 20;
-/// A server that vanished without a word is noticed while it is waited for: it is asked after this
-/// long, and again as often as this, and is given up after a few times in vain.
-const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
-const KEEPALIVE_EVERY: Duration = Duration::from_secs(10);
-const KEEPALIVE_PROBES: u32 = 3;
+/// How long a server may leave unacknowledged what it is sent, the kernel's asking whether it is
+/// still there among it: so one that vanished is noticed while it is waited for.
+const UNHEARD_MAX: Duration = Duration::from_secs(60);
 
 /// Which server is asked.
 #[derive(Clone, Debug, clap::Args)]
@@ -213,16 +212,8 @@ impl Client {
     async fn connect(&self) -> io::Result<TcpStream> {
         let host = self.authority.host().trim_start_matches('[').trim_end_matches(']');
         let stream = TcpStream::connect((host, self.authority.port_u16().unwrap_or(80))).await?;
-        stream.set_nodelay(true)?;
-        let socket = SockRef::from(&stream);
-        socket.set_tcp_keepalive(
-            &TcpKeepalive::new()
-                .with_time(KEEPALIVE_AFTER)
-                .with_interval(KEEPALIVE_EVERY)
-                .with_retries(KEEPALIVE_PROBES),
-        )?;
-        // A question that does not arrive is given up as soon as an answer that does not come.
-        socket.set_tcp_user_timeout(Some(KEEPALIVE_AFTER + KEEPALIVE_EVERY * KEEPALIVE_PROBES))?;
+        tcp::dress(&stream)?;
+        SockRef::from(&stream).set_tcp_user_timeout(Some(UNHEARD_MAX))?;
         Ok(stream)
     }
 

@@ -1,17 +1,23 @@
-//! What doors over TCP have in common: listening sockets for loops of their own, one for each loop,
-//! all of one address sharing its port; and how a client is seen to leave that nobody reads.
+//! What is common to all who speak TCP: listening sockets for doors with loops of their own, one
+//! for each loop, all of one address sharing its port; how connections are dressed; and how the
+//! other side is seen to leave.
 //!
 //! Nothing here accepts a client.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
 /// Clients that wait to be accepted, as far as the system allows.
 const BACKLOG_MAX: i32 = 4096;
+/// A peer that is gone without a word is noticed after about two minutes.
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(15);
+const KEEPALIVE_PROBES: u32 = 4;
 
 /// Binds `count` sockets to `address`, or none. Port 0 takes a free port, the same for all. They
 /// do not block.
@@ -35,6 +41,23 @@ pub(crate) fn bind(
         listeners.push(listen(sibling)?);
     }
     Ok((taken, listeners))
+}
+
+/// Bytes leave at once, and a peer that vanished does not stay for ever.
+pub(crate) fn dress(socket: &impl AsFd) -> io::Result<()> {
+    let socket = SockRef::from(socket);
+    socket.set_tcp_nodelay(true)?;
+    let keepalive = TcpKeepalive::new()
+        .with_time(KEEPALIVE_AFTER)
+        .with_interval(KEEPALIVE_EVERY)
+        .with_retries(KEEPALIVE_PROBES);
+    socket.set_tcp_keepalive(&keepalive)
+}
+
+/// Whether a client was gone before it was accepted: no reason to pause.
+pub(crate) fn left_early(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
+    matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted)
 }
 
 /// Whether the other side has closed, even if there is something left to read.

@@ -28,7 +28,7 @@ use super::local::Peer;
 use super::router::{Context, router};
 use super::shared::Shared;
 use crate::config::listen::Allow;
-use crate::doors::Shutdown;
+use crate::doors::{Shutdown, tcp};
 use crate::metrics::{Door, Metrics};
 
 /// The most connections of the door, over all its addresses. Past it, clients wait to be accepted.
@@ -94,7 +94,7 @@ impl Lobby {
             let (stream, peer) = tokio::select! {
                 accepted = listener.accept() => match accepted {
                     Ok(accepted) => accepted,
-                    Err(error) if left_early(&error) => continue,
+                    Err(error) if tcp::left_early(&error) => continue,
                     Err(error) => {
                         if !failing {
                             tracing::warn!(door = "http", %error, "cannot accept");
@@ -184,12 +184,6 @@ impl Lobby {
         // All places at once means that nobody is left. The semaphore is never closed.
         let _ = self.places.acquire_many(self.bounds.connections).await;
     }
-}
-
-/// The client was gone before it was accepted: no reason to pause.
-fn left_early(error: &io::Error) -> bool {
-    use io::ErrorKind::{ConnectionAborted, ConnectionReset};
-    matches!(error.kind(), ConnectionAborted | ConnectionReset)
 }
 
 fn prepare(stream: &TcpStream, write_stall: Duration) -> io::Result<SocketAddr> {

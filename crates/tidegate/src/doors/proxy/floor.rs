@@ -4,7 +4,6 @@
 //! the limiter. Connections stay on the loop that accepted them.
 
 use std::cell::{Cell, RefCell};
-use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -24,14 +23,14 @@ use super::config::OnLimit;
 use super::connection::converse;
 use super::gatehouse::Gatehouse;
 use super::problem::Problem;
-use super::streams::{Patience, dress};
+use super::streams::Patience;
 use super::ticks::{TICK_SPAN, Ticks, ticks_in};
 use super::upstream::Upstream;
 use super::{Door as ProxyDoor, Loop};
 use crate::clock::Clock;
 use crate::config::listen::Allow;
-use crate::doors::Shutdown;
 use crate::doors::template::{Scratch, Template};
+use crate::doors::{Shutdown, tcp};
 use crate::metrics::{Door, Metrics};
 use crate::proxies::Lane;
 
@@ -161,7 +160,7 @@ impl Floor {
             };
             let (stream, peer) = match accepted {
                 Ok(accepted) => accepted,
-                Err(error) if left_early(&error) => continue,
+                Err(error) if tcp::left_early(&error) => continue,
                 Err(error) => {
                     if !failing {
                         tracing::warn!(door = "proxy", %error, "cannot accept");
@@ -194,7 +193,7 @@ impl Floor {
             self.metrics.bad_input(Door::Proxy, "not_allowed");
             return;
         }
-        if dress(&stream).is_err() {
+        if tcp::dress(&stream).is_err() {
             return;
         }
         let here = Here::new(self.clone());
@@ -266,12 +265,6 @@ impl Drop for Here {
             floor.empty.notify_one();
         }
     }
-}
-
-/// The client was gone before it was accepted: no reason to pause.
-fn left_early(error: &io::Error) -> bool {
-    use io::ErrorKind::{ConnectionAborted, ConnectionReset};
-    matches!(error.kind(), ConnectionAborted | ConnectionReset)
 }
 
 impl Loop {

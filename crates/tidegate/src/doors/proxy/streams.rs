@@ -8,21 +8,14 @@ use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use bytes::{Buf as _, BytesMut};
-use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsStream;
 
 use super::ticks::{Deadline, Tick, Ticks};
 use crate::doors::tcp;
-
-/// A peer that is gone without a word is noticed after about two minutes.
-const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
-const KEEPALIVE_EVERY: Duration = Duration::from_secs(15);
-const KEEPALIVE_PROBES: u32 = 4;
 
 /// How long a client may be at something.
 #[derive(Clone, Copy, Debug)]
@@ -211,16 +204,6 @@ impl Socket {
     pub(super) fn left(&self) -> bool {
         tcp::left(self.tcp())
     }
-}
-
-/// Bytes leave at once, and a peer that vanished does not stay for ever.
-pub(super) fn dress(stream: &TcpStream) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    let keepalive = TcpKeepalive::new()
-        .with_time(KEEPALIVE_AFTER)
-        .with_interval(KEEPALIVE_EVERY)
-        .with_retries(KEEPALIVE_PROBES);
-    SockRef::from(stream).set_tcp_keepalive(&keepalive)
 }
 
 impl AsyncRead for Socket {

@@ -10,17 +10,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use rustix::net::{SocketAddrAny, SocketFlags, acceptfrom_with};
-use socket2::{SockRef, TcpKeepalive};
 
 use crate::doors::tcp;
-
-/// A client that is gone without a word is noticed after about two minutes.
-const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
-const KEEPALIVE_EVERY: Duration = Duration::from_secs(15);
-const KEEPALIVE_PROBES: u32 = 4;
 
 /// A listening socket of either kind. It does not block.
 pub(super) enum Listener {
@@ -57,7 +50,7 @@ impl Listener {
             Listener::Tcp(listener) => {
                 let (socket, from) = acceptfrom_with(listener, flags)?;
                 let from = from.and_then(|from| peer(&from)).ok_or(io::ErrorKind::InvalidData)?;
-                dress(&socket)?;
+                tcp::dress(&socket)?;
                 Ok((socket, Peer::Tcp(from)))
             }
             Listener::Unix(listener) => Ok((acceptfrom_with(listener, flags)?.0, Peer::Unix)),
@@ -75,17 +68,6 @@ impl Listener {
 
 fn peer(from: &SocketAddrAny) -> Option<SocketAddr> {
     SocketAddr::try_from(from.clone()).ok()
-}
-
-/// Replies leave at once, and a client that vanished does not stay for ever.
-fn dress(socket: &OwnedFd) -> io::Result<()> {
-    let socket = SockRef::from(socket);
-    socket.set_tcp_nodelay(true)?;
-    let keepalive = TcpKeepalive::new()
-        .with_time(KEEPALIVE_AFTER)
-        .with_interval(KEEPALIVE_EVERY)
-        .with_retries(KEEPALIVE_PROBES);
-    socket.set_tcp_keepalive(&keepalive)
 }
 
 /// Binds `count` sockets to `address`, or none. Port 0 takes a free port, the same for all.

@@ -25,6 +25,7 @@ use super::post::{Letter, Post};
 use super::room::{Connections, Place, Room};
 use super::socket::{Listener, Peer, SocketFile};
 use crate::config::listen::Allow;
+use crate::doors::tcp;
 use crate::metrics::Door;
 use crate::shutdown::Shutdown;
 
@@ -266,7 +267,7 @@ impl Loop {
                     self.welcome(socket, peer);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) if left_early(&error) => {}
+                Err(error) if tcp::left_early(&error) => {}
                 Err(error) => {
                     if !self.refusing {
                         tracing::warn!(%error, "throttr: cannot accept, trying again");
@@ -430,12 +431,6 @@ impl Loop {
             self.close(slot);
         }
     }
-}
-
-/// The client was gone before it was accepted: no reason to pause.
-fn left_early(error: &io::Error) -> bool {
-    use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
-    matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted)
 }
 
 #[cfg(test)]

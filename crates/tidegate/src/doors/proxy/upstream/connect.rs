@@ -15,12 +15,13 @@ use tokio_rustls::{TlsConnector, TlsStream};
 
 use super::super::bodies::Upload;
 use super::super::config::Config;
-use super::super::streams::{Socket, dress};
+use super::super::streams::Socket;
 use super::super::target::Target;
 use super::super::ticks::Tick;
 use super::super::tls::H2;
 use super::line::Line;
 use super::names::Names;
+use crate::doors::tcp;
 use crate::proxies::Lane;
 
 /// The most bytes of an answer's head over HTTP/2.
@@ -85,7 +86,7 @@ impl Opener {
 
     async fn open_at_leisure(&self, lane: &Arc<Lane>, now: Tick) -> io::Result<Fresh> {
         let stream = self.dial(now).await?;
-        dress(&stream)?;
+        tcp::dress(&stream)?;
         let (socket, http2) = match &self.tls {
             None if self.target.tls() => {
                 return Err(io::Error::other("the host is no name that a certificate can have"));
