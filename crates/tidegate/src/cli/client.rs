@@ -17,7 +17,7 @@ use tokio::runtime::Builder;
 use tokio::time::timeout;
 
 use super::Failure;
-use crate::doors::tcp;
+use crate::doors::io::tcp;
 
 /// How long the server may take to answer: it decides in microseconds.
 const ANSWER_WAIT: Duration = Duration::from_secs(5);
@@ -212,7 +212,7 @@ impl Client {
     async fn connect(&self) -> io::Result<TcpStream> {
         let host = self.authority.host().trim_start_matches('[').trim_end_matches(']');
         let stream = TcpStream::connect((host, self.authority.port_u16().unwrap_or(80))).await?;
-        tcp::dress(&stream)?;
+        tcp::set_stream_options(&stream)?;
         SockRef::from(&stream).set_tcp_user_timeout(Some(UNHEARD_MAX))?;
         Ok(stream)
     }

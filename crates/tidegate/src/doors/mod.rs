@@ -8,17 +8,16 @@
 
 pub(crate) mod forwarded;
 pub mod http;
+pub(crate) mod io;
 pub mod jarl;
 pub(crate) mod mailbox;
 pub mod proxy;
 pub(crate) mod ratelimit;
 pub mod smockron;
-pub(crate) mod tcp;
 pub(crate) mod template;
 pub mod text;
 pub mod throttr;
 
-use std::io;
 use std::sync::Arc;
 use std::thread;
 
@@ -145,7 +144,7 @@ impl DoorConfig {
     }
 
     /// Takes the door's addresses. Nothing is answered yet.
-    pub fn bind(&self) -> io::Result<Bound> {
+    pub fn bind(&self) -> std::io::Result<Bound> {
         Ok(match self {
             DoorConfig::Text(config) => Bound::Text(text::bind(config)?),
             DoorConfig::Throttr(config) => Bound::Throttr(throttr::bind(config)?),

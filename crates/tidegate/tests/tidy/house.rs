@@ -1,9 +1,8 @@
 //! What belongs together across files: doors and their pages, crates and lints, records' parts.
 
 use crate::code::lines;
-use crate::tree::{Fault, File, Tree};
+use crate::tree::{DOORS, Fault, File, Tree};
 
-const DOORS: &str = "crates/tidegate/src/doors";
 const VECTORS: &str = "crates/tidegate/tests/vectors";
 const FUZZ_TARGETS: &str = "fuzz/fuzz_targets";
 
@@ -11,7 +10,7 @@ const FUZZ_TARGETS: &str = "fuzz/fuzz_targets";
 /// golden vectors and a fuzz target.
 pub(crate) fn doors(tree: &Tree) -> Vec<Fault> {
     let mut faults = Vec::new();
-    for door in tree.folders(DOORS) {
+    for door in tree.doors() {
         let mut want = |held: bool, what: String| {
             if !held {
                 let path = format!("{DOORS}/{door}");

@@ -1,9 +1,7 @@
 //! Which room may use which: the arrows of ARCHITECTURE.md point one way.
 
 use crate::code::{code, lines, says, tests_from};
-use crate::tree::{Fault, File, Tree};
-
-const DOORS: &str = "crates/tidegate/src/doors";
+use crate::tree::{DOORS, Fault, File, Tree};
 
 /// Faults of `file` wherever its code, tests left out, says one of `phrases`.
 fn spoken<'a>(
@@ -72,9 +70,9 @@ pub(crate) fn crates(file: &File) -> Vec<Fault> {
 
 /// A door sees the gate and its codec: neither the store nor another door.
 pub(crate) fn doors(tree: &Tree) -> Vec<Fault> {
-    let doors = tree.folders(DOORS);
+    let doors = tree.doors();
     let mut faults = Vec::new();
-    for door in &doors {
+    for door in &tree.folders(DOORS) {
         let others = || doors.iter().filter(|other| other != &door);
         let mut phrases =
             vec!["stores::".to_owned(), "crate::stores".into(), "crate::table".into()];

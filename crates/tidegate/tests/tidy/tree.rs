@@ -5,6 +5,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// Where the doors are.
+pub(crate) const DOORS: &str = "crates/tidegate/src/doors";
+/// Folders beside the doors that are none.
+const SHARED_BY_DOORS: [&str; 1] = ["io"];
+
 /// One file: its path from the root with `/`, and its text.
 pub(crate) struct File {
     pub(crate) path: String,
@@ -81,6 +86,13 @@ impl Tree {
                 .strip_prefix(path)
                 .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         })
+    }
+
+    /// The folders of the doors, without those that the doors share.
+    pub(crate) fn doors(&self) -> Vec<String> {
+        let mut doors = self.folders(DOORS);
+        doors.retain(|name| !SHARED_BY_DOORS.contains(&name.as_str()));
+        doors
     }
 
     /// The names of the folders that lie directly in `folder`.

@@ -28,7 +28,8 @@ use super::local::Peer;
 use super::router::{Context, router};
 use super::shared::Shared;
 use crate::config::listen::Allow;
-use crate::doors::{Shutdown, tcp};
+use crate::doors::Shutdown;
+use crate::doors::io::tcp;
 use crate::metrics::{Door, Metrics};
 
 /// The most connections of the door, over all its addresses. Past it, clients wait to be accepted.

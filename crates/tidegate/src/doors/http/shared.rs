@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-use crate::doors::tcp;
+use crate::doors::io::tcp;
 
 /// One of the two who have it.
 #[derive(Clone)]

@@ -22,7 +22,8 @@ use std::thread;
 pub use self::config::{Config, check_service};
 pub use self::corridor::Corridor;
 use self::turn::Loop;
-use super::{Gate, Serving, tcp};
+use super::io::tcp;
+use super::{Gate, Serving};
 use crate::metrics::Door;
 
 /// A door whose addresses are taken and that answers nobody yet.

@@ -29,8 +29,9 @@ use super::upstream::Upstream;
 use super::{Door as ProxyDoor, Loop};
 use crate::clock::Clock;
 use crate::config::listen::Allow;
+use crate::doors::Shutdown;
+use crate::doors::io::tcp;
 use crate::doors::template::{Scratch, Template};
-use crate::doors::{Shutdown, tcp};
 use crate::metrics::{Door, Metrics};
 use crate::proxies::Lane;
 
@@ -193,7 +194,7 @@ impl Floor {
             self.metrics.bad_input(Door::Proxy, "not_allowed");
             return;
         }
-        if tcp::dress(&stream).is_err() {
+        if tcp::set_stream_options(&stream).is_err() {
             return;
         }
         let here = Here::new(self.clone());

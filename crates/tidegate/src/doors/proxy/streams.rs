@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsStream;
 
 use super::ticks::{Deadline, Tick, Ticks};
-use crate::doors::tcp;
+use crate::doors::io::tcp;
 
 /// How long a client may be at something.
 #[derive(Clone, Copy, Debug)]

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::net::{SocketAddrAny, SocketFlags, acceptfrom_with};
 
-use crate::doors::tcp;
+use crate::doors::io::tcp;
 
 /// A listening socket of either kind. It does not block.
 pub(super) enum Listener {
@@ -50,7 +50,7 @@ impl Listener {
             Listener::Tcp(listener) => {
                 let (socket, from) = acceptfrom_with(listener, flags)?;
                 let from = from.and_then(|from| peer(&from)).ok_or(io::ErrorKind::InvalidData)?;
-                tcp::dress(&socket)?;
+                tcp::set_stream_options(&socket)?;
                 Ok((socket, Peer::Tcp(from)))
             }
             Listener::Unix(listener) => Ok((acceptfrom_with(listener, flags)?.0, Peer::Unix)),

@@ -25,7 +25,7 @@ use super::post::{Letter, Post};
 use super::room::{Connections, Place, Room};
 use super::socket::{Listener, Peer, SocketFile};
 use crate::config::listen::Allow;
-use crate::doors::tcp;
+use crate::doors::io::tcp;
 use crate::metrics::Door;
 use crate::shutdown::Shutdown;
 

@@ -17,7 +17,7 @@ use tidegate_core::Nanos;
 use tidegate_core::time::MILLISECOND;
 
 use crate::clock::Clock;
-use crate::doors::tcp;
+use crate::doors::io::tcp;
 use crate::doors::text::loops;
 
 /// What everybody is told.

@@ -9,7 +9,7 @@ use tidegate_core::time::{DAY, HOUR};
 use super::*;
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::doors::tcp;
+use crate::doors::io::tcp;
 use crate::limiter::Limiter;
 use crate::records;
 

@@ -21,7 +21,7 @@ use super::super::ticks::Tick;
 use super::super::tls::H2;
 use super::line::Line;
 use super::names::Names;
-use crate::doors::tcp;
+use crate::doors::io::tcp;
 use crate::proxies::Lane;
 
 /// The most bytes of an answer's head over HTTP/2.
@@ -86,7 +86,7 @@ impl Opener {
 
     async fn open_at_leisure(&self, lane: &Arc<Lane>, now: Tick) -> io::Result<Fresh> {
         let stream = self.dial(now).await?;
-        tcp::dress(&stream)?;
+        tcp::set_stream_options(&stream)?;
         let (socket, http2) = match &self.tls {
             None if self.target.tls() => {
                 return Err(io::Error::other("the host is no name that a certificate can have"));

@@ -1,5 +1,5 @@
 //! What is common to all who speak TCP: listening sockets for doors with loops of their own, one
-//! for each loop, all of one address sharing its port; how connections are dressed; and how the
+//! for each loop, all of one address sharing its port; the options of connections; and how the
 //! other side is seen to leave.
 //!
 //! Nothing here accepts a client.
@@ -44,7 +44,7 @@ pub(crate) fn bind(
 }
 
 /// Bytes leave at once, and a peer that vanished does not stay for ever.
-pub(crate) fn dress(socket: &impl AsFd) -> io::Result<()> {
+pub(crate) fn set_stream_options(socket: &impl AsFd) -> io::Result<()> {
     let socket = SockRef::from(socket);
     socket.set_tcp_nodelay(true)?;
     let keepalive = TcpKeepalive::new()
