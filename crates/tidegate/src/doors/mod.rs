@@ -8,6 +8,7 @@
 
 pub(crate) mod forwarded;
 pub mod http;
+pub(crate) mod http_server;
 pub(crate) mod io;
 pub mod jarl;
 pub(crate) mod mailbox;

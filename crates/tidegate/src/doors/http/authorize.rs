@@ -18,12 +18,12 @@ use tidegate_core::Op;
 
 use super::asking::Authorize;
 use super::check::Check;
-use super::json::respond;
-use super::local::Peer;
-use super::problem::Problem;
 use super::router::Context;
 use super::wait;
 use crate::doors::forwarded::{self, X_FORWARDED_FOR};
+use crate::doors::http_server::connections::Peer;
+use crate::doors::http_server::json::respond;
+use crate::doors::http_server::problem::Problem;
 use crate::doors::ratelimit::{Standing, printable, retry_after_s};
 use crate::doors::template::{Asked, Scratch};
 use crate::limiter::{Answer, Unfit};

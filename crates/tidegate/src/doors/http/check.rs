@@ -12,10 +12,10 @@ use tidegate_core::limit::{AMOUNT_MAX, PERIOD_MAX};
 use tidegate_core::time::MILLISECOND;
 use tidegate_core::{Nanos, Now, Op};
 
-use super::body::read_json;
-use super::json::{AnswerJson, respond};
-use super::problem::Problem;
 use super::router::Context;
+use crate::doors::http_server::body::read_json;
+use crate::doors::http_server::json::{AnswerJson, respond};
+use crate::doors::http_server::problem::Problem;
 use crate::doors::ratelimit::retry_after_s;
 use crate::limiter::Answer;
 use crate::uses::UseId;

@@ -7,9 +7,9 @@ use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use tidegate_core::Op;
 
-use super::json::{AnswerJson, TopJson, percent_decoded, respond};
-use super::problem::Problem;
 use super::router::Context;
+use crate::doors::http_server::json::{AnswerJson, TopJson, percent_decoded, respond};
+use crate::doors::http_server::problem::Problem;
 use crate::limiter::{TopBy, Unfit};
 
 /// How many keys `/v1/top` lists unless told otherwise.

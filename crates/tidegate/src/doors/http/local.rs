@@ -1,22 +1,17 @@
 //! Which requests come from this machine. Only those may look at the rules and change them, for as
 //! long as the door cannot tell by other means who asks.
 
-use std::net::IpAddr;
-
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use super::problem::Problem;
+use crate::doors::http_server::connections::Peer;
+use crate::doors::http_server::problem::Problem;
 
 /// What proxies add to what they forward: such a request comes from this machine only as far as the
 /// socket can tell.
 const FORWARDED: [&str; 4] = ["forwarded", "x-forwarded-for", "x-real-ip", "via"];
-
-/// The address at the other end of the connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Peer(pub(super) IpAddr);
 
 /// Lets requests of this machine pass and answers all others with 403.
 pub(super) async fn only(request: Request<Body>, next: Next) -> Response {

@@ -1,31 +1,20 @@
 //! The HTTP door: JSON API, health and metrics, on the process' tokio runtime.
 //!
-//! - `connections`, `shared`: accepts, bounds and drains connections; their sockets
-//! - `host`: which Host headers are answered
 //! - `router`: which path leads where; counts bad input
-//! - `body`: reads a JSON body within bounds
 //! - `local`: which requests come from this machine
-//! - `check`, `wait`, `keys`, `records`, `rules`, `health`: the handlers
+//! - `check`, `wait`, `keys`, `records`, `rules`: the handlers
 //! - `authorize`, `asking`: what other servers ask before they answer, and their tables
-//! - `json`, `problem`: the shapes of answers
 //!
-//! It knows neither the store nor other doors, and judges nothing itself.
+//! Connections, bodies and the shapes of answers are `http_server`'s. It knows neither the store nor other doors, and judges nothing itself.
 
 mod asking;
 mod authorize;
-mod body;
 mod check;
-mod connections;
-mod health;
-mod host;
-mod json;
 mod keys;
 mod local;
-mod problem;
 mod records;
 mod router;
 mod rules;
-mod shared;
 #[cfg(test)]
 mod tests;
 mod wait;
@@ -37,9 +26,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::asking::{Authorize, RefuseStatus};
-pub use self::host::HostName;
+use super::http_server::connections::{Bounds, Lobby};
+pub use super::http_server::host::HostName;
 use super::{Gate, Serving};
 use crate::config::listen::{Allow, Listen};
+use crate::metrics::Door;
 
 /// The `[http]` table.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
@@ -104,8 +95,8 @@ impl Bound {
     /// Begins to answer. Must be called on the process' runtime.
     #[must_use]
     pub fn serve(self, gate: Gate) -> Serving {
-        let bounds = connections::Bounds::default();
-        let lobby = connections::Lobby::new(router::Context::new(gate), bounds);
+        let router = router::router(router::Context::new(gate.clone()));
+        let lobby = Lobby::new(Door::Http, &gate, router, Bounds::default());
         let mut tasks = Vec::new();
         for listener in self.listeners {
             match tokio::net::TcpListener::from_std(listener) {

@@ -11,11 +11,11 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use tidegate_core::time::SECOND;
 
-use super::body::read_json;
-use super::json::{millis, respond, shown};
 use super::keys::key_behind;
-use super::problem::Problem;
 use super::router::Context;
+use crate::doors::http_server::body::read_json;
+use crate::doors::http_server::json::{millis, respond, shown};
+use crate::doors::http_server::problem::Problem;
 use crate::limiter::Unfit;
 use crate::records::{KEY_BYTES_MAX, Kind, Life, Listed, Refusal, Stat, Unit};
 

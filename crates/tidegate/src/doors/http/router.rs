@@ -12,10 +12,11 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{any, delete, get, post};
 use tokio::sync::Semaphore;
 
-use super::host::{self, Local};
-use super::problem::{Counted, Problem};
-use super::{authorize, check, health, keys, local, records, rules, wait};
+use super::{authorize, check, keys, local, records, rules, wait};
 use crate::doors::Gate;
+use crate::doors::http_server::health;
+use crate::doors::http_server::host::{self, Local};
+use crate::doors::http_server::problem::{Counted, Problem};
 use crate::limiter::Desk;
 use crate::metrics::Door;
 use crate::waiting::Crowd;
@@ -50,9 +51,6 @@ pub(super) fn router(context: Arc<Context>) -> Router {
         .route("/v1/rules/{*name}", rule)
         .route_layer(from_fn(local::only));
     Router::new()
-        .route("/healthz", get(health::healthz))
-        .route("/readyz", get(health::readyz))
-        .route("/metrics", get(health::metrics))
         .route("/v1/check", post(check::check))
         .route("/v1/wait", post(wait::wait))
         // Envoy keeps the method that it was asked with, and adds the path to ours.
@@ -66,7 +64,7 @@ pub(super) fn router(context: Arc<Context>) -> Router {
         .route("/v1/records/", record.clone())
         .route("/v1/records/{*key}", record)
         .route("/v1/top", get(keys::top))
-        .route("/v1/proxies", get(health::proxies))
+        .merge(health::router(&context.gate))
         .merge(rules)
         .fallback(unknown_path)
         .method_not_allowed_fallback(unknown_method)

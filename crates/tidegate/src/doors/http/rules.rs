@@ -12,14 +12,14 @@ use axum::response::{IntoResponse, Response};
 use serde::de::{self, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::body::read_json;
-use super::json::respond;
 use super::keys::key_behind;
-use super::local::Peer;
-use super::problem::Problem;
 use super::router::Context;
 use crate::config::change::{self, Fields};
 use crate::config::rule::RuleTable;
+use crate::doors::http_server::body::read_json;
+use crate::doors::http_server::connections::Peer;
+use crate::doors::http_server::json::respond;
+use crate::doors::http_server::problem::Problem;
 use crate::rulebook::{ChangeError, Changed, Entry};
 
 #[derive(Serialize)]

@@ -13,10 +13,10 @@ use serde::Deserialize;
 use tidegate_core::time::MILLISECOND;
 use tidegate_core::{Nanos, Op};
 
-use super::body::read_json;
 use super::check::{Check, CheckJson, answered};
-use super::problem::Problem;
 use super::router::Context;
+use crate::doors::http_server::body::read_json;
+use crate::doors::http_server::problem::Problem;
 use crate::limiter::{Answer, Desk, TakenFrom};
 use crate::uses::UseId;
 use crate::waiting::{Ask, Bounds, NotPassed, Pass};

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use tidegate_core::time::SECOND;
 
 use super::super::Config;
-use super::super::local::Peer;
 use super::{House, Reply, request};
+use crate::doors::http_server::connections::Peer;
 
 /// `ws ip=*` has 3 per 10 s; see the house's rules.
 const TABLES: &str = "

@@ -5,8 +5,8 @@ use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE, HOST};
 use axum::http::{Method, Request};
 use serde_json::{Value, json};
 
-use super::super::body::BODY_BYTES_MAX;
 use super::{House, Reply, request};
+use crate::doors::http_server::body::BODY_BYTES_MAX;
 
 /// The reply is a problem of this status, for this reason, and was counted once.
 fn assert_problem(house: &House, reply: &Reply, status: u16, reason: &str) {

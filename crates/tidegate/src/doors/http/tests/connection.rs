@@ -7,15 +7,16 @@ use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::task::JoinHandle;
 
-use super::super::connections::{Bounds, Lobby};
-use super::super::host::Local;
-use super::super::local::Peer;
-use super::super::router::Context;
 use super::House;
+use crate::doors::http_server::connections::Peer;
+use crate::doors::http_server::connections::{Bounds, Lobby};
+use crate::doors::http_server::host::Local;
+use crate::metrics::Door;
 
 fn connect(house: &House) -> (DuplexStream, JoinHandle<()>) {
     let (ours, theirs) = duplex(64 << 10);
-    let lobby: Arc<Lobby> = Lobby::new(Context::new(house.gate.clone()), Bounds::default());
+    let lobby: Arc<Lobby> =
+        Lobby::new(Door::Http, &house.gate, house.router.clone(), Bounds::default());
     let local = Local(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 7)));
     let peer = Peer(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 8)));
     (ours, tokio::spawn(async move { lobby.converse(theirs, || false, local, peer).await }))

@@ -9,9 +9,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::timeout;
 
-use super::super::connections::{Bounds, Lobby};
-use super::super::router::Context;
 use super::House;
+use crate::doors::http_server::connections::{Bounds, Lobby};
+use crate::metrics::Door;
 
 /// Long after everything should have happened.
 const LOST: Duration = Duration::from_secs(120);
@@ -20,7 +20,8 @@ const ASK: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
 async fn open(house: &House, bounds: Bounds) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    tokio::spawn(Lobby::new(Context::new(house.gate.clone()), bounds).accept(listener));
+    let lobby = Lobby::new(Door::Http, &house.gate, house.router.clone(), bounds);
+    tokio::spawn(lobby.accept(listener));
     address
 }
 

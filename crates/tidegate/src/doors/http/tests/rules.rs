@@ -6,9 +6,9 @@ use axum::body::Body;
 use axum::http::header::CONTENT_TYPE;
 use serde_json::{Value, json};
 
-use super::super::local::Peer;
 use super::{House, Reply, request};
 use crate::config::Config;
+use crate::doors::http_server::connections::Peer;
 
 const FILE: &str = "[[rule]]\nname = 'ws ip=*'\nmatch = 'ws ip=*'\nlimit = '3 per 10s'\n\
                     algorithm = 'average'\nstrict = true\n[http]\n";

@@ -18,7 +18,7 @@ use crate::uses::UseId;
 
 /// A whole answer to `POST /v1/check` and `GET /v1/keys/{key}`.
 #[derive(Serialize)]
-pub(super) struct AnswerJson<'a> {
+pub(crate) struct AnswerJson<'a> {
     allowed: bool,
     delay_ms: Option<u64>,
     refused_by: Option<&'a str>,
@@ -60,7 +60,7 @@ impl From<KeyStats> for StatsJson {
 
 /// An answer to `GET /v1/top`.
 #[derive(Serialize)]
-pub(super) struct TopJson<'a> {
+pub(crate) struct TopJson<'a> {
     by: &'static str,
     keys: Vec<TopKeyJson<'a>>,
 }
@@ -74,7 +74,7 @@ struct TopKeyJson<'a> {
 }
 
 impl<'a> AnswerJson<'a> {
-    pub(super) fn new<K: AsRef<[u8]>>(keys: &'a [K], answer: &'a Answer) -> Self {
+    pub(crate) fn new<K: AsRef<[u8]>>(keys: &'a [K], answer: &'a Answer) -> Self {
         Self {
             allowed: answer.allowed,
             delay_ms: millis(answer.delay),
@@ -85,12 +85,12 @@ impl<'a> AnswerJson<'a> {
         }
     }
 
-    pub(super) fn with_use(mut self, id: Option<UseId>) -> Self {
+    pub(crate) fn with_use(mut self, id: Option<UseId>) -> Self {
         self.use_id = Some(id.map(|id| id.to_string()));
         self
     }
 
-    pub(super) fn with_stats(mut self, stats: KeyStats) -> Self {
+    pub(crate) fn with_stats(mut self, stats: KeyStats) -> Self {
         self.stats = Some(stats.into());
         self
     }
@@ -114,7 +114,7 @@ impl<'a> LimitJson<'a> {
 }
 
 impl<'a> TopJson<'a> {
-    pub(super) fn new(by: &'static str, keys: &'a [TopKey]) -> Self {
+    pub(crate) fn new(by: &'static str, keys: &'a [TopKey]) -> Self {
         let row = |top: &'a TopKey| TopKeyJson {
             key: shown(&top.key),
             rule: &top.rule,
@@ -125,7 +125,7 @@ impl<'a> TopJson<'a> {
 }
 
 /// A response with a JSON body.
-pub(super) fn respond(status: StatusCode, body: &impl Serialize) -> Response {
+pub(crate) fn respond(status: StatusCode, body: &impl Serialize) -> Response {
     // Only maps with keys that are not strings can fail to encode, and there are none here.
     let body = serde_json::to_vec(body).unwrap_or_default();
     let mut response = (status, body).into_response();
@@ -136,7 +136,7 @@ pub(super) fn respond(status: StatusCode, body: &impl Serialize) -> Response {
 }
 
 /// Whole milliseconds, rounded up; `None` for the end of time.
-pub(super) fn millis(span: Nanos) -> Option<u64> {
+pub(crate) fn millis(span: Nanos) -> Option<u64> {
     (span != Nanos::MAX).then(|| span.div_ceil(MILLISECOND))
 }
 
@@ -145,7 +145,7 @@ fn finite(rate: f64) -> f64 {
 }
 
 /// A key as it is shown: itself, or percent-encoded as for a path where it is not UTF-8.
-pub(super) fn shown(key: &[u8]) -> Cow<'_, str> {
+pub(crate) fn shown(key: &[u8]) -> Cow<'_, str> {
     match std::str::from_utf8(key) {
         Ok(text) => Cow::Borrowed(text),
         Err(_) => Cow::Owned(percent_encoded(key)),
@@ -166,7 +166,7 @@ fn percent_encoded(key: &[u8]) -> String {
 }
 
 /// The bytes that a percent-encoded path segment stands for; `None` if a `%` lacks its digits.
-pub(super) fn percent_decoded(text: &str) -> Option<Vec<u8>> {
+pub(crate) fn percent_decoded(text: &str) -> Option<Vec<u8>> {
     let mut bytes = text.bytes();
     let mut decoded = Vec::with_capacity(text.len());
     while let Some(byte) = bytes.next() {

@@ -12,15 +12,15 @@ use crate::doors::io::tcp;
 
 /// One of the two who have it.
 #[derive(Clone)]
-pub(super) struct Shared(Arc<TcpStream>);
+pub(crate) struct Shared(Arc<TcpStream>);
 
 impl Shared {
-    pub(super) fn new(stream: TcpStream) -> Self {
+    pub(crate) fn new(stream: TcpStream) -> Self {
         Self(Arc::new(stream))
     }
 
     /// Whether the client has closed its side.
-    pub(super) fn left(&self) -> bool {
+    pub(crate) fn left(&self) -> bool {
         tcp::left(&*self.0)
     }
 }

@@ -4,7 +4,7 @@
 //! does not read its answer.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,12 +24,10 @@ use tokio::sync::Semaphore;
 use tower::ServiceExt;
 
 use super::host::Local;
-use super::local::Peer;
-use super::router::{Context, router};
 use super::shared::Shared;
 use crate::config::listen::Allow;
-use crate::doors::Shutdown;
 use crate::doors::io::tcp;
+use crate::doors::{Gate, Shutdown};
 use crate::metrics::{Door, Metrics};
 
 /// The most connections of the door, over all its addresses. Past it, clients wait to be accepted.
@@ -49,9 +47,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// What a connection may cost, where tests need it smaller.
 #[derive(Clone, Copy)]
-pub(super) struct Bounds {
-    pub(super) connections: u32,
-    pub(super) write_stall: Duration,
+pub(crate) struct Bounds {
+    pub(crate) connections: u32,
+    pub(crate) write_stall: Duration,
 }
 
 impl Default for Bounds {
@@ -60,8 +58,13 @@ impl Default for Bounds {
     }
 }
 
+/// The address at the other end of the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Peer(pub(crate) IpAddr);
+
 /// What the accept loops of one door share.
-pub(super) struct Lobby {
+pub(crate) struct Lobby {
+    door: Door,
     router: Router,
     metrics: Arc<Metrics>,
     shutdown: Shutdown,
@@ -71,19 +74,20 @@ pub(super) struct Lobby {
 }
 
 impl Lobby {
-    pub(super) fn new(context: Arc<Context>, bounds: Bounds) -> Arc<Self> {
+    pub(crate) fn new(door: Door, gate: &Gate, router: Router, bounds: Bounds) -> Arc<Self> {
         Arc::new(Self {
-            metrics: context.gate.metrics.clone(),
-            shutdown: context.gate.shutdown.clone(),
-            allow: context.gate.allow.clone(),
-            router: router(context),
+            door,
+            metrics: gate.metrics.clone(),
+            shutdown: gate.shutdown.clone(),
+            allow: gate.allow.clone(),
+            router,
             places: Arc::new(Semaphore::new(bounds.connections as usize)),
             bounds,
         })
     }
 
     /// Accepts until shutdown. Nothing that a client or the system does ends this loop.
-    pub(super) async fn accept(self: Arc<Self>, listener: TcpListener) {
+    pub(crate) async fn accept(self: Arc<Self>, listener: TcpListener) {
         let mut failing = false;
         loop {
             let place = tokio::select! {
@@ -98,7 +102,7 @@ impl Lobby {
                     Err(error) if tcp::left_early(&error) => continue,
                     Err(error) => {
                         if !failing {
-                            tracing::warn!(door = "http", %error, "cannot accept");
+                            tracing::warn!(door = self.door.name(), %error, "cannot accept");
                         }
                         failing = true;
                         tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -109,7 +113,7 @@ impl Lobby {
             };
             failing = false;
             if !self.allow.load().permits(peer.ip()) {
-                self.metrics.bad_input(Door::Http, "not_allowed");
+                self.metrics.bad_input(self.door, "not_allowed");
                 continue;
             }
             let Ok(local) = prepare(&stream, self.bounds.write_stall) else { continue };
@@ -128,7 +132,7 @@ impl Lobby {
     /// Answers one connection until it closes, is cut, or has been drained. `left` says whether the
     /// client has closed, also where hyper does not read so far: it does not once another request
     /// has come behind one that waits.
-    pub(super) async fn converse<T>(
+    pub(crate) async fn converse<T>(
         &self,
         stream: T,
         left: impl Fn() -> bool,
@@ -174,12 +178,12 @@ impl Lobby {
         if let Err(error) = ended
             && let Some(reason) = reason(&error)
         {
-            self.metrics.bad_input(Door::Http, reason);
+            self.metrics.bad_input(self.door, reason);
         }
     }
 
     /// Waits until shutdown, and then until every connection has ended.
-    pub(super) async fn drained(&self) {
+    pub(crate) async fn drained(&self) {
         // Places are handed out in order: asked for sooner, this would keep clients out.
         self.shutdown.wait().await;
         // All places at once means that nobody is left. The semaphore is never closed.

@@ -11,14 +11,14 @@ use serde::de::DeserializeOwned;
 use super::problem::Problem;
 
 /// The largest body that is read.
-pub(super) const BODY_BYTES_MAX: usize = 64 << 10;
+pub(crate) const BODY_BYTES_MAX: usize = 64 << 10;
 /// How much of a larger body is read and passed over before it is refused.
 const BODY_BYTES_PASSED: usize = 1 << 20;
 /// How long a client may take to send its body.
-pub(super) const BODY_READ_MAX: Duration = Duration::from_secs(10);
+pub(crate) const BODY_READ_MAX: Duration = Duration::from_secs(10);
 
 /// Reads the whole body as one JSON object.
-pub(super) async fn read_json<T: DeserializeOwned>(request: Request<Body>) -> Result<T, Problem> {
+pub(crate) async fn read_json<T: DeserializeOwned>(request: Request<Body>) -> Result<T, Problem> {
     check_type(request.headers())?;
     check_length(request.headers())?;
     let mut kept = Vec::new();

@@ -16,11 +16,11 @@ use crate::uses::HoldError;
 
 /// The label under which bad input is counted; rides on the response to the router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Counted(pub(super) &'static str);
+pub(crate) struct Counted(pub(crate) &'static str);
 
 /// An answer that is not what the client asked for.
 #[derive(Debug)]
-pub(super) struct Problem {
+pub(crate) struct Problem {
     status: StatusCode,
     reason: &'static str,
     detail: Cow<'static, str>,
@@ -30,7 +30,7 @@ pub(super) struct Problem {
 }
 
 impl Problem {
-    pub(super) fn new(
+    pub(crate) fn new(
         status: StatusCode,
         reason: &'static str,
         detail: impl Into<Cow<'static, str>>,
@@ -38,12 +38,12 @@ impl Problem {
         Self { status, reason, detail: detail.into(), header: None, errors: Vec::new() }
     }
 
-    pub(super) fn bad_request(reason: &'static str, detail: impl Into<Cow<'static, str>>) -> Self {
+    pub(crate) fn bad_request(reason: &'static str, detail: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, reason, detail)
     }
 
     /// Fields that do not fit, each with its remedy.
-    pub(super) fn fields(errors: Vec<Wrong>) -> Self {
+    pub(crate) fn fields(errors: Vec<Wrong>) -> Self {
         let told = errors.iter().map(|Wrong { field, message, remedy }| match field.as_str() {
             "" => format!("{message}; {remedy}"),
             field => format!("{field}: {message}; {remedy}"),
@@ -53,16 +53,16 @@ impl Problem {
     }
 
     /// The same, told by another status.
-    pub(super) fn told_as(self, status: StatusCode) -> Self {
+    pub(crate) fn told_as(self, status: StatusCode) -> Self {
         Self { status, ..self }
     }
 
     /// Whether the client is to blame.
-    pub(super) fn is_clients_fault(&self) -> bool {
+    pub(crate) fn is_clients_fault(&self) -> bool {
         self.status.is_client_error()
     }
 
-    pub(super) fn with(mut self, name: HeaderName, value: &'static str) -> Self {
+    pub(crate) fn with(mut self, name: HeaderName, value: &'static str) -> Self {
         self.header = Some((name, value));
         self
     }

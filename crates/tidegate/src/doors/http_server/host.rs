@@ -51,10 +51,10 @@ impl From<HostName> for String {
 
 /// The address that a connection came to.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Local(pub(super) IpAddr);
+pub(crate) struct Local(pub(crate) IpAddr);
 
 /// Refuses a request whose Host, or absolute target, names somebody else.
-pub(super) fn check(
+pub(crate) fn check(
     headers: &HeaderMap,
     uri: &Uri,
     local: Option<Local>,

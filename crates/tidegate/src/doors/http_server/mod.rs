@@ -1,0 +1,17 @@
+//! What listeners that speak HTTP with JSON have in common, below their own paths.
+//!
+//! - `connections`, `shared`: accepts, bounds and drains connections; their sockets
+//! - `host`: which Host headers are answered
+//! - `body`: reads a JSON body within bounds
+//! - `health`: `/healthz`, `/readyz`, `/metrics`
+//! - `json`, `problem`: the shapes of answers
+//!
+//! It is no door: it binds nothing and knows no door that uses it.
+
+pub(crate) mod body;
+pub(crate) mod connections;
+pub(crate) mod health;
+pub(crate) mod host;
+pub(crate) mod json;
+pub(crate) mod problem;
+mod shared;
