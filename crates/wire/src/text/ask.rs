@@ -398,7 +398,8 @@ mod tests {
             let json = fields.json();
             let mut out = [0; DATAGRAM_BYTES_MAX];
             prop_assert!(request(&mut out, None, Command::CheckLimit(json.as_bytes())).is_ok());
-            let check = Check::parse(json.as_bytes()).unwrap();
+            // A server ignores fields with control bytes.
+            let Ok(check) = Check::parse(json.as_bytes()) else { return Ok(()) };
             let mut lines = vec![Line { over: false, rate: 1.5, limit: 9, period_ns: 1 }; count];
             lines[count - 1].over = over;
             let mut datagram = vec![];

@@ -8,7 +8,6 @@ use std::borrow::Cow;
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
-use tidegate_core::key::{KeyBuilder, KeyTooLong};
 
 use super::LINE_BYTES_MAX;
 use super::parse::Ignored;
@@ -28,33 +27,22 @@ impl Check {
     ///
     /// Fields other than `origin`, `ua` and `ip` are ignored if they are strings. If a field comes
     /// twice the last one counts. A missing origin is `unspecified`; a missing `ua` or `ip` is
-    /// empty. In the keys, spaces, `%` and control bytes of a field are percent-encoded, so that
-    /// no field can pretend to be two.
+    /// empty. Fields go into the keys byte for byte, so that `check_limit` and `over_limit` count
+    /// the same key.
     ///
     /// # Errors
-    /// [`Ignored::BadJson`] for anything but an object of strings, [`Ignored::KeyTooLong`] if a
-    /// key would be longer than [`super::KEY_BYTES_MAX`].
+    /// [`Ignored::BadJson`] for anything but an object of strings, [`Ignored::ControlByte`] if one
+    /// of the three fields holds a control byte.
     pub fn parse(json: &[u8]) -> Result<Check, Ignored> {
         let fields: Fields<'_> = serde_json::from_slice(json).map_err(|_| Ignored::BadJson)?;
         let origin = fields.origin.as_deref().unwrap_or("unspecified");
-        let compose = |entry: Option<(&str, Option<&str>)>| {
-            let mut key = Vec::new();
-            let builder = KeyBuilder::new(&mut key, origin.as_bytes());
-            let builder = match entry {
-                Some((name, value)) => {
-                    builder.entry(name.as_bytes(), value.unwrap_or_default().as_bytes())
-                }
-                None => builder.word(b"global"),
-            };
-            builder.finish().map_err(|KeyTooLong| Ignored::KeyTooLong)?;
-            // Only ASCII is encoded, so text stays text.
-            String::from_utf8(key).map_err(|_| Ignored::BadJson)
-        };
-        let keys = [
-            compose(Some(("ua", fields.ua.as_deref())))?,
-            compose(Some(("ip", fields.ip.as_deref())))?,
-            compose(None)?,
-        ];
+        let ua = fields.ua.as_deref().unwrap_or_default();
+        let ip = fields.ip.as_deref().unwrap_or_default();
+        if [origin, ua, ip].iter().any(|field| field.bytes().any(|byte| byte.is_ascii_control())) {
+            return Err(Ignored::ControlByte);
+        }
+        let keys =
+            [format!("{origin} ua={ua}"), format!("{origin} ip={ip}"), format!("{origin} global")];
         Ok(Check { keys })
     }
 
@@ -99,7 +87,7 @@ fn append_line(out: &mut Vec<u8>, line: &Line) {
     out.extend_from_slice(&room[..len]);
 }
 
-/// Appends a JSON string. Keys are composed without control bytes, so two bytes need an escape.
+/// Appends a JSON string. Keys hold no control bytes, so two bytes need an escape.
 fn append_json(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
     for &byte in text.as_bytes() {
@@ -154,7 +142,7 @@ impl<'de> Visitor<'de> for FieldsVisitor {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{CHECK_REPLY_BYTES_MAX, DATAGRAM_BYTES_MAX};
+    use super::super::{CHECK_REPLY_BYTES_MAX, DATAGRAM_BYTES_MAX, KEY_BYTES_MAX};
     use super::*;
     use proptest::prelude::*;
 
@@ -178,13 +166,25 @@ mod tests {
         check(r#"{"or\u0069gin":"\u00e9"}"#, ["é ua=", "é ip=", "é global"]);
     }
 
-    /// Fields cannot pretend to be two: what would split a key is encoded.
+    /// The keys are those that `over_limit` would be asked about.
     #[test]
-    fn keys_of_fields_that_hold_separators() {
+    fn fields_go_into_keys_byte_for_byte() {
         check(
-            r#"{"origin":"w s","ua":"a b=c/1%","ip":"\n\u0000\u007f\"\\"}"#,
-            ["w%20s ua=a%20b=c/1%25", "w%20s ip=%0A%00%7F\"\\", "w%20s global"],
+            r#"{"origin":"w s","ua":"a b=c/1%20","ip":"\"\\é\u0085"}"#,
+            ["w s ua=a b=c/1%20", "w s ip=\"\\é\u{85}", "w s global"],
         );
+    }
+
+    #[test]
+    fn control_bytes_are_refused_where_they_would_enter_a_key() {
+        for byte in (0..0x20).chain([0x7f]) {
+            for name in ["origin", "ua", "ip"] {
+                let json = format!(r#"{{"{name}":"a\u{byte:04x}b"}}"#);
+                assert_eq!(Check::parse(json.as_bytes()), Err(Ignored::ControlByte), "{json}");
+            }
+            let json = format!(r#"{{"other":"\u{byte:04x}"}}"#);
+            assert!(Check::parse(json.as_bytes()).is_ok(), "{json}");
+        }
     }
 
     #[test]
@@ -204,16 +204,17 @@ mod tests {
         assert_eq!(Check::parse(&b"{\"ua\":".repeat(140)), Err(Ignored::BadJson));
     }
 
+    /// However a datagram spends its bytes, its keys are within the bound on keys.
     #[test]
-    fn a_key_may_have_1024_bytes_and_no_more() {
-        // An encoded space is three bytes long, and one key is ` ua=` longer than its fields.
-        let json =
-            |spaces, more| format!("{{\"origin\":\"{}{}\"}}", " ".repeat(spaces), "x".repeat(more));
-        let longest = Check::parse(json(339, 0).as_bytes()).unwrap();
-        assert_eq!(longest.keys().each_ref().map(String::len), [1021, 1021, 1024]);
-        assert_eq!(Check::parse(json(339, 1).as_bytes()), Err(Ignored::KeyTooLong));
-        let json = format!("{{\"ua\":\"{}\"}}", "%".repeat(800));
-        assert_eq!(Check::parse(json.as_bytes()), Err(Ignored::KeyTooLong));
+    fn the_longest_keys_are_no_longer_than_keys_may_be() {
+        let room = DATAGRAM_BYTES_MAX - "check_limit ".len();
+        for name in ["origin", "ua", "ip"] {
+            let empty = format!("{{\"{name}\":\"\"}}");
+            let json = empty.replace("\"\"", &format!("\"{}\"", "x".repeat(room - empty.len())));
+            assert_eq!(json.len(), room);
+            let check = Check::parse(json.as_bytes()).expect("an object of strings");
+            assert!(check.keys().iter().all(|key| key.len() <= KEY_BYTES_MAX), "{name}");
+        }
     }
 
     fn line(over: bool, rate: f64) -> Line {
@@ -249,9 +250,9 @@ mod tests {
     const LONGEST_LINE: Line =
         Line { over: true, rate: f64::MAX, limit: u64::MAX, period_ns: u64::MAX };
 
-    /// Fields that are likely to need escapes, percent signs or neither.
+    /// Fields that are likely to need escapes or none; a few hold control bytes.
     fn field() -> impl Strategy<Value = String> {
-        prop_oneof!["[ -~]{0,300}", "[ %\"\\\\\u{0}-\u{1f}\u{7f}]{0,300}", ".{0,80}"]
+        prop_oneof!["[ -~]{0,300}", "[ %\"\\\\]{0,300}", ".{0,80}"]
     }
 
     proptest! {
@@ -280,24 +281,10 @@ mod tests {
             prop_assert_eq!(entries.len(), count);
         }
 
-        /// Two requests with different fields never share a key.
-        #[test]
-        fn different_fields_have_different_keys(
-            left in ("[a %=]{0,4}", "[a %=]{0,4}"), right in ("[a %=]{0,4}", "[a %=]{0,4}")
-        ) {
-            let keys = |(origin, ua): &(String, String)| {
-                let json = serde_json::json!({"origin": origin, "ua": ua}).to_string();
-                Check::parse(json.as_bytes()).unwrap().keys().clone()
-            };
-            let (left_keys, right_keys) = (keys(&left), keys(&right));
-            prop_assert_eq!(left == right, left_keys[0] == right_keys[0]);
-            prop_assert_eq!(left.0 == right.0, left_keys[2] == right_keys[2]);
-        }
-
         #[test]
         fn any_bytes_are_json_or_not(json in prop::collection::vec(any::<u8>(), 0..60)) {
             let read = serde_json::from_slice::<std::collections::HashMap<String, String>>(&json);
-            prop_assert_eq!(Check::parse(&json).is_ok(), read.is_ok());
+            prop_assert_eq!(Check::parse(&json) == Err(Ignored::BadJson), read.is_err());
         }
 
         #[test]

@@ -26,6 +26,13 @@ pub const DATAGRAM_BYTES_MAX: usize = 1000;
 /// The longest `ok …` line without its id.
 pub const LINE_BYTES_MAX: usize = "ok Y 9999999.9 18446744073709551615.0 18446744074".len();
 
+/// A reply of more than so many times its request's payload is for trusted sources only: the
+/// address of a datagram may be forged, and nobody shall gain from sending us a victim's.
+pub const AMPLIFICATION_MAX: usize = 5;
+
+// The reply to the one request on the hot path needs no check there: it is never too long.
+const _: () = assert!(LINE_BYTES_MAX <= AMPLIFICATION_MAX * "over_limit ".len());
+
 /// The longest `n_req=… key=` without its id and key.
 pub(crate) const STATS_BYTES_MAX: usize =
     "n_req= n_over= last_max_rate= key=".len() + 3 * number::U64_BYTES_MAX;
@@ -38,8 +45,8 @@ pub const REPLY_BYTES_MAX: usize = DATAGRAM_BYTES_MAX - "get_stats ".len() + STA
 
 /// The longest reply to `check_limit`.
 ///
-/// Its id, its last line, and three keys, each twice. The bytes of a composed key that JSON would
-/// write longer than they are were percent-encoded, except `"` and `\`, which take two bytes.
+/// Its id, its last line, and three keys, each twice. The only bytes of a key that JSON writes
+/// longer than they are are `"` and `\`, which take two bytes; control bytes are refused.
 pub const CHECK_REPLY_BYTES_MAX: usize = DATAGRAM_BYTES_MAX
     + LINE_BYTES_MAX
     + check::KEYS * (2 * (2 * KEY_BYTES_MAX) + LINE_BYTES_MAX + 64);

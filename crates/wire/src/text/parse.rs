@@ -38,8 +38,8 @@ pub enum Ignored {
     Unrecognised,
     /// `check_limit` with anything but a JSON object of strings.
     BadJson,
-    /// `check_limit` whose fields make a key longer than [`super::KEY_BYTES_MAX`].
-    KeyTooLong,
+    /// `check_limit` with a control byte in `origin`, `ua` or `ip`.
+    ControlByte,
 }
 
 impl Ignored {
@@ -50,7 +50,7 @@ impl Ignored {
             Ignored::TooLong => "too_long",
             Ignored::Unrecognised => "unrecognised",
             Ignored::BadJson => "bad_json",
-            Ignored::KeyTooLong => "key_too_long",
+            Ignored::ControlByte => "control_byte",
         }
     }
 }
@@ -231,10 +231,10 @@ mod tests {
     #[test]
     fn reasons_are_labels() {
         let reasons =
-            [Ignored::TooLong, Ignored::Unrecognised, Ignored::BadJson, Ignored::KeyTooLong];
+            [Ignored::TooLong, Ignored::Unrecognised, Ignored::BadJson, Ignored::ControlByte];
         assert_eq!(
             reasons.map(Ignored::reason),
-            ["too_long", "unrecognised", "bad_json", "key_too_long"]
+            ["too_long", "unrecognised", "bad_json", "control_byte"]
         );
     }
 
