@@ -178,7 +178,7 @@ impl TextClient {
     }
 
     /// Tries to make one use of each key that the fields stand for, up to the first that is over
-    /// its limit.
+    /// its limit. A server answers this to loopback and to addresses that its `allow` list names.
     ///
     /// # Errors
     /// Only if the protocol cannot carry the fields. Everything that may happen on the way is

@@ -163,6 +163,12 @@ impl Allow {
         self.0.is_empty() || self.0.iter().any(|network| network.contains(address))
     }
 
+    /// Whether the list names a peer at `address`. An absent list names nobody.
+    #[must_use]
+    pub fn names(&self, address: IpAddr) -> bool {
+        !self.is_open() && self.permits(address)
+    }
+
     /// Reads a list that may be empty: for settings where that means nobody.
     pub(crate) fn nobody_or<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Vec::<Network>::deserialize(deserializer).map(Self)
@@ -307,6 +313,15 @@ mod tests {
         assert!(allows(&["::/0"], "2001:db8::1"));
         assert!(allows(&["10.0.0.0/8"], "::ffff:10.1.1.1"));
         assert!(allows(&[], "203.0.113.9"));
+    }
+
+    #[test]
+    fn an_absent_list_permits_everybody_and_names_nobody() {
+        let peer = "203.0.113.9".parse().unwrap();
+        let allow = Allow::default();
+        assert!(allow.permits(peer) && !allow.names(peer));
+        let allow = Allow(vec!["0.0.0.0/0".parse().unwrap()]);
+        assert!(allow.names(peer) && !allow.names("::1".parse().unwrap()));
     }
 
     #[test]

@@ -151,7 +151,7 @@ fn put(out: &mut [u8], bytes: &[u8]) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Command, DATAGRAM_BYTES_MAX, REPLY_BYTES_MAX, parse};
+    use super::super::{AMPLIFICATION_MAX, Command, DATAGRAM_BYTES_MAX, REPLY_BYTES_MAX, parse};
     use super::*;
     use proptest::prelude::*;
 
@@ -250,6 +250,19 @@ mod tests {
             }
         }
         assert_eq!(longest, REPLY_BYTES_MAX);
+    }
+
+    /// The replies that no state of the server can make too long for a forged address. Those of
+    /// `get_stats` and `get_size` have digits that count; the door looks at them.
+    #[test]
+    fn lines_and_pongs_are_within_five_times_their_request() {
+        for id in ["", "7 ", "0123456789 "] {
+            for command in ["over_limit ", "over_limit \n", "over_limit k", "ping"] {
+                let datagram = [id, command].concat();
+                let len = answer(&mut [0; REPLY_BYTES_MAX], datagram.as_bytes()).unwrap();
+                assert!(len <= AMPLIFICATION_MAX * datagram.len(), "{datagram:?} -> {len}");
+            }
+        }
     }
 
     proptest! {

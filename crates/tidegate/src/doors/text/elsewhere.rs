@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tidegate_core::Now;
 use tidegate_wire::text::{self, Check, Command, Request, reply};
 
-use super::corridor::{ONE_USE, Replies, answer, ignore, to_wire};
+use super::corridor::{AMPLIFIES, ONE_USE, Replies, answer, ignore, to_wire};
 use super::mmsg::{Address, BATCH, Local};
 use crate::doors::mailbox::Mailbox;
 use crate::limiter::{Desk, Line};
@@ -80,6 +80,7 @@ impl Pending {
         now: Now,
         (at, packet): (usize, &[u8]),
         whom: Whom,
+        trusted: impl Fn() -> bool,
         replies: &mut Replies,
     ) {
         let asked = |id: Option<&[u8]>, check| {
@@ -90,6 +91,9 @@ impl Pending {
             Ok(Request { id, command: Command::OverLimit(key) }) => {
                 self.ask(desk, now, asked(id, None), key);
             }
+            Ok(Request { command: Command::CheckLimit(_), .. }) if !trusted() => {
+                ignore(desk, AMPLIFIES);
+            }
             Ok(Request { id, command: Command::CheckLimit(json) }) => match Check::parse(json) {
                 Ok(check) => {
                     let first = check.keys()[0].clone();
@@ -97,7 +101,7 @@ impl Pending {
                 }
                 Err(ignored) => ignore(desk, ignored.reason()),
             },
-            Ok(request) => answer(desk, now, at, &request, replies),
+            Ok(request) => answer(desk, now, (at, packet.len()), &request, trusted, replies),
             Err(ignored) => ignore(desk, ignored.reason()),
         }
     }
@@ -198,6 +202,11 @@ mod tests {
 
     /// What is said to these packets, sorted, by a loop with so much room and no store.
     fn replies(room: usize, packets: &[&str]) -> Vec<String> {
+        replies_to(room, packets, true)
+    }
+
+    /// The same, with whether the sender's address is trusted.
+    fn replies_to(room: usize, packets: &[&str], trusted: bool) -> Vec<String> {
         let config = Config::parse("t", FILE).expect("a sound file");
         let memory = config.file.memory.settings();
         let clock = Clock::system();
@@ -209,7 +218,14 @@ mod tests {
         let client = SocketAddr::from(([127, 0, 0, 1], 7));
         let whom = Whom { to: client.into(), from: Local::V4([127, 0, 0, 2]) };
         for (at, packet) in packets.iter().enumerate() {
-            pending.take(&desk, desk.now(), (at, packet.as_bytes()), whom, &mut at_once);
+            pending.take(
+                &desk,
+                desk.now(),
+                (at, packet.as_bytes()),
+                whom,
+                || trusted,
+                &mut at_once,
+            );
         }
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("text");
         let mut said: Vec<String> = at_once.iter().map(|(_, reply)| text(reply)).collect();
@@ -257,6 +273,8 @@ mod tests {
         for room in [0, 1, 2, PENDING_MAX] {
             assert_eq!(replies(room, &packets), expected, "room for {room}");
         }
+        // An address that is not trusted: all but the long reply of `check_limit`.
+        assert_eq!(replies_to(PENDING_MAX, &packets, false), expected[..6]);
         // More than one send takes.
         packets = vec!["4 over_limit allow a"; 3 * BATCH + 1];
         for room in [0, BATCH, PENDING_MAX] {

@@ -96,7 +96,8 @@ impl Loop {
         let count = inbox.receive(wire.socket.as_fd(), wait)?;
         let allow = allow.load();
         each_batch(inbox, count, &allow, desk, |packets, places| {
-            answer_batch(desk, desk.now(), packets, replies);
+            let trusted = |packet: usize| trusted(&allow, inbox.sender(places[packet].into()));
+            answer_batch(desk, desk.now(), packets, trusted, replies);
             send(post, wire, replies, |packet| {
                 let place = usize::from(places[packet]);
                 (inbox.sender(place), inbox.local(place))
@@ -128,7 +129,8 @@ impl Loop {
             replies.clear();
             for (at, bytes) in packets.iter().enumerate() {
                 let (to, from) = whom(at);
-                pending.take(desk, now, (at, bytes), Whom { to: *to, from }, replies);
+                let trusted = || trusted(&allow, to);
+                pending.take(desk, now, (at, bytes), Whom { to: *to, from }, trusted, replies);
             }
             send(post, wire, replies, whom);
         });
@@ -223,6 +225,12 @@ fn screen<'a>(
     inbox.datagrams(place).ok_or(tidegate_wire::text::Ignored::TooLong.reason())
 }
 
+/// Whether a sender may have a reply that is much longer than its request: loopback, which no other
+/// machine can pretend to be, and those that the operator has named.
+fn trusted(allow: &Allow, sender: &Address) -> bool {
+    sender.ip().is_some_and(|ip| ip.to_canonical().is_loopback() || allow.names(ip))
+}
+
 /// Sends every reply to where its request came from; `whom` says where, and which of our addresses
 /// it came to.
 #[inline(always)]
@@ -281,6 +289,29 @@ mod tests {
             let mut buffer = [0; 100];
             let length = self.0.recv(&mut buffer).expect("a reply");
             String::from_utf8_lossy(&buffer[..length]).into_owned()
+        }
+    }
+
+    #[test]
+    fn loopback_and_those_that_the_list_names_are_trusted() {
+        let list = |networks: &str| {
+            let file = format!("[text]\nlisten = '127.0.0.1:0'\n{networks}");
+            Config::parse("t", &file).expect("a sound file").file.text.expect("a door").allow
+        };
+        for (networks, sender, expected) in [
+            ("", "127.0.0.1:7", true),
+            ("", "[::1]:7", true),
+            ("", "[::ffff:127.0.0.9]:7", true),
+            ("", "192.0.2.1:7", false),
+            ("", "[::ffff:192.0.2.1]:7", false),
+            ("", "[2001:db8::1]:7", false),
+            ("allow = ['192.0.2.0/24']", "192.0.2.1:7", true),
+            ("allow = ['192.0.2.0/24']", "[::ffff:192.0.2.1]:7", true),
+            ("allow = ['192.0.2.0/24']", "192.0.3.1:7", false),
+            ("allow = ['0.0.0.0/0']", "203.0.113.9:7", true),
+        ] {
+            let sender: SocketAddr = sender.parse().expect("an address");
+            assert_eq!(trusted(&list(networks), &sender.into()), expected, "{networks} {sender}");
         }
     }
 
