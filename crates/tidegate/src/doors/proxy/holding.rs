@@ -87,17 +87,14 @@ pub(super) async fn hold<T>(
         if held.take_in(context).is_err() {
             return Poll::Ready(Ended::Left);
         }
-        if held.blind || !client.pulse.listens() {
-            look.no_later(LOOK_EVERY);
-        }
+        let unheard = client.socket.is_some() && (held.blind || !client.pulse.listens());
         // Also without a moment to wait for: this is where the loop finds those it must wake.
-        while look.poll(context).is_ready() {
-            if held.blind || !client.pulse.listens() {
-                if client.left() {
-                    return Poll::Ready(Ended::Left);
-                }
-                look.set(LOOK_EVERY);
-            }
+        let due = look.poll(context).is_ready();
+        if unheard && due && client.left() {
+            return Poll::Ready(Ended::Left);
+        }
+        if unheard {
+            look.no_later(LOOK_EVERY);
         }
         Poll::Pending
     })

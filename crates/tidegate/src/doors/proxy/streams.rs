@@ -173,10 +173,10 @@ impl Pulse {
     pub(super) async fn bounds<F: Future>(&self, work: F) -> Result<F::Output, Cut> {
         let mut work = pin!(work);
         poll_fn(|context| {
-            while self.deadline.poll(context).is_ready() {
-                if let Some(cut) = self.verdict() {
-                    return Poll::Ready(Err(cut));
-                }
+            if self.deadline.poll(context).is_ready()
+                && let Some(cut) = self.verdict()
+            {
+                return Poll::Ready(Err(cut));
             }
             work.as_mut().poll(context).map(Ok)
         })

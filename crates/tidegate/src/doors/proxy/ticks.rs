@@ -130,21 +130,24 @@ impl Deadline {
         &self.ticks
     }
 
-    /// Whether it has come; the task is woken when it does.
+    /// Whether it has come, which is said once: it is taken back by that. Either way the task is
+    /// woken at the next moment that it is set to, so there is never a reason to ask in a loop.
     pub(super) fn poll(&self, context: &Context<'_>) -> Poll<()> {
-        let stale = {
+        let (stale, due) = {
             let slot = &mut self.ticks.slots.borrow_mut().slots[self.slot];
-            if slot.at <= self.ticks.now() {
-                return Poll::Ready(());
+            let due = slot.at <= self.ticks.now();
+            if due {
+                slot.at = NEVER;
             }
-            match &slot.waker {
+            let stale = match &slot.waker {
                 Some(waker) if waker.will_wake(context.waker()) => None,
                 _ => slot.waker.replace(context.waker().clone()),
-            }
+            };
+            (stale, due)
         };
         // As in `advance`: outside of the borrow.
         drop(stale);
-        Poll::Pending
+        if due { Poll::Ready(()) } else { Poll::Pending }
     }
 }
 
@@ -164,6 +167,10 @@ impl Drop for Deadline {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
     use super::*;
 
     #[test]
@@ -178,16 +185,47 @@ mod tests {
         assert!(first.poll(&context).is_pending(), "never early");
         ticks.advance(1004);
         assert!(first.poll(&context).is_ready() && second.poll(&context).is_pending());
+        assert!(first.poll(&context).is_pending(), "said once");
+        first.set(3);
         first.clear();
+        ticks.advance(1008);
         assert!(first.poll(&context).is_pending());
         second.set(5);
         second.no_later(9);
-        ticks.advance(1009);
+        ticks.advance(1013);
         assert!(second.poll(&context).is_ready());
         drop(first);
         let third = ticks.deadline();
         assert!(third.poll(&context).is_pending(), "a place is handed on empty");
         drop((second, third));
         assert_eq!(ticks.len(), 0);
+    }
+    /// Counts how often it is woken.
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn a_task_that_was_told_is_woken_only_by_the_next_moment_that_it_sets() {
+        let ticks = Rc::new(Ticks::default());
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(woken.clone());
+        let context = Context::from_waker(&waker);
+        let count = || woken.0.load(Ordering::SeqCst);
+        let deadline = ticks.deadline();
+        deadline.set(2);
+        ticks.advance(2);
+        assert!(deadline.poll(&context).is_ready() && deadline.poll(&context).is_pending());
+        (3..50).for_each(|tick| ticks.advance(tick));
+        assert_eq!(count(), 0);
+        // Set without being asked again, even to what is now.
+        deadline.set(0);
+        (50..60).for_each(|tick| ticks.advance(tick));
+        assert_eq!(count(), 1);
     }
 }

@@ -8,6 +8,7 @@ mod downgrade;
 mod gatekeeper;
 mod house;
 mod http2;
+mod parked;
 mod plain;
 mod programs;
 mod stop;

@@ -151,11 +151,8 @@ impl Upstream {
             poll_fn(|context| {
                 let left = |now: Tick| (progress.last() + patience).saturating_sub(now);
                 deadline.set(left(ticks.now()));
-                while deadline.poll(context).is_ready() {
-                    match left(ticks.now()) {
-                        0 => return Poll::Ready(()),
-                        more => deadline.set(more),
-                    }
+                if deadline.poll(context).is_ready() {
+                    return Poll::Ready(());
                 }
                 leaving.as_mut().poll(context).map(drop)
             })
@@ -387,7 +384,7 @@ impl Upstream {
             if let Poll::Ready(answered) = answer(context) {
                 return Poll::Ready(Ok(answered));
             }
-            while deadline.poll(context).is_ready() {
+            if deadline.poll(context).is_ready() {
                 let now = self.ticks.now();
                 match upload.map(|upload| (upload.last() + self.patience).saturating_sub(now)) {
                     Some(more @ 1..) => deadline.set(more),
