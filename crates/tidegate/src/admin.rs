@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use tokio::sync::watch;
 
 use crate::doors::http::Authorize;
 
@@ -13,6 +14,8 @@ use crate::doors::http::Authorize;
 #[derive(Debug, Default)]
 pub struct Admin {
     ready: AtomicBool,
+    /// Set with the first `ready`, and never taken back.
+    started: watch::Sender<bool>,
     reload_error: ArcSwapOption<String>,
     host_names: ArcSwap<Vec<String>>,
     authorize: ArcSwap<Vec<Authorize>>,
@@ -34,6 +37,22 @@ impl Admin {
     /// Says that every door is open, or that the process begins to stop.
     pub fn set_ready(&self, ready: bool) {
         self.ready.store(ready, Ordering::Release);
+        if ready {
+            self.started.send_replace(true);
+        }
+    }
+
+    /// Whether the process has been ready once. Before that nothing may be decided.
+    #[must_use]
+    pub fn has_started(&self) -> bool {
+        // The flag first: it is read with every request, and costs no lock.
+        self.is_ready() || *self.started.borrow()
+    }
+
+    /// Waits until the process has been ready once.
+    pub async fn started(&self) {
+        // The sender lives as long as this does.
+        let _ = self.started.subscribe().wait_for(|started| *started).await;
     }
 
     /// Why the last reload changed nothing, until one succeeds.

@@ -144,6 +144,20 @@ impl DoorConfig {
         }
     }
 
+    /// Whether it must not be served before a remote store has answered once. The HTTP door is:
+    /// it answers for the process' health meanwhile and holds all other requests itself. Throttr's
+    /// records lie in no store.
+    #[must_use]
+    pub fn waits_for_store(&self) -> bool {
+        match self {
+            DoorConfig::Text(_)
+            | DoorConfig::Jarl(_)
+            | DoorConfig::Smockron(_)
+            | DoorConfig::Proxy(_) => true,
+            DoorConfig::Throttr(_) | DoorConfig::Http(_) => false,
+        }
+    }
+
     /// Takes the door's addresses. Nothing is answered yet.
     pub fn bind(&self) -> std::io::Result<Bound> {
         Ok(match self {
@@ -184,6 +198,14 @@ impl Bound {
             Bound::Smockron(bound) => bound.addresses().into_iter().map(Address::Ip).collect(),
             Bound::Proxy(bound) => bound.addresses().into_iter().map(Address::Ip).collect(),
             Bound::Http(bound) => bound.addresses().into_iter().map(Address::Ip).collect(),
+        }
+    }
+
+    /// Drops what arrived while the door was bound and not served, where answering it late would
+    /// be of no use: datagrams. Connections wait in the backlog, messages in their socket.
+    pub fn discard_queued(&self, metrics: &Metrics) {
+        if let Bound::Text(bound) = self {
+            bound.discard_queued(metrics);
         }
     }
 

@@ -82,8 +82,9 @@ pub fn serve(named: Option<PathBuf>, logs: Logs) -> Result<(), ServeError> {
     let served = runtime.block_on(async {
         let mut signals = Signals::new()?;
         let mut server = Server::new(&config, logs);
-        server.start(config).await?;
-        server.run(&mut reloader, &mut watch, &mut signals).await;
+        if server.start(config, &mut signals.stop).await? {
+            server.run(&mut reloader, &mut watch, &mut signals).await;
+        }
         server.stop(&mut signals.stop).await;
         Ok(())
     });
@@ -99,8 +100,9 @@ pub fn serve_fixed(config: Config, logs: Logs) -> Result<(), ServeError> {
     let served = runtime.block_on(async {
         let mut signals = Signals::new()?;
         let mut server = Server::new(&config, logs);
-        server.start(config).await?;
-        server.run_fixed(&mut signals).await;
+        if server.start(config, &mut signals.stop).await? {
+            server.run_fixed(&mut signals).await;
+        }
         server.stop(&mut signals.stop).await;
         Ok(())
     });
@@ -214,10 +216,14 @@ impl Server {
         }
     }
 
-    async fn start(&mut self, config: Config) -> Result<(), ServeError> {
+    /// Opens every door, and serves those that decide once a remote store has answered or its
+    /// `start_timeout` is over: before that a decision could only be made without the counts.
+    /// `false` if the process was told to stop meanwhile.
+    async fn start(&mut self, config: Config, stop: &mut Stop) -> Result<bool, ServeError> {
         let store = &config.file.store;
         if store.kind != Kind::Memory {
             self.limiter.keep_elsewhere(store).map_err(ServeError::Store)?;
+            self.doors.hold();
         }
         self.store = store.clone();
         self.apply(config).await?;
@@ -229,9 +235,14 @@ impl Server {
             .name("waiting".to_owned())
             .spawn(move || waiting.keep_waking(&shutdown))
             .expect("the system has threads left at start-up");
+        tokio::select! {
+            () = stop.told() => return Ok(false),
+            () = self.limiter.store_started() => {}
+        }
+        self.doors.serve_held();
         self.admin.set_ready(true);
         say("ready");
-        Ok(())
+        Ok(true)
     }
 
     /// Puts a configuration into effect, whole or not at all.

@@ -33,6 +33,8 @@ struct OpenDoor {
     allow: Arc<ArcSwap<Allow>>,
     shutdown: Shutdown,
     serving: Serving,
+    /// Bound, and not served before the store has answered.
+    held: Option<Box<(Bound, Gate)>>,
 }
 
 /// The doors that are open, in the order of the contract.
@@ -42,11 +44,30 @@ pub(super) struct OpenDoors {
     draining: JoinSet<()>,
     /// What every door gets, but for its own allow list and sign to stop.
     gate: Gate,
+    /// Whether doors that need the store are bound only, until [`Self::serve_held`].
+    holding: bool,
 }
 
 impl OpenDoors {
     pub(super) fn new(gate: Gate) -> Self {
-        Self { open: Vec::new(), draining: JoinSet::new(), gate }
+        Self { open: Vec::new(), draining: JoinSet::new(), gate, holding: false }
+    }
+
+    /// From now on doors that need the store are bound and not served.
+    pub(super) fn hold(&mut self) {
+        self.holding = true;
+    }
+
+    /// Serves the doors that were held, and from now on every door as it is opened.
+    pub(super) fn serve_held(&mut self) {
+        self.holding = false;
+        for door in &mut self.open {
+            if let Some(held) = door.held.take() {
+                let (bound, gate) = *held;
+                bound.discard_queued(&gate.metrics);
+                door.serving = bound.serve(gate);
+            }
+        }
     }
 
     /// Opens, closes and keeps doors so that exactly `wanted` are open, and calls `commit` at the
@@ -121,11 +142,14 @@ impl OpenDoors {
         let allow = Arc::new(ArcSwap::from_pointee(config.allow().clone()));
         let shutdown = Shutdown::new();
         let gate = Gate { allow: allow.clone(), shutdown: shutdown.clone(), ..self.gate.clone() };
-        let serving = bound.serve(gate);
+        let (serving, held) = match self.holding && config.waits_for_store() {
+            true => (Serving::default(), Some(Box::new((bound, gate)))),
+            false => (bound.serve(gate), None),
+        };
         for address in &addresses {
             say(&format!("listening door={} addr={address}", config.door().name()));
         }
-        self.open.push(OpenDoor { config, addresses, allow, shutdown, serving });
+        self.open.push(OpenDoor { config, addresses, allow, shutdown, serving, held });
     }
 
     /// Puts back doors that had to make room for what then could not be had.

@@ -19,7 +19,12 @@ pub(crate) fn store(url: &str, timeout: &str) -> String {
     format!("[store]\nkind = 'redis'\nurl = '{url}'\ntimeout = '{timeout}'\n")
 }
 
-/// Waits until the store of a program has answered once: before that it is not asked.
+/// The same for a store that is not there: nobody waits for it.
+pub(crate) fn absent_store(url: &str, timeout: &str) -> String {
+    store(url, timeout) + "start_timeout = '1ms'\n"
+}
+
+/// Waits until the store of a program answers again.
 pub(crate) fn until_store_answers(http: SocketAddr) {
     let ready = || send_to(http, "GET", "/readyz", "Host: localhost\r\n", "").body;
     until(|| !ready().contains("store_away"));
@@ -49,7 +54,11 @@ on_store_error = 'local'
 ";
 
 fn program(url: &str, timeout: &str) -> (Program, Client) {
-    let program = Program::serve(&[DOOR, &store(url, timeout)].concat());
+    program_with(&store(url, timeout))
+}
+
+fn program_with(store: &str) -> (Program, Client) {
+    let program = Program::serve(&[DOOR, store].concat());
     let client = Client::new(program.address("text"));
     (program, client)
 }
@@ -137,7 +146,7 @@ fn a_store_that_keeps_silent_holds_up_nobody() {
 fn a_store_that_is_away_at_the_start_is_used_when_it_is_there() {
     let mut redis = Server::start(&[]);
     redis.kill();
-    let (_program, client) = program(&redis.url(), "1m");
+    let (_program, client) = program_with(&absent_store(&redis.url(), "1m"));
     assert!(client.ask("over_limit warm").starts_with("ok N "));
     assert!(client.ask("over_limit deny a").starts_with("ok Y "));
     assert!(client.ask("over_limit local a").starts_with("ok N "));

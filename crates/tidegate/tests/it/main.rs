@@ -17,6 +17,7 @@ mod rules;
 mod serve;
 mod smockron;
 mod snapshot;
+mod start;
 mod stores;
 mod text;
 mod throttr;

@@ -24,6 +24,10 @@ use crate::waiting::Crowd;
 /// How many scans of the whole table run at once.
 const SCANS_MAX: usize = 2;
 
+/// Paths that are answered while the process starts: all others are held until then, because
+/// without the store's first answer nothing is known of any key.
+const EARLY: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
+
 /// What every handler sees.
 pub(super) struct Context {
     pub(super) gate: Gate,
@@ -76,7 +80,10 @@ pub(super) fn router(context: Arc<Context>) -> Router {
 async fn pass(State(context): State<Arc<Context>>, request: Request<Body>, next: Next) -> Response {
     let local = request.extensions().get::<Local>().copied();
     let names = context.gate.admin.host_names();
-    let checked = host::check(request.headers(), request.uri(), local, &names);
+    let checked = match host::check(request.headers(), request.uri(), local, &names) {
+        Ok(()) => until_started(&context, request.uri().path()).await,
+        Err(problem) => Err(problem),
+    };
     let mut response = match checked {
         Ok(()) => next.run(request).await,
         Err(problem) => problem.into_response(),
@@ -86,6 +93,18 @@ async fn pass(State(context): State<Arc<Context>>, request: Request<Body>, next:
     }
     response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
+}
+
+/// Holds a request until the process has started. How many are held is bounded by the door's
+/// connections; a client that leaves takes its request along.
+async fn until_started(context: &Context, path: &str) -> Result<(), Problem> {
+    if context.gate.admin.has_started() || EARLY.contains(&path) {
+        return Ok(());
+    }
+    tokio::select! {
+        () = context.gate.admin.started() => Ok(()),
+        () = context.gate.shutdown.wait() => Err(Problem::stopping()),
+    }
 }
 
 async fn unknown_path() -> Problem {

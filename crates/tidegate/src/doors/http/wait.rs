@@ -75,11 +75,7 @@ pub(super) async fn pass(
     tokio::select! {
         biased;
         passed = context.gate.waiting.pass(&context.desk, &context.crowd, ask) => Ok(passed),
-        () = context.gate.shutdown.wait() => {
-            let detail = "the server is stopping";
-            let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "draining", detail);
-            Err(problem.with(RETRY_AFTER, "1"))
-        }
+        () = context.gate.shutdown.wait() => Err(Problem::stopping()),
     }
 }
 

@@ -52,6 +52,12 @@ impl Problem {
         Self { errors, ..Self::bad_request("field", detail) }
     }
 
+    /// The process is told to stop.
+    pub(crate) fn stopping() -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "draining", "the server is stopping")
+            .with(RETRY_AFTER, "1")
+    }
+
     /// The same, told by another status.
     pub(crate) fn told_as(self, status: StatusCode) -> Self {
         Self { status, ..self }

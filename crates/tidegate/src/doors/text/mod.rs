@@ -32,7 +32,7 @@ pub use self::corridor::{Replies, answer_batch};
 use self::turn::Loop;
 use super::{Gate, Serving};
 use crate::config::listen::{Allow, Listen};
-use crate::metrics::Door;
+use crate::metrics::{Door, Metrics};
 
 /// The port of the built-in default.
 const PORT: u16 = 2000;
@@ -86,6 +86,16 @@ impl Bound {
     pub fn addresses(&self) -> Vec<SocketAddr> {
         let first = |wires: &Vec<socket::Wire>| wires.first()?.socket.local_addr().ok();
         self.wires.iter().filter_map(first).collect()
+    }
+
+    /// Drops and counts the datagrams that wait, as far as they came before this call: whoever
+    /// sent them has given up or asked again.
+    pub(crate) fn discard_queued(&self, metrics: &Metrics) {
+        for wire in self.wires.iter().flatten() {
+            for _ in 0..socket::discard_queued(&wire.socket) {
+                metrics.bad_input(Door::Text, "before_start");
+            }
+        }
     }
 
     /// Begins to answer, on threads of its own.

@@ -7,6 +7,8 @@ use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::mmsg;
@@ -19,6 +21,9 @@ const SEND_MAX: Duration = Duration::from_millis(100);
 
 /// Bytes of datagrams that wait in the kernel for each loop, as far as the system allows.
 const BACKLOG_BYTES: usize = 4 << 20;
+
+/// More datagrams than this do not fit into the backlog: what comes later is not discarded.
+const QUEUED_MAX: usize = BACKLOG_BYTES / 64;
 
 /// A bound socket and what the kernel can do for it.
 #[derive(Debug)]
@@ -48,6 +53,16 @@ pub(crate) fn bind(address: SocketAddr, count: usize) -> io::Result<Vec<Wire>> {
         wires.push(dress(sibling, address)?);
     }
     Ok(wires)
+}
+
+/// Drops the datagrams that wait in the kernel, and returns how many they were.
+pub(super) fn discard_queued(socket: &UdpSocket) -> usize {
+    let is_there = |_: &usize| match recv(socket, &mut [0_u8; 1][..], RecvFlags::DONTWAIT) {
+        // What does not fit is dropped by the kernel, too.
+        Ok(_) | Err(Errno::INTR) => true,
+        Err(_) => false,
+    };
+    (0..QUEUED_MAX).take_while(is_there).count()
 }
 
 fn open(address: SocketAddr) -> io::Result<Socket> {

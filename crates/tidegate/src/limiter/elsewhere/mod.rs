@@ -63,6 +63,14 @@ impl Limiter {
         self.remote.get().and_then(Remote::away)
     }
 
+    /// Waits until a remote store has answered once, or its `start_timeout` has passed; not at
+    /// all where counts lie in memory.
+    pub async fn store_started(&self) {
+        if let Some(remote) = self.remote.get() {
+            remote.started().await;
+        }
+    }
+
     /// Forgets one key wherever it is counted. `false` if it was not remembered.
     ///
     /// # Errors

@@ -35,7 +35,7 @@ use std::thread;
 
 use parking_lot::Mutex;
 use tidegate_core::{Limit, Nanos, Now};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use self::engine::{Engine, Fault};
 use self::entry::Entry;
@@ -64,7 +64,9 @@ struct Shared {
     pace: Clock,
     metrics: Arc<Metrics>,
     away: AtomicBool,
-    last_fault: Mutex<Option<String>>,
+    /// Whether the start is over: the store has answered once, or `start_timeout` has passed.
+    started: watch::Sender<bool>,
+    last_fault: Mutex<Option<Fault>>,
     /// Told a name that something was given back to; an empty one for any.
     freed: Freed,
 }
@@ -107,6 +109,7 @@ impl Remote {
             clock,
             metrics,
             away: AtomicBool::new(true),
+            started: watch::Sender::new(false),
             last_fault: Mutex::default(),
             freed: Box::new(freed),
         });
@@ -127,7 +130,8 @@ impl Remote {
                 match engine {
                     Ok(engine) => {
                         let _ = made.send(Ok(()));
-                        Turn::new(engine, theirs).run(messages).await;
+                        let start_timeout = of_theirs.start_timeout();
+                        Turn::new(engine, theirs, start_timeout).run(messages).await;
                     }
                     Err(wrong) => drop(made.send(Err(wrong))),
                 }
@@ -159,8 +163,14 @@ impl Remote {
     /// Why the store is not asked at this moment, if it is not.
     pub(crate) fn away(&self) -> Option<String> {
         let away = self.shared.away.load(Relaxed);
-        let fault = || self.shared.last_fault.lock().clone();
+        let fault = || self.shared.last_fault.lock().as_ref().map(ToString::to_string);
         away.then(|| fault().unwrap_or_else(|| "the store has not answered yet".to_owned()))
+    }
+
+    /// Waits until the store has answered once, or `start_timeout` has passed.
+    pub(crate) async fn started(&self) {
+        // The sender lives as long as this does.
+        let _ = self.shared.started.subscribe().wait_for(|started| *started).await;
     }
 
     /// Hands a job in. Its step is told in the end, here and at once if the store is away and the

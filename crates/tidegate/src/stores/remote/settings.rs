@@ -13,6 +13,9 @@ const REDIS_TIMEOUT: Duration = Duration::from_millis(15);
 /// How long a decision waits for etcd, unless told otherwise.
 const ETCD_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// How long a start waits for the first answer, unless told otherwise.
+const START_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// The longest that a decision may wait.
 const TIMEOUT_MAX: Duration = Duration::from_secs(60);
 
@@ -55,6 +58,10 @@ pub struct Settings {
     /// How long a decision waits for it. Absent: 15 ms for Redis, 1 s for etcd.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Span>,
+    /// How long a start waits for its first answer before decisions are made without it, as
+    /// `on_store_error` says. Absent: 5 s.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start_timeout: Option<Span>,
     /// Who to log in as. Absent: Redis' default user; nobody at etcd.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
@@ -121,6 +128,12 @@ impl Settings {
         self.timeout.map_or(usual, |span| span.0)
     }
 
+    /// How long a start waits for the first answer.
+    #[must_use]
+    pub fn start_timeout(&self) -> Duration {
+        self.start_timeout.map_or(START_TIMEOUT, |span| span.0)
+    }
+
     /// Where it is.
     #[must_use]
     pub fn urls(&self) -> Vec<String> {
@@ -154,11 +167,13 @@ mod tests {
             "kind = 'redis'",
             "kind = 'redis'\nurl = ['redis://a:1', 'rediss://b:2']",
             "kind = 'etcd'\nurl = 'https://a:2379'\ntimeout = '2s'",
+            "kind = 'etcd'\nstart_timeout = '2m'",
         ] {
             assert_eq!(check(good), Ok(()), "{good}");
         }
         for (bad, word) in [
             ("url = 'redis://a'", "memory"),
+            ("start_timeout = '1s'", "memory"),
             ("kind = 'etcd'\nurl = 'redis://a'", "http://"),
             ("kind = 'redis'\nurl = 'http://me:pass@a'", "redis://"),
             ("kind = 'redis'\nurl = []", "redis://"),

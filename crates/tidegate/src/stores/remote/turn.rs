@@ -37,6 +37,8 @@ const BEAT: Nanos = 3 * SECOND;
 const BEAT_LIVES: Nanos = 10 * SECOND;
 /// How often a store that is away is tried, chance included.
 const PROBE: Nanos = 200 * MILLISECOND;
+/// The first pause between two tries before the store has ever answered; it doubles each time.
+const FIRST_PROBE: Nanos = 5 * MILLISECOND;
 /// The longest sleep of the loop.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// How often a failure is told in the log.
@@ -83,11 +85,19 @@ pub(super) struct Turn {
     beat_at: Nanos,
     beating: bool,
     told_at: Option<Nanos>,
+    /// The kind of the fault that the log gives as the reason why the store is away.
+    told_kind: Option<&'static str>,
+    /// Until when the start waits for the first answer; `None` once the start is over.
+    start_until: Option<Nanos>,
+    /// The next pause between two tries, before the store has ever answered.
+    first_probe: Nanos,
     closing: Option<(oneshot::Sender<()>, Nanos)>,
 }
 
 impl Turn {
-    pub(super) fn new(engine: Engine, shared: Arc<Shared>) -> Self {
+    pub(super) fn new(engine: Engine, shared: Arc<Shared>, start_timeout: Duration) -> Self {
+        let start_timeout = u64::try_from(start_timeout.as_nanos()).unwrap_or(Nanos::MAX);
+        let start_until = shared.pace.now().mono.saturating_add(start_timeout);
         let mut cells = Cells::new(shared.node, shared.timeout);
         cells.keeps_ends = engine.keeps_ends();
         Self {
@@ -104,6 +114,9 @@ impl Turn {
             beat_at: 0,
             beating: false,
             told_at: None,
+            told_kind: None,
+            start_until: Some(start_until),
+            first_probe: FIRST_PROBE,
             closing: None,
         }
     }
@@ -117,6 +130,7 @@ impl Turn {
             if now.saturating_sub(wake_at) > OVERSLEPT {
                 self.breaker.overslept(now);
             }
+            self.end_start(now);
             self.beat(now);
             self.expire(now);
             self.send(now);
@@ -165,7 +179,8 @@ impl Turn {
         // Where that is past, nothing but an answer can help.
         let gathered = Some(self.called_at + GATHER).filter(|at| *at > now);
         let gathered = gathered.filter(|_| self.cells.ready() > 0);
-        let due = [self.cells.due(), beat, closing, gathered].into_iter().flatten().min();
+        let due = [self.cells.due(), beat, closing, gathered, self.start_until];
+        let due = due.into_iter().flatten().min();
         let left = due.map_or(SLEEP_MAX, |at| Duration::from_nanos(at.saturating_sub(now)));
         left.min(SLEEP_MAX)
     }
@@ -275,7 +290,7 @@ impl Turn {
                     }
                     Err(fault) => {
                         self.failed(&fault, now);
-                        self.beat_at = now + PROBE / 2 + self.shared.node % (PROBE / 2);
+                        self.beat_at = now + self.probe_after();
                     }
                 }
             }
@@ -310,11 +325,41 @@ impl Turn {
         }
     }
 
+    /// How long after a try that failed the next one follows. Quickly at the start, because doors
+    /// wait for the first answer; then at the pace of [`PROBE`].
+    fn probe_after(&mut self) -> Nanos {
+        let usual = PROBE / 2 + self.shared.node % (PROBE / 2);
+        let pause = self.first_probe.min(usual);
+        self.first_probe = self.first_probe.saturating_mul(2);
+        pause
+    }
+
+    /// Ends a start that has waited for the first answer for long enough.
+    fn end_start(&mut self, now: Nanos) {
+        if self.start_until.is_none_or(|until| now < until) {
+            return;
+        }
+        self.start_until = None;
+        let fault = self.shared.last_fault.lock().clone().unwrap_or(Fault::Slow);
+        self.told_kind = Some(fault.kind());
+        tracing::warn!(
+            store = self.engine.name(),
+            error = %fault,
+            "the store has not answered within start_timeout: \
+             on_store_error decides until it answers"
+        );
+        self.shared.started.send_replace(true);
+    }
+
     fn answered(&mut self, now: Nanos) {
+        self.first_probe = PROBE;
         if self.breaker.answered(now) {
             self.cells.forget_all();
             self.shared.away.store(false, Relaxed);
             tracing::info!(store = self.engine.name(), "the store answers");
+        }
+        if self.start_until.take().is_some() {
+            self.shared.started.send_replace(true);
         }
     }
 
@@ -324,18 +369,34 @@ impl Turn {
 
     fn blame(&mut self, fault: &Fault, blame: Blame, now: Nanos) {
         self.shared.metrics.store_error(self.engine.name(), fault.kind());
+        let was_away = self.breaker.is_open();
         if self.breaker.failed(blame) {
             self.shared.away.store(true, Relaxed);
-            tracing::warn!(store = self.engine.name(), error = %fault, "the store is away");
+            tracing::warn!(
+                store = self.engine.name(),
+                error = %fault,
+                "the store is away: on_store_error decides until it answers"
+            );
+            self.told_kind = Some(fault.kind());
             self.told_at = Some(now);
             self.cells.give_up();
             // The next try is not far away.
             self.beat_at = self.beat_at.min(now + PROBE / 2 + self.shared.node % (PROBE / 2));
+        } else if was_away {
+            self.still_away(fault);
         } else if self.told_at.is_none_or(|at| now >= at + TELL_EVERY) {
             tracing::warn!(store = self.engine.name(), error = %fault, "the store failed");
             self.told_at = Some(now);
         }
-        *self.shared.last_fault.lock() = Some(fault.to_string());
+        *self.shared.last_fault.lock() = Some(fault.clone());
+    }
+
+    /// A store that is away has failed again: worth a line only if the cause is another one.
+    fn still_away(&mut self, fault: &Fault) {
+        if self.start_until.is_none() && self.told_kind != Some(fault.kind()) {
+            self.told_kind = Some(fault.kind());
+            tracing::warn!(store = self.engine.name(), error = %fault, "the store is still away");
+        }
     }
 }
 

@@ -5,17 +5,17 @@ use std::thread;
 use rustix::process::Signal;
 
 use super::{ask, connect, delay, read, table};
-use crate::elsewhere::store;
+use crate::elsewhere::{absent_store, store};
 use crate::engines::redis::Server;
 use crate::program::Program;
 
 /// A door of a service, and one that tells whether the store is asked: without it nobody waits.
-fn program(url: &str, timeout: &str) -> Program {
+fn program(store: &str) -> Program {
     let doors = [table("exact", "3 per 1h", "exact = true"), table("warm", "1 per 1h", "")];
     let rule = "[[rule]]\nmatch = 'jarl service=denied'\nlimit = '1 per 1h'\nalgorithm = 'jarl'\n\
                 on_store_error = 'deny'\n";
     let denied = table("denied", "1 per 1h", "");
-    Program::serve(&[&doors.concat(), &*denied, rule, &store(url, timeout)].concat())
+    Program::serve(&[&doors.concat(), &*denied, rule, store].concat())
 }
 
 /// The doors in the order of the file: exact, warm, denied.
@@ -31,7 +31,8 @@ fn warm(program: &Program) {
 #[test]
 fn exact_bookings_of_two_programs_never_overlap() {
     let redis = Server::start(&[]);
-    let both = [program(&redis.url(), "1m"), program(&redis.url(), "1m")];
+    let store = store(&redis.url(), "1m");
+    let both = [program(&store), program(&store)];
     both.iter().for_each(warm);
     let callers: Vec<_> = (0..24)
         .map(|number| {
@@ -51,7 +52,7 @@ fn exact_bookings_of_two_programs_never_overlap() {
 #[test]
 fn a_store_that_keeps_silent_holds_up_nobody() {
     let redis = Server::start(&[]);
-    let mut program = program(&redis.url(), "2s");
+    let mut program = program(&store(&redis.url(), "2s"));
     warm(&program);
     redis.halt();
     // Whoever leaves costs nothing.
@@ -75,7 +76,7 @@ fn a_store_that_keeps_silent_holds_up_nobody() {
 fn a_store_that_is_away_at_the_start_is_used_when_it_is_there() {
     let mut redis = Server::start(&[]);
     redis.kill();
-    let program = program(&redis.url(), "1m");
+    let program = program(&absent_store(&redis.url(), "1m"));
     for _ in 0..10 {
         assert_eq!(ask(door(&program, 0)), "0.000");
         assert_eq!(ask(door(&program, 2)), "1.000");

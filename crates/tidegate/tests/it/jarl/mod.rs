@@ -40,7 +40,7 @@ fn ask(door: SocketAddr) -> String {
 }
 
 /// The delay in seconds.
-fn delay(door: SocketAddr) -> f64 {
+pub(crate) fn delay(door: SocketAddr) -> f64 {
     let answer = ask(door);
     let (_, decimals) = answer.split_once('.').expect("a point");
     assert_eq!(decimals.len(), 3, "{answer}");

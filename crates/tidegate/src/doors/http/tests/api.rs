@@ -1,5 +1,7 @@
 //! What each path answers when it is asked properly.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 use tidegate_core::time::{MILLISECOND, SECOND};
 
@@ -218,6 +220,29 @@ async fn readiness_tells_why() {
     house.gate.shutdown.set();
     let reply = house.ask("GET", "/readyz").await;
     assert_eq!((reply.status.as_u16(), &reply.json["draining"]), (503, &json!(true)));
+}
+
+#[tokio::test]
+async fn all_but_health_is_held_until_the_start_is_over() {
+    for stops in [false, true] {
+        let house = Arc::new(House::starting());
+        let held = tokio::spawn({
+            let house = house.clone();
+            async move { house.check(json!({"key": "ws ip=a"})).await }
+        });
+        for (path, status) in [("/healthz", 200), ("/readyz", 503), ("/metrics", 200)] {
+            assert_eq!(house.ask("GET", path).await.status.as_u16(), status, "{path}");
+        }
+        tokio::task::yield_now().await;
+        assert!(!held.is_finished());
+        match stops {
+            false => house.gate.admin.set_ready(true),
+            true => house.gate.shutdown.set(),
+        }
+        let reply = held.await.unwrap();
+        let expected = if stops { (503, &json!("draining")) } else { (200, &Value::Null) };
+        assert_eq!((reply.status.as_u16(), &reply.json["reason"]), expected, "{}", reply.text);
+    }
 }
 
 #[tokio::test]

@@ -71,12 +71,18 @@ impl Reply {
 
 impl House {
     fn new() -> Self {
+        let house = Self::starting();
+        house.gate.admin.set_ready(true);
+        house
+    }
+
+    /// As it is before the start is over.
+    fn starting() -> Self {
         let clock = Clock::manual(Now { mono: MINUTE, unix: 1_000 * MINUTE });
         let metrics = Arc::new(Metrics::default());
         let settings = memory::Settings { max_keys: 10_000, max_bytes: 16 << 20 };
         let limiter = Limiter::new(clock.clone(), metrics.clone(), rules(), settings);
         let admin = Admin::new();
-        admin.set_ready(true);
         let gate = Gate {
             uses: Arc::new(Uses::new(limiter.desk(Door::Http))),
             proxies: crate::proxies::Proxies::new(),
