@@ -16,6 +16,7 @@ fuzz_target!(|text: &str| {
     for name in AlgorithmName::ALL {
         for flag in [None, Some(false), Some(true)] {
             match spec.with(Some(name), flag, flag) {
+                Ok(Some(limit)) if limit.denies() => assert_eq!(limit.to_string(), "deny"),
                 Ok(Some(limit)) => {
                     assert!((1..=AMOUNT_MAX).contains(&limit.amount));
                     assert!((1..=AMOUNT_MAX).contains(&limit.capacity()));

@@ -30,10 +30,11 @@ pub const JARL_STAMPS_MAX: u64 = 10_000_000;
 /// One limit of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// Uses per period, or uses in flight; 1 to [`AMOUNT_MAX`]. 0 only for the part of a replica
-    /// for which nothing is left, see [`Share`]; then it is a fixed window or in flight.
+    /// Uses per period, or uses in flight; 1 to [`AMOUNT_MAX`]. 0 only for `deny`, and for the
+    /// part of a replica for which nothing is left, see [`Share`]; that is a fixed window or in
+    /// flight.
     pub amount: u64,
-    /// The period; 0 only for a plain `in flight`, which has none.
+    /// The period; 0 only for a plain `in flight` and for `deny`, which have none.
     pub period: Nanos,
     /// How uses are counted.
     pub algorithm: Algorithm,
@@ -73,6 +74,8 @@ pub enum Algorithm {
         /// Whether a use is also given back when the window in which it started ends.
         per_window: bool,
     },
+    /// Nothing passes, and nothing is counted.
+    Deny,
 }
 
 impl Algorithm {
@@ -88,11 +91,21 @@ impl Algorithm {
             Algorithm::Jarl { .. } => "jarl",
             Algorithm::Smockron { .. } => "smockron",
             Algorithm::InFlight { .. } => "in-flight",
+            Algorithm::Deny => "deny",
         }
     }
 }
 
 impl Limit {
+    /// Nothing passes.
+    pub const DENY: Limit = Limit { amount: 0, period: 0, algorithm: Algorithm::Deny };
+
+    /// Whether nothing ever passes, whatever else happens.
+    #[must_use]
+    pub fn denies(&self) -> bool {
+        self.algorithm == Algorithm::Deny
+    }
+
     /// The largest cost that can ever be allowed at once.
     #[must_use]
     pub fn capacity(&self) -> u64 {
@@ -216,6 +229,7 @@ pub struct Spec {
 enum Kind {
     #[default]
     None,
+    Deny,
     Rate,
     InFlight,
 }
@@ -231,7 +245,8 @@ impl Spec {
 
     /// The limit under an algorithm (`gcra` if none was chosen) and its settings, or `None` if
     /// there is to be no limit. For uses in flight the choice means nothing: a rule's other
-    /// limits may be what it is for.
+    /// limits may be what it is for. Neither does it for `deny`, so that a rule can be blocked
+    /// for a while and keep its settings.
     ///
     /// # Errors
     /// Where the algorithm does not have what was asked for, or cannot hold so many uses.
@@ -243,12 +258,22 @@ impl Spec {
     ) -> Result<Option<Limit>, GrammarError> {
         let algorithm = match self.kind {
             Kind::None => return Ok(None),
+            Kind::Deny => return self.denying(choice.unwrap_or_default()).map(Some),
             Kind::InFlight => Algorithm::InFlight { per_window: self.period.is_some() },
             Kind::Rate => self.algorithm(choice.unwrap_or_default(), strict, exact)?,
         };
         let limit = Limit { amount: self.amount, period: self.period.unwrap_or(0), algorithm };
         self.check_stamps(&limit)?;
         Ok(Some(limit))
+    }
+
+    fn denying(&self, choice: AlgorithmName) -> Result<Limit, GrammarError> {
+        if !matches!(choice, AlgorithmName::Jarl | AlgorithmName::Smockron) {
+            return Ok(Limit::DENY);
+        }
+        let message = format!("`{choice}` delays callers and cannot refuse them");
+        let remedy = "write a limit such as `1 per 60s`, or choose another algorithm";
+        Err(GrammarError::new(self.amount_span.clone(), message, remedy))
     }
 
     fn algorithm(
@@ -309,6 +334,9 @@ impl Spec {
 /// The limit as the grammar reads it.
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.denies() {
+            return f.write_str("deny");
+        }
         write!(f, "{}", self.amount)?;
         if matches!(self.algorithm, Algorithm::InFlight { .. }) {
             f.write_str(" in flight")?;

@@ -9,6 +9,7 @@
 
 pub(crate) mod aligned;
 pub mod average;
+mod deny;
 pub mod fixed_window;
 pub mod gcra;
 pub mod in_flight;
@@ -157,6 +158,7 @@ macro_rules! with_law {
             Algorithm::Jarl { .. } => with_law!(@ jarl::Jarl, $law, $body),
             Algorithm::Smockron { .. } => with_law!(@ smockron::Smockron, $law, $body),
             Algorithm::InFlight { .. } => with_law!(@ in_flight::InFlight, $law, $body),
+            Algorithm::Deny => with_law!(@ deny::Deny, $law, $body),
         }
     };
     (@ $type:ty, $law:ident, $body:expr) => {{

@@ -1,7 +1,7 @@
 //! Reads limits and durations as people write them.
 //!
 //! `22 per 20s` · `100/min` · `5/s burst 20` · `100 in flight` · `100 in flight per minute`
-//! · `none`
+//! · `none` · `deny`
 //!
 //! Whatever is not of this form is an error that says where, what, and what would be right.
 //! Nothing here knows which algorithm a rule has chosen: see [`Spec::with`](super::Spec::with).
@@ -30,7 +30,7 @@ impl GrammarError {
 }
 
 const FORMS: &str = "write for example `22 per 20s`, `100/min`, `5/s burst 20`, `100 in flight`, \
-                     `100 in flight per minute` or `none`";
+                     `100 in flight per minute`, `none` or `deny`";
 const AMOUNTS: &str = "amounts are whole numbers from 1 to 9007199254740992";
 const PERIODS: &str = "periods are from 1ms to 366 days, for example `20s`, `minute` or `2 hours`";
 const DURATIONS: &str = "write a whole number and a unit, for example `30s`, `10 min` or `250ms`";
@@ -199,6 +199,10 @@ pub(super) fn parse_spec(text: &str) -> Result<Spec, GrammarError> {
     if let Some(span) = reader.word("none") {
         reader.end("`none` stands alone")?;
         return Ok(Spec { kind: Kind::None, amount_span: span, ..Spec::default() });
+    }
+    if let Some(span) = reader.word("deny") {
+        reader.end("`deny` stands alone")?;
+        return Ok(Spec { kind: Kind::Deny, amount_span: span, ..Spec::default() });
     }
     let (amount, amount_span) = reader.amount("the amount")?;
     let mut spec = Spec { kind: Kind::Rate, amount, amount_span, ..Spec::default() };

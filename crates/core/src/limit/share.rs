@@ -42,6 +42,7 @@ impl Share {
     #[must_use]
     pub fn of_limit(&self, limit: &Limit) -> Limit {
         let algorithm = match limit.algorithm {
+            Algorithm::Deny => return *limit,
             Algorithm::Gcra { burst } => Algorithm::Gcra { burst: self.of(burst) },
             Algorithm::Smockron { burst } => Algorithm::Smockron { burst: self.of(burst) },
             other => other,

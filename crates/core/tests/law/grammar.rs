@@ -34,6 +34,7 @@ fn the_contracts_forms() {
     check("100 in flight", 100, 0, Algorithm::InFlight { per_window: false });
     check("100 in flight per minute", 100, MINUTE, Algorithm::InFlight { per_window: true });
     check("100 in flight/20s", 100, 20 * SECOND, Algorithm::InFlight { per_window: true });
+    check(" deny ", 0, 0, Algorithm::Deny);
     assert_eq!(read("none"), None);
 }
 
@@ -86,6 +87,7 @@ fn errors_show_the_place_and_the_remedy() {
     check_error("100 in", "", "`flight` is missing", "100 in flight");
     check_error("100 in flight burst 5", "burst 5", "no meaning for uses in flight", "leave");
     check_error("none at all", "at all", "not expected", "stands alone");
+    check_error("deny 5/s", "5/s", "not expected", "`deny` stands alone");
     check_error("100/s please", "please", "not expected", "22 per 20s");
     check_error("100 per Minute", "Minute", "not a unit", "minute(s)");
     check_error("100 € per s", "€", "a period is missing", "100 per minute");
@@ -110,6 +112,7 @@ fn algorithms_take_what_is_theirs() {
         assert_eq!(with("5/s", name, None, Some(true)).is_ok(), name == Jarl);
         assert!(with("5 in flight", name, None, None).is_ok());
         assert_eq!(with("none", name, None, None), Ok(None));
+        assert_eq!(with("deny", name, None, None).is_ok(), !matches!(name, Jarl | Smockron));
         let many = with("1000001/s", name, None, None);
         assert_eq!(many.is_ok(), !matches!(name, SlidingLog | Smockron));
         let more = with("10000001/s", name, None, None);
@@ -136,6 +139,7 @@ fn limits_are_shown_as_people_write_them() {
         "3 per 1500ms",
         "100 in flight",
         "100 in flight per minute",
+        "deny",
     ] {
         assert_eq!(read(text).unwrap().to_string(), text);
     }

@@ -47,10 +47,12 @@ fn readable(verdict: &Verdict) -> String {
         Some(rule) => format!("refused by {rule}"),
         None => "refused".to_owned(),
     };
+    let denied = verdict.limits.iter().any(|limit| limit.limit == "deny");
     match verdict.delay_ms {
         Some(0) => {}
         Some(delay) if verdict.allowed => text.push_str(&format!(", after {}", seconds(delay))),
         Some(delay) => text.push_str(&format!(", try again in {}", seconds(delay))),
+        None if denied => {}
         None => text.push_str(", nobody can tell for how long"),
     }
     text.push('\n');
@@ -63,6 +65,10 @@ fn readable(verdict: &Verdict) -> String {
             Some(wait) => format!(", again in {}", seconds(*wait)),
             None => ", full".to_owned(),
         };
+        if limit == "deny" {
+            text.push_str(&format!("  {key}: {limit} ({rule}): nothing passes\n"));
+            continue;
+        }
         text.push_str(&format!(
             "  {key}: {limit} ({rule}): rate {rate:.1}, {remaining} left{retry}\n"
         ));
@@ -93,5 +99,10 @@ mod tests {
         let refused = r#"{"allowed":false,"delay_ms":1500,"refused_by":"ws","limits":[]}"#;
         let text = "refused by ws, try again in 1.500 s\n  no limit\n";
         assert_eq!(readable(&verdict(refused)), text);
+        let denied = r#"{"allowed":false,"delay_ms":null,"refused_by":"ws","limits":[{"key":"ws a",
+            "rule":"ws","limit":"deny","amount":0,"period_ms":null,"remaining":0,"rate":0.0,
+            "retry_after_ms":null,"reset_ms":null}]}"#;
+        let text = "refused by ws\n  ws a: deny (ws): nothing passes\n";
+        assert_eq!(readable(&verdict(denied)), text);
     }
 }

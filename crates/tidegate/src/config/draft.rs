@@ -90,6 +90,11 @@ impl Draft {
             let remedy = "write a limit on uses in a time: limit = \"100 per 1s\"";
             problems.push(Problem::new(table.limit.span(), message, remedy));
         }
+        if !can_end && whole.iter().any(Limit::denies) {
+            let message = "this door delays callers and cannot refuse them";
+            let remedy = "write a limit such as \"1 per 60s\", or remove the table";
+            problems.push(Problem::new(table.limit.span(), message, remedy));
+        }
         let share = limits::share(table, &whole, problems);
         let rule = Rule {
             name: self.name.as_str().into(),

@@ -97,11 +97,13 @@ pub(super) fn compile(
     let mut limits = Vec::new();
     for (text, span) in texts {
         match Spec::parse(text).and_then(|spec| counting.limit(&spec)) {
-            Ok(Some(limit)) => limits.push(limit),
             Ok(None) if alone => {}
-            Ok(None) => {
-                let remedy = "remove it from the list, or write limit = \"none\" alone";
-                problems.push(Problem::new(span, "\"none\" stands beside other limits", remedy));
+            Ok(Some(limit)) if alone || !limit.denies() => limits.push(limit),
+            Ok(limit) => {
+                let word = limit.map_or("none", |_| "deny");
+                let message = format!("\"{word}\" stands beside other limits");
+                let remedy = format!("remove it from the list, or write limit = \"{word}\" alone");
+                problems.push(Problem::new(span, message, remedy));
             }
             Err(error) => {
                 let span = within(source, text, &span, error.span);
@@ -117,8 +119,9 @@ pub(super) fn compile(
 }
 
 fn check_settings(counting: &Counting, limits: &[Limit], problems: &mut Vec<Problem>) {
+    // A rule that is blocked for a while keeps its settings.
     if let Some(word) = &counting.table.algorithm
-        && !limits.iter().any(is_chosen)
+        && !limits.iter().any(|limit| is_chosen(limit) || limit.denies())
     {
         let message = format!("no limit of this rule is counted by `{}`", word.get_ref().0);
         let remedy = "remove the setting; in flight is chosen by the wording, and \"none\" counts \
@@ -159,7 +162,8 @@ pub(super) fn share(table: &RuleTable, whole: &[Limit], problems: &mut Vec<Probl
         problems.push(Problem::new(place, message, remedy));
         return Share::WHOLE;
     };
-    let smallest = whole.iter().map(|limit| limit.amount.min(limit.capacity())).min();
+    let counted = whole.iter().filter(|limit| !limit.denies());
+    let smallest = counted.map(|limit| limit.amount.min(limit.capacity())).min();
     if table.replica.is_none() && smallest.is_some_and(|amount| amount < replicas) {
         let place = table.replicas.as_ref().map_or(0..0, Spanned::span);
         let message = format!("a limit of this rule has nothing for each of {replicas} replicas");
@@ -172,7 +176,7 @@ pub(super) fn share(table: &RuleTable, whole: &[Limit], problems: &mut Vec<Probl
 
 /// Whether the limit is counted by the algorithm that the rule names.
 fn is_chosen(limit: &Limit) -> bool {
-    !matches!(limit.algorithm, Algorithm::InFlight { .. })
+    !matches!(limit.algorithm, Algorithm::InFlight { .. } | Algorithm::Deny)
 }
 
 /// The place in the file of `inner`, a place inside the text that the file holds at `outer`.

@@ -34,7 +34,8 @@ pub struct RuleTable {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub r#match: Option<Spanned<String>>,
-    /// A limit like "22 per 20s", a list of limits that must all hold, or "none".
+    /// A limit like "22 per 20s", a list of limits that must all hold, "none", or "deny": nothing
+    /// passes.
     #[schemars(with = "TextsSchema")]
     pub limit: Spanned<Texts>,
     /// How uses are counted. Absent: gcra, or in flight where the limit says so.

@@ -6,6 +6,8 @@ use tidegate_core::limit::AlgorithmName;
 
 use super::*;
 
+mod whole;
+
 /// Doors that every text below may have added, so that it is whole.
 const DOOR: &str = "\n[http]\n";
 

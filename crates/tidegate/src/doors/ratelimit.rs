@@ -72,13 +72,17 @@ fn list(answer: &Answer, mut write: impl FnMut(&LimitAnswer, Item<'_>)) -> Optio
 
 /// The Retry-After of a refusal: whole seconds, rounded up. Where one limit cannot tell (a use in
 /// flight ends when it ends), what the others say; where none can, it asks to try in a second.
-pub(crate) fn retry_after_s(answer: &Answer) -> u64 {
+/// `None` where the rule lets nothing pass: there is no time to come back at.
+pub(crate) fn retry_after_s(answer: &Answer) -> Option<u64> {
+    if answer.is_denied() {
+        return None;
+    }
     let known = |delay: &Nanos| *delay != Nanos::MAX;
     let delay = Some(answer.delay).filter(known).or_else(|| {
         let refused = answer.limits.iter().filter(|limit| !limit.verdict.allowed);
         refused.map(|limit| limit.verdict.delay).filter(known).max()
     });
-    delay.unwrap_or(0).div_ceil(SECOND).max(1)
+    Some(delay.unwrap_or(0).div_ceil(SECOND).max(1))
 }
 
 /// A rule's name as a header may carry it.
@@ -135,7 +139,7 @@ mod tests {
             |delay| Verdict { allowed: false, remaining: 0, rate: 1.0, delay, reset: delay };
         let check = |delays: &[Nanos], expected| {
             let limits: Vec<_> = delays.iter().map(|&delay| (limit, refused(delay))).collect();
-            assert_eq!(retry_after_s(&answer(&limits)), expected, "{delays:?}");
+            assert_eq!(retry_after_s(&answer(&limits)), Some(expected), "{delays:?}");
         };
         check(&[], 1);
         check(&[1], 1);
@@ -143,5 +147,10 @@ mod tests {
         check(&[SECOND + 1, 1], 2);
         check(&[Nanos::MAX], 1);
         check(&[Nanos::MAX, 5 * SECOND], 5);
+        let denied = answer(&[(Limit::DENY, refused(Nanos::MAX)), (limit, refused(1))]);
+        assert_eq!(retry_after_s(&denied), None);
+        assert_eq!(policy(&denied).unwrap(), r#""proxy:?\"pi#1";q=0, "proxy:?\"pi#2";q=1;w=1"#);
+        let other = Answer { refused_by: Some("another rule".into()), ..denied };
+        assert_eq!(retry_after_s(&other), Some(1), "only a shadow of it");
     }
 }

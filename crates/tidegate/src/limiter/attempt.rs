@@ -39,7 +39,7 @@ pub(crate) enum Tried {
     Taken(Taken),
     /// Not now. Worth another try after this long; [`Nanos::MAX`] if time alone will not help.
     Later(Nanos),
-    /// It would have been booked for later than the caller can wait.
+    /// It would have been booked for later than the caller can wait, or nothing passes at all.
     TooLong,
     /// Others wait for the same count.
     Behind,
@@ -174,9 +174,7 @@ impl Desk {
         let (memory, op) = (self.limiter.memory(), Op::Take(take.cost));
         let address = found.and_then(|at| catalog.address(memory, at, take.key, hash, op));
         let Some((position, address)) = found.zip(address) else {
-            let counted = if take.waited { Counted::Delay } else { Counted::Allow };
-            catalog.counts.add(self.lane, found, counted, 1);
-            return Tried::Taken(Taken { held: None, booked: 0, window_start: None });
+            return self.try_without_slot(catalog, found, take, moment.0);
         };
         if !free(&Count::of(&address)) {
             return Tried::Behind;

@@ -40,6 +40,8 @@ pub(super) struct Plain {
 struct Entry {
     number: u32,
     plain: Option<Plain>,
+    /// Nothing passes, and nothing is remembered.
+    denies: bool,
     /// States lie outside of the slot and may grow.
     long: bool,
     in_flight: bool,
@@ -128,7 +130,13 @@ impl Catalog {
         self.entries[position].plain.as_ref()
     }
 
-    /// The slot of a key under the rule that `find` gave; `None` if the rule limits nothing.
+    /// Whether the rule at this position lets nothing pass.
+    #[inline]
+    pub(super) fn denies(&self, position: usize) -> bool {
+        self.entries[position].denies
+    }
+
+    /// The slot of a key under the rule that `find` gave; `None` if nothing is remembered under it.
     /// `hash` is the key's own.
     #[inline]
     pub(super) fn address<'k>(
@@ -140,7 +148,7 @@ impl Catalog {
         op: Op,
     ) -> Option<Address<'k>> {
         let (rule, entry) = (self.rule(position), &self.entries[position]);
-        if rule.limits.is_empty() {
+        if rule.limits.is_empty() || entry.denies {
             return None;
         }
         // All keys of a shared rule have one slot, without a name.
@@ -162,7 +170,8 @@ impl Catalog {
     /// The count of a key under the rule at this position, in a remote store.
     pub(super) fn count_elsewhere(&self, position: usize, key: &[u8]) -> Option<Slot> {
         let rule = self.rule(position);
-        let Elsewhere { prefix, limits } = self.entries[position].elsewhere.as_ref()?;
+        let entry = &self.entries[position];
+        let Elsewhere { prefix, limits } = entry.elsewhere.as_ref().filter(|_| !entry.denies)?;
         let name = if rule.shared { b"" } else { key };
         (!limits.is_empty()).then(|| Slot { name: prefix.name(name), limits: limits.clone() })
     }
@@ -224,8 +233,9 @@ impl Catalog {
 impl Entry {
     fn new(rule: &Rule, number: u32, prefix: Option<&str>) -> Self {
         let long = rule.limits.iter().any(Limit::remembers_uses);
+        let denies = rule.limits.iter().any(Limit::denies);
         let plain = match rule.limits.as_slice() {
-            [limit] if !long && !rule.shared => {
+            [limit] if !long && !denies && !rule.shared => {
                 Some(Plain { number, limit: *limit, shadow: rule.shadow })
             }
             _ => None,
@@ -233,20 +243,25 @@ impl Entry {
         Self {
             number,
             plain,
+            denies,
             long,
             in_flight: rule
                 .limits
                 .iter()
                 .any(|l| matches!(l.algorithm, Algorithm::InFlight { .. })),
-            // A replica for which nothing is left refuses a use; it does not call it impossible,
-            // since the rules may change while somebody waits.
-            capacity: rule.limits.iter().map(|l| l.capacity().max(1)).min().unwrap_or(u64::MAX),
+            capacity: rule.limits.iter().map(most).min().unwrap_or(u64::MAX),
             elsewhere: prefix.map(|all| Elsewhere {
                 prefix: Prefix::new(all, rule),
                 limits: rule.limits.as_slice().into(),
             }),
         }
     }
+}
+
+/// The largest cost that is not called impossible. A limit that allows nothing refuses a use: the
+/// rules may change while somebody waits.
+fn most(limit: &Limit) -> u64 {
+    if limit.denies() { u64::MAX } else { limit.capacity().max(1) }
 }
 
 /// Whether an operation is a use: a decision to be counted, on a key to be remembered.

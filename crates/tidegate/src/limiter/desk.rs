@@ -219,10 +219,7 @@ impl Desk {
         let address =
             rule.and_then(|rule| catalog.address(self.limiter.memory(), rule, key, hash, op));
         let Some((position, address)) = rule.zip(address) else {
-            if !matches!(op, Op::Peek(_)) {
-                run.count(self, catalog, rule, Counted::Allow);
-            }
-            return Ok(Line::UNLIMITED);
+            return Ok(self.line_without_slot(catalog, rule, op, moment.0, run));
         };
         // Few rules have several limits: there is no reason to carry room for eight.
         let settled = match address.limits {
@@ -298,10 +295,8 @@ impl Desk {
         let mut run = Run::default();
         match found.zip(address) {
             None => {
-                out.resize(count, Delay::NONE);
-                if creates(op) {
-                    (0..count).for_each(|_| run.count(self, &catalog, found, Counted::Allow));
-                }
+                let delay = |_| self.delay_without_slot(&catalog, found, op, now, &mut run);
+                out.extend((0..count).map(delay));
             }
             Some((position, address)) => {
                 let asked = Asked { catalog: &catalog, position, address, op, count };
@@ -416,13 +411,20 @@ impl Desk {
         let mut places: Vec<(usize, usize)> = Vec::with_capacity(keys.len());
         let mut addresses: Vec<Address<'_>> = Vec::with_capacity(keys.len());
         let mut unlimited: Vec<Option<usize>> = Vec::new();
+        let mut denied = 0;
         for (key, bytes) in keys.iter().enumerate() {
             let memory = self.limiter.memory();
             let rule = catalog.find(bytes, op, can_end)?;
             let address =
                 rule.and_then(|rule| catalog.address(memory, rule, bytes, memory.hash(bytes), op));
             let Some((rule, mut address)) = rule.zip(address) else {
-                unlimited.push(rule);
+                match rule.filter(|rule| catalog.denies(*rule)) {
+                    Some(rule) => {
+                        places.insert(0, (key, rule));
+                        denied += 1;
+                    }
+                    None => unlimited.push(rule),
+                }
                 continue;
             };
             address.gives_back = from.get(key).copied();
@@ -431,6 +433,10 @@ impl Desk {
                 places.push((key, rule));
                 addresses.push(address);
             }
+        }
+        if catalog.refuses_all(&places[..denied], op) {
+            places.truncate(denied);
+            addresses.clear();
         }
         let bucket = Bucket::of(now);
         let dead = |body: &Body, pressed: bool| catalog.dead(body, pressed, bucket, now);
@@ -491,7 +497,8 @@ impl Desk {
 }
 
 /// Decides on all counts of a request, all or nothing: what is said, and what is to be counted.
-/// `places` tells of each count which of the request's keys and which rule it is of.
+/// `places` tells of each count which of the request's keys and which rule it is of; those that
+/// come before the counts in `seats` are of rules that let nothing pass.
 pub(super) fn judge_all(
     catalog: &Catalog,
     places: &[(usize, usize)],
@@ -501,6 +508,10 @@ pub(super) fn judge_all(
     now: Now,
 ) -> (Answer, Vec<Note>) {
     let rule = |at: usize| -> &Rule { catalog.rule(places[at].1) };
+    let mut denied: Vec<Body> = Vec::new();
+    denied.resize_with(places.len() - seats.len(), Body::default);
+    let denied = denied.iter_mut().map(|body| (body, Place::Own));
+    let seats: Vec<_> = denied.chain(seats).collect();
     let opinions: Vec<Opinion<LIMITS_MAX>> = seats
         .iter()
         .enumerate()

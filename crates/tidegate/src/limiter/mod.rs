@@ -13,6 +13,7 @@ mod keep;
 mod record;
 #[cfg(test)]
 mod tests;
+mod without_slot;
 
 use std::sync::{Arc, OnceLock};
 

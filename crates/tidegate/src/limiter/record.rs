@@ -138,7 +138,7 @@ impl Desk {
         let rule = catalog.rule(position);
         let memory = self.limiter.memory();
         let next = match catalog.address(memory, position, key, hash, op) {
-            None => 0,
+            None => catalog.next_without_slot(position),
             Some(address) => {
                 let known = |body: &mut Body| write(rule, body, at, moment);
                 match memory.known_growing(&address, known) {

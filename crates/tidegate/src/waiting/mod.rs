@@ -63,8 +63,8 @@ pub struct Pass {
 /// Why a request does not go.
 #[derive(Clone, Debug, PartialEq)]
 pub enum NotPassed {
-    /// Its time was up, or it would have been booked for later than that. With what a check
-    /// would answer.
+    /// Its time was up, or it would have been booked for later than that, or nothing passes under
+    /// its rule. With what a check would answer.
     TooLate(Box<Answer>),
     /// Too many wait already: for this key, or at this door.
     Crowded {

@@ -206,6 +206,9 @@ impl<'a> Passing<'a> {
     fn come(&mut self, cx: &Context<'_>) -> Poll<Result<Pass, NotPassed>> {
         let arrived = self.desk.now();
         let Ask { key, cost, can_end, max_wait } = self.ask;
+        if self.desk.denies(key) {
+            return self.too_late(cx);
+        }
         if self.desk.is_remote() && self.waiting.hall.is_free(&self.desk.limiter().count_of(key)) {
             let booking_max = max_wait.unwrap_or(Nanos::MAX);
             let take = Take { key, cost, can_end, booking_max, waited: false };

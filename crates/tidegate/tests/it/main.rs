@@ -3,6 +3,7 @@
 mod authorize;
 mod balancer;
 mod cli;
+mod deny;
 mod elsewhere;
 #[path = "../engines/mod.rs"]
 mod engines;

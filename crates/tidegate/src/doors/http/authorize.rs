@@ -76,7 +76,7 @@ pub(super) async fn authorize(
         Ok(Word::OverLimit(answer)) => Ok(over_limit(refused, &answer)),
         Ok(Word::Crowded) => {
             let detail = "too many requests wait already";
-            Ok(refusal(refused, "crowded", detail, None, 1))
+            Ok(refusal(refused, "crowded", detail, None, Some(1)))
         }
         // Whoever understands nothing but 403 hears of what its client did wrong by that, too.
         Err(problem) if refused == StatusCode::FORBIDDEN && problem.is_clients_fault() => {
@@ -189,7 +189,7 @@ fn refusal(
     reason: &'static str,
     detail: &'static str,
     refused_by: Option<&str>,
-    retry_after_s: u64,
+    retry_after_s: Option<u64>,
 ) -> Response {
     let mut response = respond(
         status,
@@ -204,6 +204,8 @@ fn refusal(
     );
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-    headers.insert(RETRY_AFTER, HeaderValue::from(retry_after_s));
+    if let Some(seconds) = retry_after_s {
+        headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
     response
 }

@@ -121,7 +121,9 @@ pub(super) fn answered(check: &Check, answer: &Answer, held: Option<UseId>) -> R
         return respond(StatusCode::OK, &json);
     }
     let mut response = respond(StatusCode::TOO_MANY_REQUESTS, &json);
-    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(retry_after_s(answer)));
+    if let Some(seconds) = retry_after_s(answer) {
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
     response
 }
 

@@ -121,7 +121,7 @@ impl Problem {
     /// After how many seconds it is worth coming back, if that can be said.
     fn retry_after_s(&self) -> Option<u64> {
         match self {
-            Problem::OverLimit(answer) => Some(retry_after_s(answer)),
+            Problem::OverLimit(answer) => retry_after_s(answer),
             Problem::Delayed(after) => Some(seconds_up(*after)),
             Problem::Crowded | Problem::Stopping => Some(1),
             _ => None,

@@ -186,7 +186,10 @@ impl Desk {
         can_end: bool,
         now: Now,
     ) -> Result<Answer, Unfit> {
-        let (step, _) = self.decision(keys, op, can_end, now)?;
+        let (mut step, slots) = self.decision(keys, op, can_end, now)?;
+        if slots.is_empty() {
+            return Ok(step.without_counts(now));
+        }
         Ok(step.without_store(&Trouble::Crowded))
     }
 
@@ -204,11 +207,18 @@ impl Desk {
         asks_for_something(op)?;
         let origin = Origin::of(self, now);
         let (mut places, mut slots, mut unlimited) = (Vec::new(), Vec::<Slot>::new(), Vec::new());
+        let mut denied = 0;
         for (key, bytes) in keys.iter().enumerate() {
             let rule = origin.catalog.find(bytes, op, can_end)?;
             let slot = rule.and_then(|rule| origin.catalog.count_elsewhere(rule, bytes));
             let Some((rule, slot)) = rule.zip(slot) else {
-                unlimited.push(rule);
+                match rule.filter(|rule| origin.catalog.denies(*rule)) {
+                    Some(rule) => {
+                        places.insert(0, (key, rule));
+                        denied += 1;
+                    }
+                    None => unlimited.push(rule),
+                }
                 continue;
             };
             // The same count twice in one request is taken from once.
@@ -217,9 +227,13 @@ impl Desk {
                 slots.push(slot);
             }
         }
+        if origin.catalog.refuses_all(&places[..denied], op) {
+            places.truncate(denied);
+            slots.clear();
+        }
         let keys = keys.iter().map(|key| key.to_vec()).collect();
         let (decided, tell) = (None, None);
-        Ok((Decide { origin, keys, places, unlimited, op, decided, tell }, slots))
+        Ok((Decide { origin, keys, places, denied, unlimited, op, decided, tell }, slots))
     }
 
     /// Asks the store elsewhere for a use, for one that waits.
@@ -233,9 +247,7 @@ impl Desk {
         let found = origin.catalog.find(take.key, Op::Take(take.cost), take.can_end)?;
         let slot = found.and_then(|rule| origin.catalog.count_elsewhere(rule, take.key));
         let Some((position, slot)) = found.zip(slot) else {
-            let counted = if take.waited { Counted::Delay } else { Counted::Allow };
-            origin.catalog.counts.add(self.lane, found, counted, 1);
-            tell((Tried::Taken(Taken { held: None, booked: 0, window_start: None }), now));
+            tell((self.try_without_slot(&origin.catalog, found, take, now), now));
             return Ok(());
         };
         let Take { key, cost, can_end, booking_max, waited } = *take;
@@ -269,13 +281,14 @@ impl Desk {
             Ok(None) => return tell(Told::Unknown),
             Err(unfit) => return tell(Told::Unfit(unfit)),
         };
-        let Some(slot) = origin.catalog.count_elsewhere(position, key) else {
-            origin.catalog.counts.add(self.lane, Some(position), Counted::Allow, 1);
-            return tell(Told::Next(0));
-        };
+        let slot = origin.catalog.count_elsewhere(position, key);
         let ago = now.mono.wrapping_sub(at) as i64;
         let tell: Tell<Told> = Some(Box::new(tell));
-        let step = Record { origin, key: key.to_vec(), position, ago, next: None, tell };
+        let mut step = Record { origin, key: key.to_vec(), position, ago, next: None, tell };
+        let Some(slot) = slot else {
+            step.next = Some(step.origin.catalog.next_without_slot(position));
+            return Box::new(step).end(Ok(now));
+        };
         self.submit(vec![slot], Box::new(step), Kind::Take, now);
     }
 
@@ -369,7 +382,11 @@ impl Answer {
             over,
             rate: shown.verdict.rate,
             limit: shown.limit.amount,
-            period: shown.limit.period,
+            period: match shown.limit.period {
+                // `deny` has none.
+                0 => Line::UNLIMITED.period,
+                period => period,
+            },
         })
     }
 

@@ -94,8 +94,11 @@ impl Origin {
 pub(super) struct Decide {
     pub(super) origin: Origin,
     pub(super) keys: Vec<Vec<u8>>,
-    /// Of each count: which key, and which rule.
+    /// Of each count: which key, and which rule. The first are of rules that let nothing pass, and
+    /// have no count.
     pub(super) places: Vec<(usize, usize)>,
+    /// How many those are.
+    pub(super) denied: usize,
     pub(super) unlimited: Vec<Option<usize>>,
     pub(super) op: Op,
     pub(super) decided: Option<(Answer, Vec<Note>)>,
@@ -113,7 +116,7 @@ impl Step for Decide {
     }
 
     fn undo(&self, slot: usize) -> Box<dyn Step> {
-        let position = self.places[slot].1;
+        let position = self.places[self.denied + slot].1;
         undo(&self.origin, position, self.op)
     }
 
@@ -153,15 +156,24 @@ impl Decide {
         }
     }
 
+    /// Decides for keys that no store counts, where there are no others.
+    pub(super) fn without_counts(&mut self, now: Now) -> Answer {
+        self.run(&mut [], now);
+        let (answer, notes) = self.decided.take().expect("decided just now");
+        self.count(&answer, &notes);
+        answer
+    }
+
     /// What the rules say for the case that the store cannot be asked: one that denies refuses, one
     /// that counts locally is asked here, and the others let the request go.
     pub(super) fn without_store(&self, trouble: &Trouble) -> Answer {
         self.origin.count_trouble(trouble);
         let policy = |position: usize| self.origin.rule(position).on_store_error;
-        let local = self.places.iter().filter(|(_, at)| policy(*at) == OnStoreError::Local);
+        let places = &self.places[self.denied..];
+        let local = places.iter().filter(|(_, at)| policy(*at) == OnStoreError::Local);
         let local: Vec<usize> = local.map(|(key, _)| *key).collect();
         let denies = |at: usize| policy(at) == OnStoreError::Deny && !self.origin.rule(at).shadow;
-        let denied = self.places.iter().find(|(_, at)| denies(*at));
+        let denied = places.iter().find(|(_, at)| denies(*at));
         let mut answer = Answer {
             allowed: true,
             at: self.origin.arrived,
@@ -178,7 +190,7 @@ impl Decide {
             answer = self.decide_here(&local).unwrap_or(answer);
         }
         let Origin { catalog, lane, .. } = &self.origin;
-        for &(_, position) in self.places.iter().filter(|_| !matches!(self.op, Op::Peek(_))) {
+        for &(_, position) in places.iter().filter(|_| !matches!(self.op, Op::Peek(_))) {
             let counted = match answer.allowed {
                 // Those are counted where they are decided.
                 _ if policy(position) == OnStoreError::Local => continue,

@@ -73,6 +73,8 @@ fn rules() -> Vec<Rule> {
         rule("jarl", vec![limit(1, PERIOD, Algorithm::Jarl { exact: true })]),
         Rule { shared: true, ..rule("pool", vec![fixed(2)]) },
         rule("seen", vec![limit(1, PERIOD, Algorithm::Smockron { burst: 1 })]),
+        rule("never", vec![Limit::DENY]),
+        Rule { shadow: true, ..rule("ghost", vec![Limit::DENY]) },
     ]
 }
 
@@ -80,7 +82,7 @@ fn rules() -> Vec<Rule> {
 fn history(desk: &Desk) -> Vec<String> {
     let mut all = Vec::new();
     let take = Op::Take(1);
-    let requests: [&[&str]; 20] = [
+    let requests: [&[&str]; 25] = [
         &["k a"],
         &["k a"],
         &["k a"],
@@ -99,6 +101,11 @@ fn history(desk: &Desk) -> Vec<String> {
         &["jobs a", "k d"],
         &["jarl a"],
         &["jarl a"],
+        &["never a"],
+        &["never a", "k h"],
+        &["k h", "never a", "free a", "ghost a"],
+        &["ghost a"],
+        &["ghost a", "k h", "free a"],
         &["k e"; KEYS_MAX],
         &["k e"; KEYS_MAX + 1],
     ];
@@ -107,12 +114,15 @@ fn history(desk: &Desk) -> Vec<String> {
     all.push(said(&decide(desk, &["k a"], Op::Take(0))));
     all.push(said(&decide(desk, &["k a"], Op::Take(3))));
     all.push(said(&decide(desk, &["k a", "free a"], Op::Peek(1))));
+    all.push(said(&decide(desk, &["never a"], Op::Take(u64::MAX))));
+    all.push(said(&decide(desk, &["never a", "k a"], Op::Peek(1))));
     let now = desk.now().mono;
-    for key in ["k f", "shadow f", "free f", "nobody's", "jobs f", "seen f"] {
+    for key in ["k f", "shadow f", "free f", "nobody's", "jobs f", "seen f", "never f", "ghost f"] {
         let moments = [now - 2 * PERIOD, now - PERIOD / 4, now, now + PERIOD / 4];
         all.extend(moments.map(|at| format!("{:?}", record(desk, key, at))));
     }
-    for key in ["k g", "shadow g", "free g", "nobody's", "jobs g", "lent g", "jarl g"] {
+    let keys = ["k g", "shadow g", "free g", "nobody's", "jobs g", "lent g", "jarl g"];
+    for key in keys.into_iter().chain(["never g", "ghost g"]) {
         for (waited, booking_max) in [(false, 0), (true, 0), (false, Nanos::MAX)] {
             let tried = try_take(desk, &take_of(key, waited, booking_max));
             all.push(match tried.expect("fit") {
@@ -123,7 +133,7 @@ fn history(desk: &Desk) -> Vec<String> {
             });
         }
     }
-    let refused = ["k a", "k g", "k new", "free a", "nobody's", "shadow a"];
+    let refused = ["k a", "k g", "k new", "free a", "nobody's", "shadow a", "never a", "ghost a"];
     all.extend(refused.map(|key| said(&refuse(desk, key))));
     all
 }
@@ -279,4 +289,45 @@ fn a_use_that_has_happened_is_written_down_here_or_let_go() {
     assert_eq!(record(&desk, "seen a", half), Told::Next(PERIOD));
     let requests = |key: &[u8]| desk.limiter().stats(key, desk.now()).requests;
     assert_eq!((requests(b"seen a"), requests(b"allow a")), (2, 3), "each is counted once");
+}
+
+#[test]
+fn what_lets_nothing_pass_needs_no_store_and_no_room() {
+    use OnStoreError::{Allow, Deny, Local};
+    let never = |policy, name: &str| by(policy, name, Limit::DENY);
+    let ghost = Rule { shadow: true, ..never(Deny, "ghost") };
+    let rules = || {
+        let never = [never(Allow, "never"), never(Deny, "no"), never(Local, "not")];
+        never.map(|rule| Rule { on_full: OnFull::Allow, ..rule }).into_iter().chain([ghost.clone()])
+    };
+    let full = memory::Settings { max_keys: 1, max_bytes: 1 << 20 };
+    let here = limiter(rules().collect(), full).desk(Door::Http);
+    let away = alone(rules().chain(policies()).collect());
+    for desk in [&here, &away] {
+        for key in ["never a", "no a", "not a"] {
+            let rule = key.split(' ').next();
+            let answer = decide(desk, &[key], Op::Take(7)).expect("whatever the cost");
+            assert!(!answer.allowed && answer.is_denied(), "{key}");
+            assert_eq!((answer.refused_by.as_deref(), answer.delay), (rule, Nanos::MAX), "{key}");
+            let line = Line { over: true, limit: 0, ..Line::UNLIMITED };
+            assert_eq!(answer.line(), line);
+            assert_eq!(try_take(desk, &take_of(key, true, Nanos::MAX)), Ok(Tried::TooLong));
+            assert!(refuse(desk, key).expect("fit").is_denied());
+            let crowded = desk.answer_crowded(&[key.as_bytes()], Op::Take(1), true, desk.now());
+            assert!(crowded.expect("fit").is_denied(), "{key}");
+            assert_eq!(record(desk, key, desk.now().mono), Told::Next(Nanos::MAX));
+        }
+        assert!(decide(desk, &["ghost a"], Op::Take(1)).expect("fit").allowed);
+        assert_eq!(record(desk, "ghost a", desk.now().mono), Told::Next(0));
+        assert_eq!(desk.limiter().size().keys, 0, "nothing is remembered");
+    }
+    let line = |key: &str| here.line(key.as_bytes(), Op::Take(1), here.now()).expect("fit");
+    assert_eq!(line("never a"), Line { over: true, limit: 0, ..Line::UNLIMITED });
+    assert_eq!(line("ghost a"), Line { limit: 0, ..Line::UNLIMITED });
+    let mut delays = Vec::new();
+    here.delays(b"never a", Op::Take(1), 2, here.now(), &mut delays).expect("fit");
+    assert_eq!(delays, [Delay { span: Nanos::MAX, firm: true }; 2]);
+    let mixed = decide(&away, &["local a", "never a"], Op::Take(1)).expect("fit");
+    assert_eq!((mixed.refused_by.as_deref(), mixed.limits.len()), (Some("never"), 1));
+    assert!(decide(&away, &["local a"], Op::Take(1)).expect("fit").allowed, "nothing was taken");
 }

@@ -318,3 +318,26 @@ fn a_full_table_is_tried_again_without_haste() {
     settle(&house, &mut driver, &mut callers);
     assert!(!callers[0].waits());
 }
+
+#[test]
+fn nobody_waits_where_nothing_passes() {
+    let bounds = Bounds { per_key: 1, total: 1 };
+    let house =
+        House::bounded(vec![rule("a", vec![fixed(1)]), rule("b", vec![Limit::DENY])], bounds);
+    let mut driver = Driver::new(&house);
+    assert_eq!(house.try_pass("b"), Ok(None));
+    house.try_pass("a").unwrap().expect("free");
+    let mut callers =
+        vec![Caller::came(&house, ask("a", None)), Caller::came(&house, ask("b", None))];
+    settle(&house, &mut driver, &mut callers);
+    assert!(callers[0].waits());
+    let denied = |caller: &Caller<'_>| match &caller.result {
+        Some(Err(NotPassed::TooLate(answer))) => answer.is_denied(),
+        _ => false,
+    };
+    assert!(denied(&callers[1]), "at once, although the room is full");
+    house.install(vec![rule("a", vec![Limit::DENY])]);
+    settle(&house, &mut driver, &mut callers);
+    assert!(denied(&callers[0]), "new rules do not leave it waiting");
+    assert_eq!((house.metric(PROXY_WAITING), decisions(&house, "refuse")), (0, 1));
+}
