@@ -1,4 +1,5 @@
-//! What the running process tells about itself: whether it is ready, and why a reload failed.
+//! What the running process tells about itself: whether it is ready, and why a reload or a
+//! snapshot failed.
 //!
 //! Written by the server and by reloads, read by doors. It decides nothing.
 
@@ -17,6 +18,8 @@ pub struct Admin {
     /// Set with the first `ready`, and never taken back.
     started: watch::Sender<bool>,
     reload_error: ArcSwapOption<String>,
+    snapshot_error: ArcSwapOption<String>,
+    snapshot_restored_from: ArcSwapOption<&'static str>,
     host_names: ArcSwap<Vec<String>>,
     authorize: ArcSwap<Vec<Authorize>>,
 }
@@ -64,6 +67,29 @@ impl Admin {
     /// Keeps why a reload failed; `None` after one that succeeded.
     pub fn set_reload_error(&self, error: Option<String>) {
         self.reload_error.store(error.map(Arc::new));
+    }
+
+    /// Why the last snapshot was not written, until one is.
+    #[must_use]
+    pub fn snapshot_error(&self) -> Option<Arc<String>> {
+        self.snapshot_error.load_full()
+    }
+
+    /// Keeps why a snapshot was not written; `None` after one that was.
+    pub fn set_snapshot_error(&self, error: Option<String>) {
+        self.snapshot_error.store(error.map(Arc::new));
+    }
+
+    /// What counts come from if the newest snapshot could not be used at the start: `previous` or
+    /// `nothing`.
+    #[must_use]
+    pub fn snapshot_restored_from(&self) -> Option<&'static str> {
+        self.snapshot_restored_from.load().as_deref().copied()
+    }
+
+    /// Keeps what counts come from instead of the newest snapshot.
+    pub fn set_snapshot_restored_from(&self, from: &'static str) {
+        self.snapshot_restored_from.store(Some(Arc::new(from)));
     }
 
     /// Names, beside the listener's own and loopback, that a `Host` header may carry.

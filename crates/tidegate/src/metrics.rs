@@ -19,6 +19,8 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
+use tidegate_core::Nanos;
+use tidegate_core::time::SECOND;
 
 use crate::records;
 use crate::stores::memory::Size;
@@ -207,6 +209,37 @@ struct StoreLabel {
     kind: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct FromLabel {
+    from: &'static str,
+}
+
+/// What became of snapshots.
+#[derive(Default)]
+struct Snapshots {
+    last_success: Gauge<f64, AtomicU64>,
+    failures: Counter,
+    restored: Family<FromLabel, Gauge>,
+}
+
+impl Snapshots {
+    fn register(registry: &mut Registry) -> Self {
+        let Self { last_success, failures, restored } = Self::default();
+        registry.register(
+            "snapshot_last_success_timestamp_seconds",
+            "When the newest snapshot was begun; 0 if there is none",
+            last_success.clone(),
+        );
+        registry.register("snapshot_failures", "Snapshots that were not written", failures.clone());
+        registry.register(
+            "snapshot_restored",
+            "Which snapshot was restored at the start",
+            restored.clone(),
+        );
+        Self { last_success, failures, restored }
+    }
+}
+
 /// Everything that is counted in this process.
 pub struct Metrics {
     books: Arc<Mutex<Books>>,
@@ -220,6 +253,7 @@ pub struct Metrics {
     lost: Family<LostLabel, Counter>,
     peers: Family<PeersLabel, Gauge>,
     store_errors: Family<StoreLabel, Counter>,
+    snapshots: Snapshots,
     sizes: Arc<Mutex<Sizes>>,
     registry: Mutex<Registry>,
 }
@@ -263,6 +297,7 @@ impl Metrics {
         registry.register("lost", "What was dropped instead of waiting", lost.clone());
         registry.register("peers", "Peers that are connected", peers.clone());
         registry.register("store_errors", "Failures of the store", store_errors.clone());
+        let snapshots = Snapshots::register(&mut registry);
         registry.register(
             "build",
             "What is running",
@@ -283,6 +318,7 @@ impl Metrics {
             lost,
             peers,
             store_errors,
+            snapshots,
             sizes,
             registry,
         }
@@ -302,6 +338,21 @@ impl Metrics {
     pub fn config_reload(&self, ok: bool) {
         let result = if ok { "ok" } else { "error" };
         self.reloads.get_or_create(&ResultLabel { result }).inc();
+    }
+
+    /// Says when the newest snapshot on disk was begun, in Unix time.
+    pub fn snapshot_written(&self, at: Nanos) {
+        self.snapshots.last_success.set(at as f64 / SECOND as f64);
+    }
+
+    /// Counts a snapshot that could not be written.
+    pub fn snapshot_failed(&self) {
+        self.snapshots.failures.inc();
+    }
+
+    /// Says which snapshot was restored at the start.
+    pub fn snapshot_restored(&self, from: &'static str) {
+        self.snapshots.restored.get_or_create(&FromLabel { from }).set(1);
     }
 
     /// Counts a rule that was set or restored over the API.

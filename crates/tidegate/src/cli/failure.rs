@@ -52,6 +52,7 @@ impl From<ServeError> for Failure {
     fn from(error: ServeError) -> Self {
         match error {
             ServeError::Config(problems) => Failure::Config(problems),
+            ServeError::Snapshot(_) => Failure::Usage(error.to_string()),
             other => Failure::Other(other.into()),
         }
     }

@@ -33,6 +33,7 @@ use crate::proxies::Proxies;
 use crate::records::Records;
 use crate::reload::{Reloader, Watch};
 use crate::rulebook::Rulebook;
+use crate::snapshot::BadPath;
 use crate::stores::remote::settings::{self, Kind};
 use crate::uses::Uses;
 use crate::waiting::Waiting;
@@ -66,6 +67,9 @@ pub enum ServeError {
     /// The store cannot even be tried.
     #[error("the [store] cannot be used: {0}")]
     Store(String),
+    /// There can be no snapshot where the configuration wants it.
+    #[error(transparent)]
+    Snapshot(#[from] BadPath),
     /// The system gives no runtime or no signals.
     #[error("cannot start: {0}")]
     System(#[from] std::io::Error),
@@ -197,7 +201,7 @@ impl Server {
             shutdown: shutdown.clone(),
         };
         let doors = OpenDoors::new(gate);
-        let upkeep = Upkeep::new(limiter.clone(), records.clone());
+        let upkeep = Upkeep::new(limiter.clone(), records.clone(), metrics.clone(), admin.clone());
         let settings = Settings::default();
         Self {
             limiter,
@@ -246,8 +250,9 @@ impl Server {
     }
 
     /// Puts a configuration into effect, whole or not at all.
-    async fn apply(&mut self, config: Config) -> Result<(), BindError> {
+    async fn apply(&mut self, config: Config) -> Result<(), ServeError> {
         let Config { file, written, .. } = config;
+        self.upkeep.check_snapshot(file.snapshot.as_ref())?;
         let first = !self.admin.is_ready();
         let http = file.http.clone().unwrap_or_default();
         let grace = self.settings.shutdown_grace.0;

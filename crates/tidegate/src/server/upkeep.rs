@@ -8,10 +8,12 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
+use crate::admin::Admin;
 use crate::config::file::SnapshotTable;
 use crate::limiter::Limiter;
+use crate::metrics::Metrics;
 use crate::records::Records;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{self, Aside, BadPath, Found, Restored, Snapshot, Source, Unusable};
 
 /// How often the table is swept.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
@@ -29,74 +31,73 @@ const SWEEP_RICH: usize = 8;
 /// Runs beside the doors. A turn is short: the work itself is done on threads for blocking work,
 /// one of each kind at a time.
 pub(super) struct Upkeep {
+    kept: Arc<Kept>,
+    sweep: Chore,
+    snapshot: Option<SnapshotTable>,
+    /// One for all paths: two writers at once could take each other's file for their own.
+    write: Chore,
+}
+
+/// What is looked after, and where it is told.
+struct Kept {
     limiter: Arc<Limiter>,
     records: Arc<Records>,
-    sweep: Chore,
-    snapshot: Option<(SnapshotTable, Chore)>,
+    metrics: Arc<Metrics>,
+    admin: Arc<Admin>,
 }
 
 impl Upkeep {
-    pub(super) fn new(limiter: Arc<Limiter>, records: Arc<Records>) -> Self {
-        Self { limiter, records, sweep: Chore::new(SWEEP_EVERY), snapshot: None }
+    pub(super) fn new(
+        limiter: Arc<Limiter>,
+        records: Arc<Records>,
+        metrics: Arc<Metrics>,
+        admin: Arc<Admin>,
+    ) -> Self {
+        let kept = Arc::new(Kept { limiter, records, metrics, admin });
+        let write = Chore::new(SnapshotTable::default().every.0);
+        Self { kept, sweep: Chore::new(SWEEP_EVERY), snapshot: None, write }
     }
 
-    /// Reads back what an earlier process wrote. A file that cannot be used is told and left
-    /// alone: the process goes on without it.
+    /// Reads back what an earlier process wrote.
     pub(super) fn restore(&self) {
-        let Some((SnapshotTable { path, .. }, _)) = &self.snapshot else { return };
-        match Snapshot::restore(&self.limiter, &self.records, path) {
-            Ok(restored) => {
-                let file = path.display();
-                tracing::info!(%file, ?restored, "snapshot restored");
-                if restored.forgiven > 0 {
-                    let keys = restored.forgiven;
-                    tracing::warn!(
-                        %file,
-                        keys,
-                        "no room for keys whose rule has on_full deny or allow: they start anew; \
-                         raise max_keys or max_bytes"
-                    );
-                }
-                if restored.lost > 0 {
-                    let records = restored.lost;
-                    tracing::warn!(
-                        %file,
-                        records,
-                        "no room for records: they are gone; raise max_records or max_bytes"
-                    );
-                }
-            }
-            Err(error) => {
-                let file = path.display();
-                tracing::error!(%file, "snapshot not restored, going on without it: {error}");
-            }
+        if let Some(SnapshotTable { path, .. }) = &self.snapshot {
+            self.kept.restore(path);
+        }
+    }
+
+    /// Whether snapshots can be kept where `table` says. What is in use already has been checked.
+    pub(super) fn check_snapshot(&self, table: Option<&SnapshotTable>) -> Result<(), BadPath> {
+        let used = self.snapshot.as_ref().map(|table| &table.path);
+        match table.map(|table| &table.path) {
+            Some(path) if Some(path) != used => snapshot::check(path),
+            _ => Ok(()),
         }
     }
 
     /// Changes where and how often the snapshot is written; `None` to write none.
     pub(super) fn set_snapshot(&mut self, table: Option<SnapshotTable>) {
-        if self.snapshot.as_ref().map(|(table, _)| table) != table.as_ref() {
-            self.snapshot = table.map(|table| {
-                let chore = Chore::new(table.every.0);
-                (table, chore)
-            });
+        if self.snapshot != table {
+            if let Some(table) = &table {
+                self.write.set_every(table.every.0);
+            }
+            self.snapshot = table;
         }
     }
 
     /// Waits for whatever is due next and begins it. Giving up waiting loses nothing.
     pub(super) async fn turn(&mut self) {
-        let Self { limiter, records, sweep, snapshot } = self;
-        let (limiter, records) = (limiter.clone(), records.clone());
+        let Self { kept, sweep, snapshot, write } = self;
+        let kept = kept.clone();
         match snapshot {
             None => {
                 sweep.due().await;
-                sweep.begin(move || sweep_some(&limiter, &records));
+                sweep.begin(move || sweep_some(&kept.limiter, &kept.records));
             }
-            Some((table, chore)) => tokio::select! {
-                () = sweep.due() => sweep.begin(move || sweep_some(&limiter, &records)),
-                () = chore.due() => {
+            Some(table) => tokio::select! {
+                () = sweep.due() => sweep.begin(move || sweep_some(&kept.limiter, &kept.records)),
+                () = write.due() => {
                     let path = table.path.clone();
-                    chore.begin(move || write(&limiter, &records, &path));
+                    write.begin(move || kept.write(&path));
                 }
             },
         }
@@ -104,12 +105,87 @@ impl Upkeep {
 
     /// Writes the last snapshot, after the doors have drained.
     pub(super) async fn finish(self) {
-        let Some((table, chore)) = self.snapshot else { return };
-        // Two writers at once would race for the same name.
-        chore.end().await;
-        let (limiter, records) = (self.limiter, self.records);
-        let written = tokio::task::spawn_blocking(move || write(&limiter, &records, &table.path));
-        let _ = written.await;
+        self.write.end().await;
+        let Some(SnapshotTable { path, .. }) = self.snapshot else { return };
+        let _ = tokio::task::spawn_blocking(move || self.kept.write(&path)).await;
+    }
+}
+
+impl Kept {
+    fn restore(&self, path: &Path) {
+        let Found { restored, unusable } = Snapshot::restore(&self.limiter, &self.records, path);
+        for Unusable { file, problem, aside } in &unusable {
+            let file = file.display();
+            match aside {
+                Ok(Aside { name, replaced }) => {
+                    let kept = name.display();
+                    let more = if *replaced { ", in place of an older one" } else { "" };
+                    tracing::error!(%file, "snapshot not restored, now {kept}{more}: {problem}");
+                }
+                Err(error) => tracing::error!(
+                    %file,
+                    "snapshot not restored: {problem}; and it could not be renamed: {error}"
+                ),
+            }
+        }
+        let from = restored.map(|(source, _)| source);
+        if from != Some(Source::Newest) && (from.is_some() || !unusable.is_empty()) {
+            self.admin.set_snapshot_restored_from(from.map_or("nothing", Source::name));
+        }
+        self.metrics.snapshot_restored(from.map_or("nothing", Source::name));
+        let file = path.display();
+        match restored {
+            Some((source, restored)) => {
+                self.metrics.snapshot_written(restored.written);
+                tell(path, source, restored);
+            }
+            None if unusable.is_empty() => tracing::info!(%file, "no snapshot yet"),
+            None => {
+                tracing::error!(%file, "no snapshot can be used: all counts start from nothing")
+            }
+        }
+    }
+
+    fn write(&self, path: &Path) {
+        let file = path.display();
+        match Snapshot::write(&self.limiter, &self.records, path) {
+            Ok(written) => {
+                self.metrics.snapshot_written(written.at);
+                self.admin.set_snapshot_error(None);
+                tracing::debug!(%file, entries = written.entries, "snapshot written");
+            }
+            Err(error) => {
+                self.metrics.snapshot_failed();
+                self.admin.set_snapshot_error(Some(format!("{file}: {error}")));
+                tracing::error!(%file, "snapshot not written, the older ones stay: {error}");
+            }
+        }
+    }
+}
+
+/// Says what came back, and what did not.
+fn tell(path: &Path, source: Source, restored: Restored) {
+    let file = path.display();
+    let Restored { keys, shared, records, dropped, forgiven, lost, .. } = restored;
+    if source == Source::Previous {
+        tracing::warn!(%file, "the previous snapshot is restored: uses after it are forgiven");
+    }
+    let from = source.name();
+    tracing::info!(%file, from, keys, shared, records, dropped, "snapshot restored");
+    if forgiven > 0 {
+        tracing::warn!(
+            %file,
+            keys = forgiven,
+            "no room for keys whose rule has on_full deny or allow: they start anew; \
+             raise max_keys or max_bytes"
+        );
+    }
+    if lost > 0 {
+        tracing::warn!(
+            %file,
+            records = lost,
+            "no room for records: they are gone; raise max_records or max_bytes"
+        );
     }
 }
 
@@ -131,13 +207,6 @@ fn sweep_records(cells: usize, mut sweep: impl FnMut(usize) -> usize) {
     }
 }
 
-fn write(limiter: &Limiter, records: &Records, path: &Path) {
-    match Snapshot::write(limiter, records, path) {
-        Ok(written) => tracing::debug!(file = %path.display(), ?written, "snapshot written"),
-        Err(error) => tracing::error!(file = %path.display(), "snapshot not written: {error}"),
-    }
-}
-
 /// Something that is done again and again, but never twice at once.
 struct Chore {
     interval: Interval,
@@ -146,11 +215,12 @@ struct Chore {
 
 impl Chore {
     fn new(every: Duration) -> Self {
-        let mut interval = interval(every);
-        interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // The first tick would be due at once.
-        interval.reset();
-        Self { interval, running: None }
+        Self { interval: ticks(every), running: None }
+    }
+
+    /// Begins a new interval. What is running goes on, and is still the only one.
+    fn set_every(&mut self, every: Duration) {
+        self.interval = ticks(every);
     }
 
     async fn due(&mut self) {
@@ -167,5 +237,37 @@ impl Chore {
         if let Some(running) = self.running {
             let _ = running.await;
         }
+    }
+}
+
+fn ticks(every: Duration) -> Interval {
+    let mut interval = interval(every);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    // The first tick would be due at once.
+    interval.reset();
+    interval
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_new_interval_does_not_let_two_run_at_once() {
+        let mut chore = Chore::new(SWEEP_EVERY);
+        let (end, ended) = channel::<()>();
+        let (began, begun) = channel();
+        let second = began.clone();
+        chore.begin(move || {
+            let _ = began.send(1);
+            let _ = ended.recv();
+        });
+        chore.set_every(Duration::from_secs(3600));
+        chore.begin(move || second.send(2).expect("the test listens"));
+        drop(end);
+        chore.end().await;
+        assert_eq!(begun.iter().collect::<Vec<_>>(), [1]);
     }
 }

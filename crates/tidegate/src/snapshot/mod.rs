@@ -1,23 +1,25 @@
 //! Keys, records and statistics on disk, so that a restart does not forgive.
 //!
-//! A snapshot is written aside, synced and renamed into place, and the one before it is kept.
+//! A snapshot is written aside, synced and renamed into place, and the one before it is kept: it
+//! is read where the newest one is missing or damaged.
 //! Within one boot the monotonic clock goes on, so states come back as they were; after a reboot
 //! they are aged by as much as the wall clock moved, and never by more. Records keep what is left
 //! of their lives by the same rule. Uses in flight end with the process that held them.
 
+mod files;
 mod format;
 #[cfg(test)]
 mod tests;
 
 use std::collections::HashMap;
-use std::fs::{self, File, OpenOptions};
+use std::fs;
 use std::io::{self, BufReader, BufWriter, Seek, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use tidegate_core::rules::Rule;
-use tidegate_core::{Now, State};
+use tidegate_core::{Nanos, Now, State};
 
+pub use self::files::{Aside, BadPath, check};
 use self::format::{Entry, Header, OldRule, Reader, Writer};
 use crate::limiter::{Import, Limiter};
 use crate::records::Records;
@@ -44,9 +46,20 @@ pub enum Problem {
     Damaged(&'static str),
 }
 
+/// A snapshot that was written.
+#[derive(Clone, Copy, Debug)]
+pub struct Written {
+    /// Counts and records in it.
+    pub entries: u64,
+    /// When it was begun, in Unix time.
+    pub at: Nanos,
+}
+
 /// What came back from a snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Restored {
+    /// When the snapshot was begun, in Unix time.
+    pub written: Nanos,
     /// Counts that live on.
     pub keys: u64,
     /// Counts that found no room and went into those that keys without a slot share.
@@ -62,17 +75,91 @@ pub struct Restored {
     pub dropped: u64,
 }
 
+/// Which of the files counts come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The one that was written last.
+    Newest,
+    /// The one before it.
+    Previous,
+}
+
+impl Source {
+    /// Its name, for logs and metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Newest => "newest",
+            Self::Previous => "previous",
+        }
+    }
+
+    fn file(self, path: &Path) -> PathBuf {
+        match self {
+            Self::Newest => path.to_owned(),
+            Self::Previous => files::previous(path),
+        }
+    }
+}
+
+/// A file that could not be used.
+#[derive(Debug)]
+pub struct Unusable {
+    /// Its name until now.
+    pub file: PathBuf,
+    /// Why it could not be used.
+    pub problem: Problem,
+    /// Where it lies now, or why it could not be moved there.
+    pub aside: io::Result<Aside>,
+}
+
+/// What a start found on disk.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// What was restored, and from which file.
+    pub restored: Option<(Source, Restored)>,
+    /// The files that could not be used, and were set aside.
+    pub unusable: Vec<Unusable>,
+}
+
 /// The snapshot file of a limiter and its records.
 pub struct Snapshot;
 
 impl Snapshot {
-    /// Reads `path` back. No file is no error: nothing was written yet. The whole
-    /// file is checked before any of it is believed.
-    pub fn restore(limiter: &Limiter, records: &Records, path: &Path) -> Result<Restored, Problem> {
-        let mut file = match File::open(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Restored::default()),
-            file => file?,
-        };
+    /// Restores from `path`, or from the previous snapshot if there is no such file or it cannot
+    /// be used. Files that cannot be used are set aside.
+    #[must_use]
+    pub fn restore(limiter: &Limiter, records: &Records, path: &Path) -> Found {
+        Self::restore_by(limiter, records, path, |from, to| fs::rename(from, to))
+    }
+
+    fn restore_by(
+        limiter: &Limiter,
+        records: &Records,
+        path: &Path,
+        mut rename: impl FnMut(&Path, &Path) -> io::Result<()>,
+    ) -> Found {
+        let mut found = Found::default();
+        for source in [Source::Newest, Source::Previous] {
+            let file = source.file(path);
+            match Self::read(limiter, records, &file) {
+                Ok(restored) => {
+                    found.restored = Some((source, restored));
+                    break;
+                }
+                Err(Problem::Io(error)) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(problem) => {
+                    let aside = files::set_aside(&file, &mut rename);
+                    found.unusable.push(Unusable { file, problem, aside });
+                }
+            }
+        }
+        found
+    }
+
+    /// Reads one file back. The whole of it is checked before any of it is believed.
+    fn read(limiter: &Limiter, records: &Records, file: &Path) -> Result<Restored, Problem> {
+        let mut file = files::open(file)?;
         let mut check = Reader::begin(BufReader::new(&file)).map_err(shortened)?;
         while check.entry().map_err(shortened)?.is_some() {}
         file.rewind()?;
@@ -80,7 +167,7 @@ impl Snapshot {
         let now = limiter.clock().now();
         let offset = offset(&reader.header, &boot_id(), now);
         let rules = meanings(&reader.header.rules, limiter.numbered_rules());
-        let mut restored = Restored::default();
+        let mut restored = Restored { written: reader.header.now.unix, ..Restored::default() };
         while let Some(entry) = reader.entry()? {
             *match entry {
                 Entry::Count(mut kept) => {
@@ -111,20 +198,27 @@ impl Snapshot {
         Ok(restored)
     }
 
-    /// Writes everything that is remembered to `path`; returns the number of counts and records.
-    /// Decisions go on: a shard is held only while it is copied.
-    pub fn write(limiter: &Limiter, records: &Records, path: &Path) -> io::Result<u64> {
-        let aside = beside(path, "new");
-        let written = write_aside(limiter, records, &aside);
+    /// Writes everything that is remembered to `path`. Decisions go on: a shard is held only while
+    /// it is copied. Where this fails, what was there before is still there.
+    pub fn write(limiter: &Limiter, records: &Records, path: &Path) -> io::Result<Written> {
+        Self::write_by(limiter, records, path, |from, to| fs::rename(from, to))
+    }
+
+    fn write_by(
+        limiter: &Limiter,
+        records: &Records,
+        path: &Path,
+        rename: impl FnMut(&Path, &Path) -> io::Result<()>,
+    ) -> io::Result<Written> {
+        let aside = files::aside(path);
+        let written = write_aside(limiter, records, &aside)
+            .and_then(|written| files::publish(path, rename).map(|()| written));
         if written.is_err() {
             // What is half written is of no use to anybody.
             let _ = fs::remove_file(&aside);
         }
         let written = written?;
-        keep_previous(path)?;
-        fs::rename(&aside, path)?;
-        let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
-        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
+        files::sync_folder(path)?;
         Ok(written)
     }
 }
@@ -139,10 +233,8 @@ fn shortened(problem: Problem) -> Problem {
     }
 }
 
-fn write_aside(limiter: &Limiter, records: &Records, aside: &Path) -> io::Result<u64> {
-    // Keys can name people: nobody else needs to read them.
-    let file =
-        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(aside)?;
+fn write_aside(limiter: &Limiter, records: &Records, aside: &Path) -> io::Result<Written> {
+    let file = files::create(aside)?;
     let rules =
         limiter.numbered_rules().iter().map(|(number, rule)| old_rule(*number, rule)).collect();
     let now = limiter.clock().now();
@@ -163,30 +255,7 @@ fn write_aside(limiter: &Limiter, records: &Records, aside: &Path) -> io::Result
     let (mut to, entries) = writer.end()?;
     to.flush()?;
     to.get_ref().sync_all()?;
-    Ok(entries)
-}
-
-/// Gives the snapshot that is about to be replaced a second name.
-fn keep_previous(path: &Path) -> io::Result<()> {
-    let previous = beside(path, "previous");
-    match fs::remove_file(&previous) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    match fs::hard_link(path, &previous) {
-        // The first snapshot has none before it.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        // Not every file system has links.
-        Err(_) => fs::copy(path, &previous).map(|_| ()),
-        Ok(()) => Ok(()),
-    }
-}
-
-fn beside(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".");
-    name.push(suffix);
-    name.into()
+    Ok(Written { entries, at: now.unix })
 }
 
 /// Names this boot of the machine; empty where that cannot be told, and then every start counts
@@ -197,7 +266,9 @@ fn boot_id() -> Vec<u8> {
 
 /// What to add to old monotonic stamps so that they mean the same moment now.
 fn offset(header: &Header, boot: &[u8], now: Now) -> i64 {
-    if !boot.is_empty() && header.boot == boot {
+    // Within one boot the clock cannot have gone back; where it has, as in another time namespace,
+    // its stamps mean nothing here.
+    if !boot.is_empty() && header.boot == boot && header.now.mono <= now.mono {
         return 0;
     }
     // A wall clock that stands earlier than when the file was written has told nothing.

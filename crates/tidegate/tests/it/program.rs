@@ -87,28 +87,47 @@ impl Program {
 
     /// As [`Self::crash_and_restart`], without waiting until it is ready.
     pub(crate) fn crash_and_start(mut self) -> Self {
-        self.signal(Signal::KILL);
-        assert!(!self.exit_status().success(), "no clean end");
+        self.kill();
         self.start_again()
     }
 
+    /// Kills the server before it can write anything; returns its folder.
+    pub(crate) fn crash(mut self) -> TempDir {
+        self.kill();
+        self.take_folder()
+    }
+
+    fn kill(&mut self) {
+        self.signal(Signal::KILL);
+        assert!(!self.exit_status().success(), "no clean end");
+    }
+
+    fn take_folder(&mut self) -> TempDir {
+        std::mem::replace(&mut self.folder, tempfile::tempdir().expect("a folder"))
+    }
+
     fn start_again(&mut self) -> Self {
-        let folder = std::mem::replace(&mut self.folder, tempfile::tempdir().expect("a folder"));
+        let folder = self.take_folder();
         let path = folder.path().join("tidegate.toml");
         let mut serve = command([OsStr::new("serve"), OsStr::new("-c"), path.as_os_str()]);
         serve.current_dir(folder.path());
         Self::spawn(serve, folder)
     }
 
+    /// Starts the server in `folder`, from a shell that does `first` before.
+    pub(crate) fn start_in(folder: TempDir, config: &str, first: &str) -> Self {
+        let path = folder.path().join("tidegate.toml");
+        std::fs::write(&path, config).expect("the file can be written");
+        let serve = format!("{first} exec '{}' serve -c '{}'", binary(), path.display());
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &serve]).current_dir(folder.path()).env_remove("RUST_LOG");
+        Self::spawn(shell, folder)
+    }
+
     /// The server with so few files that they can be used up.
     pub(crate) fn serve_with_few_files(config: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("tidegate.toml");
-        std::fs::write(&path, config).expect("the file can be written");
-        let serve = format!("ulimit -n 80 && exec '{}' serve -c '{}'", binary(), path.display());
-        let mut shell = Command::new("sh");
-        shell.args(["-c", &serve]).current_dir(folder.path()).env_remove("RUST_LOG");
-        let mut program = Self::spawn(shell, folder);
+        let mut program = Self::start_in(folder, config, "ulimit -n 80 &&");
         program.wait_until_ready();
         program
     }

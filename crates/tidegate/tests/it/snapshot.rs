@@ -2,8 +2,8 @@
 //! of a file that cannot be used.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use rustix::process::Signal;
@@ -117,25 +117,138 @@ fn a_crash_loses_at_most_what_came_after_the_last_snapshot() {
     assert_eq!(remaining(&program, "k1"), 1);
 }
 
-#[test]
-fn a_damaged_file_is_told_and_left_and_the_server_goes_on() {
-    let program = Program::serve(&config("1h"));
-    assert_eq!(take(&program, "k1"), Some(0));
-    let program = program.restart();
-    let path = snapshot(&program);
+/// Damages the newest snapshot; returns what it is then. A clean end would write a sound one over
+/// it, so the program has to crash next.
+fn damage(program: &Program) -> Vec<u8> {
+    let path = snapshot(program);
     let mut bytes = fs::read(&path).expect("the snapshot of the clean end");
     let middle = bytes.len() / 2;
     bytes[middle] ^= 0x55;
     fs::write(&path, &bytes).expect("written");
-    // A clean end would write a sound one over it.
+    bytes
+}
+
+fn page(program: &Program, path: &str) -> String {
+    let reply = ureq::get(format!("{}{path}", program.url())).call();
+    reply.expect("an answer").body_mut().read_to_string().expect("text")
+}
+
+fn readiness(program: &Program) -> Value {
+    let ready: Value = serde_json::from_str(&page(program, "/readyz")).expect("JSON");
+    assert_eq!(ready["ready"], true, "work may be sent here all the same");
+    ready
+}
+
+/// The value of a series, by its whole name.
+fn series(program: &Program, name: &str) -> f64 {
+    let page = page(program, "/metrics");
+    let value = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    value.unwrap_or_else(|| panic!("no {name} in {page}")).parse().expect("a number")
+}
+
+const LAST_SUCCESS: &str = "tidegate_snapshot_last_success_timestamp_seconds";
+const FAILURES: &str = "tidegate_snapshot_failures_total";
+
+#[test]
+fn a_damaged_file_is_kept_aside_and_the_server_goes_on() {
+    let program = Program::serve(&config("1h"));
+    assert_eq!(series(&program, LAST_SUCCESS), 0.0, "nothing is written yet");
+    assert_eq!(take(&program, "k1"), Some(0));
+    let program = program.restart();
+    let bytes = damage(&program);
     let mut program = program.crash_and_start();
     let line = program.wait_for_line(|line| line.contains("snapshot not restored"));
-    assert!(line.contains("kept") && line.contains("damaged"), "{line}");
+    assert!(line.contains("damaged: ") && line.contains("kept.damaged"), "{line}");
     program.wait_until_ready();
-    assert_eq!(fs::read(&path).expect("left alone"), bytes);
+    assert_eq!(fs::read(program.folder().join("kept.damaged")).expect("kept"), bytes);
     assert_eq!(remaining(&program, "k1"), 3, "it starts from nothing");
+    assert_eq!(readiness(&program)["snapshot_restored_from"], "nothing");
+    assert_eq!(series(&program, "tidegate_snapshot_restored{from=\"nothing\"}"), 1.0);
     assert_eq!(take(&program, "k1"), Some(0));
-    assert_eq!(remaining(&program.restart(), "k1"), 2, "and the next snapshot is sound");
+    let program = program.restart();
+    assert_eq!(remaining(&program, "k1"), 2, "and the next snapshot is sound");
+    assert_eq!(readiness(&program).get("snapshot_restored_from"), None);
+}
+
+#[test]
+fn a_damaged_file_costs_only_what_came_after_the_previous_one() {
+    let program = Program::serve(&config("1h"));
+    assert_eq!(take(&program, "k1"), Some(0));
+    let program = program.restart();
+    assert_eq!(take(&program, "k1"), Some(0));
+    let program = program.restart();
+    assert_eq!(remaining(&program, "k1"), 1);
+    damage(&program);
+    let mut program = program.crash_and_start();
+    let line = program.wait_for_line(|line| line.contains("previous snapshot is restored"));
+    assert!(line.contains("kept"), "{line}");
+    program.wait_until_ready();
+    assert_eq!(remaining(&program, "k1"), 2, "as of the snapshot before");
+    assert_eq!(readiness(&program)["snapshot_restored_from"], "previous");
+    assert_eq!(series(&program, "tidegate_snapshot_restored{from=\"previous\"}"), 1.0);
+    assert!(series(&program, LAST_SUCCESS) > 0.0, "there is one on disk");
+    // The same without any newest file, as a crash between two renames leaves it.
+    let program = program.crash_and_restart();
+    assert_eq!(remaining(&program, "k1"), 2);
+}
+
+#[test]
+fn a_path_that_cannot_be_used_is_an_error_at_the_start() {
+    let refused = |prepare: fn(&Path), path: &str, why: &str| {
+        let folder = tempfile::tempdir().expect("a folder");
+        prepare(folder.path());
+        let config = config("1h").replace("'kept'", &format!("'{path}'"));
+        let mut program = Program::start_in(folder, &config, "");
+        assert_eq!(program.exit_status().code(), Some(2), "{path}");
+        let told = program.rest_of_stderr().join("\n");
+        assert!(told.contains("[snapshot]") && told.contains(path), "{told}");
+        assert!(told.contains(why) && !told.contains("listening"), "{told}");
+    };
+    refused(|_| {}, "missing/kept", "does not exist");
+    refused(|folder| fs::write(folder.join("file"), "").unwrap(), "file/kept", "not a folder");
+    let link = |folder: &Path| symlink(folder.join("other"), folder.join("kept")).unwrap();
+    refused(link, "kept", "symbolic link");
+}
+
+#[test]
+fn a_snapshot_that_cannot_be_written_is_counted_and_told_until_one_is() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let state = folder.path().join("state");
+    fs::create_dir(&state).expect("a folder");
+    let config = config("1s").replace("'kept'", "'state/kept'");
+    let mut program = Program::start_in(folder, &config, "");
+    program.wait_until_ready();
+    fs::remove_dir_all(&state).expect("removed");
+    let line = program.wait_for_line(|line| line.contains("snapshot not written"));
+    assert!(line.contains("state/kept"), "{line}");
+    assert!(series(&program, FAILURES) >= 1.0);
+    let why = readiness(&program)["snapshot_error"].clone();
+    assert!(why.as_str().is_some_and(|why| why.contains("state/kept")), "{why}");
+    fs::create_dir(&state).expect("a folder");
+    look_until("a snapshot", || readiness(&program).get("snapshot_error").is_none());
+    assert!(series(&program, LAST_SUCCESS) > 0.0);
+    assert!(state.join("kept").exists());
+}
+
+#[test]
+fn a_disk_that_is_full_leaves_the_snapshot_before() {
+    let program = Program::serve(&config("1h"));
+    assert_eq!(take(&program, "k1"), Some(0));
+    let program = program.restart();
+    let before = fs::read(snapshot(&program)).expect("the snapshot of the clean end");
+    // From here on no file of it may grow beyond a block, and what it keeps is larger.
+    let mut program =
+        Program::start_in(program.crash(), &config("1h"), "trap '' XFSZ; ulimit -f 1;");
+    program.wait_until_ready();
+    for n in 0..4 {
+        assert_eq!(take(&program, &format!("k{}{n}", "x".repeat(700))), Some(0));
+    }
+    program.signal(Signal::TERM);
+    assert!(program.exit_status().success());
+    let told = program.rest_of_stderr().join("\n");
+    assert!(told.contains("snapshot not written"), "{told}");
+    assert_eq!(fs::read(snapshot(&program)).expect("still there"), before);
+    assert!(!program.folder().join("kept.new").exists(), "nothing half written is left");
 }
 
 #[test]

@@ -30,6 +30,12 @@ struct ReadyJson<'a> {
     /// Why the store is not asked, if it is not.
     #[serde(skip_serializing_if = "Option::is_none")]
     store_away: Option<String>,
+    /// Why the last snapshot was not written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    snapshot_error: Option<&'a str>,
+    /// What counts come from, if the newest snapshot could not be used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    snapshot_restored_from: Option<&'static str>,
 }
 
 /// The paths of this file.
@@ -56,7 +62,16 @@ async fn readyz(State(gate): State<Arc<Gate>>) -> Response {
     let last_reload_error = reload_error.as_ref().map(|text| text.as_str());
     // A store that is away is no reason to send nobody: the rules say what is done without it.
     let store_away = gate.limiter.store_away();
-    respond(status, &ReadyJson { ready, draining, last_reload_error, store_away })
+    let snapshot_error = gate.admin.snapshot_error();
+    let ready = ReadyJson {
+        ready,
+        draining,
+        last_reload_error,
+        store_away,
+        snapshot_error: snapshot_error.as_ref().map(|text| text.as_str()),
+        snapshot_restored_from: gate.admin.snapshot_restored_from(),
+    };
+    respond(status, &ready)
 }
 
 /// Every series, for Prometheus.

@@ -1,6 +1,7 @@
 //! Snapshots on a manual clock: what a restart keeps, ages, drops and refuses.
 
 mod of_records;
+mod on_disk;
 
 use std::sync::Arc;
 
@@ -110,7 +111,7 @@ fn a_restart_within_one_boot_changes_no_verdict() {
     // The wall clock is somewhere else altogether; only the window of the day may follow it.
     let now = before.now();
     let after = desk(Now { mono: now.mono, unix: now.unix + 2 * HOUR }, rules());
-    let restored = Snapshot::restore(after.limiter(), &records(), &path).expect("sound");
+    let restored = Snapshot::read(after.limiter(), &records(), &path).expect("sound");
     assert_eq!(restored.dropped, 0);
     for rule in rules().iter().filter(|rule| !rule.name.starts_with("sliding")) {
         for n in 0..7 {
@@ -139,7 +140,7 @@ fn after_a_reboot_states_age_by_the_wall_clock() {
     for away in [0, SECOND, 20 * MINUTE, 2 * HOUR] {
         let booted = Now { mono: 401 * DAY, unix: START.unix + away };
         let after = desk(booted, rules());
-        Snapshot::restore(after.limiter(), &records(), &path).expect("sound");
+        Snapshot::read(after.limiter(), &records(), &path).expect("sound");
         let expected = desk(START, rules());
         use_all(&expected);
         expected.limiter().clock().advance(away);
@@ -159,7 +160,7 @@ fn a_wall_clock_set_back_forgives_nothing() {
     let (_folder, path) = written(&before);
     as_of_another_boot(&path);
     let after = desk(Now { mono: 401 * DAY, unix: START.unix - 5 * HOUR }, rules());
-    Snapshot::restore(after.limiter(), &records(), &path).expect("sound");
+    Snapshot::read(after.limiter(), &records(), &path).expect("sound");
     for name in ["gcra", "log", "average", "jarl", "smockron", "two"] {
         let key = format!("{name} key 6");
         assert_eq!(peek(&after, &key), peek(&before, &key), "{key}");
@@ -172,7 +173,7 @@ fn a_smaller_table_forgives_nobody() {
     use_all(&before);
     let (_folder, path) = written(&before);
     let after = small_desk(START, rules(), 5);
-    let restored = Snapshot::restore(after.limiter(), &records(), &path).expect("sound");
+    let restored = Snapshot::read(after.limiter(), &records(), &path).expect("sound");
     assert_eq!((restored.keys, restored.forgiven), (5, 0));
     assert!(restored.shared >= 40, "{restored:?}");
     for rule in rules().iter().filter(|rule| &*rule.name != "flight") {
@@ -203,6 +204,7 @@ fn what_does_not_share_and_finds_no_room_is_told() {
         let rule = rule("fixed", vec![limit(5, DAY, Algorithm::FixedWindow)]);
         vec![Rule { on_full, ..rule }]
     };
+    let begun = Restored { written: START.unix, ..Restored::default() };
     for (on_full, shared, forgiven) in
         [(OnFull::Share, 4, 0), (OnFull::Deny, 0, 4), (OnFull::Allow, 0, 4)]
     {
@@ -210,12 +212,12 @@ fn what_does_not_share_and_finds_no_room_is_told() {
         use_all(&before);
         let (_folder, path) = written(&before);
         let after = small_desk(START, fixed(on_full), 2);
-        let restored = Snapshot::restore(after.limiter(), &records(), &path).expect("sound");
-        assert_eq!(restored, Restored { keys: 2, shared, forgiven, ..Restored::default() });
+        let restored = Snapshot::read(after.limiter(), &records(), &path).expect("sound");
+        assert_eq!(restored, Restored { keys: 2, shared, forgiven, ..begun });
         // After a while they say nothing any more, and nothing is lost.
         let late = small_desk(START.after(3 * DAY), fixed(on_full), 2);
-        let restored = Snapshot::restore(late.limiter(), &records(), &path).expect("sound");
-        assert_eq!(restored, Restored { keys: 2, dropped: 4, ..Restored::default() });
+        let restored = Snapshot::read(late.limiter(), &records(), &path).expect("sound");
+        assert_eq!(restored, Restored { keys: 2, dropped: 4, ..begun });
     }
 }
 
@@ -229,7 +231,7 @@ fn counts_of_rules_that_changed_are_dropped() {
     changed[3].limits[0].amount = 6;
     changed.remove(4);
     let after = desk(START, changed);
-    let restored = Snapshot::restore(after.limiter(), &records(), &path).expect("sound");
+    let restored = Snapshot::read(after.limiter(), &records(), &path).expect("sound");
     assert_eq!(restored.dropped, 12, "six keys of each of two rules");
     assert_eq!(peek(&after, "gcra key 5").limits[0].verdict.remaining, 5);
     // Another amount keeps the count.
@@ -245,7 +247,7 @@ fn damage_anywhere_is_found_and_nothing_is_restored() {
     let refused = |bytes: &[u8]| {
         fs::write(&path, bytes).expect("written");
         let after = desk(START, rules());
-        let problem = Snapshot::restore(after.limiter(), &records(), &path).expect_err("damaged");
+        let problem = Snapshot::read(after.limiter(), &records(), &path).expect_err("damaged");
         assert_eq!(after.limiter().size().keys, 0, "{problem}");
         problem.to_string()
     };
@@ -268,7 +270,7 @@ fn the_previous_snapshot_is_kept() {
     let first = fs::read(&path).expect("a file");
     use_all(&desk);
     Snapshot::write(desk.limiter(), &records(), &path).expect("written");
-    assert_eq!(fs::read(beside(&path, "previous")).expect("kept"), first);
+    assert_eq!(fs::read(files::previous(&path)).expect("kept"), first);
     assert_ne!(fs::read(&path).expect("a file"), first);
     let names = fs::read_dir(folder.path()).expect("a folder").count();
     assert_eq!(names, 2, "nothing else is left behind");
@@ -278,8 +280,20 @@ fn the_previous_snapshot_is_kept() {
 fn no_file_is_no_error() {
     let desk = desk(START, rules());
     let missing = Path::new("does-not-exist.snapshot");
-    assert_eq!(
-        Snapshot::restore(desk.limiter(), &records(), missing).expect("fine"),
-        Restored::default()
-    );
+    let found = Snapshot::restore(desk.limiter(), &records(), missing);
+    assert!(found.restored.is_none() && found.unusable.is_empty(), "{found:?}");
+}
+
+#[test]
+fn a_monotonic_clock_that_stands_earlier_in_the_same_boot_means_another_clock() {
+    let before = desk(START, rules());
+    use_all(&before);
+    let (_folder, path) = written(&before);
+    // As in a container whose clocks are its own: old stamps are aged by the wall clock.
+    let after = desk(Now { mono: 401 * DAY, unix: START.unix + 2 * HOUR }, rules());
+    Snapshot::read(after.limiter(), &records(), &path).expect("sound");
+    assert_eq!(peek(&after, "gcra key 5").limits[0].verdict.remaining, 5);
+    let at_once = desk(Now { mono: 401 * DAY, unix: START.unix }, rules());
+    Snapshot::read(at_once.limiter(), &records(), &path).expect("sound");
+    assert_eq!(peek(&at_once, "gcra key 5"), peek(&before, "gcra key 5"));
 }

@@ -57,7 +57,7 @@ fn written_with(records: &Records, now: Now) -> (TempDir, PathBuf) {
 fn restored(path: &Path, now: Now) -> (Restored, Arc<Records>) {
     let after = records();
     let desk = desk(now, rules());
-    (Snapshot::restore(desk.limiter(), &after, path).expect("sound"), after)
+    (Snapshot::read(desk.limiter(), &after, path).expect("sound"), after)
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn records_without_room_are_dropped_and_counted() {
     let (_folder, path) = written_with(&before, START);
     let after = Records::new(records::Settings { max_records: 10, max_bytes: 1 << 20 });
     let desk = desk(START, rules());
-    let restored = Snapshot::restore(desk.limiter(), &after, &path).expect("sound");
+    let restored = Snapshot::read(desk.limiter(), &after, &path).expect("sound");
     assert_eq!((restored.records, restored.lost, restored.dropped), (10, 95, 0));
     assert_eq!(after.list(START).len(), 10);
 }
@@ -133,7 +133,7 @@ fn damaged_records_are_found_and_nothing_is_restored() {
     let refused = |bytes: &[u8]| {
         fs::write(&path, bytes).expect("written");
         let after = records();
-        let problem = Snapshot::restore(limiter.limiter(), &after, &path).expect_err("damaged");
+        let problem = Snapshot::read(limiter.limiter(), &after, &path).expect_err("damaged");
         assert_eq!(after.size().records(), 0, "{problem}");
     };
     for at in 0..sound.len() {
@@ -192,11 +192,11 @@ fn a_snapshot_from_before_there_were_records_is_still_read() {
     };
     as_version(&mut file, 1);
     let after = desk(START, rules());
-    let restored = Snapshot::restore(after.limiter(), &records(), &path).expect("sound");
+    let restored = Snapshot::read(after.limiter(), &records(), &path).expect("sound");
     assert_eq!((restored.keys, restored.records, restored.dropped), (54, 0, 0));
     for version in [0, 3, MAX as u32] {
         as_version(&mut file, version);
-        let refused = Snapshot::restore(after.limiter(), &records(), &path);
+        let refused = Snapshot::read(after.limiter(), &records(), &path);
         assert!(matches!(refused, Err(Problem::Version { .. })), "{version}");
     }
     // It had no records: one in it is damage.
@@ -204,6 +204,6 @@ fn a_snapshot_from_before_there_were_records_is_still_read() {
     let mut file = fs::read(&path).expect("a file");
     file[8..12].copy_from_slice(&1u32.to_le_bytes());
     fs::write(&path, &file).expect("written");
-    let refused = Snapshot::restore(after.limiter(), &records(), &path);
+    let refused = Snapshot::read(after.limiter(), &records(), &path);
     assert!(matches!(refused, Err(Problem::Damaged(_))));
 }

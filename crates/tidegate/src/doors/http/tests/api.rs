@@ -211,6 +211,15 @@ async fn readiness_tells_why() {
     let reply = house.ask("GET", "/readyz").await;
     assert_eq!((reply.status.as_u16(), &reply.json["last_reload_error"]), (200, &json!("line 3")));
 
+    house.gate.admin.set_snapshot_error(Some("no space left".to_owned()));
+    house.gate.admin.set_snapshot_restored_from("previous");
+    let reply = house.ask("GET", "/readyz").await;
+    assert_eq!(
+        (reply.status.as_u16(), &reply.json["snapshot_error"]),
+        (200, &json!("no space left"))
+    );
+    assert_eq!(reply.json["snapshot_restored_from"], "previous");
+
     house.gate.admin.set_ready(false);
     let reply = house.ask("GET", "/readyz").await;
     assert_eq!((reply.status.as_u16(), &reply.json["ready"]), (503, &json!(false)));
