@@ -429,7 +429,7 @@ fn proxy_tables_are_checked() {
         &format!("{proxy}key = 'path={{pth}}'\nmax_waiters = 0\nhead_timeout = '1ms'"),
         &[
             "t:5:7: \"{pth}\" is not known in keys; \
-             known here: {path}, {prefix:2}, {client}, {method}, {header:NAME}",
+             known here: {path}, {raw_path}, {prefix:2}, {client}, {method}, {header:NAME}",
             "t:6:15: 0 is out of bounds; write a whole number from 1 to 1000000",
             "t:7:16: too short; write a span of at least \"100ms\"",
         ],

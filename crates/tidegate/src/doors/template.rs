@@ -2,8 +2,9 @@
 //! that meet requests of HTTP share them.
 //!
 //! A template has one part for each entry of the key, parted by spaces, and at most one placeholder
-//! in a part: so two different requests never share a key by accident. The path is decoded once
-//! and not normalised; what a key cannot hold as it is, the law's builder encodes.
+//! in a part: so two different requests never share a key by accident. The path is counted in its
+//! normal form, see `tidegate_wire::path`; what a key cannot hold as it is, the law's builder
+//! encodes.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -14,6 +15,7 @@ use hyper::{Method, Uri};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use tidegate_core::key::{KeyBuilder, KeyTooLong};
+use tidegate_wire::path;
 
 /// The template where none is written: every path is a resource of its own.
 const USUAL: &str = "path={path}";
@@ -39,6 +41,7 @@ struct Part {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Placeholder {
     Path,
+    RawPath,
     Prefix(usize),
     Client,
     Method,
@@ -68,8 +71,8 @@ impl Template {
 
     /// Whether keys tell apart what is asked for.
     pub(crate) fn asks_for_path(&self) -> bool {
-        let path =
-            |place: &Placeholder| matches!(place, Placeholder::Path | Placeholder::Prefix(_));
+        use Placeholder::{Path, Prefix, RawPath};
+        let path = |place: &Placeholder| matches!(place, Path | RawPath | Prefix(_));
         self.parts.iter().any(|part| part.place.as_ref().is_some_and(path))
     }
 
@@ -115,9 +118,10 @@ impl Placeholder {
     /// What stands for it, if the request has it in just these bytes.
     fn bare<'a>(&self, asked: &Asked<'a>) -> Option<&'a [u8]> {
         match self {
+            Placeholder::RawPath => Some(asked.uri.path().as_bytes()),
             Placeholder::Path | Placeholder::Prefix(_) => {
-                let path = self.path(asked);
-                (!path.contains(&b'%')).then_some(path)
+                let path = asked.uri.path().as_bytes();
+                path::is_plain(path).then(|| &path[..self.counted(path)])
             }
             Placeholder::Client => None,
             Placeholder::Method => Some(asked.method.as_str().as_bytes()),
@@ -129,18 +133,23 @@ impl Placeholder {
         }
     }
 
-    fn path<'a>(&self, asked: &Asked<'a>) -> &'a [u8] {
-        let path = asked.uri.path().as_bytes();
-        let Placeholder::Prefix(segments) = self else { return path };
+    /// How many bytes of a path in its normal form are counted.
+    fn counted(&self, path: &[u8]) -> usize {
+        let Placeholder::Prefix(segments) = self else { return path.len() };
         let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
-        let end = slashes.map(|(at, _)| at).nth(*segments).unwrap_or(path.len());
-        &path[..end]
+        slashes.map(|(at, _)| at).nth(*segments).unwrap_or(path.len())
     }
 
     fn write(&self, asked: &Asked<'_>, out: &mut Vec<u8>) {
         use std::io::Write as _;
         match self {
-            Placeholder::Path | Placeholder::Prefix(_) => decode(self.path(asked), out),
+            Placeholder::RawPath => out.extend_from_slice(asked.uri.path().as_bytes()),
+            Placeholder::Path | Placeholder::Prefix(_) => {
+                let start = out.len();
+                path::normalise(asked.uri.path().as_bytes(), out);
+                let counted = self.counted(&out[start..]);
+                out.truncate(start + counted);
+            }
             // Writing to memory does not fail.
             Placeholder::Client => drop(write!(out, "{}", asked.client)),
             Placeholder::Method => out.extend_from_slice(asked.method.as_str().as_bytes()),
@@ -151,23 +160,6 @@ impl Placeholder {
                     out.extend_from_slice(value.as_bytes());
                 }
             }
-        }
-    }
-}
-
-/// Decodes `%41` and the like, once. What is no such thing stays as it is.
-fn decode(text: &[u8], out: &mut Vec<u8>) {
-    let digit = |byte: u8| char::from(byte).to_digit(16);
-    let mut rest = text;
-    while let [byte, after @ ..] = rest {
-        if let (b'%', [high, low, beyond @ ..]) = (byte, after)
-            && let (Some(high), Some(low)) = (digit(*high), digit(*low))
-        {
-            out.push((high * 16 + low) as u8);
-            rest = beyond;
-        } else {
-            out.push(*byte);
-            rest = after;
         }
     }
 }
@@ -218,6 +210,7 @@ fn placeholder(text: &str) -> Result<Placeholder, String> {
     let (kind, of) = text.split_once(':').map_or((text, None), |(kind, of)| (kind, Some(of)));
     match (kind, of) {
         ("path", None) => Ok(Placeholder::Path),
+        ("raw_path", None) => Ok(Placeholder::RawPath),
         ("client", None) => Ok(Placeholder::Client),
         ("method", None) => Ok(Placeholder::Method),
         ("prefix", Some(count)) => match count.parse() {
@@ -228,7 +221,7 @@ fn placeholder(text: &str) -> Result<Placeholder, String> {
             .map(Placeholder::Header)
             .map_err(|_| format!("\"{name}\" is no name of a header\nwrite {{header:X-API-Key}}")),
         _ => {
-            let known = "{path}, {prefix:2}, {client}, {method}, {header:NAME}";
+            let known = "{path}, {raw_path}, {prefix:2}, {client}, {method}, {header:NAME}";
             Err(format!("\"{{{text}}}\" is not known in keys\nknown here: {known}"))
         }
     }
@@ -267,8 +260,8 @@ impl JsonSchema for Template {
 
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
         schemars::json_schema!({
-            "description": "Entries of the key, parted by spaces, with {path}, {prefix:2}, \
-                            {client}, {method} or {header:NAME} in them.",
+            "description": "Entries of the key, parted by spaces, with {path}, {raw_path}, \
+                            {prefix:2}, {client}, {method} or {header:NAME} in them.",
             "type": "string"
         })
     }
@@ -298,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn the_usual_key_is_the_decoded_path() {
+    fn the_usual_key_is_the_path_in_its_normal_form() {
         assert_eq!(Template::default(), USUAL.parse().unwrap());
         for (uri, path) in [
             ("/", "/"),
@@ -309,7 +302,10 @@ mod tests {
             ("/a%20b", "/a%20b"),
             ("/a%2520b", "/a%2520b"),
             ("/a%0Ab=c", "/a%0Ab=c"),
-            ("/../a/./b//c", "/../a/./b//c"),
+            ("/../a/./b//c", "/a/b/c"),
+            ("//a", "/a"),
+            ("/%2e/a", "/a"),
+            ("/x/..%2Fa", "/a"),
             ("/100%", "/100%25"),
             ("/%zz%4", "/%25zz%254"),
             ("http://host/x", "/x"),
@@ -335,6 +331,21 @@ mod tests {
             ("a=b=c", "a=b=c"),
         ] {
             assert_eq!(key(template, "/a/b/c"), format!("my%20api {expected}"), "{template}");
+        }
+    }
+
+    #[test]
+    fn prefixes_are_of_the_normal_form_and_raw_paths_are_as_sent() {
+        for (template, uri, expected) in [
+            ("under={prefix:2}", "//a/./b/c", "under=/a/b"),
+            ("under={prefix:1}", "/%61%2Fb", "under=/a"),
+            ("under={prefix:1}", "/x/../a/b", "under=/a"),
+            ("under={prefix:1}", "/a/", "under=/a"),
+            ("v=1{prefix:1}-", "//a/b", "v=1/a-"),
+            ("raw={raw_path}", "//a/./%62?c", "raw=//a/./%2562"),
+            ("v=1{raw_path}-", "//a", "v=1//a-"),
+        ] {
+            assert_eq!(key(template, uri), format!("my%20api {expected}"), "{template} {uri}");
         }
     }
 

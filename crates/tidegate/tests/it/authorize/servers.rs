@@ -33,6 +33,10 @@ fn nginx(tidegate: SocketAddr, application: SocketAddr) -> Server {
         }
         text
     };
+    nginx_with(config)
+}
+
+fn nginx_with(config: impl FnOnce(SocketAddr) -> String) -> Server {
     Server::start(config, "apt-get install nginx", |path, folder| {
         let mut nginx = Command::new("nginx");
         nginx.arg("-p").arg(folder).arg("-c").arg(path).args(["-e", "stderr"]);
@@ -115,6 +119,51 @@ fn nginx_holds_a_request_for_as_long_as_its_table_lets_it_wait() {
         assert_eq!(held.join().expect("an answer").status, 204);
     });
     assert_eq!(application.next(), "GET /held HTTP/1.1");
+}
+
+#[test]
+fn paths_are_counted_as_nginx_understands_them() {
+    let config = |address: SocketAddr| {
+        format!(
+            "daemon off; master_process off; pid nginx.pid; error_log stderr crit; events {{}}\n\
+             http {{ access_log off; client_body_temp_path body; proxy_temp_path proxy;\n\
+             fastcgi_temp_path fastcgi; uwsgi_temp_path uwsgi; scgi_temp_path scgi;\n\
+             server {{ listen {address}; location / {{ return 200 $uri; }} }} }}\n"
+        )
+    };
+    let nginx = nginx_with(config);
+    for path in [
+        "/login",
+        "//login",
+        "/./login",
+        "/%2e/login",
+        "/a/../login",
+        "/a/b/../../login",
+        "/a//../login",
+        "/a/%2e%2E/login",
+        "/%6c%6Fgin",
+        "/a%2flogin",
+        "/a%2f%2flogin",
+        "/a%2f..%2flogin",
+        "/login/",
+        "/login//",
+        "/login/.",
+        "/login/x/..",
+        "/login/..",
+        "/.",
+        "/.login",
+        "/..login",
+        "/login..",
+        "/.../login",
+        "/%252e/login",
+        "/login%20%3f%23%25%2B+",
+        "/Login",
+    ] {
+        let mut counted = Vec::new();
+        tidegate_wire::path::normalise(path.as_bytes(), &mut counted);
+        let reply = nginx.get(path);
+        assert_eq!((reply.status, reply.body.as_bytes()), (200, &*counted), "{path}");
+    }
 }
 
 #[test]

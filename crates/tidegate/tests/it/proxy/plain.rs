@@ -339,3 +339,22 @@ fn the_door_comes_back_when_files_are_there_again() {
     drop(takers);
     assert_eq!(waiting.read().status(), 200);
 }
+
+#[test]
+fn another_spelling_of_a_path_evades_no_limit_and_goes_upstream_as_it_came() {
+    let upstream = Upstream::mirror();
+    // Without windows, so that none begins meanwhile.
+    let settings = "limit = '4 per day'\nalgorithm = 'gcra'\non_limit = 'reject'";
+    let program = proxy(upstream.address, settings);
+    let mut client = Client::of(&program);
+    for path in ["/login", "//login", "/./login", "/%2e/login"] {
+        let answer = client.get(path);
+        assert_eq!(answer.status(), 200, "{path}");
+        assert!(answer.text().starts_with(&format!("GET {path} HTTP/1.1")), "{}", answer.text());
+    }
+    for path in ["/login", "//login", "/x/../login", "/%6Cogin", "/..%2flogin?again"] {
+        assert_eq!(client.get(path).status(), 429, "{path}");
+    }
+    assert_eq!(client.get("/Login").status(), 200);
+    assert_eq!(client.get("/login/").status(), 200);
+}
