@@ -173,7 +173,7 @@ fn main() {
     println!("{count} INSERTs: first million {first:.0} ns each, last {last:.0} ns");
     println!("all millions: {times:.0?}");
     println!("{bytes:.1} bytes for each, of which {} are accounted for", {
-        records.size().bytes() / count
+        records.size().bytes / count
     });
     for count in [1_000, MILLION, count] {
         uses(&records, count.min(records.size().records()), now);

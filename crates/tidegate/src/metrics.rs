@@ -482,7 +482,7 @@ impl Collector for Scrape {
             }
         }
         let Sizes { keys, records } = *self.sizes.lock();
-        let bytes = keys.bytes.saturating_add(records.bytes());
+        let bytes = keys.bytes.saturating_add(records.bytes);
         for (name, help, value) in [
             ("keys", "Remembered keys", keys.keys),
             ("records", "Counters and buffers with a time to live", records.records()),

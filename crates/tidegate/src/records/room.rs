@@ -31,10 +31,10 @@ pub struct Size {
     pub counters: usize,
     /// Buffers.
     pub buffers: usize,
-    /// Bytes that counters take, all included.
-    pub counter_bytes: usize,
-    /// Bytes that buffers take, all included.
-    pub buffer_bytes: usize,
+    /// Bytes that all of them take, all included.
+    pub bytes: usize,
+    /// Bytes of the buffers' values alone.
+    pub value_bytes: usize,
     /// Allocated places of the index.
     pub cells: usize,
 }
@@ -44,12 +44,6 @@ impl Size {
     #[must_use]
     pub fn records(&self) -> usize {
         self.counters + self.buffers
-    }
-
-    /// Bytes that all of them take.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        self.counter_bytes + self.buffer_bytes
     }
 }
 
@@ -64,7 +58,7 @@ pub(super) struct Books {
     /// Whose keys share the budget.
     limiter: Option<Arc<Limiter>>,
     buffers: AtomicUsize,
-    buffer_bytes: AtomicUsize,
+    value_bytes: AtomicUsize,
 }
 
 /// What one record takes, all included.
@@ -72,19 +66,21 @@ pub(super) struct Books {
 pub(super) struct Footprint {
     kind: Kind,
     bytes: usize,
+    value_bytes: usize,
 }
 
 impl Footprint {
     pub(super) fn new(name: &Name, value: &Value) -> Self {
-        let bytes = SLOT_BYTES + name.heap_bytes() + value.heap_bytes();
-        Self { kind: value.kind(), bytes }
+        let value_bytes = value.heap_bytes();
+        let bytes = SLOT_BYTES + name.heap_bytes() + value_bytes;
+        Self { kind: value.kind(), bytes, value_bytes }
     }
 }
 
 impl Books {
     pub(super) fn new(budget: Arc<Budget>, limiter: Option<Arc<Limiter>>) -> Self {
-        let (buffers, buffer_bytes) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Self { budget, limiter, buffers, buffer_bytes }
+        let (buffers, value_bytes) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Self { budget, limiter, buffers, value_bytes }
     }
 
     /// Books that a record became another one, came, or went. `false`, and nothing booked, if
@@ -102,11 +98,11 @@ impl Books {
         let buffer = |side: &Footprint| side.kind == Kind::Buffer;
         if let Some(footprint) = before.filter(buffer) {
             self.buffers.fetch_sub(1, Relaxed);
-            self.buffer_bytes.fetch_sub(footprint.bytes, Relaxed);
+            self.value_bytes.fetch_sub(footprint.value_bytes, Relaxed);
         }
         if let Some(footprint) = after.filter(buffer) {
             self.buffers.fetch_add(1, Relaxed);
-            self.buffer_bytes.fetch_add(footprint.bytes, Relaxed);
+            self.value_bytes.fetch_add(footprint.value_bytes, Relaxed);
         }
         true
     }
@@ -147,12 +143,11 @@ impl Records {
     #[must_use]
     pub fn size(&self) -> Size {
         let buffers = self.books.buffers.load(Relaxed);
-        let buffer_bytes = self.books.buffer_bytes.load(Relaxed);
         Size {
             counters: self.table.len().saturating_sub(buffers),
             buffers,
-            counter_bytes: self.books.budget.records().saturating_sub(buffer_bytes),
-            buffer_bytes,
+            bytes: self.books.budget.records(),
+            value_bytes: self.books.value_bytes.load(Relaxed),
             cells: self.table.cells(),
         }
     }

@@ -119,11 +119,13 @@ impl Config {
 
 fn value_bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Size, D::Error> {
     let size = Size::deserialize(deserializer)?;
-    if size.0 <= VALUE_BYTES_MAX {
-        return Ok(size);
-    }
+    let wrong = match size.0 {
+        0 => "no value fits into 0 bytes".to_owned(),
+        1..=VALUE_BYTES_MAX => return Ok(size),
+        _ => format!("{size} is too long for a value"),
+    };
     let most = Size(VALUE_BYTES_MAX);
-    Err(de::Error::custom(format!("{size} is too long for a value\nwrite {most} or less")))
+    Err(de::Error::custom(format!("{wrong}\nwrite a size from 1 to {most}")))
 }
 
 fn socket_path<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PathBuf>, D::Error> {

@@ -7,13 +7,16 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
+use tidegate_core::time::SECOND;
 use tidegate_core::{Nanos, Now};
 
 use super::channels::{Event, Member};
-use super::clerk::{Permit, Question};
+use super::clerk::Question;
 use super::corridor::{Corridor, OUTPUT_BYTES_MAX, Pause};
 use super::counts::Figure;
 use super::guest::Guest;
+use super::output::OutputBuffer;
+use super::permits::Permit;
 use super::poll::Interest;
 use super::room::Place;
 use crate::clock::Clock;
@@ -32,6 +35,12 @@ const WRITE_BYTES_MAX: usize = 256 << 10;
 const EVENT_BYTES_MAX: usize = 256 << 10;
 /// Bytes that are read and thrown away from a client that was told to go.
 const LINGER_BYTES_MAX: usize = 1 << 20;
+/// How long a client may leave an answer unread that is kept under a permit.
+const ANSWER_STALL_MAX: Nanos = 30 * SECOND;
+/// The same while other connections wait for a permit.
+const ANSWER_STALL_WANTED_MAX: Nanos = SECOND;
+/// How slowly a client may read such an answer.
+const ANSWER_BYTES_PER_SECOND_MIN: u64 = 64 << 10;
 /// Buffers larger than this are given back when they are empty.
 const KEEP_BYTES_MAX: usize = 4 << 10;
 
@@ -40,7 +49,7 @@ pub(super) struct Bench {
     pub(super) corridor: Corridor,
     pub(super) clock: Clock,
     scratch: Box<[u8]>,
-    output: Vec<u8>,
+    output: OutputBuffer,
 }
 
 impl Bench {
@@ -49,7 +58,7 @@ impl Bench {
             corridor,
             clock,
             scratch: vec![0; COPY_BYTES_MAX + READ_BYTES].into(),
-            output: Vec::with_capacity(2 * OUTPUT_BYTES_MAX),
+            output: OutputBuffer::new(2 * OUTPUT_BYTES_MAX),
         }
     }
 }
@@ -97,8 +106,10 @@ pub(super) struct Connection {
     events: Vec<u8>,
     /// It waits for an answer from the clerk.
     asking: bool,
-    /// A long answer is in `pending`.
+    /// An answer that grows with the server's state is in `pending`.
     permit: Option<Permit>,
+    /// When that answer came.
+    answered_at: Nanos,
     /// What the client sent cannot be understood.
     broken: bool,
     /// Bytes that were thrown away, while it lingers.
@@ -129,6 +140,7 @@ impl Connection {
             events: Vec::new(),
             asking: false,
             permit: None,
+            answered_at: 0,
             broken: false,
             discarded: 0,
             stirred: now.mono,
@@ -158,9 +170,13 @@ impl Connection {
         self.guest.is_none()
     }
 
-    /// Whether it holds a long answer that others may wait for.
-    pub(super) fn is_long(&self) -> bool {
-        self.permit.is_some()
+    /// Whether it has left an answer unread for longer than it may keep a permit.
+    pub(super) fn loses_permit(&self, now: Nanos) -> bool {
+        let Some(permit) = &self.permit else { return false };
+        let stall_max = if permit.is_wanted() { ANSWER_STALL_WANTED_MAX } else { ANSWER_STALL_MAX };
+        let reading_max = permit.bytes() as u64 * SECOND / ANSWER_BYTES_PER_SECOND_MIN;
+        now.saturating_sub(self.stirred) > stall_max
+            || now.saturating_sub(self.answered_at) > stall_max + reading_max
     }
 
     fn is_drained(&self) -> bool {
@@ -232,30 +248,29 @@ impl Connection {
     fn work(&mut self, bench: &mut Bench, input: &[u8]) -> (usize, Next) {
         let now = bench.clock.now();
         self.stirred = now.mono;
-        let mut output = std::mem::take(&mut bench.output);
+        let Bench { corridor, output, .. } = bench;
+        let mut output = output.lend();
         let (mut taken, mut written) = (0, 0);
         let next = loop {
             let Some(guest) = &mut self.guest else { break Next::Wait };
-            let (bytes, pause) = bench.corridor.execute(guest, &input[taken..], now, &mut output);
+            let (bytes, pause) = corridor.execute(guest, &input[taken..], now, &mut output);
             taken += bytes;
             written += output.len();
             self.asking = matches!(pause, Pause::Ask(_));
             self.broken = pause == Pause::Broken;
-            let sent = self.send(&mut output, &bench.corridor);
+            let sent = self.send(&mut output, corridor);
             match (sent, pause) {
                 (Sent::Dead, _) => break Next::Close,
                 (_, Pause::Ask(question)) => break Next::Ask(question),
                 (Sent::Part, _) => break Next::Wait,
                 (Sent::All, Pause::Broken) => break Next::Linger,
-                (Sent::All, Pause::Starved) => break self.rest(bench),
+                (Sent::All, Pause::Starved) => break self.rest(corridor),
                 (Sent::All, Pause::Full | Pause::Flush) if written > TURN_BYTES_MAX => {
                     break Next::Again;
                 }
                 (Sent::All, Pause::Full | Pause::Flush) => {}
             }
         };
-        output.shrink_to(2 * OUTPUT_BYTES_MAX);
-        bench.output = output;
         (taken, next)
     }
 
@@ -319,12 +334,12 @@ impl Connection {
     }
 
     /// All replies are written: now it is the events' turn.
-    fn rest(&mut self, bench: &mut Bench) -> Next {
+    fn rest(&mut self, corridor: &Corridor) -> Next {
         if self.events.is_empty() {
             return Next::Wait;
         }
         let mut events = std::mem::take(&mut self.events);
-        let sent = self.send(&mut events, &bench.corridor);
+        let sent = self.send(&mut events, corridor);
         self.events = events;
         if matches!(sent, Sent::Dead) { Next::Close } else { Next::Wait }
     }
@@ -336,7 +351,7 @@ impl Connection {
             return Next::Wait;
         }
         self.stirred = bench.clock.now().mono;
-        let next = self.rest(bench);
+        let next = self.rest(&bench.corridor);
         self.settle();
         next
     }
@@ -356,9 +371,10 @@ impl Connection {
     }
 
     /// The answer that it asked for.
-    pub(super) fn answered(&mut self, bytes: Vec<u8>, permit: Option<Permit>) {
+    pub(super) fn answered(&mut self, bytes: Vec<u8>, permit: Permit, now: Nanos) {
         self.asking = false;
-        self.permit = permit;
+        self.permit = Some(permit);
+        (self.answered_at, self.stirred) = (now, now);
         if self.is_drained() {
             (self.pending, self.sent) = (bytes, 0);
         } else {

@@ -314,7 +314,7 @@ impl Corridor {
             Request::Info => {
                 // So that it counts what this batch has done so far, itself included.
                 self.tally.settle(&guest.card, &self.lane);
-                reply::info(out, &self.hall.info(&self.records, now));
+                reply::info(out, &self.hall.info(&self.records, self.size, now));
             }
             Request::Connection { id } => {
                 self.tally.settle(&guest.card, &self.lane);
@@ -334,7 +334,10 @@ impl Corridor {
                 let done = guest.unsubscribe(channel, &self.hall, &mut self.floor);
                 reply::status(out, done);
             }
-            Request::Publish { channel, payload } => self.publish(guest, channel, payload, out),
+            Request::Publish { channel, payload } => {
+                let published = self.publish(guest, channel, payload, out);
+                reply::status(out, published);
+            }
             Request::Event { payload, .. } => return self.event(guest, payload, now, out),
             Request::List => return Some(Pause::Ask(Question::List)),
             Request::Stats => return Some(Pause::Ask(Question::Stats)),
@@ -373,8 +376,15 @@ impl Corridor {
         reply::consume_many(out, self.size, taken, stands);
     }
 
-    /// The publisher has its own event before it knows that it was published.
-    fn publish(&mut self, guest: &Guest, channel: &[u8], payload: &[u8], out: &mut Vec<u8>) {
+    /// Publishes; `false` if nobody is subscribed. A publisher that is subscribed itself has its
+    /// event before any byte of its reply.
+    fn publish(
+        &mut self,
+        guest: &Guest,
+        channel: &[u8],
+        payload: &[u8],
+        out: &mut Vec<u8>,
+    ) -> bool {
         guest.card.has_published(payload.len());
         if guest.is_subscribed(channel) && reply::event(out, self.size, channel, payload).is_ok() {
             guest.card.has_received(payload.len());
@@ -382,7 +392,7 @@ impl Corridor {
         }
         let published = self.hall.channels.publish(channel, payload, &guest.card);
         self.lane.add(Figure::Lost, published.lost as u64);
-        reply::status(out, published.somebody);
+        published.somebody
     }
 
     /// `01`, then what the request in the payload says.
@@ -398,8 +408,14 @@ impl Corridor {
             Some(request) if request.kind() != Kind::Event => request,
             _ => return Some(self.broken(Broken::UnevenEvent)),
         };
-        reply::status(out, true);
         self.tally.count(request.kind());
+        if let Request::Publish { channel, payload } = request {
+            let published = self.publish(guest, channel, payload, out);
+            reply::status(out, true);
+            reply::status(out, published);
+            return None;
+        }
+        reply::status(out, true);
         let records = self.records.clone();
         self.one(guest, &request, records.aim(key(&request)), now, out)
     }
@@ -492,7 +508,8 @@ mod tests {
         let query = written(&[Request::Query { key: b"k" }]);
         let publish = written(&[Request::Publish { channel: b"*", payload: b"hi" }]);
         let inner = [Request::Event { channel: b"", payload: &publish }];
-        for event in [publish.clone(), written(&inner)] {
+        let cases = [(publish.clone(), &b"*hi\x01\x00"[..]), (written(&inner), b"*hi\x01\x01\x00")];
+        for (event, replies) in cases {
             let input = [&query[..], &event, &query].concat();
             let mut out = Vec::new();
             let first = corridor.execute(&mut guest, &input, NOW, &mut out);
@@ -501,7 +518,7 @@ mod tests {
             let rest = &input[query.len()..];
             let second = corridor.execute(&mut guest, rest, NOW, &mut out);
             assert_eq!(second, (rest.len(), Pause::Starved));
-            assert!(out.ends_with(b"*hi\x01\x00"), "{out:?}");
+            assert!(out[0] == 0x19 && out.ends_with(replies), "{out:?}");
         }
         // To others it is a status like any other.
         let nobody = written(&[Request::Publish { channel: b"nobody", payload: b"hi" }]);

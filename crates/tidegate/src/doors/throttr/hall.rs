@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
 use tidegate_core::{Nanos, Now};
+use tidegate_wire::throttr::ValueSize;
 use tidegate_wire::throttr::figures::{ConnectionRecord, Info, padded};
 
 use super::card::{Card, Id, new_id};
@@ -101,8 +102,8 @@ impl Hall {
         self.cards.lock().len()
     }
 
-    /// Everything that INFO tells.
-    pub(super) fn info(&self, records: &Records, now: Now) -> Info {
+    /// Everything that INFO tells a client whose values have this size.
+    pub(super) fn info(&self, records: &Records, value_size: ValueSize, now: Now) -> Info {
         let sum = self.lanes.lock().sum(now);
         let size = records.size();
         let (subscriptions, channels) = self.channels.size();
@@ -115,8 +116,9 @@ impl Hall {
             keys: (size.counters + size.buffers) as u64,
             counters: size.counters as u64,
             buffers: size.buffers as u64,
-            counter_bytes: size.counter_bytes as u64,
-            buffer_bytes: size.buffer_bytes as u64,
+            // As LIST has them: a counter is one number of the client's size.
+            counter_bytes: (size.counters * value_size.bytes()) as u64,
+            buffer_bytes: size.value_bytes as u64,
             subscriptions: subscriptions as u64,
             channels: channels as u64,
             started_at_ns: self.started_at,

@@ -2,11 +2,11 @@
 //!
 //! - [`config`]: the `[[throttr]]` table
 //! - [`socket`], [`poll`], [`turn`]: binding, waiting, and one loop; [`room`] has its connections
-//! - [`connection`]: one socket: read, execute, write, close
+//! - [`connection`]: one socket: read, execute, write, close; [`output`] is what it writes from
 //! - [`corridor`]: from bytes to replies, without a socket; [`conversation`] is a client of it
 //! - [`guest`], [`channels`], [`post`]: who is subscribed to what, and events between loops
 //! - [`hall`], [`card`], [`counts`], [`series`]: who is connected, and what all of them did
-//! - [`clerk`]: the answers that go over everything there is
+//! - [`clerk`]: the answers that go over everything there is; [`permits`] bounds their memory
 //! - [`convert`]: wire words and the records' words
 //!
 //! For every address there is one loop for each core, each on a thread of its own; the kernel
@@ -24,6 +24,8 @@ mod corridor;
 mod counts;
 mod guest;
 mod hall;
+mod output;
+mod permits;
 mod poll;
 mod post;
 mod room;

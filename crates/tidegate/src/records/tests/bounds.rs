@@ -18,7 +18,7 @@ fn a_record_takes_what_was_promised() {
     const { assert!(SLOT_BYTES <= 120) };
     let room = Room(records(100));
     assert!(room.insert("twelve bytes", 1, seconds(1), START));
-    assert_eq!(room.0.size().bytes(), SLOT_BYTES);
+    assert_eq!(room.0.size().bytes, SLOT_BYTES);
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn bytes_are_bounded_too() {
     assert!(room.set("d", &"z".repeat(100), seconds(10), START));
     let size = room.0.size();
     assert_eq!((size.counters, size.buffers), (1, 2));
-    assert_eq!((size.counter_bytes, size.buffer_bytes), (SLOT_BYTES, 2 * SLOT_BYTES + 100));
+    assert_eq!((size.bytes, size.value_bytes), (3 * SLOT_BYTES + 100, 100));
 }
 
 #[test]
@@ -191,11 +191,11 @@ fn keys_and_records_share_their_bytes() {
     assert!(room.set("a", &"x".repeat(300), seconds(10), START));
     let keys = (0..100).filter(|n| allowed(format!("key {n}"))).count();
     assert!((1..9).contains(&keys), "{keys} keys beside a large record");
-    assert!(room.0.size().bytes() + SLOT_BYTES < 1_000, "alone it would fit");
+    assert!(room.0.size().bytes + SLOT_BYTES < 1_000, "alone it would fit");
     assert!(!room.insert("b", 1, seconds(10), START));
     assert!(!room.set("a", &"x".repeat(400), seconds(10), START));
     assert!(room.purge("a", START));
     assert!(allowed("another".into()));
     assert!(room.insert("b", 1, seconds(10), START));
-    assert!(limiter.size().bytes + room.0.size().bytes() <= 1_000);
+    assert!(limiter.size().bytes + room.0.size().bytes <= 1_000);
 }

@@ -389,7 +389,7 @@ proptest! {
             check(&records, &mut model, op)
                 .map_err(|error| TestCaseError::fail(format!("{told}: {error}")))?;
             let size = records.size();
-            prop_assert!(size.records() <= max_records && size.bytes() <= max_bytes, "{}", told);
+            prop_assert!(size.records() <= max_records && size.bytes <= max_bytes, "{}", told);
         }
         check(&records, &mut model, Op::List)?;
         // All that was booked is given back once all have gone.
@@ -397,6 +397,6 @@ proptest! {
             records.purge(&key(n), records.aim(&key(n)), model.now);
         }
         records.sweep(1_000, model.now);
-        prop_assert_eq!((records.size().records(), records.size().bytes()), (0, 0));
+        prop_assert_eq!((records.size().records(), records.size().bytes), (0, 0));
     }
 }

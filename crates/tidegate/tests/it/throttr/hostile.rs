@@ -3,6 +3,7 @@
 use std::io::Write as _;
 use std::net::TcpStream;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tidegate::clock::Clock;
 use tidegate::doors::throttr::{Conversation, Hall};
@@ -11,7 +12,7 @@ use tidegate::records::{Records, Settings};
 use tidegate_core::Now;
 use tidegate_wire::throttr::{Attribute, Change, Kind, Request, Take, Takes, Ttl, Unit, ValueSize};
 
-use super::{Client, DOOR, MINUTE, bad_input, until, written};
+use super::{Client, DOOR, MINUTE, bad_input, u64_at, until, written};
 use crate::program::{PATIENCE, Program, binary};
 
 /// One request of each kind.
@@ -183,6 +184,58 @@ fn a_client_that_does_not_read_is_held_back() {
     greedy.id();
     let grown = peak_kb(&program).saturating_sub(before);
     assert!(grown < 32 * 1024, "{grown} kB more");
+}
+
+#[test]
+fn replies_to_clients_that_left_reach_nobody_else() {
+    let config = format!("{DOOR}[[throttr]]\nunix = 'gate.sock'\n");
+    let program = Program::serve(&config);
+    let path = program.folder().join("gate.sock");
+    // Several at each socket, so that every loop has some.
+    let mut tcp: Vec<_> = (0..8).map(|_| Client::new(&program)).collect();
+    let mut unix: Vec<_> = (0..8).map(|_| Client::unix(&path)).collect();
+    let ids: Vec<_> =
+        tcp.iter_mut().map(Client::id).chain(unix.iter_mut().map(Client::id)).collect();
+    let asked = written(&[Request::Info; 50]);
+    for round in 0..60 {
+        match round % 3 {
+            0 => {
+                let mut reset = Client::new(&program);
+                socket2::SockRef::from(&reset.0).set_linger(Some(Duration::ZERO)).expect("linger");
+                reset.send(&asked);
+            }
+            1 => Client::new(&program).send(&asked),
+            _ => Client::unix(&path).send(&asked),
+        }
+        let told: Vec<_> =
+            tcp.iter_mut().map(Client::id).chain(unix.iter_mut().map(Client::id)).collect();
+        assert_eq!(told, ids, "round {round}: each has its own reply");
+    }
+}
+
+#[test]
+fn answers_that_nobody_reads_take_bounded_memory() {
+    const DEAF: usize = 200;
+    let program = Program::serve(DOOR);
+    // With so many channels, CHANNELS answers with more than a megabyte.
+    let mut subscribers: Vec<_> = (0..4).map(|_| Client::new(&program)).collect();
+    for (number, subscriber) in subscribers.iter_mut().enumerate() {
+        for channel in 0..1_000 {
+            let name = format!("{number}/{channel:0>250}");
+            assert!(subscriber.does(&Request::Subscribe { channel: name.as_bytes() }));
+        }
+    }
+    let before = peak_kb(&program);
+    let mut deaf: Vec<_> = (0..DEAF).map(|_| Client::new(&program)).collect();
+    // The kernel takes the first answers; the rest stays with the server.
+    deaf.iter_mut().for_each(|client| client.send(&written(&[Request::Channels; 16])));
+    until(|| bad_input(&program, "slow_reader") > 0);
+    // An honest client gets its answer, since those who do not read lose theirs.
+    let mut honest = Client::new(&program);
+    let head = honest.ask(&Request::Channels, 9);
+    assert!(head[0] == 1 && u64_at(&head, 1) > 400, "{head:?}");
+    let grown = peak_kb(&program).saturating_sub(before);
+    assert!(grown < (64 + 32) * 1024, "{grown} kB more");
 }
 
 #[test]
