@@ -12,7 +12,9 @@ pub(crate) mod redis;
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
@@ -33,10 +35,38 @@ pub(crate) fn free_port() -> u16 {
 /// Asks again and again until it is so: for what happens soon, but at no known moment.
 #[track_caller]
 pub(crate) fn until(mut so: impl FnMut() -> bool) {
-    // A question may be answered in no time: the pause between two leaves the others theirs.
-    let (_nobody, never) = channel::<()>();
-    let pause = || never.recv_timeout(Duration::from_millis(1)).is_ok();
-    assert!((0..PATIENCE.as_millis()).any(|_| so() || pause()), "it never came to be");
+    if so() {
+        return;
+    }
+    let watchdog = Watchdog::start();
+    while !so() {
+        assert!(!watchdog.has_barked(), "it never came to be");
+        // A question may be answered in no time: others have their turn before the next.
+        thread::yield_now();
+    }
+}
+
+/// Says when [`PATIENCE`] is over. Ends with whoever started it.
+struct Watchdog {
+    over: Arc<AtomicBool>,
+    _watched: Sender<()>,
+}
+
+impl Watchdog {
+    fn start() -> Self {
+        let (watched, gone) = channel();
+        let over = Arc::new(AtomicBool::new(false));
+        let barks = over.clone();
+        thread::spawn(move || {
+            let waited = gone.recv_timeout(PATIENCE);
+            barks.store(waited == Err(RecvTimeoutError::Timeout), Relaxed);
+        });
+        Self { over, _watched: watched }
+    }
+
+    fn has_barked(&self) -> bool {
+        self.over.load(Relaxed)
+    }
 }
 
 /// A process that was started by a test.
@@ -74,8 +104,8 @@ impl Process {
             match self.lines.recv_timeout(PATIENCE) {
                 Ok(line) if passes(&line) => return true,
                 Ok(_) => {}
-                Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => return false,
-                Err(std::sync::mpsc::RecvTimeoutError::Timeout) => panic!("no such line in time"),
+                Err(RecvTimeoutError::Disconnected) => return false,
+                Err(RecvTimeoutError::Timeout) => panic!("no such line in time"),
             }
         }
     }

@@ -150,13 +150,16 @@ pub(crate) fn unsafe_places(file: &File) -> Vec<Fault> {
         .collect()
 }
 
+/// Ways to let time pass. What a test waits for has a watchdog of minutes, by its name.
+const SLEEPS: [&str; 4] = ["sleep(", "interval(", "park_timeout(", "recv_timeout(Duration"];
+
 pub(crate) fn sleeping_tests(file: &File) -> Vec<Fault> {
     if !file.is("rs") {
         return Vec::new();
     }
     let tests = tests_from(&file.path, &file.text);
     lines(&code(&file.text))
-        .filter(|&(number, line)| number >= tests && says(line, "sleep("))
+        .filter(|&(number, line)| number >= tests && SLEEPS.iter().any(|call| says(line, call)))
         .map(|(number, _)| file.fault(number, "a test that sleeps: move the manual clock"))
         .collect()
 }
@@ -260,6 +263,9 @@ mod tests {
     #[test]
     fn sleeping_tests_are_caught() {
         planted(sleeping_tests, "crates/a/tests/b.rs", "x\nthread::sleep(SECOND);", &[2]);
+        planted(sleeping_tests, "a/tests/b.rs", "recv_timeout(Duration::from_millis(1))", &[1]);
+        planted(sleeping_tests, "a/tests/b.rs", "x\ntokio::time::interval(x)", &[2]);
+        planted(sleeping_tests, "a/tests/b.rs", "recv_timeout(PATIENCE)", &[]);
         planted(sleeping_tests, "a.rs", "sleep(x);\n#[cfg(test)]\nmod tests {\nsleep(x)\n}", &[4]);
     }
 

@@ -20,6 +20,11 @@ const HISTORIES: u32 = 12;
 /// Long enough for a busy machine: only silence is meant to be late.
 const PATIENT: Span = Span(std::time::Duration::from_secs(20));
 
+/// As many in any day: on the machine's clock a window would end at midnight.
+fn daily(amount: u64) -> Limit {
+    limit(amount, DAY, Algorithm::SlidingLog)
+}
+
 pub(super) fn at(kind: Kind, urls: Vec<String>) -> Settings {
     Settings { kind, url: Some(Urls::Several(urls)), timeout: Some(PATIENT), ..Settings::default() }
 }
@@ -141,7 +146,7 @@ fn all_say_the_same(settings: &Settings) {
 /// Three nodes, and everybody wants the same: exactly what there is is granted.
 fn nodes_share_one_limit(settings: &Settings) {
     let settings = apart(settings);
-    let rules = || vec![rule("k", vec![fixed(50)]), rule("c", vec![fixed(70)])];
+    let rules = || vec![rule("k", vec![daily(50)]), rule("c", vec![daily(70)])];
     let nodes: Vec<_> = (0..3).map(|_| node(Clock::system(), rules(), &settings)).collect();
     let granted = runtime().block_on(async {
         let mut asking = tokio::task::JoinSet::new();
@@ -204,7 +209,7 @@ fn asked_until_away(limiter: &Arc<Limiter>, key: &[u8]) -> Answer {
 #[test]
 fn without_its_store_a_rule_allows_denies_or_counts_by_itself() {
     let server = redis::Server::start(&[]);
-    let policy = |name: &str, on_store_error| Rule { on_store_error, ..rule(name, vec![fixed(2)]) };
+    let policy = |name: &str, on_store_error| Rule { on_store_error, ..rule(name, vec![daily(2)]) };
     let rules = vec![
         policy("allow", OnStoreError::Allow),
         policy("deny", OnStoreError::Deny),
@@ -242,7 +247,7 @@ fn without_its_store_a_rule_allows_denies_or_counts_by_itself() {
 fn a_store_that_comes_late_is_found() {
     let mut server = redis::Server::start(&[]);
     server.kill();
-    let rules = vec![Rule { on_store_error: OnStoreError::Deny, ..rule("k", vec![fixed(1)]) }];
+    let rules = vec![Rule { on_store_error: OnStoreError::Deny, ..rule("k", vec![daily(1)]) }];
     let limiter =
         Limiter::new(Clock::system(), Arc::new(Metrics::new()), RuleSet::new(rules, None), ROOMY);
     limiter.keep_elsewhere(&at(Kind::Redis, vec![server.url()])).expect("a store to try");
@@ -265,7 +270,7 @@ fn one_who_leaves_while_the_store_is_asked_takes_nothing() {
     let server = redis::Server::start(&[]);
     let limiter = node(
         Clock::system(),
-        vec![rule("k", vec![fixed(1)])],
+        vec![rule("k", vec![daily(1)])],
         &at(Kind::Redis, vec![server.url()]),
     );
     let waiting = Waiting::before(&limiter);

@@ -10,13 +10,13 @@ use std::time::Duration;
 use tidegate_core::time::{MINUTE, Nanos, SECOND};
 
 use super::engine::{ABSENT, Change, Engine, Fault, Found, Swapped, Version, Write};
+use super::engines::PATIENCE;
 use crate::clock::Clock;
 
 /// A version that nothing has.
 const NOBODYS: Version = i64::MAX as Version;
-/// How often something is asked for that must come to be, and how far apart.
-const TRIES: usize = 3_000;
-const PAUSE: Duration = Duration::from_millis(20);
+/// After this much silence something is told again that may have been missed.
+const AGAIN: Duration = Duration::from_millis(200);
 
 /// All of them, on an engine that is empty and whose server will be well soon.
 pub(crate) async fn every_property(engine: &Engine) {
@@ -43,14 +43,12 @@ pub(crate) async fn ready(engine: &Engine) {
 
 /// Asks until it is so.
 pub(crate) async fn eventually(mut so: impl AsyncFnMut() -> bool) {
-    let mut ticks = tokio::time::interval(PAUSE);
-    for _ in 0..TRIES {
-        ticks.tick().await;
-        if so().await {
-            return;
+    let asked = async {
+        while !so().await {
+            tokio::task::yield_now().await;
         }
-    }
-    panic!("it never came to be");
+    };
+    tokio::time::timeout(PATIENCE, asked).await.expect("it comes to be");
 }
 
 pub(crate) fn name(text: &str) -> Arc<[u8]> {
@@ -334,7 +332,7 @@ pub(crate) async fn told_of(engine: &Engine, name: &Arc<[u8]>) {
         let mut change = put(name, seen, b"less");
         change.write.as_mut().expect("a write").frees = true;
         done(swap_one(engine, vec![change]).await);
-        let freed = tokio::time::timeout(PAUSE * 10, engine.freed()).await;
+        let freed = tokio::time::timeout(AGAIN, engine.freed()).await;
         freed.is_ok_and(|freed| freed.is_empty() || freed == *name)
     })
     .await;

@@ -19,7 +19,7 @@ use crate::upstream::Upstream;
 
 /// The file of the nginx example, on free ports and with a limit that no test outlives.
 fn program(settings: &str) -> Program {
-    let limit = "limit = \"2 per 1d\"\nalgorithm = \"fixed-window\"";
+    let limit = "limit = \"2 per 1d\"\nalgorithm = \"sliding-log\"";
     let file = include_str!("../../../../../examples/nginx-auth.toml")
         .replace("127.0.0.1:8080", "127.0.0.1:0")
         .replace("limit = \"10/s burst 20\"", limit)

@@ -157,7 +157,7 @@ fn what_means_two_things_is_not_sent() {
 #[test]
 fn whoever_waits_and_closes_its_connection_is_out_of_the_line() {
     let (upstream, _seen) = witness();
-    let program = proxy(upstream.address, "limit = '1 per day'");
+    let program = proxy(upstream.address, "limit = '1 per day'\nalgorithm = 'sliding-log'");
     let get = PLAIN.replace("POST", "GET");
     let mut first = Raw::of(&program);
     first.ask(get.trim_end(), None);

@@ -80,7 +80,8 @@ fn curl(program: &Program, path: &str, arguments: &[&str]) -> String {
 #[test]
 fn curl_and_nginx_meet_over_both_versions() {
     let nginx = Nginx::start();
-    let program = proxy(nginx.address, "limit = '2 per 1d'\non_limit = 'reject'");
+    let settings = "limit = '2 per 1d'\nalgorithm = 'sliding-log'\non_limit = 'reject'";
+    let program = proxy(nginx.address, settings);
     let host = program.address("proxy");
     for version in ["--http1.1", "--http2-prior-knowledge"] {
         let path = format!("/a%20b/{version}?q=1");

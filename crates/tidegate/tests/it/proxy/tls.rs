@@ -295,8 +295,8 @@ async fn who_leaves_or_says_nothing_over_tls_is_not_waited_for() {
     papers.sign("gate", "gate.example");
     let (cert, key) = (shown(&papers.path("gate.pem")), shown(&papers.path("gate.key")));
     let settings = format!(
-        "limit = '1 per day'\nhead_timeout = '1h'\ntls = {{ cert = '{cert}', key = '{key}' }}\n\
-         [server]\nshutdown_grace = '10min'"
+        "limit = '1 per day'\nalgorithm = 'sliding-log'\nhead_timeout = '1h'\n\
+         tls = {{ cert = '{cert}', key = '{key}' }}\n[server]\nshutdown_grace = '10min'"
     );
     let upstream = Upstream::mirror();
     let mut program = Program::serve(&config(&format!("http://{}", upstream.address), &settings));
