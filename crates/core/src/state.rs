@@ -153,7 +153,11 @@ impl State {
         };
         match self {
             State::None => put(tag::NONE, &[], None),
-            State::Gcra(m) => put(tag::GCRA, &[m.at, m.debt[0], m.debt[1]], None),
+            State::Gcra(m) => {
+                let words = [m.at(), m.debt() as u64, (m.debt() >> 64) as u64, m.busy()];
+                // Mostly a bucket has owed for no time at all, and then nothing is said of it.
+                put(tag::GCRA, &words[..if m.busy() == 0 { 3 } else { 4 }], None);
+            }
             State::FixedWindow(m) => {
                 let count = marked(m.count(), m.common);
                 put(tag::FIXED_WINDOW, &[m.window.start, m.window.ends, count], None);
@@ -186,8 +190,12 @@ impl State {
         let state = match tag {
             tag::NONE => words::<0>(rest).map(|_| State::None)?,
             tag::GCRA => {
-                let [at, low, high] = words(rest)?;
-                State::Gcra(gcra::Bucket { at, debt: [low, high] })
+                let ([at, low, high], rest) = leading_words(rest)?;
+                let [busy] = if rest.is_empty() { [0] } else { words(rest)? };
+                let debt = u128::from(low) | u128::from(high) << 64;
+                let possible = debt <= gcra::DEBT_MAX && (busy > 0 || rest.is_empty());
+                let bucket = gcra::Bucket::new(at, debt, busy);
+                possible.then_some(State::Gcra(bucket)).ok_or(DecodeError::Value)?
             }
             tag::FIXED_WINDOW => {
                 let [start, ends, count] = words(rest)?;
@@ -243,7 +251,7 @@ impl State {
         let moved = |at: Nanos| at.saturating_add_signed(offset);
         match self {
             State::None => {}
-            State::Gcra(m) => m.at = moved(m.at),
+            State::Gcra(m) => *m = m.moved(moved(m.at())),
             State::FixedWindow(m) => m.window.shift(offset),
             State::SlidingWindow(m) => {
                 let mut window = m.window();

@@ -36,4 +36,10 @@ impl Now {
     pub fn after(self, span: Nanos) -> Self {
         Self { mono: self.mono.saturating_add(span), unix: self.unix.saturating_add(span) }
     }
+
+    /// The moment `span` earlier on both clocks.
+    #[must_use]
+    pub fn before(self, span: Nanos) -> Self {
+        Self { mono: self.mono.saturating_sub(span), unix: self.unix.saturating_sub(span) }
+    }
 }

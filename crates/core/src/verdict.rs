@@ -15,7 +15,7 @@ pub enum Op {
     /// Take as much as there is, up to this much (slices of a shared limit).
     TakeUpTo(u64),
     /// Write down a use that has already happened at `at` (monotonic; may lie ahead of now for a
-    /// use that was delayed). Never refused.
+    /// use that was delayed, and now may be long past). Never refused.
     Record {
         /// When the use happened or will happen.
         at: Nanos,

@@ -52,6 +52,12 @@ impl Aligned {
         now.unix < self.aligned_start(period)
     }
 
+    /// Whether a use at `now`, which was told late, came before the window began: by both clocks,
+    /// since a wall clock that was stepped back is no late use.
+    pub(crate) fn begins_after(&self, period: Nanos, now: Now) -> bool {
+        self.is_ahead(period, now) && now.mono < self.ends.saturating_sub(period)
+    }
+
     /// The window after an operation at `now`: it learns that the wall clock has left it.
     pub(crate) fn seen(mut self, period: Nanos, now: Now) -> Self {
         if self.is_ahead(period, now) && !self.was_left(period) {

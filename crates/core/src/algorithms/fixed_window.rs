@@ -89,6 +89,12 @@ impl Law for FixedWindow {
         outcome: Outcome,
         now: Now,
     ) -> Option<Window> {
+        if let (Op::Record { .. }, Some(memory)) = (op, memory)
+            && memory.window.begins_after(limit.period, now)
+        {
+            // A use of a window that is no longer held counts in no other.
+            return Some(memory);
+        }
         let memory = memory.map(|memory| match memory.common {
             true => memory,
             false => Window { window: memory.window.seen(limit.period, now), ..memory },

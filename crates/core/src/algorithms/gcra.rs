@@ -3,6 +3,12 @@
 //! The bucket's debt is kept exactly, in units of 1/period of a use: a use adds `period` units,
 //! a nanosecond pays back `amount` of them. No division, no rounding, no drift; and since the
 //! unit does not depend on the amount, a reload that changes the amount keeps the count.
+//!
+//! A use that is told late, after others that happened later, adds what would be left of it. While
+//! the bucket was owing all the time since, that is all of it; for as long as it owed nothing,
+//! the use would have been paid back. How long the bucket has been owing is remembered for that.
+//! Uses from before are no longer known, so a late use counts for what it was at least: in order
+//! the count is exact, and out of order it is never above that.
 
 use super::{Law, div_ceil_nanos, memory, until_allowed};
 use crate::limit::{Algorithm, Limit};
@@ -10,23 +16,52 @@ use crate::state::State;
 use crate::time::{Nanos, Now};
 use crate::verdict::{Judgement, Op, Outcome, Verdict};
 
-/// What is owed, and since when.
+/// What is owed at one moment. In bytes, because four words would make every state larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bucket {
-    pub(crate) at: Nanos,
-    /// The debt at `at`, split into words so that a state stays 8-byte aligned.
-    pub(crate) debt: [u64; 2],
+    at: [u8; 8],
+    /// The debt at `at`: far above any burst, and saturating, since records are never refused.
+    debt: [u8; 15],
+    /// How long it has been owing at `at`, without a break.
+    busy: [u8; 8],
 }
 
 impl Bucket {
-    fn new(at: Nanos, debt: u128) -> Self {
-        Self { at, debt: [debt as u64, (debt >> 64) as u64] }
+    #[inline(always)]
+    pub(crate) fn new(at: Nanos, debt: u128, busy: Nanos) -> Self {
+        let [debt @ .., _] = debt.min(DEBT_MAX).to_le_bytes();
+        Self { at: at.to_le_bytes(), debt, busy: busy.to_le_bytes() }
     }
 
-    fn debt(&self) -> u128 {
-        u128::from(self.debt[0]) | u128::from(self.debt[1]) << 64
+    #[inline(always)]
+    pub(crate) fn at(&self) -> Nanos {
+        u64::from_le_bytes(self.at)
+    }
+
+    #[inline(always)]
+    pub(crate) fn debt(&self) -> u128 {
+        let mut word = [0; 16];
+        word[..15].copy_from_slice(&self.debt);
+        u128::from_le_bytes(word)
+    }
+
+    #[inline(always)]
+    pub(crate) fn busy(&self) -> Nanos {
+        u64::from_le_bytes(self.busy)
+    }
+
+    pub(crate) fn moved(&self, at: Nanos) -> Self {
+        Self::new(at, self.debt(), self.busy())
+    }
+
+    /// Since when it has been owing.
+    fn since(&self) -> Nanos {
+        self.at().saturating_sub(self.busy())
     }
 }
+
+/// The most that is owed.
+pub(crate) const DEBT_MAX: u128 = (1 << 120) - 1;
 
 /// The algorithm.
 pub(crate) struct Gcra;
@@ -45,9 +80,34 @@ fn burst(limit: &Limit) -> u64 {
 /// The debt that is left at `now`.
 fn owed(limit: &Limit, bucket: Option<&Bucket>, now: Now) -> u128 {
     bucket.map_or(0, |bucket| {
-        let elapsed = now.mono.saturating_sub(bucket.at);
+        let elapsed = now.mono.saturating_sub(bucket.at());
         bucket.debt().saturating_sub(u128::from(elapsed) * u128::from(limit.amount))
     })
+}
+
+/// The bucket after its debt has become `debt` at `now`, of which `owed` was left from before.
+#[inline(always)]
+fn after(bucket: Option<&Bucket>, owed: u128, debt: u128, now: Nanos) -> Bucket {
+    // A decision made on an older reading of the clock must not turn the bucket's time back.
+    let at = bucket.map_or(now, |bucket| bucket.at().max(now));
+    let busy = match bucket {
+        Some(bucket) if owed > 0 => bucket.busy().saturating_add(at - bucket.at()),
+        _ => 0,
+    };
+    Bucket::new(at, debt, busy)
+}
+
+/// The bucket after a use that happened at `at`, before the bucket's own time.
+fn after_late(limit: &Limit, bucket: &Bucket, at: Nanos) -> Bucket {
+    let since = bucket.since();
+    let idle = u128::from(since.saturating_sub(at)) * u128::from(limit.amount);
+    match units(limit, 1).saturating_sub(idle) {
+        0 => *bucket,
+        left => {
+            let busy = bucket.at() - since.min(at);
+            Bucket::new(bucket.at(), bucket.debt().saturating_add(left), busy)
+        }
+    }
 }
 
 /// Whole uses that fit beside the debt.
@@ -118,12 +178,12 @@ impl Law for Gcra {
     #[inline(always)]
     fn take_at_once(limit: &Limit, state: &mut State, cost: u64, now: Now) -> Option<Judgement> {
         let bucket = Self::read(state);
-        let debt = owed(limit, bucket, now).saturating_add(units(limit, cost));
+        let owed = owed(limit, bucket, now);
+        let debt = owed.saturating_add(units(limit, cost));
         if debt > units(limit, burst(limit)) {
             return None;
         }
-        let at = bucket.map_or(now.mono, |bucket| bucket.at.max(now.mono));
-        let kept = Bucket::new(at, debt);
+        let kept = after(bucket, owed, debt, now.mono);
         match state {
             State::Gcra(bucket) => *bucket = kept,
             _ => *state = State::Gcra(kept),
@@ -143,17 +203,23 @@ impl Law for Gcra {
         if outcome == Outcome::Refused {
             return bucket;
         }
+        let now = match (op, &bucket) {
+            (Op::Record { at }, Some(bucket)) if at < bucket.at() => {
+                return Some(after_late(limit, bucket, at));
+            }
+            (Op::Record { at }, _) => Now { mono: now.mono.min(at), ..now },
+            _ => now,
+        };
         let owed = owed(limit, bucket.as_ref(), now);
-        // A decision made on an older reading of the clock must not turn the bucket's time back.
-        let at = bucket.map_or(now.mono, |bucket| bucket.at.max(now.mono));
         let debt = match op {
             Op::Refund(uses) => owed.saturating_sub(units(limit, uses)),
-            Op::Record { at: used_at } => {
-                owed.max(ahead(limit, used_at, at)).saturating_add(units(limit, 1))
+            Op::Record { at } => {
+                let from = bucket.map_or(now.mono, |bucket| bucket.at().max(now.mono));
+                owed.max(ahead(limit, at, from)).saturating_add(units(limit, 1))
             }
             _ => owed.saturating_add(units(limit, judgement.granted)),
         };
-        (debt > 0).then(|| Bucket::new(at, debt))
+        (debt > 0).then(|| after(bucket.as_ref(), owed, debt, now.mono))
     }
 
     fn explain(
@@ -165,7 +231,7 @@ impl Law for Gcra {
     ) -> Verdict {
         let owed = owed(limit, bucket, now);
         // Until the clock has caught up with the bucket, nothing is paid back.
-        let behind = bucket.map_or(0, |bucket| bucket.at.saturating_sub(now.mono));
+        let behind = bucket.map_or(0, |bucket| bucket.at().saturating_sub(now.mono));
         let paid_after = |debt| match div_ceil_nanos(debt, limit.amount) {
             0 => 0,
             span => span.saturating_add(behind),
@@ -193,8 +259,9 @@ impl Law for Gcra {
     }
 
     fn join(limit: &Limit, one: &Bucket, other: &Bucket) -> Bucket {
-        let at = one.at.max(other.at);
+        let at = one.at().max(other.at());
         let owed = |bucket| owed(limit, Some(bucket), Now { mono: at, unix: 0 });
-        Bucket::new(at, owed(one).max(owed(other)))
+        let busy = at - one.since().min(other.since());
+        Bucket::new(at, owed(one).max(owed(other)), busy)
     }
 }

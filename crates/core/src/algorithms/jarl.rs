@@ -153,7 +153,12 @@ impl Law for Jarl {
     ) -> Verdict {
         let bookings = bookings.map(Box::as_ref);
         let delay = match op {
-            Op::Record { .. } => book(limit, bookings, 1, now).delay,
+            Op::Record { .. } => match book(limit, bookings, 1, now).delay {
+                0 => 0,
+                delay if exact(limit) => delay,
+                // The formula counts from the key's own time.
+                delay => delay.saturating_add(key_time(bookings, now) - now.mono),
+            },
             _ if judgement.allowed => 0,
             Op::TakeUpTo(_) => book(limit, bookings, 1, now).delay,
             _ => judgement.booked,

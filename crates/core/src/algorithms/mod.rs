@@ -67,7 +67,7 @@ pub(crate) trait Law: Sized {
 
     /// Writes down a use that has already happened, and tells how long until the next: the same as
     /// [`Self::judge`], [`Self::apply`] and the delay of [`Self::explain`]. What is handed in may
-    /// be forgotten.
+    /// be forgotten. `now` is when the use should have been told, see [`record`].
     #[inline]
     fn record(
         limit: &Limit,
@@ -218,6 +218,12 @@ fn take_by_law(limit: &Limit, state: &mut State, cost: u64, now: Now) -> Judgeme
 
 /// Writes down a use that has already happened at `at`, and tells when the next one may: the same
 /// as [`judge`], [`apply`] and [`explain`], with one look at what is remembered.
+///
+/// `now` is the moment at which a timely caller would have told of the use, and what is told counts
+/// from there. It may be long ago, and uses may be told in another order than they happened: logs
+/// and windows count each where it belongs, a bucket as far as it knows its past, `average` and
+/// `jarl` at the time of their last. So a use that is told late delays nobody who would not have
+/// been delayed if it had been told in time.
 #[inline(always)]
 pub fn record(limit: &Limit, state: &mut State, at: Nanos, now: Now) -> Recorded {
     with_law!(limit, L => {

@@ -68,10 +68,12 @@ impl Law for SlidingLog {
             return log;
         }
         let mut log = log.unwrap_or_default();
-        // A record that lies ahead counts from now: its own stamp would drag the key's time ahead.
+        let asked = now.mono;
         let now = key_time(&log, now);
         match op {
             Op::Refund(uses) => log.stamps.drop_newest(uses),
+            // One that lies ahead counts from now: its own stamp would drag the key's time ahead.
+            Op::Record { at } => log.stamps.insert(at.min(asked), judgement.granted),
             _ => log.stamps.push(now, judgement.granted),
         }
         log.stamps.keep(limit.amount, |at| now - at.min(now) < limit.period);

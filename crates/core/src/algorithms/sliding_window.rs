@@ -150,6 +150,15 @@ fn until(limit: &Limit, memory: Option<&Windows>, view: &View, cost: u64, now: N
     wait.min(forgotten)
 }
 
+/// The counters with a use from before the current window, if that of the use is still held.
+fn with_late(limit: &Limit, memory: Windows, now: Now) -> Windows {
+    let Windows { common, .. } = memory;
+    let window = memory.window();
+    let ago = window.aligned_start(limit.period) - (now.unix - now.unix % limit.period);
+    let previous = memory.previous().saturating_add(u64::from(ago == limit.period));
+    Windows::new(window, previous, memory.current(), common)
+}
+
 impl Law for SlidingWindow {
     memory!(Windows, SlidingWindow);
 
@@ -166,6 +175,11 @@ impl Law for SlidingWindow {
         outcome: Outcome,
         now: Now,
     ) -> Option<Windows> {
+        if let (Op::Record { .. }, Some(memory)) = (op, memory)
+            && memory.window().begins_after(limit.period, now)
+        {
+            return Some(with_late(limit, memory, now));
+        }
         let memory = memory.map(|memory| match memory.common {
             true => memory,
             false => memory.moved(memory.window().seen(limit.period, now)),

@@ -7,6 +7,7 @@ mod extremes;
 mod grammar;
 mod held;
 mod joins;
+mod late;
 mod logs;
 mod promises;
 mod rules;

@@ -28,7 +28,7 @@ pub use self::decision::LIMITS_MAX;
 pub use self::delayed::Search;
 pub use self::desk::Desk;
 pub(crate) use self::keep::{Import, Kept};
-pub use self::record::{Recording, Told};
+pub use self::record::{Recording, Told, When};
 use crate::budget::Budget;
 use crate::clock::Clock;
 use crate::metrics::{Door, Metrics};

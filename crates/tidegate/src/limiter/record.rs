@@ -1,8 +1,11 @@
 //! Uses that have already happened, many at once: each is written down, and when the next of its
 //! key may come is told.
 //!
-//! Nothing is refused here. The keys of a batch lie in one buffer that is used again, and their
-//! slots are asked for ahead, as those of a batch of lines are.
+//! Nothing is refused here. A use that is told late is judged as of when it should have been told,
+//! so that it delays nobody whom it would not have delayed then.
+//!
+//! The keys of a batch lie in one buffer that is used again, and their slots are asked for ahead, as
+//! those of a batch of lines are.
 
 use tidegate_core::key::{KeyBuilder, KeyTooLong};
 use tidegate_core::rules::Rule;
@@ -19,7 +22,8 @@ use crate::stores::memory::{Address, Body, Bucket, Place, prefetch_state};
 pub enum Told {
     /// No rule is for its key: nothing was written down.
     Unknown,
-    /// How long until the next use of the key is allowed; nothing, if it is now.
+    /// How long until the next use of the key is allowed, from when the batch was handed in;
+    /// nothing, if it is then.
     Next(Nanos),
     /// It cannot be written down.
     Unfit(Unfit),
@@ -38,7 +42,16 @@ pub struct Recording {
 struct Use {
     /// Where its key ends; it begins where the one before ends.
     end: usize,
-    at: Nanos,
+    when: When,
+}
+
+/// When a use happened, and how late it is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct When {
+    /// By the clock that limits decide by; may lie ahead, for a use that was delayed.
+    pub at: Nanos,
+    /// How long ago it should have been told.
+    pub late: Nanos,
 }
 
 impl Recording {
@@ -55,14 +68,14 @@ impl Recording {
         self.told.clear();
     }
 
-    /// Adds a use of the key `<domain> <identifier>` that happened, or will, at `at`.
+    /// Adds a use of the key `<domain> <identifier>`.
     ///
     /// # Errors
     /// If the key is too long: nothing is added.
     #[inline]
-    pub fn add(&mut self, domain: &[u8], identifier: &[u8], at: Nanos) -> Result<(), KeyTooLong> {
+    pub fn add(&mut self, domain: &[u8], identifier: &[u8], when: When) -> Result<(), KeyTooLong> {
         KeyBuilder::behind(&mut self.bytes, domain).word(identifier).finish()?;
-        self.uses.push(Use { end: self.bytes.len(), at });
+        self.uses.push(Use { end: self.bytes.len(), when });
         Ok(())
     }
 
@@ -73,8 +86,8 @@ impl Recording {
     }
 
     /// The uses: the key of each, and when it happened.
-    pub(crate) fn uses(&self) -> impl Iterator<Item = (&[u8], Nanos)> {
-        self.uses.iter().enumerate().map(|(number, one)| (self.key(number), one.at))
+    pub(crate) fn uses(&self) -> impl Iterator<Item = (&[u8], When)> {
+        self.uses.iter().enumerate().map(|(number, one)| (self.key(number), one.when))
     }
 
     #[inline]
@@ -100,8 +113,8 @@ impl Desk {
                 aims.iter().for_each(prefetch_state);
             }
             for (number, aim) in numbers.zip(&aims) {
-                let (key, at) = (recording.key(number), recording.uses[number].at);
-                told.push(self.record_one(&catalog, key, aim.hash(), at, moment, &mut run));
+                let (key, when) = (recording.key(number), recording.uses[number].when);
+                told.push(self.record_one(&catalog, key, aim.hash(), when, moment, &mut run));
             }
         }
         run.end(self, &catalog);
@@ -110,11 +123,11 @@ impl Desk {
     }
 
     /// As [`Self::record`], for one use whose count elsewhere cannot be had.
-    pub(super) fn record_here(&self, key: &[u8], at: Nanos, now: Now) -> Told {
+    pub(super) fn record_here(&self, key: &[u8], when: When, now: Now) -> Told {
         let catalog = self.limiter.catalog.load();
         let hash = self.limiter.memory().hash(key);
         let mut run = Run::default();
-        let told = self.record_one(&catalog, key, hash, at, (now, Bucket::of(now)), &mut run);
+        let told = self.record_one(&catalog, key, hash, when, (now, Bucket::of(now)), &mut run);
         run.end(self, &catalog);
         told
     }
@@ -125,11 +138,11 @@ impl Desk {
         catalog: &Catalog,
         key: &[u8],
         hash: u64,
-        at: Nanos,
+        when: When,
         moment: (Now, Bucket),
         run: &mut Run,
     ) -> Told {
-        let op = Op::Record { at };
+        let op = Op::Record { at: when.at };
         let position = match catalog.find(key, op, false) {
             Ok(Some(position)) => position,
             Ok(None) => return Told::Unknown,
@@ -140,10 +153,10 @@ impl Desk {
         let next = match catalog.address(memory, position, key, hash, op) {
             None => catalog.next_without_slot(position),
             Some(address) => {
-                let known = |body: &mut Body| write(rule, body, at, moment);
+                let known = |body: &mut Body| write(rule, body, when, moment);
                 match memory.known_growing(&address, known) {
                     Some(next) => next,
-                    None => self.record_stranger(catalog, rule, &address, at, moment),
+                    None => self.record_stranger(catalog, rule, &address, when, moment),
                 }
             }
         };
@@ -164,7 +177,7 @@ impl Desk {
         catalog: &Catalog,
         rule: &Rule,
         address: &Address<'_>,
-        at: Nanos,
+        when: When,
         moment: (Now, Bucket),
     ) -> Nanos {
         let (now, bucket) = moment;
@@ -172,20 +185,22 @@ impl Desk {
         let step = |body: &mut Body, place: Place| {
             self.count_full(place.when_full());
             // A use that nobody could count delays nobody: the table's fault, not the key's.
-            if place.counts() { write(rule, body, at, moment) } else { 0 }
+            if place.counts() { write(rule, body, when, moment) } else { 0 }
         };
         self.limiter.memory().one(address, bucket, dead, step)
     }
 }
 
-/// Writes a use down in every limit of its rule; the last that lets the next go decides.
+/// Writes a use down in every limit of its rule; the last that lets the next go decides. What is
+/// told counts from now.
 #[inline(always)]
 pub(super) fn write(
     rule: &Rule,
     body: &mut Body,
-    at: Nanos,
+    When { at, late }: When,
     (now, bucket): (Now, Bucket),
 ) -> Nanos {
+    let now = now.before(late);
     let (mut next, mut shown) = (0, 0.0);
     if let ([limit], [state]) = (rule.limits.as_slice(), body.held.states_mut()) {
         let recorded = algorithms::record(limit, state, at, now);
@@ -202,5 +217,5 @@ pub(super) fn write(
         }
     }
     body.tally.count(false, shown, bucket);
-    next
+    next.saturating_sub(late)
 }

@@ -13,10 +13,10 @@ use tidegate_wire::smockron::{
 use super::elsewhere::{Elsewhere, Letter};
 use super::log::Log;
 use super::resync::Resync;
-use crate::limiter::{Desk, Recording, Told};
+use crate::limiter::{Desk, Recording, Told, When};
 use crate::metrics::Door;
 
-/// How old and how far ahead of the master's a gatekeeper's time may be.
+/// How old a use may be, and how far ahead of the master's a gatekeeper's time.
 const OLDEST: Nanos = MINUTE;
 const AHEAD: Nanos = 5 * SECOND;
 /// The latest time that is told. A limit that nothing satisfies would name the end of time.
@@ -136,21 +136,25 @@ impl Corridor {
                     if let Some(log) = &mut self.log {
                         log.line(&told, now);
                     }
-                    let at = match told.status {
+                    let when = match told.status {
                         Status::Accepted => {
                             accepted += 1;
-                            moment(told.received_ns, 0, now)
+                            when(told.received_ns, told.received_ns, 0, now)
                         }
                         Status::Delayed { until_ns } => {
                             delayed += 1;
-                            moment(until_ns, self.settings.max_delay, now)
+                            when(told.received_ns, until_ns, self.settings.max_delay, now)
                         }
                         Status::Rejected => {
                             rejected += 1;
                             continue;
                         }
                     };
-                    match self.recording.add(told.domain, told.identifier, at) {
+                    let Some(when) = when else {
+                        self.bad("too_old");
+                        continue;
+                    };
+                    match self.recording.add(told.domain, told.identifier, when) {
                         Ok(()) => self.which.push(index),
                         Err(_) => self.bad("key_too_long"),
                     }
@@ -300,15 +304,23 @@ fn publish(
     }
 }
 
-/// A gatekeeper's time on the clock that limits decide by, as far as it is believed.
+/// When a use happened that was asked for at `received_ns` and made at `used_ns`, on the clock that
+/// limits decide by; nothing, if it is too old to be counted. A time too far ahead is not believed.
 #[inline]
-fn moment(unix_ns: u64, ahead_max: Nanos, now: Now) -> Nanos {
-    let latest = now.unix.saturating_add(AHEAD).saturating_add(ahead_max);
-    let unix_ns = unix_ns.clamp(now.unix.saturating_sub(OLDEST), latest);
-    match unix_ns.checked_sub(now.unix) {
-        Some(ahead) => now.mono.saturating_add(ahead),
-        None => now.mono.saturating_sub(now.unix - unix_ns),
+fn when(received_ns: u64, used_ns: u64, ahead_max: Nanos, now: Now) -> Option<When> {
+    let oldest = now.unix.saturating_sub(OLDEST);
+    if used_ns < oldest {
+        return None;
     }
+    let latest = now.unix.saturating_add(AHEAD).saturating_add(ahead_max);
+    let used_ns = used_ns.min(latest);
+    let at = match used_ns.checked_sub(now.unix) {
+        Some(ahead) => now.mono.saturating_add(ahead),
+        None => now.mono.saturating_sub(now.unix - used_ns),
+    };
+    // A gatekeeper tells when it gets a request, or after a long delay when that is over.
+    let told_ns = if received_ns < oldest { used_ns } else { received_ns };
+    Some(When { at, late: now.unix.saturating_sub(told_ns) })
 }
 
 /// When a span from now ends, in the wire's milliseconds.

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 
 use super::corridor::at_ms;
 use super::resync::{decode, split};
-use crate::limiter::{Desk, Limiter, Told, Unfit};
+use crate::limiter::{Desk, Limiter, Told, Unfit, When};
 
 /// Uses that wait to be written down, or whose delays wait to be told.
 const PENDING_MAX: usize = 16_384;
@@ -81,7 +81,7 @@ impl Elsewhere {
     pub(super) fn record(
         &self,
         desk: &Desk,
-        (key, at): (&[u8], Nanos),
+        (key, when): (&[u8], When),
         (domain, identifier): (&[u8], &[u8]),
         now: Now,
     ) {
@@ -91,12 +91,11 @@ impl Elsewhere {
         };
         let (domain, identifier) = (Box::from(domain), Box::from(identifier));
         let clock = desk.limiter().clock().clone();
-        desk.ask_record(key, at, now, move |told| {
+        desk.ask_record(key, when, now, move |told| {
             let letter = match told {
-                Told::Next(0) => return,
-                Told::Next(span) => {
-                    Letter::Delay { domain, identifier, at_ms: at_ms(span, clock.now()) }
-                }
+                // It may have come while the store was asked.
+                Told::Next(span) if now.after(span).mono <= clock.now().mono => return,
+                Told::Next(span) => Letter::Delay { domain, identifier, at_ms: at_ms(span, now) },
                 Told::Unknown => Letter::Unknown(domain),
                 Told::Unfit(unfit) => Letter::Unfit(unfit),
             };
@@ -269,12 +268,12 @@ mod tests {
         let now = desk.now();
         for domain in ["allow", "deny", "local", "other"] {
             let key = format!("{domain} a");
-            let use_of = (key.as_bytes(), now.mono - 60 * SECOND);
+            let use_of = (key.as_bytes(), When { at: now.mono - SECOND, late: SECOND });
             elsewhere.record(&desk, use_of, (domain.as_bytes(), b"a"), now);
         }
         let mut told = all_told(&mut elsewhere).await;
         told.sort_unstable();
-        let at_ms = (START.unix + HOUR) / MILLISECOND;
+        let at_ms = (START.unix - SECOND + HOUR) / MILLISECOND;
         assert_eq!(told, [(format!("{:?}", b"other"), 0), ("local a".to_owned(), at_ms)]);
         assert_eq!(lost.get(), 0);
     }
@@ -283,7 +282,7 @@ mod tests {
     async fn a_use_that_there_is_no_room_for_is_lost() {
         let (desk, lost) = (alone(), Counter::default());
         let mut elsewhere = Elsewhere::with_room(2, lost.clone(), Counter::default());
-        let use_of = (b"local a".as_slice(), desk.now().mono);
+        let use_of = (b"local a".as_slice(), When { at: desk.now().mono, late: 0 });
         let record = |elsewhere: &Elsewhere| {
             elsewhere.record(&desk, use_of, (b"local", b"a"), desk.now());
         };
@@ -306,7 +305,7 @@ mod tests {
     async fn what_is_to_be_told_is_owed_until_it_is_taken() {
         let desk = alone();
         let mut elsewhere = Elsewhere::with_room(1, Counter::default(), Counter::default());
-        let use_of = (b"local a".as_slice(), desk.now().mono);
+        let use_of = (b"local a".as_slice(), When { at: desk.now().mono, late: 0 });
         elsewhere.record(&desk, use_of, (b"local", b"a"), desk.now());
         elsewhere.told().await;
         assert!(elsewhere.is_owed(), "it was heard, and is not told yet");

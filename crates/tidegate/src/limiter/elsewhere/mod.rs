@@ -9,7 +9,7 @@ mod tests;
 
 use std::sync::Arc;
 
-use tidegate_core::{Nanos, Now, Op};
+use tidegate_core::{Now, Op};
 use tokio::sync::oneshot;
 
 use self::steps::{Decide, GiveBack, Origin, RETRY_WHEN_AWAY, Record, Tell, TryTake};
@@ -17,7 +17,7 @@ use super::catalog::{Catalog, Elsewhere};
 use super::desk::asks_for_something;
 use super::{
     Answer, Count, Delay, Desk, KEYS_MAX, LimitAnswer, Limiter, Line, Take, Taken, TakenFrom, Told,
-    Tried, Unfit,
+    Tried, Unfit, When,
 };
 use crate::metrics::{Counted, Door};
 use crate::stores::remote::Remote;
@@ -266,25 +266,26 @@ impl Desk {
         Ok(())
     }
 
-    /// Has a use written down elsewhere that happened, or will, at `at`.
+    /// Has a use written down elsewhere.
     pub(crate) fn ask_record(
         &self,
         key: &[u8],
-        at: Nanos,
+        when: When,
         now: Now,
         tell: impl FnOnce(Told) + Send + 'static,
     ) {
         let origin = Origin::of(self, now);
-        let found = origin.catalog.find(key, Op::Record { at }, false);
+        let found = origin.catalog.find(key, Op::Record { at: when.at }, false);
         let position = match found {
             Ok(Some(position)) => position,
             Ok(None) => return tell(Told::Unknown),
             Err(unfit) => return tell(Told::Unfit(unfit)),
         };
         let slot = origin.catalog.count_elsewhere(position, key);
-        let ago = now.mono.wrapping_sub(at) as i64;
+        let ago = now.mono.wrapping_sub(when.at) as i64;
+        let late = when.late;
         let tell: Tell<Told> = Some(Box::new(tell));
-        let mut step = Record { origin, key: key.to_vec(), position, ago, next: None, tell };
+        let mut step = Record { origin, key: key.to_vec(), position, ago, late, next: None, tell };
         let Some(slot) = slot else {
             step.next = Some(step.origin.catalog.next_without_slot(position));
             return Box::new(step).end(Ok(now));

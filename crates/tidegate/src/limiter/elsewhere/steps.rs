@@ -14,7 +14,7 @@ use super::super::attempt::{Attempt, Went};
 use super::super::catalog::Catalog;
 use super::super::decision::{LIMITS_MAX, Opinion};
 use super::super::desk::{Note, judge_all};
-use super::super::record::write;
+use super::super::record::{When, write};
 use super::super::{Answer, Desk, Limiter, Take, Taken, TakenFrom, Told, Tried, Unfit};
 use crate::metrics::{Counted, Door};
 use crate::stores::memory::{Body, Bucket, Place};
@@ -308,6 +308,8 @@ pub(super) struct Record {
     pub(super) position: usize,
     /// How long before it was told, negative if it is still to come.
     pub(super) ago: i64,
+    /// How long before that it should have been told.
+    pub(super) late: Nanos,
     pub(super) next: Option<Nanos>,
     pub(super) tell: Tell<Told>,
 }
@@ -316,9 +318,11 @@ impl Step for Record {
     fn run(&mut self, bodies: &mut [Body], now: Now) {
         let Some(body) = bodies.first_mut() else { return };
         let since = self.origin.limiter.clock.now().mono.saturating_sub(self.origin.arrived.mono);
-        let at = now.mono.saturating_sub(since).saturating_add_signed(-self.ago);
+        let arrived = now.before(since);
+        let at = arrived.mono.saturating_add_signed(-self.ago);
+        let when = When { at, late: self.late };
         let rule = self.origin.rule(self.position);
-        self.next = Some(write(rule, body, at, (now, Bucket::of(now))));
+        self.next = Some(write(rule, body, when, (arrived, Bucket::of(now))));
     }
 
     fn undo(&self, _: usize) -> Box<dyn Step> {
@@ -361,8 +365,9 @@ impl Record {
             return self.told(0);
         }
         let desk = self.origin.desk();
-        let at = self.origin.arrived.mono.saturating_add_signed(-self.ago);
-        desk.record_here(&self.key, at, desk.now())
+        let arrived = self.origin.arrived;
+        let at = arrived.mono.saturating_add_signed(-self.ago);
+        desk.record_here(&self.key, When { at, late: self.late }, arrived)
     }
 }
 

@@ -5,7 +5,7 @@ use parking_lot::Mutex;
 use tidegate_core::limit::{Algorithm, Limit};
 use tidegate_core::rules::{Rule, RuleSet};
 use tidegate_core::time::{DAY, HOUR, SECOND};
-use tidegate_core::{Verdict, algorithms};
+use tidegate_core::{Nanos, Verdict, algorithms};
 
 use super::super::{Bell, Count};
 use super::*;
@@ -38,7 +38,7 @@ fn what_a_step_took_is_taken_back_whole() {
     let (peek, _) = desk.decision(&[b"k a"], Op::Peek(1), false, now).expect("fit");
     let (origin, key) = (decide.origin.clone(), b"k a".to_vec());
     let (next, tell) = (None, None);
-    let record = Record { origin, key, position: 0, ago: 0, next, tell };
+    let record = Record { origin, key, position: 0, ago: 0, late: 0, next, tell };
     let steps: [(Box<dyn Step>, bool); 3] =
         [(Box::new(decide), true), (Box::new(record), true), (Box::new(peek), false)];
     for (mut step, takes) in steps {

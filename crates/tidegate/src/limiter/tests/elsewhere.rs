@@ -27,9 +27,10 @@ fn decide(desk: &Desk, keys: &[&str], op: Op) -> Result<Answer, Unfit> {
 
 fn record(desk: &Desk, key: &str, at: Nanos) -> Told {
     let (key, now) = (key.as_bytes(), desk.now());
+    let when = When { at, late: 0 };
     match desk.is_remote() {
-        true => told(|tell| desk.ask_record(key, at, now, tell)),
-        false => desk.record_here(key, at, now),
+        true => told(|tell| desk.ask_record(key, when, now, tell)),
+        false => desk.record_here(key, when, now),
     }
 }
 

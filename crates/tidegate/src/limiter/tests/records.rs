@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 
 use super::*;
 
-/// One use: of which key, and how far from now, in sixteenths of the period.
-fn uses() -> impl Strategy<Value = Vec<(u8, i8)>> {
-    prop::collection::vec((0..12_u8, prop_oneof![4 => Just(0), 1 => -8..24_i8]), 0..80)
+/// One use: of which key, how far from now, and how late it is told, in sixteenths of the period.
+fn uses() -> impl Strategy<Value = Vec<(u8, i8, u8)>> {
+    let (when, late) =
+        (prop_oneof![4 => Just(0), 1 => -8..24_i8], prop_oneof![4 => Just(0), 1 => 0..9_u8]);
+    prop::collection::vec((0..12_u8, when, late), 0..80)
 }
 
 fn moment(sixteenths: i8, now: Now) -> Nanos {
@@ -62,13 +64,16 @@ proptest! {
             let now = clock.now();
             recording.begin();
             let mut expected = Vec::new();
-            for &(key, sixteenths) in &uses {
+            for &(key, sixteenths, late) in &uses {
                 let at = moment(sixteenths, now);
-                prop_assert_eq!(recording.add(b"k", &identifier(key), at), Ok(()));
+                let late = PERIOD / 16 * u64::from(late);
+                let when = When { at, late };
+                prop_assert_eq!(recording.add(b"k", &identifier(key), when), Ok(()));
                 let states = model.entry(key).or_insert_with(|| vec![State::None; limits.len()]);
                 let mut next = 0;
                 for (limit, state) in limits.iter().zip(states) {
-                    next = next.max(algorithms::record(limit, state, at, now).next);
+                    let recorded = algorithms::record(limit, state, at, now.before(late));
+                    next = next.max(recorded.next.saturating_sub(late));
                 }
                 expected.push(Told::Next(next));
             }
@@ -100,9 +105,10 @@ fn what_cannot_be_recorded_is_told_apart() {
     let desk = limiter.desk(Door::Smockron);
     let now = desk.now();
     let mut recording = Recording::new();
-    assert!(recording.add(b"k", &[b' '; 400], now.mono).is_err(), "three bytes for each");
+    let when = When { at: now.mono, late: 0 };
+    assert!(recording.add(b"k", &[b' '; 400], when).is_err(), "three bytes for each");
     for domain in ["k", "nobody", "held", "free", "ghost", "ghost", "k"] {
-        recording.add(domain.as_bytes(), b"me", now.mono).unwrap();
+        recording.add(domain.as_bytes(), b"me", when).unwrap();
     }
     desk.record(&mut recording, now);
     let day = DAY - now.unix % DAY;
@@ -131,7 +137,8 @@ fn a_full_table_shares_or_lets_pass() {
         let desk = limiter.desk(Door::Smockron);
         let mut recording = Recording::new();
         for identifier in ["first", "second", "third"] {
-            recording.add(b"k", identifier.as_bytes(), START.mono).unwrap();
+            let when = When { at: START.mono, late: 0 };
+            recording.add(b"k", identifier.as_bytes(), when).unwrap();
         }
         desk.record(&mut recording, desk.now());
         assert_eq!(recording.told().last(), Some(&Told::Next(expected)), "{on_full:?}");

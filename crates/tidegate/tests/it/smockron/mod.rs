@@ -7,6 +7,7 @@ mod doors;
 mod elsewhere;
 mod gatekeeper;
 mod hostile;
+mod late;
 mod peer;
 mod restarts;
 mod vectors;

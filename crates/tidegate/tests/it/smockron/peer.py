@@ -5,8 +5,8 @@
     peer.py proxy MASTER_ACCOUNTING,... MASTER_CONTROL,...
 
 A gatekeeper prints every control message, its frames parted by bars, and reads commands: `send`
-with frames parted by bars, `flood COUNT` with frames of which `#` is a number, and `now`, which a
-frame may be, the time. A crowd prints how many of its members have heard something so far. A proxy
+with frames parted by bars, `flood COUNT` with frames of which `#` is a number. A frame may be `now`,
+the time, or `now-5000`, five seconds before. A crowd prints how many of its members have heard something so far. A proxy
 prints where it listens for gatekeepers.
 """
 
@@ -35,8 +35,8 @@ def socket(kind):
 
 
 def frame(text, number=0):
-    if text == "now":
-        return str(int(time.time() * 1000)).encode()
+    if text == "now" or text.startswith("now-"):
+        return str(int(time.time() * 1000) + int(text[3:] or 0)).encode()
     if text.startswith("x*"):
         return b"x" * int(text[2:])
     return text.replace("#", str(number)).replace("\\0", "\0").encode()
