@@ -40,6 +40,7 @@ pub enum Door {
     Smockron,
     Proxy,
     Http,
+    Admin,
     Grpc,
     Resp,
 }
@@ -55,6 +56,7 @@ impl Door {
             Door::Smockron => "smockron",
             Door::Proxy => "proxy",
             Door::Http => "http",
+            Door::Admin => "admin",
             Door::Grpc => "grpc",
             Door::Resp => "resp",
         }

@@ -1,6 +1,6 @@
 //! `tidegate check KEY…`: ask for a use and print the verdict.
 
-use super::client::{Check, Client, LimitVerdict, ServerArgs, Verdict};
+use super::client::{Check, LimitVerdict, ServerArgs, Verdict};
 use super::output::{print, print_line};
 use super::{Code, Failure, OK, REFUSED};
 
@@ -25,7 +25,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<Code, Failure> {
-    let client = Client::new(&args.server)?;
+    let client = args.server.client()?;
     let check = Check { keys: &args.keys, cost: args.cost, peek: args.peek, hold_ms: None };
     let verdict = client.check(&check)?;
     show(&verdict, args.json)?;
@@ -41,7 +41,8 @@ pub(super) fn show(verdict: &Verdict, json: bool) -> Result<(), Failure> {
     if json { print_line(verdict.raw.trim_end()) } else { print(readable(verdict).as_bytes()) }
 }
 
-fn readable(verdict: &Verdict) -> String {
+/// A verdict in a few words.
+pub(super) fn outcome(verdict: &Verdict) -> String {
     let mut text = match &verdict.refused_by {
         _ if verdict.allowed => "allowed".to_owned(),
         Some(rule) => format!("refused by {rule}"),
@@ -55,6 +56,11 @@ fn readable(verdict: &Verdict) -> String {
         None if denied => {}
         None => text.push_str(", nobody can tell for how long"),
     }
+    text
+}
+
+fn readable(verdict: &Verdict) -> String {
+    let mut text = outcome(verdict);
     text.push('\n');
     if verdict.limits.is_empty() {
         text.push_str("  no limit\n");

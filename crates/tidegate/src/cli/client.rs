@@ -1,6 +1,5 @@
 //! A client of the HTTP API, for the commands that ask a running server.
 
-use std::io;
 use std::time::Duration;
 
 use http_body_util::{BodyExt as _, Full, Limited};
@@ -12,11 +11,12 @@ use hyper::{Method, Request, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use serde::{Deserialize, Serialize};
 use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::runtime::Builder;
 use tokio::time::timeout;
 
-use super::Failure;
+use super::{Failure, tls};
 use crate::doors::io::tcp;
 
 /// How long the server may take to answer: it decides in microseconds.
@@ -27,12 +27,34 @@ const ANSWER_BYTES_MAX: usize = 4 << 20;
 /// still there among it: so one that vanished is noticed while it is waited for.
 const UNHEARD_MAX: Duration = Duration::from_secs(60);
 
-/// Which server is asked.
+/// Which server is asked for uses.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct ServerArgs {
     /// The server's HTTP door.
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
-    pub(super) server: String,
+    #[arg(env = "TIDEGATE_SERVER", hide_env_values = true)]
+    server: String,
+}
+
+/// Which server is administered.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct AdminArgs {
+    /// The server's admin listener.
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8090")]
+    #[arg(env = "TIDEGATE_ADMIN", hide_env_values = true)]
+    admin: String,
+}
+
+impl ServerArgs {
+    pub(super) fn client(&self) -> Result<Client, Failure> {
+        Client::new(&self.server)
+    }
+}
+
+impl AdminArgs {
+    pub(super) fn client(&self) -> Result<Client, Failure> {
+        Client::new(&self.admin)
+    }
 }
 
 /// `POST /v1/check`.
@@ -92,9 +114,12 @@ pub(super) struct Client {
     /// As it was written.
     server: String,
     authority: Authority,
+    is_https: bool,
     /// What paths begin with.
     base: String,
 }
+
+type Sender = http1::SendRequest<Full<Bytes>>;
 
 /// What the server is asked, and for how long; without a time, for as long as it is there.
 struct Question {
@@ -116,17 +141,18 @@ impl Question {
 }
 
 impl Client {
-    pub(super) fn new(args: &ServerArgs) -> Result<Self, Failure> {
-        let server = args.server.trim_end_matches('/').to_owned();
+    fn new(server: &str) -> Result<Self, Failure> {
+        let server = server.trim_end_matches('/').to_owned();
         let url = server.parse::<Uri>().unwrap_or_default();
         let authority = url.authority().filter(|authority| is_place(authority));
-        let (Some("http"), Some(authority), None) = (url.scheme_str(), authority, url.query())
+        let (Some(scheme @ ("http" | "https")), Some(authority), None) =
+            (url.scheme_str(), authority, url.query())
         else {
             let wrong = format!("\"{server}\" is not a server: write http://ADDRESS:PORT");
             return Err(Failure::Usage(wrong));
         };
         let base = url.path().trim_end_matches('/').to_owned();
-        Ok(Self { authority: authority.clone(), base, server })
+        Ok(Self { authority: authority.clone(), is_https: scheme == "https", base, server })
     }
 
     pub(super) fn check(&self, check: &Check) -> Result<Verdict, Failure> {
@@ -199,9 +225,7 @@ impl Client {
             request = request.header(CONTENT_TYPE, "application/json");
         }
         let request = request.body(Full::new(Bytes::from(json)))?;
-        let stream = in_time(ANSWER_WAIT, self.connect()).await?;
-        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-        tokio::spawn(connection);
+        let mut sender = in_time(ANSWER_WAIT, self.connect()).await?;
         let answer = sender.send_request(request).await?;
         let status = answer.status();
         let body = Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await;
@@ -209,18 +233,32 @@ impl Client {
         Ok((status, String::from_utf8(body.into())?))
     }
 
-    async fn connect(&self) -> io::Result<TcpStream> {
+    async fn connect(&self) -> anyhow::Result<Sender> {
         let host = self.authority.host().trim_start_matches('[').trim_end_matches(']');
-        let stream = TcpStream::connect((host, self.authority.port_u16().unwrap_or(80))).await?;
+        let usual = if self.is_https { 443 } else { 80 };
+        let stream = TcpStream::connect((host, self.authority.port_u16().unwrap_or(usual))).await?;
         tcp::set_stream_options(&stream)?;
         SockRef::from(&stream).set_tcp_user_timeout(Some(UNHEARD_MAX))?;
-        Ok(stream)
+        match self.is_https {
+            true => speak(tls::connect(host, stream).await?).await,
+            false => speak(stream).await,
+        }
     }
 
     fn odd(&self, error: &dyn std::fmt::Display) -> Failure {
         let server = &self.server;
         Failure::Unreachable(format!("what answers at {server} is not Tidegate: {error}"))
     }
+}
+
+/// Begins to speak HTTP on a connection.
+async fn speak<T>(stream: T) -> anyhow::Result<Sender>
+where
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    tokio::spawn(connection);
+    Ok(sender)
 }
 
 async fn in_time<T, E: Into<anyhow::Error>>(
@@ -271,13 +309,13 @@ mod tests {
 
     #[test]
     fn a_server_is_a_place_and_perhaps_a_path() {
-        let client = |server: &str| Client::new(&ServerArgs { server: server.to_owned() }).ok();
-        for right in ["http://127.0.0.1:8080", "http://[::1]:1/", "http://a", "http://a:1/b/"] {
+        let client = |server: &str| Client::new(server).ok();
+        for right in ["http://127.0.0.1:8080", "http://[::1]:1/", "http://a", "https://a:1/b/"] {
             assert!(client(right).is_some(), "{right}");
         }
         assert_eq!(client("http://a:1/b/").map(|client| client.base), Some("/b".to_owned()));
         for wrong in
-            ["", "a", "a:1", "https://a", "http://", "http://u:p@a", "http://a:99999", "http://a?b"]
+            ["", "a", "a:1", "ftp://a", "http://", "http://u:p@a", "http://a:99999", "http://a?b"]
         {
             assert!(client(wrong).is_none(), "{wrong}");
         }

@@ -1,7 +1,7 @@
 //! `tidegate peek`, `tidegate reset` and `tidegate healthcheck`.
 
 use super::check::show;
-use super::client::{Client, ServerArgs};
+use super::client::{AdminArgs, ServerArgs};
 use super::output::print_line;
 use super::{Code, FAILED, Failure, OK};
 
@@ -14,7 +14,7 @@ pub(super) struct PeekArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    server: ServerArgs,
+    admin: AdminArgs,
 }
 
 /// The arguments of `tidegate reset`.
@@ -23,22 +23,22 @@ pub(super) struct ResetArgs {
     /// The key.
     key: String,
     #[command(flatten)]
-    server: ServerArgs,
+    admin: AdminArgs,
 }
 
 pub(super) fn peek(args: &PeekArgs) -> Result<Code, Failure> {
-    let verdict = Client::new(&args.server)?.peek(&args.key)?;
+    let verdict = args.admin.client()?.peek(&args.key)?;
     show(&verdict, args.json)?;
     Ok(OK)
 }
 
 pub(super) fn reset(args: &ResetArgs) -> Result<Code, Failure> {
-    Client::new(&args.server)?.reset(&args.key)?;
+    args.admin.client()?.reset(&args.key)?;
     Ok(OK)
 }
 
 pub(super) fn healthcheck(args: &ServerArgs) -> Result<Code, Failure> {
-    let (ready, details) = Client::new(args)?.readiness()?;
+    let (ready, details) = args.client()?.readiness()?;
     print_line(details.trim_end())?;
     Ok(if ready { OK } else { FAILED })
 }

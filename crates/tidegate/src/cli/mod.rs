@@ -16,6 +16,7 @@ mod output;
 mod proxy;
 mod request;
 mod serve;
+mod tls;
 mod waiting;
 
 use std::ffi::OsString;
@@ -84,7 +85,7 @@ enum Command {
     Config(config::Args),
     /// Put a door under load and report throughput, latency and the server's CPU time.
     Bench(bench::Args),
-    /// Exit 0 if the server is ready (for containers).
+    /// Exit 0 if the server is ready (for containers); ask its HTTP door or its admin listener.
     Healthcheck(client::ServerArgs),
     /// Print completions for a shell.
     Completions(completions::Args),

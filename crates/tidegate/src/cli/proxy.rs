@@ -10,8 +10,8 @@ use super::{Code, Failure, OK};
 use crate::config::Config;
 use crate::config::file::File;
 use crate::config::rule::OnStoreError;
-use crate::doors::http;
 use crate::doors::proxy::{self, Target};
+use crate::doors::{admin, http};
 use crate::logs::Logs;
 use crate::server;
 use crate::stores::remote::settings::{Kind, Settings, Urls};
@@ -40,13 +40,24 @@ pub(super) struct Args {
     /// Address to listen at, 0.0.0.0 or :: for all.
     #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     ip: IpAddr,
-    /// Where metrics and the API are served, such as 127.0.0.1:8080. Without it they are not.
+    /// Where metrics are served and uses are asked for, such as 127.0.0.1:8080. Without it they
+    /// are not.
     #[arg(long, value_name = "ADDRESS:PORT")]
     http: Option<SocketAddr>,
+    /// Where the proxy is administered, such as 127.0.0.1:8090: its rule, its keys, what it has
+    /// measured. Loopback only. Without it, nowhere.
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = loopback)]
+    admin: Option<SocketAddr>,
 }
 
 fn upstream(text: &str) -> Result<Target, String> {
     text.parse().map_err(|wrong: String| wrong.replace('\n', "; "))
+}
+
+fn loopback(text: &str) -> Result<SocketAddr, String> {
+    let address = text.parse().map_err(|error| format!("{error}: write 127.0.0.1:8090"))?;
+    admin::check_loopback(address).map_err(|wrong| wrong.replace('\n', "; "))?;
+    Ok(address)
 }
 
 fn level(text: &str) -> Result<LevelFilter, String> {
@@ -62,6 +73,8 @@ fn file(args: &Args) -> Result<File, Failure> {
     let listen = SocketAddr::new(args.ip, args.port);
     let limit = format!("{} per minute", args.rpm);
     let http = |address: SocketAddr| http::Config { listen: address.into(), ..Default::default() };
+    let admin =
+        |address: SocketAddr| admin::Config { listen: address.into(), ..Default::default() };
     let mut own = proxy::Config::new(NAME, listen, args.upstream.clone(), limit);
     if !args.etcd_addresses.is_empty() {
         // The limit is of all replicas: one that cannot count lets nobody through.
@@ -70,6 +83,7 @@ fn file(args: &Args) -> Result<File, Failure> {
     Ok(File {
         proxy: vec![own],
         http: args.http.map(http),
+        admin: args.admin.map(admin),
         store: store(&args.etcd_addresses),
         ..File::default()
     })
@@ -146,14 +160,15 @@ mod tests {
     #[test]
     fn flags_say_the_rest() {
         let words = ["--port", "0", "--rpm", "7", "--ip", "::1", "--http", "127.0.0.1:0"];
-        let words = [&words[..], &["--log-level", "WARNING", "https://example.net"]].concat();
+        let more = ["--admin", "[::1]:0", "--log-level", "WARNING", "https://example.net"];
+        let words = [&words[..], &more].concat();
         let args = parse(&words).unwrap();
         assert_eq!(args.log_level, Some(LevelFilter::WARN));
         let config = Config::of(&file(&args).unwrap()).unwrap();
         assert_eq!(config.rules.rules()[0].limits[0].to_string(), "7 per minute");
         let told: Vec<String> =
             config.file.doors().iter().map(|d| d.addresses()[0].to_string()).collect();
-        assert_eq!(told, ["[::1]:0", "127.0.0.1:0"]);
+        assert_eq!(told, ["[::1]:0", "127.0.0.1:0", "[::1]:0"]);
     }
 
     #[test]
@@ -163,6 +178,8 @@ mod tests {
             &["ftp://a"],
             &["--rpm", "0", "http://a"],
             &["--log-level", "loud", "http://a"],
+            &["--admin", "0.0.0.0:8090", "http://a"],
+            &["--admin", "localhost", "http://a"],
         ] {
             assert!(parse(words).is_err(), "{words:?}");
         }

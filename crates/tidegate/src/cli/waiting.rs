@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
+use super::check::outcome;
 use super::child;
 use super::client::{Client, ServerArgs, Wait};
 use super::output::warn;
@@ -64,7 +65,7 @@ pub(super) struct ExecArgs {
 }
 
 pub(super) fn wait(args: &WaitArgs) -> Result<Code, Failure> {
-    let client = Client::new(&args.waiting.server)?;
+    let client = args.waiting.server.client()?;
     Ok(match args.waiting.take(&client, &args.key, None)? {
         Taken::Yes(_) => OK,
         Taken::NotInTime => REFUSED,
@@ -72,7 +73,7 @@ pub(super) fn wait(args: &WaitArgs) -> Result<Code, Failure> {
 }
 
 pub(super) fn exec(args: &ExecArgs) -> Result<Code, Failure> {
-    let client = Client::new(&args.waiting.server)?;
+    let client = args.waiting.server.client()?;
     let hold_ms = u64::try_from(args.hold.0.as_millis()).unwrap_or(u64::MAX);
     let use_id = match args.waiting.take(&client, &args.key, Some(hold_ms))? {
         Taken::Yes(use_id) => use_id,
@@ -110,7 +111,12 @@ impl Waiting {
     fn try_take(&self, client: &Client, key: &str, hold_ms: Option<u64>) -> Result<Taken, Failure> {
         let max_wait_ms = self.max_wait.map(|span| whole_millis(span.0));
         let verdict = client.wait(&Wait { key, cost: self.cost, max_wait_ms, hold_ms })?;
-        Ok(if verdict.allowed { Taken::Yes(verdict.use_id) } else { Taken::NotInTime })
+        if verdict.allowed {
+            return Ok(Taken::Yes(verdict.use_id));
+        }
+        let within = self.max_wait.map_or(String::new(), |span| format!(" within {span}"));
+        warn(&format!("\"{key}\" was not had{within}: {}", outcome(&verdict)));
+        Ok(Taken::NotInTime)
     }
 }
 

@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 use super::draft::Draft;
 use super::rule::{DefaultTable, RuleTable};
 use super::units::{Size, Span};
-use crate::doors::{DoorConfig, http, jarl, proxy, smockron, text, throttr};
+use crate::doors::{DoorConfig, admin, http, jarl, proxy, smockron, text, throttr};
 use crate::records;
 use crate::server;
 use crate::stores::{memory, remote};
@@ -42,9 +42,12 @@ pub struct File {
     /// Proxies that hold requests until their limit lets them go, one table each. Absent: closed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub proxy: Vec<proxy::Config>,
-    /// The JSON API, /metrics, /healthz and /readyz. Absent: closed.
+    /// Asking over JSON, /metrics, /healthz and /readyz. Absent: closed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub http: Option<http::Config>,
+    /// Administration over JSON: keys, rules, records, proxies. Loopback only. Absent: closed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub admin: Option<admin::Config>,
     /// Where counts are kept.
     pub store: remote::settings::Settings,
     /// How much may be remembered.
@@ -67,8 +70,9 @@ impl File {
         let smockron = smockron.map(|master| DoorConfig::Smockron(Box::new(master)));
         let proxy = self.proxy.iter().cloned().map(|proxy| DoorConfig::Proxy(Box::new(proxy)));
         let http = self.http.clone().map(DoorConfig::Http);
+        let admin = self.admin.clone().map(DoorConfig::Admin);
         let records = text.into_iter().chain(throttr).chain(jarl);
-        records.chain(smockron).chain(proxy).chain(http).collect()
+        records.chain(smockron).chain(proxy).chain(http).chain(admin).collect()
     }
 
     /// Every rule in order: those of the file, those that doors with a limit of their own add

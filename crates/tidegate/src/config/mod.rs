@@ -166,8 +166,8 @@ fn check_whole(file: &File, problems: &mut Vec<Problem>) {
     let doors = file.doors();
     if doors.is_empty() {
         // Also what a file looks like that is just being written.
-        let remedy = "add the table of one: [text], [[throttr]], [[jarl]], [smockron], [[proxy]] \
-                      or [http]";
+        let remedy = "add the table of one: [text], [[throttr]], [[jarl]], [smockron], [[proxy]], \
+                      [http] or [admin]";
         problems.push(Problem::new(0..0, "no door is open", remedy));
     }
 }

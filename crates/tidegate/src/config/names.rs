@@ -101,7 +101,7 @@ fn unknown_name(
     if place == "the file" && DOORS_TO_COME.contains(&name) {
         let message = format!("this version of Tidegate does not have the door \"{name}\"");
         let remedy = "remove the table; the doors are [text], [[throttr]], [[jarl]], [smockron], \
-                      [[proxy]] and [http]";
+                      [[proxy]], [http] and [admin]";
         return Problem::new(span, message, remedy);
     }
     let message = format!("unknown name \"{name}\" in {place}");

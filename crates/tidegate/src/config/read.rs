@@ -35,6 +35,7 @@ pub(super) fn file(text: &str, problems: &mut Vec<Problem>) -> File {
         smockron: tables.one("smockron"),
         proxy: tables.list("proxy"),
         http: tables.one("http"),
+        admin: tables.one("admin"),
         store: tables.one("store").unwrap_or_default(),
         memory: tables.one("memory").unwrap_or_default(),
         snapshot: tables.one("snapshot"),

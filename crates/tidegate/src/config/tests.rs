@@ -51,7 +51,7 @@ fn unknown_names_are_told_with_the_nearest_known_one() {
 fn doors_of_later_versions_are_told_apart_from_slips() {
     for door in ["grpc", "resp"] {
         let remedy = "remove the table; the doors are [text], [[throttr]], [[jarl]], [smockron], \
-                      [[proxy]] and [http]";
+                      [[proxy]], [http] and [admin]";
         let line =
             format!("t:1:2: this version of Tidegate does not have the door \"{door}\"; {remedy}");
         check(&format!("[{door}]\nlisten = '127.0.0.1:1'"), &[&line]);
@@ -280,7 +280,7 @@ fn the_built_in_default_has_the_seeds_rules_and_every_door() {
     assert_eq!(shown(b"frontend ip=1"), "45 per 20s Average { strict: true }");
     assert_eq!(config.rules.find(b"other"), None);
     let doors: Vec<&str> = config.file.doors().iter().map(|door| door.door().name()).collect();
-    assert_eq!(doors, ["text", "throttr", "smockron", "http"]);
+    assert_eq!(doors, ["text", "throttr", "smockron", "http", "admin"]);
     assert!(config.file.doors().iter().all(|door| !door.beyond_loopback()));
 }
 

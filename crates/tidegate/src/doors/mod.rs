@@ -6,6 +6,7 @@
 //! To add one: a folder here, a codec in `tidegate-wire`, a variant in [`DoorConfig`] and in
 //! [`Bound`], and a field in [`config::File`](crate::config::File).
 
+pub mod admin;
 pub(crate) mod forwarded;
 pub mod http;
 pub(crate) mod http_server;
@@ -78,8 +79,10 @@ pub enum DoorConfig {
     Smockron(Box<smockron::Config>),
     /// Seed 001's proxy.
     Proxy(Box<proxy::Config>),
-    /// The JSON API, `/metrics`, `/healthz` and `/readyz`.
+    /// Asking over JSON, `/metrics`, `/healthz` and `/readyz`.
     Http(http::Config),
+    /// Administration over JSON.
+    Admin(admin::Config),
 }
 
 impl DoorConfig {
@@ -93,6 +96,7 @@ impl DoorConfig {
             DoorConfig::Smockron(_) => Door::Smockron,
             DoorConfig::Proxy(_) => Door::Proxy,
             DoorConfig::Http(_) => Door::Http,
+            DoorConfig::Admin(_) => Door::Admin,
         }
     }
 
@@ -107,6 +111,7 @@ impl DoorConfig {
             DoorConfig::Smockron(config) => config.addresses(),
             DoorConfig::Proxy(config) => ip(&config.listen),
             DoorConfig::Http(config) => ip(&config.listen),
+            DoorConfig::Admin(config) => ip(&config.listen),
         }
     }
 
@@ -126,6 +131,7 @@ impl DoorConfig {
             DoorConfig::Smockron(config) => &config.allow,
             DoorConfig::Proxy(config) => &config.allow,
             DoorConfig::Http(config) => &config.allow,
+            DoorConfig::Admin(config) => &config.allow,
         }
     }
 
@@ -144,9 +150,9 @@ impl DoorConfig {
         }
     }
 
-    /// Whether it must not be served before a remote store has answered once. The HTTP door is:
-    /// it answers for the process' health meanwhile and holds all other requests itself. Throttr's
-    /// records lie in no store.
+    /// Whether it must not be served before a remote store has answered once. The HTTP door and
+    /// administration are: they answer for the process' health meanwhile and hold all other
+    /// requests themselves. Throttr's records lie in no store.
     #[must_use]
     pub fn waits_for_store(&self) -> bool {
         match self {
@@ -154,7 +160,7 @@ impl DoorConfig {
             | DoorConfig::Jarl(_)
             | DoorConfig::Smockron(_)
             | DoorConfig::Proxy(_) => true,
-            DoorConfig::Throttr(_) | DoorConfig::Http(_) => false,
+            DoorConfig::Throttr(_) | DoorConfig::Http(_) | DoorConfig::Admin(_) => false,
         }
     }
 
@@ -167,6 +173,7 @@ impl DoorConfig {
             DoorConfig::Smockron(config) => Bound::Smockron(smockron::bind(config)?),
             DoorConfig::Proxy(config) => Bound::Proxy(Box::new(proxy::bind(config)?)),
             DoorConfig::Http(config) => Bound::Http(http::bind(config)?),
+            DoorConfig::Admin(config) => Bound::Admin(admin::bind(config)?),
         })
     }
 }
@@ -183,8 +190,10 @@ pub enum Bound {
     Smockron(smockron::Bound),
     /// Seed 001's proxy.
     Proxy(Box<proxy::Bound>),
-    /// The JSON API.
+    /// Asking over JSON.
     Http(http::Bound),
+    /// Administration over JSON.
+    Admin(admin::Bound),
 }
 
 impl Bound {
@@ -198,6 +207,7 @@ impl Bound {
             Bound::Smockron(bound) => bound.addresses().into_iter().map(Address::Ip).collect(),
             Bound::Proxy(bound) => bound.addresses().into_iter().map(Address::Ip).collect(),
             Bound::Http(bound) => bound.addresses().into_iter().map(Address::Ip).collect(),
+            Bound::Admin(bound) => bound.addresses().into_iter().map(Address::Ip).collect(),
         }
     }
 
@@ -219,6 +229,7 @@ impl Bound {
             Bound::Smockron(bound) => bound.serve(gate),
             Bound::Proxy(bound) => bound.serve(gate),
             Bound::Http(bound) => bound.serve(gate),
+            Bound::Admin(bound) => bound.serve(gate),
         }
     }
 }

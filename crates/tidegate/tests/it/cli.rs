@@ -26,6 +26,17 @@ fn ask(program: &Program, arguments: &[&str]) -> Output {
     tidegate([&[*first, "--server", &url], rest].concat())
 }
 
+/// The same for a command that administers.
+fn administer(program: &Program, arguments: &[&str]) -> Output {
+    let url = program.admin_url();
+    let (first, rest) = arguments.split_first().expect("a command");
+    tidegate([&[*first, "--admin", &url], rest].concat())
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
 fn code(output: &Output) -> i32 {
     output.status.code().expect("not ended by a signal")
 }
@@ -68,16 +79,47 @@ fn what_can_never_be_had_is_a_usage_error() {
 fn peek_looks_and_reset_forgets() {
     let program = server();
     ask(&program, &["check", "two a", "--cost", "2"]);
-    let full = ask(&program, &["peek", "two a"]);
+    let full = administer(&program, &["peek", "two a"]);
     assert_eq!(code(&full), 0, "looking is never refused");
     assert!(stdout(&full).contains("0 left"), "{full:?}");
-    assert_eq!(code(&ask(&program, &["reset", "two a"])), 0);
-    let json = ask(&program, &["peek", "two a", "--json"]);
+    assert_eq!(code(&administer(&program, &["reset", "two a"])), 0);
+    let json = administer(&program, &["peek", "two a", "--json"]);
     let json: Value = serde_json::from_slice(&json.stdout).unwrap();
     assert_eq!(json["limits"][0]["remaining"], 2);
     for odd in ["two /?#%20", "two é", "..", ""] {
-        assert_eq!(code(&ask(&program, &["peek", odd])), 0, "{odd:?}");
+        assert_eq!(code(&administer(&program, &["peek", odd])), 0, "{odd:?}");
     }
+}
+
+#[test]
+fn servers_are_named_by_the_environment_too() {
+    let program = server();
+    let run = |arguments: &[&str]| {
+        let mut asked = command(arguments);
+        asked.env("TIDEGATE_SERVER", program.url()).env("TIDEGATE_ADMIN", program.admin_url());
+        asked.output().expect("the program can be started")
+    };
+    assert_eq!(code(&run(&["check", "two a", "--cost", "2"])), 0);
+    assert_eq!(code(&run(&["wait", "two a", "--max-wait", "1ms"])), 3);
+    assert_eq!(code(&run(&["exec", "free", "--", "true"])), 0);
+    assert_eq!(code(&run(&["healthcheck"])), 0);
+    assert!(stdout(&run(&["peek", "two a"])).contains("0 left"));
+    assert_eq!(code(&run(&["reset", "two a"])), 0);
+    assert!(stdout(&run(&["peek", "two a"])).contains("2 left"));
+    // What is said outranks what is in the environment.
+    let away = run(&["peek", "two a", "--admin", "http://127.0.0.1:1"]);
+    assert_eq!(code(&away), 1, "{away:?}");
+    for (command, variable) in [("check", "TIDEGATE_SERVER"), ("peek", "TIDEGATE_ADMIN")] {
+        assert!(stdout(&run(&[command, "--help"])).contains(variable), "{command}");
+    }
+}
+
+#[test]
+fn a_command_that_asks_the_wrong_listener_is_told_which_is_right() {
+    let program = server();
+    let lost = tidegate(["peek", "two a", "--admin", &program.url()]);
+    assert_eq!(code(&lost), 2);
+    assert!(stderr(&lost).contains("[admin]"), "{lost:?}");
 }
 
 #[test]
@@ -89,6 +131,9 @@ fn wait_sleeps_until_it_may() {
     ask(&program, &["check", "two a", "--cost", "2"]);
     let impatient = ask(&program, &["wait", "two a", "--max-wait", "1ms"]);
     assert_eq!(code(&impatient), 3);
+    assert!(stdout(&impatient).is_empty(), "{impatient:?}");
+    let said = stderr(&impatient);
+    assert!(said.contains("not had within 1ms: refused by two, try again in "), "{said}");
     assert_eq!(code(&ask(&program, &["wait", "booked"])), 0);
     assert_eq!(code(&ask(&program, &["wait", "booked", "--max-wait", "1ms"])), 3);
 }
@@ -169,8 +214,13 @@ fn without_a_server_it_is_code_1_or_what_the_caller_chose() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", free.local_addr().unwrap());
     drop(free);
-    for asking in [&["check", "a"][..], &["wait", "a"], &["peek", "a"], &["reset", "a"]] {
-        let output = tidegate([asking, &["--server", &url]].concat());
+    for (asking, at) in [
+        (["check", "a"], "--server"),
+        (["wait", "a"], "--server"),
+        (["peek", "a"], "--admin"),
+        (["reset", "a"], "--admin"),
+    ] {
+        let output = tidegate([&asking[..], &[at, &url]].concat());
         assert_eq!(code(&output), 1, "{asking:?}");
         assert!(String::from_utf8_lossy(&output.stderr).contains("no server at"), "{output:?}");
     }
@@ -178,6 +228,36 @@ fn without_a_server_it_is_code_1_or_what_the_caller_chose() {
     assert_eq!(code(&tidegate(["wait", "a", "--on-error", "allow", "--server", &url])), 0);
     let run = ["exec", "a", "--on-error", "allow", "--server", &url, "--", "sh", "-c", "exit 5"];
     assert_eq!(code(&tidegate(run)), 5);
+}
+
+#[test]
+fn a_server_behind_tls_is_asked_if_its_certificate_is_trusted() {
+    let program = server();
+    let folder = tempfile::tempdir().unwrap();
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let (cert, key) = (folder.path().join("cert.pem"), folder.path().join("key.pem"));
+    std::fs::write(&cert, made.cert.pem()).unwrap();
+    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    let front = Program::serve(&format!(
+        "[[proxy]]\nname = 'tls'\nlisten = '127.0.0.1:0'\nupstream = '{}'\nlimit = 'none'\n\
+         tls = {{ cert = '{}', key = '{}' }}\n",
+        program.url(),
+        cert.display(),
+        key.display()
+    ));
+    let url = format!("https://localhost:{}", front.address("proxy").port());
+    let check = |trusted: bool| {
+        let mut check = command(["check", "two a", "--server", &url]);
+        if trusted {
+            check.env("SSL_CERT_FILE", &cert);
+        }
+        check.output().unwrap()
+    };
+    let asked = check(true);
+    assert_eq!(code(&asked), 0, "{asked:?}");
+    let doubted = check(false);
+    assert_eq!(code(&doubted), 1, "{doubted:?}");
+    assert!(stderr(&doubted).contains("certificate"), "{doubted:?}");
 }
 
 #[test]
@@ -216,8 +296,10 @@ fn request_speaks_to_the_text_door() {
 #[test]
 fn healthcheck_is_for_containers() {
     let program = server();
-    let ready = ask(&program, &["healthcheck"]);
-    assert_eq!(code(&ready), 0, "{ready:?}");
+    for url in [program.url(), program.admin_url()] {
+        let ready = tidegate(["healthcheck", "--server", &url]);
+        assert_eq!(code(&ready), 0, "{ready:?}");
+    }
 }
 
 #[test]

@@ -29,6 +29,9 @@ listen = "127.0.0.1:0"
 [http]
 listen = ["127.0.0.1:0", "127.0.0.1:0"]
 names = ["limits.example"]
+
+[admin]
+listen = "127.0.0.1:0"
 "#;
 
 /// How often a test asks for something that must come before it gives up.
@@ -100,6 +103,10 @@ fn ask(program: &Program, method: &str, path: &str) -> Reply {
     send(program, method, path, &host, "")
 }
 
+fn administer(program: &Program, method: &str, path: &str) -> Reply {
+    send_to(program.address("admin"), method, path, "Host: localhost\r\n", "")
+}
+
 fn check(program: &Program, body: &Value) -> Reply {
     let headers = "Host: localhost\r\nContent-Type: application/json\r\n";
     send(program, "POST", "/v1/check", headers, &body.to_string())
@@ -150,14 +157,14 @@ fn a_key_is_checked_shown_and_reset() {
     let retry_after: u64 = refused.header("retry-after").parse().expect("whole seconds");
     assert!((1..=1800).contains(&retry_after), "{retry_after}");
 
-    let shown = ask(&program, "GET", "/v1/keys/ws%20ip=1");
+    let shown = administer(&program, "GET", "/v1/keys/ws%20ip=1");
     assert_eq!((shown.status, &shown.json()["allowed"]), (200, &json!(false)));
     assert_eq!(shown.json()["stats"]["requests"], 3);
-    assert_eq!(ask(&program, "DELETE", "/v1/keys/ws%20ip=1").status, 204);
-    let shown = ask(&program, "GET", "/v1/keys/ws%20ip=1");
+    assert_eq!(administer(&program, "DELETE", "/v1/keys/ws%20ip=1").status, 204);
+    let shown = administer(&program, "GET", "/v1/keys/ws%20ip=1");
     assert_eq!((shown.status, &shown.json()["allowed"]), (200, &json!(true)));
 
-    let top = ask(&program, "GET", "/v1/top?by=used&count=5");
+    let top = administer(&program, "GET", "/v1/top?by=used&count=5");
     assert_eq!((top.status, &top.json()["by"]), (200, &json!("used")));
 }
 
@@ -175,7 +182,7 @@ fn uses_in_flight_end_and_lapse() {
     let brief = check(&program, &json!({"key": "jobs", "hold_ms": 1}));
     assert_eq!(brief.status, 200);
     // Nobody ends it, so it has to end by itself.
-    let free = |_| ask(&program, "GET", "/v1/keys/jobs").json()["allowed"] == true;
+    let free = |_| administer(&program, "GET", "/v1/keys/jobs").json()["allowed"] == true;
     assert!((0..TRIES_MAX).any(free), "it did not lapse");
     let path = format!("/v1/uses/{}", brief.json()["use"].as_str().expect("an id"));
     assert_eq!(ask(&program, "DELETE", &path).status, 404);

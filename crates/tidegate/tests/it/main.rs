@@ -1,5 +1,6 @@
 //! Drives the real program: every test spawns the binary on free ports and talks to it.
 
+mod admin;
 mod authorize;
 mod balancer;
 mod cli;

@@ -16,11 +16,13 @@ use tempfile::TempDir;
 /// How long a test waits for something that must happen before it gives up. Never a measure.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Both doors on free ports, and one rule for each of them to meet.
+/// Doors to ask through and the one to administer through, on free ports.
 pub(crate) const DOORS: &str = r#"
 [text]
 listen = "127.0.0.1:0"
 [http]
+listen = "127.0.0.1:0"
+[admin]
 listen = "127.0.0.1:0"
 "#;
 
@@ -34,11 +36,12 @@ pub(crate) fn tidegate<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) 
     command(arguments).output().expect("the program can be started")
 }
 
-/// The program with these arguments, ready to be started, without a terminal or an inherited log
-/// level.
+/// The program with these arguments, ready to be started, without a terminal or anything that it
+/// would take from the environment.
 pub(crate) fn command<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Command {
     let mut command = Command::new(binary());
     command.args(arguments).env_remove("RUST_LOG").env("NO_COLOR", "1").stdin(Stdio::null());
+    command.env_remove("TIDEGATE_SERVER").env_remove("TIDEGATE_ADMIN");
     command
 }
 
@@ -209,6 +212,11 @@ impl Program {
     /// The `--server` URL of the HTTP door.
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address("http"))
+    }
+
+    /// The `--admin` URL of the admin listener.
+    pub(crate) fn admin_url(&self) -> String {
+        format!("http://{}", self.address("admin"))
     }
 
     /// The server's configuration file.

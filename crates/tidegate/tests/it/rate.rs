@@ -18,7 +18,7 @@ fn started(program: Command) -> Program {
 
 /// What the server says of the path `/a`.
 fn peek(program: &Program) -> Value {
-    let out = tidegate(["peek", "proxy path=/a", "--json", "--server", &program.url()]);
+    let out = tidegate(["peek", "proxy path=/a", "--json", "--admin", &program.admin_url()]);
     let json: Value = serde_json::from_slice(&out.stdout).expect("a verdict");
     json["limits"][0].clone()
 }
@@ -27,10 +27,11 @@ fn peek(program: &Program) -> Value {
 fn the_documents_program_forwards_counts_and_stops() {
     let upstream = Upstream::start();
     let url = format!("http://{}", upstream.address());
-    let flags = ["proxy", "--port", "0", "--rpm", "7", "--http", "127.0.0.1:0", &url];
+    let flags = ["proxy", "--port", "0", "--rpm", "7", "--http", "127.0.0.1:0"];
+    let flags = [&flags[..], &["--admin", "127.0.0.1:0", &url]].concat();
     let mut program = started(command(flags));
     let doors: Vec<&str> = program.listening().iter().map(|(door, _)| door.as_str()).collect();
-    assert_eq!(doors, ["proxy", "http"]);
+    assert_eq!(doors, ["proxy", "http", "admin"]);
     assert!(program.address("proxy").ip().is_loopback());
     let reply = send_to(program.address("proxy"), "GET", "/a?b=c", "Host: a\r\n", "");
     assert_eq!(reply.status, 204, "{}", reply.body);
@@ -48,7 +49,7 @@ fn a_link_named_rate_is_the_program() {
     let link = folder.path().join("rate");
     symlink(binary(), &link).expect("a link");
     let mut rate = Command::new(&link);
-    rate.args(["--port", "0", "--ip", "::1", "--http", "[::1]:0", "--log-level", "error"]);
+    rate.args(["--port", "0", "--ip", "::1", "--admin", "[::1]:0", "--log-level", "error"]);
     rate.arg(format!("http://{}", upstream.address())).env_remove("RUST_LOG");
     let mut program = started(rate);
     assert!(program.address("proxy").is_ipv6());

@@ -12,7 +12,7 @@ fn rule(limit: &str) -> String {
 
 /// What the server says the limit of a key is.
 fn limit_of(program: &Program, key: &str) -> String {
-    let out = tidegate(["peek", key, "--json", "--server", &program.url()]);
+    let out = tidegate(["peek", key, "--json", "--admin", &program.admin_url()]);
     let json: serde_json::Value = serde_json::from_slice(&out.stdout).expect("a verdict");
     json["limits"][0]["limit"].as_str().unwrap_or("none").to_owned()
 }
@@ -135,8 +135,8 @@ fn doors_are_opened_and_closed_and_kept() {
     program.write_config(both);
     program.wait_for_line(reloaded);
     let told = program.listening();
-    assert_eq!(told.len(), 4, "two more, and http only once: {told:?}");
-    for (_, address) in &told[2..] {
+    assert_eq!(told.len(), 5, "two more, and http only once: {told:?}");
+    for (_, address) in &told[3..] {
         assert_eq!(ping(address.to_string()), (Some(0), "pong".to_owned()));
     }
 }
@@ -148,7 +148,7 @@ fn a_door_grows_onto_a_second_address_beside_its_own() {
     let grown = format!("[text]\nlisten = ['{text}', '[::1]:0']\n[http]\nlisten = '127.0.0.1:0'\n");
     program.write_config(&grown);
     program.wait_for_line(reloaded);
-    for (_, address) in &program.listening()[2..] {
+    for (_, address) in &program.listening()[3..] {
         let address = address.to_string();
         let out = tidegate(["request", "ping", "--text", &address, "--timeout", "20s"]);
         assert_eq!(out.stdout, b"pong\n", "{address}");
@@ -181,7 +181,7 @@ fn an_allow_list_takes_effect_on_an_open_door() {
     let config = DOORS.replace("[text]\n", "[text]\nallow = ['192.0.2.0/24']\n");
     program.write_config(&config);
     program.wait_for_line(reloaded);
-    assert_eq!(program.listening().len(), 2, "no door was opened anew");
+    assert_eq!(program.listening().len(), 3, "no door was opened anew");
     let out = tidegate(["request", "ping", "--text", &text, "--timeout", "300ms"]);
     assert_eq!(out.status.code(), Some(1));
 }

@@ -18,7 +18,8 @@ fn replica(number: Option<usize>) -> Program {
     let number = number.map_or(String::new(), |number| format!("replica = {number}\n"));
     Program::serve(&format!(
         "[[rule]]\nname = 'r'\nmatch = 'k'\nlimit = '100 per day'\nalgorithm = 'sliding-log'\n\
-         replicas = 3\n{number}[http]\nlisten = '127.0.0.1:0'\n"
+         replicas = 3\n{number}[http]\nlisten = '127.0.0.1:0'\n\
+         [admin]\nlisten = '127.0.0.1:0'\n"
     ))
 }
 
@@ -58,7 +59,7 @@ fn replicas_that_know_their_number_allow_the_whole_and_no_more() {
     // Told one after the other, while all of them serve.
     for program in &replicas {
         let body = json!({"limit": "200 per day"}).to_string();
-        let reply = send_to(program.address("http"), "PUT", "/v1/rules/r", JSON, &body);
+        let reply = send_to(program.address("admin"), "PUT", "/v1/rules/r", JSON, &body);
         assert_eq!(reply.status, 200, "{}", reply.body);
     }
     assert_eq!(ask(&balancer, 600), 100, "what was used is still counted");
@@ -73,7 +74,7 @@ fn replicas_that_do_not_know_it_leave_the_rest_unused() {
     let balancer = Balancer::start(&addresses(&replicas[..2]));
     for program in &replicas[..2] {
         let body = r#"{"replicas":2}"#;
-        let reply = send_to(program.address("http"), "PUT", "/v1/rules/r", JSON, body);
+        let reply = send_to(program.address("admin"), "PUT", "/v1/rules/r", JSON, body);
         assert_eq!(reply.json()["in_force"], json!(["50 per day"]));
     }
     assert_eq!(ask(&balancer, 300), 34);
@@ -84,7 +85,8 @@ fn proxy(upstream: &Upstream, number: usize, settings: &str) -> Program {
     Program::serve(&format!(
         "[[proxy]]\nname = 'api'\nlisten = '127.0.0.1:0'\nupstream = 'http://{}'\n\
          algorithm = 'sliding-log'\nreplicas = 3\nreplica = {number}\n{settings}\n\
-         [http]\nlisten = '127.0.0.1:0'\n",
+         [http]\nlisten = '127.0.0.1:0'\n\
+         [admin]\nlisten = '127.0.0.1:0'\n",
         upstream.address(),
     ))
 }
@@ -126,7 +128,7 @@ fn a_raised_limit_frees_those_who_wait_on_every_replica() {
             assert!(upstream.more() <= 2 * told, "nobody goes before the limit is raised");
             let body = r#"{"limit":"9 per day"}"#;
             let path = "/v1/rules/proxy:api";
-            let reply = send_to(program.address("http"), "PUT", path, JSON, body);
+            let reply = send_to(program.address("admin"), "PUT", path, JSON, body);
             assert_eq!(reply.status, 200, "{}", reply.body);
         }
         let served = clients.into_iter().map(|client| client.join().expect("an answer"));
@@ -139,7 +141,7 @@ fn the_number_of_replicas_changes_while_requests_wait() {
     let upstream = Upstream::start();
     let program = proxy(&upstream, 1, "limit = '3 per day'");
     let change = |body: &str| {
-        let reply = send_to(program.address("http"), "PUT", "/v1/rules/proxy:api", JSON, body);
+        let reply = send_to(program.address("admin"), "PUT", "/v1/rules/proxy:api", JSON, body);
         assert_eq!(reply.status, 200, "{}", reply.body);
     };
     thread::scope(|scope| {

@@ -10,7 +10,7 @@ const RULE: &str = "[[rule]]\nname = 'r'\nmatch = 'k*'\nlimit = '2 per day'\n";
 
 fn send(program: &Program, method: &str, path: &str, body: &Value) -> Reply {
     let headers = "Host: localhost\r\nContent-Type: application/json\r\n";
-    send_to(program.address("http"), method, path, headers, &body.to_string())
+    send_to(program.address("admin"), method, path, headers, &body.to_string())
 }
 
 /// How many of ten uses are allowed.
@@ -68,7 +68,7 @@ fn a_mistake_names_its_field_and_changes_nothing() {
     assert_eq!(reply.json()["errors"][0]["field"], "limit");
     let forwarded = "Host: localhost\r\nContent-Type: application/json\r\nX-Forwarded-For: ::1\r\n";
     let body = r#"{"limit":"9 per day"}"#;
-    let reply = send_to(program.address("http"), "PUT", "/v1/rules/r", forwarded, body);
-    assert_eq!((reply.status, &reply.json()["reason"]), (403, &json!("not_local")));
+    let reply = send_to(program.address("admin"), "PUT", "/v1/rules/r", forwarded, body);
+    assert_eq!((reply.status, &reply.json()["reason"]), (403, &json!("forwarded")));
     assert_eq!(take(&program, "k"), 2);
 }

@@ -9,14 +9,15 @@ use crate::program::{DOORS, Program, command, tidegate};
 
 #[test]
 fn tells_every_address_in_order_then_that_it_is_ready() {
-    let config = "[http]\nlisten = '127.0.0.1:0'\n[text]\nlisten = ['127.0.0.1:0', '[::1]:0']\n";
+    let config = "[admin]\nlisten = '127.0.0.1:0'\n[http]\nlisten = '127.0.0.1:0'\n\
+                  [text]\nlisten = ['127.0.0.1:0', '[::1]:0']\n";
     let program = Program::serve(config);
     let told: Vec<(&str, bool)> = program
         .listening()
         .iter()
         .map(|(door, address)| (door.as_str(), address.is_ipv4()))
         .collect();
-    assert_eq!(told, [("text", true), ("text", false), ("http", true)]);
+    assert_eq!(told, [("text", true), ("text", false), ("http", true), ("admin", true)]);
     assert!(program.listening().iter().all(|(_, address)| address.port() != 0));
 }
 
@@ -32,7 +33,7 @@ fn both_signals_end_it_cleanly() {
 #[test]
 fn it_starts_again_in_the_same_folder() {
     let program = Program::serve(DOORS).restart();
-    assert_eq!(program.listening().len(), 2);
+    assert_eq!(program.listening().len(), 3);
 }
 
 #[test]
@@ -68,7 +69,7 @@ fn a_port_in_use_is_one_clear_line_and_code_1() {
 #[test]
 fn a_second_tidegate_does_not_share_the_first_ones_ports() {
     let first = Program::serve(DOORS);
-    for door in ["text", "http"] {
+    for door in ["text", "http", "admin"] {
         let address = first.address(door);
         let mut second = Program::start(&format!("[{door}]\nlisten = '{address}'\n"));
         assert_eq!(second.exit_status().code(), Some(1), "{door}");

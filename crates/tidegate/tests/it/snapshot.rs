@@ -29,7 +29,7 @@ fn take(program: &Program, key: &str) -> Option<i32> {
 }
 
 fn remaining(program: &Program, key: &str) -> u64 {
-    let out = tidegate(["peek", key, "--json", "--server", &program.url()]);
+    let out = tidegate(["peek", key, "--json", "--admin", &program.admin_url()]);
     let json: Value = serde_json::from_slice(&out.stdout).expect("a verdict");
     json["limits"][0]["remaining"].as_u64().expect("a number")
 }
@@ -66,8 +66,8 @@ fn verdicts_go_on_after_a_clean_restart() {
     let program = program.restart();
     assert_eq!(take(&program, "k1"), Some(3));
     assert_eq!(remaining(&program, "k2"), 2);
-    let url = program.url();
-    assert_eq!(tidegate(["reset", "k1", "--server", &url]).status.code(), Some(0));
+    let url = program.admin_url();
+    assert_eq!(tidegate(["reset", "k1", "--admin", &url]).status.code(), Some(0));
     assert_eq!(take(&program.restart(), "k1"), Some(0), "what was forgotten stays forgotten");
 }
 

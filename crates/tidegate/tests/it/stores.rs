@@ -256,7 +256,8 @@ fn replicas_of_the_documents_proxy_share_a_limit_through_etcd() {
     let etcd = member.url().trim_start_matches("http://").to_owned();
     let replica = || {
         let flags = ["proxy", "--port", "0", "--rpm", "3", "--http", "127.0.0.1:0"];
-        let flags = flags.into_iter().chain(["--etcd-addresses", &etcd, &url]);
+        let more = ["--admin", "127.0.0.1:0", "--etcd-addresses", &etcd, &url];
+        let flags = flags.into_iter().chain(more);
         let mut program = Program::spawn(command(flags), tempfile::tempdir().expect("a folder"));
         program.wait_until_ready();
         until_store_answers(program.address("http"));
@@ -270,7 +271,7 @@ fn replicas_of_the_documents_proxy_share_a_limit_through_etcd() {
         let path = format!("/{tries}");
         let status = |at: usize| {
             let key = format!("/v1/keys/proxy%20path={path}");
-            ask(replicas[at].address("http"), "GET", &key).json()["limits"][0]["remaining"].clone()
+            ask(replicas[at].address("admin"), "GET", &key).json()["limits"][0]["remaining"].clone()
         };
         for at in [0, 1, 0] {
             let proxy = replicas[at].address("proxy");

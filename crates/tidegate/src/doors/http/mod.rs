@@ -1,20 +1,17 @@
-//! The HTTP door: JSON API, health and metrics, on the process' tokio runtime.
+//! The HTTP door: those who ask for uses, health and metrics, on the process' tokio runtime.
 //!
-//! - `router`: which path leads where; counts bad input
-//! - `local`: which requests come from this machine
-//! - `check`, `wait`, `keys`, `records`, `rules`: the handlers
+//! - `router`: which path leads where
+//! - `check`, `wait`, `records`: the handlers
 //! - `authorize`, `asking`: what other servers ask before they answer, and their tables
 //!
-//! Connections, bodies and the shapes of answers are `http_server`'s. It knows neither the store nor other doors, and judges nothing itself.
+//! Connections, bodies and the shapes of answers are `http_server`'s. It knows neither the store
+//! nor other doors, and judges nothing itself.
 
 mod asking;
 mod authorize;
 mod check;
-mod keys;
-mod local;
 mod records;
 mod router;
-mod rules;
 #[cfg(test)]
 mod tests;
 mod wait;
@@ -95,8 +92,7 @@ impl Bound {
     /// Begins to answer. Must be called on the process' runtime.
     #[must_use]
     pub fn serve(self, gate: Gate) -> Serving {
-        let router = router::router(router::Context::new(gate.clone()));
-        let lobby = Lobby::new(Door::Http, &gate, router, Bounds::default());
+        let lobby = Lobby::new(Door::Http, &gate, router::router(&gate), Bounds::default());
         let mut tasks = Vec::new();
         for listener in self.listeners {
             match tokio::net::TcpListener::from_std(listener) {

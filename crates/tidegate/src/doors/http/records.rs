@@ -1,23 +1,21 @@
-//! `POST /v1/records/consume`, and `GET` and `DELETE /v1/records/{key}`: counters with a life.
+//! `POST /v1/records/consume`: takes from a counter with a time to live.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::header::RETRY_AFTER;
-use axum::http::{HeaderValue, Request, StatusCode, Uri};
-use axum::response::{IntoResponse, Response};
+use axum::http::{HeaderValue, Request, StatusCode};
+use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use tidegate_core::time::SECOND;
 
-use super::keys::key_behind;
 use super::router::Context;
 use crate::doors::http_server::body::read_json;
-use crate::doors::http_server::json::{millis, respond, shown};
+use crate::doors::http_server::json::{millis, respond};
 use crate::doors::http_server::problem::Problem;
 use crate::limiter::Unfit;
-use crate::records::{KEY_BYTES_MAX, Kind, Life, Listed, Refusal, Stat, Unit};
+use crate::records::{KEY_BYTES_MAX, Life, Refusal, Unit};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -35,53 +33,12 @@ struct ConsumedJson {
     ttl_ms: Option<u64>,
 }
 
-#[derive(Serialize)]
-struct RecordJson<'a> {
-    key: Cow<'a, str>,
-    kind: &'static str,
-    /// There only for a counter.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    quota: Option<u64>,
-    /// There only for a buffer.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    bytes: Option<usize>,
-    ttl_ms: Option<u64>,
-    stats: StatJson,
-}
-
-#[derive(Serialize)]
-struct StatJson {
-    reads_per_minute: u64,
-    writes_per_minute: u64,
-    reads: u64,
-    writes: u64,
-}
-
-impl From<Stat> for StatJson {
-    fn from(stat: Stat) -> Self {
-        let Stat { reads_per_minute, writes_per_minute, reads, writes } = stat;
-        Self { reads_per_minute, writes_per_minute, reads, writes }
-    }
-}
-
-impl<'a> RecordJson<'a> {
-    fn new(record: &'a Listed) -> Self {
-        let counter = record.kind == Kind::Counter;
-        Self {
-            key: shown(record.key()),
-            kind: if counter { "counter" } else { "buffer" },
-            quota: counter.then_some(record.quota),
-            bytes: (!counter).then_some(record.value_bytes),
-            ttl_ms: millis(record.left_nanos),
-            stats: record.stat.into(),
-        }
-    }
-}
-
 impl ConsumeJson {
     /// Sees that the fields fit together; the cost is 1 unless said.
     fn check(&self) -> Result<u64, Problem> {
-        check_key(self.key.as_bytes())?;
+        if self.key.len() > KEY_BYTES_MAX {
+            return Err(Problem::record_key_too_long());
+        }
         let cost = self.cost.unwrap_or(1);
         if cost == 0 {
             return Err(Unfit::CostZero.into());
@@ -94,19 +51,6 @@ impl ConsumeJson {
         }
         Ok(cost)
     }
-}
-
-fn check_key(key: &[u8]) -> Result<(), Problem> {
-    if key.len() <= KEY_BYTES_MAX {
-        return Ok(());
-    }
-    let detail = format!("the key of a record has at most {KEY_BYTES_MAX} bytes");
-    Err(Problem::bad_request(Unfit::KeyTooLong.reason(), detail))
-}
-
-fn key_in(uri: &Uri) -> Result<Vec<u8>, Problem> {
-    let key = key_behind("/v1/records/", uri)?;
-    check_key(&key).map(|()| key)
 }
 
 /// Takes a cost from a counter, which is made first where there is none.
@@ -145,31 +89,4 @@ pub(super) async fn consume(
             Err(problem.with(RETRY_AFTER, "1"))
         }
     }
-}
-
-/// Looks at one record. That counts as no use of it.
-pub(super) async fn show(
-    State(context): State<Arc<Context>>,
-    uri: Uri,
-) -> Result<Response, Problem> {
-    let key = key_in(&uri)?;
-    let records = &context.gate.records;
-    match records.look(&key, records.aim(&key), context.desk.now()) {
-        Some(record) => Ok(respond(StatusCode::OK, &RecordJson::new(&record))),
-        None => {
-            let detail = "there is no such record; it may have expired";
-            Err(Problem::new(StatusCode::NOT_FOUND, "unknown_record", detail))
-        }
-    }
-}
-
-/// Removes one record. One that was not there is as good as removed.
-pub(super) async fn purge(
-    State(context): State<Arc<Context>>,
-    uri: Uri,
-) -> Result<Response, Problem> {
-    let key = key_in(&uri)?;
-    let records = &context.gate.records;
-    records.purge(&key, records.aim(&key), context.desk.now());
-    Ok(StatusCode::NO_CONTENT.into_response())
 }

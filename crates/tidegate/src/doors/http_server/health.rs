@@ -1,4 +1,4 @@
-//! `/healthz`, `/readyz`, `/metrics` and `/v1/proxies`: what watches the server asks.
+//! `/healthz`, `/readyz` and `/metrics`: what watches the server asks.
 
 use std::sync::Arc;
 
@@ -12,15 +12,9 @@ use serde::Serialize;
 
 use super::json::respond;
 use crate::doors::Gate;
-use crate::proxies::ProxySummary;
 
 /// What the metrics are encoded as.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
-#[derive(Serialize)]
-struct ProxiesJson {
-    proxies: Vec<ProxySummary>,
-}
 
 #[derive(Serialize)]
 struct ReadyJson<'a> {
@@ -44,7 +38,6 @@ pub(crate) fn router<S>(gate: &Gate) -> Router<S> {
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
-        .route("/v1/proxies", get(proxies))
         .with_state(Arc::new(gate.clone()))
 }
 
@@ -78,10 +71,4 @@ async fn readyz(State(gate): State<Arc<Gate>>) -> Response {
 async fn metrics(State(gate): State<Arc<Gate>>) -> Response {
     let text = gate.metrics.encode(gate.limiter.size(), gate.records.size());
     ([(CONTENT_TYPE, OPENMETRICS), (CACHE_CONTROL, "no-store")], text).into_response()
-}
-
-/// What each proxy has measured: overhead and waits with their quantiles, answers and failures.
-async fn proxies(State(gate): State<Arc<Gate>>) -> Response {
-    let proxies = gate.proxies.summaries();
-    respond(StatusCode::OK, &ProxiesJson { proxies })
 }

@@ -76,7 +76,7 @@ pub(crate) fn check(
     Err(Problem::new(
         StatusCode::FORBIDDEN,
         "host",
-        "the Host header names neither this listener nor loopback nor a name in [http] names",
+        "the Host header names neither this listener nor loopback nor a configured name",
     ))
 }
 

@@ -1,6 +1,7 @@
 //! What listeners that speak HTTP with JSON have in common, below their own paths.
 //!
 //! - `connections`, `shared`: accepts, bounds and drains connections; their sockets
+//! - `guard`: what every request passes on its way in and out
 //! - `host`: which Host headers are answered
 //! - `body`: reads a JSON body within bounds
 //! - `health`: `/healthz`, `/readyz`, `/metrics`
@@ -10,8 +11,11 @@
 
 pub(crate) mod body;
 pub(crate) mod connections;
+pub(crate) mod guard;
 pub(crate) mod health;
 pub(crate) mod host;
 pub(crate) mod json;
 pub(crate) mod problem;
 mod shared;
+#[cfg(test)]
+pub(crate) mod tests;

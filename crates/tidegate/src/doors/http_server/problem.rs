@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use crate::config::change::Wrong;
 use crate::limiter::Unfit;
+use crate::records::KEY_BYTES_MAX;
 use crate::uses::HoldError;
 
 /// The label under which bad input is counted; rides on the response to the router.
@@ -40,6 +41,12 @@ impl Problem {
 
     pub(crate) fn bad_request(reason: &'static str, detail: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, reason, detail)
+    }
+
+    /// The key of a record is longer than records have room for.
+    pub(crate) fn record_key_too_long() -> Self {
+        let detail = format!("the key of a record has at most {KEY_BYTES_MAX} bytes");
+        Self::bad_request(Unfit::KeyTooLong.reason(), detail)
     }
 
     /// Fields that do not fit, each with its remedy.

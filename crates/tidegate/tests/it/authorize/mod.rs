@@ -25,7 +25,7 @@ fn program(settings: &str) -> Program {
         .replace("limit = \"10/s burst 20\"", limit)
         .replace("refuse          = 403             # nginx understands no other\n", settings);
     assert!(file.contains(limit) && file.contains(settings), "the example has changed");
-    Program::serve(&file)
+    Program::serve(&format!("{file}[admin]\nlisten = '127.0.0.1:0'\n"))
 }
 
 /// A server that somebody else wrote. It ends with the test.
@@ -83,7 +83,7 @@ impl Drop for Server {
 fn asked(program: &Program, key: &str) -> u64 {
     let path = format!("/v1/keys/{}", key.replace(' ', "%20"));
     let head = "Host: localhost\r\n";
-    let reply = send_to(program.address("http"), "GET", &path, head, "");
+    let reply = send_to(program.address("admin"), "GET", &path, head, "");
     reply.json()["stats"]["requests"].as_u64().expect("a number")
 }
 

@@ -65,7 +65,7 @@ fn caddy(tidegate: SocketAddr, application: SocketAddr) -> Server {
 fn reset(program: &Program, key: &str) {
     let path = format!("/v1/keys/{}", key.replace(' ', "%20"));
     let head = "Host: localhost\r\n";
-    assert_eq!(send_to(program.address("http"), "DELETE", &path, head, "").status, 204);
+    assert_eq!(send_to(program.address("admin"), "DELETE", &path, head, "").status, 204);
 }
 
 #[test]

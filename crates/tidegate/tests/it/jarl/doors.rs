@@ -15,7 +15,7 @@ const SERVICE: &str = "Payment Gateway";
 const KEY: &str = "jarl service=Payment%20Gateway";
 
 fn peek(program: &Program, key: &str) -> Value {
-    let out = tidegate(["peek", key, "--json", "--server", &program.url()]);
+    let out = tidegate(["peek", key, "--json", "--admin", &program.admin_url()]);
     serde_json::from_slice(&out.stdout).expect("a verdict")
 }
 

@@ -35,7 +35,7 @@ fn proxy(upstream: SocketAddr, settings: &str) -> Program {
 fn config(upstream: &str, settings: &str) -> String {
     format!(
         "[[proxy]]\nname = 'api'\nlisten = '127.0.0.1:0'\nupstream = '{upstream}'\n{settings}\n\
-         [http]\nlisten = '127.0.0.1:0'\n"
+         [http]\nlisten = '127.0.0.1:0'\n[admin]\nlisten = '127.0.0.1:0'\n"
     )
 }
 
@@ -236,7 +236,7 @@ fn ok(body: &str) -> String {
 
 /// What `path` of the HTTP door says.
 fn api(program: &Program, path: &str) -> String {
-    let mut client = Client::new(program.address("http"));
+    let mut client = Client::new(program.address("admin"));
     client.get_local(path).text()
 }
 

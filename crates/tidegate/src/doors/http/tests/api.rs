@@ -5,7 +5,9 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use tidegate_core::time::{MILLISECOND, SECOND};
 
-use super::House;
+use super::super::router::router;
+use super::{House, door};
+use crate::metrics::Door;
 
 fn names(object: &Value) -> Vec<&str> {
     let mut names: Vec<&str> = object.as_object().unwrap().keys().map(String::as_str).collect();
@@ -15,7 +17,7 @@ fn names(object: &Value) -> Vec<&str> {
 
 #[tokio::test]
 async fn a_check_answers_with_the_whole_contract() {
-    let house = House::new();
+    let house = door();
     let reply = house.check(json!({"key": "ws ip=1.2.3.4"})).await;
     assert_eq!(reply.status, 200);
     assert_eq!(reply.header("content-type"), "application/json");
@@ -49,7 +51,7 @@ async fn a_check_answers_with_the_whole_contract() {
 
 #[tokio::test]
 async fn a_refusal_names_the_rule_and_when_to_come_back() {
-    let house = House::new();
+    let house = door();
     for _ in 0..3 {
         assert_eq!(house.check(json!({"key": "ws ip=a"})).await.status, 200);
     }
@@ -67,7 +69,7 @@ async fn a_refusal_names_the_rule_and_when_to_come_back() {
 
 #[tokio::test]
 async fn several_keys_are_all_or_nothing() {
-    let house = House::new();
+    let house = door();
     house.check(json!({"key": "ws ip=a", "cost": 3})).await;
     let reply = house.check(json!({"keys": ["ws ip=b", "ws ip=a", "free"]})).await;
     assert_eq!(reply.status, 429);
@@ -80,7 +82,7 @@ async fn several_keys_are_all_or_nothing() {
 
 #[tokio::test]
 async fn a_peek_takes_nothing_and_may_be_refused() {
-    let house = House::new();
+    let house = door();
     for _ in 0..9 {
         let reply = house.check(json!({"key": "ws ip=a", "cost": 3, "peek": true})).await;
         assert_eq!(
@@ -95,51 +97,14 @@ async fn a_peek_takes_nothing_and_may_be_refused() {
 
 #[tokio::test]
 async fn keys_without_a_rule_have_no_limits() {
-    let house = House::new();
+    let house = door();
     let reply = house.check(json!({"key": "free", "cost": 1_000_000})).await;
     assert_eq!((reply.status.as_u16(), &reply.json["limits"]), (200, &json!([])));
 }
 
 #[tokio::test]
-async fn a_key_is_shown_with_its_statistics_and_forgotten() {
-    let house = House::new();
-    for _ in 0..5 {
-        house.check(json!({"key": "ws ip=é/?"})).await;
-    }
-    let path = "/v1/keys/ws%20ip=%C3%A9/%3F";
-    let reply = house.ask("GET", path).await;
-    assert_eq!(reply.status, 200, "a key over its limit is shown, not refused");
-    assert_eq!(names(&reply.json), ["allowed", "delay_ms", "limits", "refused_by", "stats"]);
-    assert_eq!(reply.json["allowed"], false);
-    assert_eq!(reply.json["limits"][0]["key"], "ws ip=é/?");
-    assert_eq!(reply.json["stats"], json!({"requests": 5, "over": 2, "last_max_rate": 0}));
-    let again = house.ask("GET", path).await;
-    assert_eq!(again.json["stats"], reply.json["stats"], "a look is not a use");
-
-    let reset = house.ask("DELETE", path).await;
-    assert_eq!((reset.status.as_u16(), reset.text.as_str()), (204, ""));
-    let reply = house.ask("GET", path).await;
-    assert_eq!(
-        (&reply.json["allowed"], &reply.json["stats"]["requests"]),
-        (&json!(true), &json!(0))
-    );
-    assert_eq!(house.ask("DELETE", path).await.status, 204, "and once more");
-}
-
-#[tokio::test]
-async fn keys_are_any_bytes() {
-    let house = House::new();
-    let reply = house.ask("GET", "/v1/keys/ws%20ip=%FF%00%25").await;
-    assert_eq!(reply.status, 200);
-    assert_eq!(reply.json["limits"][0]["key"], "ws%20ip=%FF%00%25");
-    assert_eq!(house.ask("GET", "/v1/keys/").await.json["limits"], json!([]));
-    let longest = format!("/v1/keys/{}", "%41".repeat(1024));
-    assert_eq!(house.ask("GET", &longest).await.status, 200);
-}
-
-#[tokio::test]
 async fn a_held_use_is_given_back_once() {
-    let house = House::new();
+    let house = door();
     let held = house.check(json!({"key": "jobs", "cost": 2, "hold_ms": 60_000})).await;
     assert_eq!(held.status, 200);
     let id = held.json["use"].as_str().unwrap().to_owned();
@@ -153,13 +118,13 @@ async fn a_held_use_is_given_back_once() {
     let path = format!("/v1/uses/{id}");
     assert_eq!(house.ask("DELETE", &path).await.status, 204);
     assert_eq!(house.ask("DELETE", &path).await.status, 404);
-    let reply = house.ask("GET", "/v1/keys/jobs").await;
+    let reply = house.check(json!({"key": "jobs", "peek": true})).await;
     assert_eq!(reply.json["limits"][0]["remaining"], 2);
 }
 
 #[tokio::test]
 async fn a_held_use_lapses() {
-    let house = House::new();
+    let house = door();
     let held = house.check(json!({"keys": ["jobs", "both x"], "hold_ms": 5_000})).await;
     let path = format!("/v1/uses/{}", held.json["use"].as_str().unwrap());
     let request = json!({"key": "both x", "hold_ms": 1});
@@ -174,35 +139,15 @@ async fn a_held_use_lapses() {
 
 #[tokio::test]
 async fn there_is_no_use_where_nothing_is_in_flight() {
-    let house = House::new();
+    let house = door();
     let reply = house.check(json!({"key": "ws ip=a", "hold_ms": 1_000})).await;
     assert_eq!((reply.status.as_u16(), &reply.json["use"]), (200, &Value::Null));
     assert!(house.gate.uses.is_empty());
 }
 
 #[tokio::test]
-async fn the_top_lists_are_ordered_and_cut() {
-    let house = House::new();
-    for (key, times) in [("ws ip=a", 2), ("ws ip=b", 5), ("ws ip=c", 4)] {
-        for _ in 0..times {
-            house.check(json!({"key": key})).await;
-        }
-    }
-    let used = house.ask("GET", "/v1/top").await;
-    assert_eq!(used.status, 200);
-    let b =
-        json!({"key": "ws ip=b", "rule": "ws-ip", "requests": 5, "over": 2, "last_max_rate": 0});
-    assert_eq!((&used.json["by"], &used.json["keys"][0]), (&json!("used"), &b));
-    assert_eq!(used.json["keys"].as_array().unwrap().len(), 3);
-    let refused = house.ask("GET", "/v1/top?by=refused&count=2").await;
-    let keys = refused.json["keys"].as_array().unwrap();
-    assert_eq!(refused.json["by"], "refused");
-    assert_eq!(keys.iter().map(|row| &row["key"]).collect::<Vec<_>>(), ["ws ip=b", "ws ip=c"]);
-}
-
-#[tokio::test]
 async fn readiness_tells_why() {
-    let house = House::new();
+    let house = door();
     let reply = house.ask("GET", "/readyz").await;
     let expected = json!({"ready": true, "draining": false, "last_reload_error": null});
     assert_eq!((reply.status.as_u16(), reply.json), (200, expected));
@@ -234,7 +179,7 @@ async fn readiness_tells_why() {
 #[tokio::test]
 async fn all_but_health_is_held_until_the_start_is_over() {
     for stops in [false, true] {
-        let house = Arc::new(House::starting());
+        let house = Arc::new(House::starting(Door::Http, router));
         let held = tokio::spawn({
             let house = house.clone();
             async move { house.check(json!({"key": "ws ip=a"})).await }
@@ -256,7 +201,7 @@ async fn all_but_health_is_held_until_the_start_is_over() {
 
 #[tokio::test]
 async fn metrics_say_what_they_are() {
-    let house = House::new();
+    let house = door();
     let reply = house.ask("GET", "/metrics").await;
     assert_eq!(reply.status, 200);
     let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";

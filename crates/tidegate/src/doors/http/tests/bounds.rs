@@ -5,28 +5,17 @@ use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE, HOST};
 use axum::http::{Method, Request};
 use serde_json::{Value, json};
 
-use super::{House, Reply, request};
+use super::{door, request};
 use crate::doors::http_server::body::BODY_BYTES_MAX;
-
-/// The reply is a problem of this status, for this reason, and was counted once.
-fn assert_problem(house: &House, reply: &Reply, status: u16, reason: &str) {
-    assert_eq!(reply.status, status, "{}", reply.text);
-    assert_eq!(reply.header("content-type"), "application/problem+json");
-    assert_eq!(reply.json["status"], status);
-    assert_eq!(reply.json["reason"], reason, "{}", reply.text);
-    assert!(reply.json["title"].is_string() && reply.json["detail"].is_string());
-    assert_eq!(reply.json["type"], "about:blank");
-    assert_eq!(house.bad_input(reason), 1, "{reason}");
-}
+use crate::limiter::TopBy;
 
 async fn refused(body: &str, reason: &str, detail: &str) {
-    let house = House::new();
+    let house = door();
     let reply = house.check(body).await;
-    assert_problem(&house, &reply, 400, reason);
+    house.assert_problem(&reply, 400, reason);
     let said = reply.json["detail"].as_str().unwrap();
     assert!(said.contains(detail), "{body}: {said}");
-    let top = house.ask("GET", "/v1/top").await;
-    assert_eq!(top.json["keys"], json!([]), "nothing was counted");
+    assert!(house.gate.limiter.top(TopBy::Used, 9).is_empty(), "nothing was counted");
 }
 
 #[tokio::test]
@@ -80,24 +69,24 @@ async fn only_json_is_read() {
         ("application/jsonp", false),
         ("", false),
     ] {
-        let house = House::new();
+        let house = door();
         let ask = request("POST", "/v1/check").header(CONTENT_TYPE, content_type);
         let reply = house.send(ask.body(Body::from(r#"{"key":"ws ip=a"}"#)).unwrap()).await;
         if passes {
             assert_eq!(reply.status, 200, "{content_type}");
         } else {
-            assert_problem(&house, &reply, 415, "content_type");
+            house.assert_problem(&reply, 415, "content_type");
         }
     }
-    let house = House::new();
+    let house = door();
     let bare = request("POST", "/v1/check").body(Body::from("{}")).unwrap();
-    assert_problem(&house, &house.send(bare).await, 415, "content_type");
-    let house = House::new();
+    house.assert_problem(&house.send(bare).await, 415, "content_type");
+    let house = door();
     let zipped = request("POST", "/v1/check")
         .header(CONTENT_TYPE, "application/json")
         .header(CONTENT_ENCODING, "gzip");
     let reply = house.send(zipped.body(Body::from("{}")).unwrap()).await;
-    assert_problem(&house, &reply, 415, "content_type");
+    house.assert_problem(&reply, 415, "content_type");
 }
 
 #[tokio::test]
@@ -106,14 +95,14 @@ async fn bodies_are_bounded() {
         let object = r#"{"key":"ws ip=a"}"#;
         format!("{object}{}", " ".repeat(length - object.len()))
     };
-    let house = House::new();
+    let house = door();
     assert_eq!(house.check(padded(BODY_BYTES_MAX)).await.status, 200);
     let reply = house.check(padded(BODY_BYTES_MAX + 1)).await;
-    assert_problem(&house, &reply, 413, "body_too_large");
+    house.assert_problem(&reply, 413, "body_too_large");
 
     // Lengths that are refused unseen: the body that is really there would pass.
     for (length, expect) in [(BODY_BYTES_MAX + 1, "100-continue"), (1 << 30, "")] {
-        let house = House::new();
+        let house = door();
         let mut declared = request("POST", "/v1/check")
             .header(CONTENT_TYPE, "application/json")
             .header("content-length", length.to_string());
@@ -121,27 +110,27 @@ async fn bodies_are_bounded() {
             declared = declared.header("expect", expect);
         }
         let reply = house.send(declared.body(Body::from(r#"{"key":"a"}"#)).unwrap()).await;
-        assert_problem(&house, &reply, 413, "body_too_large");
+        house.assert_problem(&reply, 413, "body_too_large");
     }
 }
 
 #[tokio::test]
 async fn paths_and_methods_that_do_not_exist() {
-    for path in ["/", "/v1", "/v1/check/", "/v1/keys", "/v1/uses/", "/healthz/", "/v2/check"] {
-        let house = House::new();
-        assert_problem(&house, &house.ask("GET", path).await, 404, "path");
+    for path in ["/", "/v1", "/v1/check/", "/v1/topmost", "/v1/uses/", "/healthz/", "/v2/check"] {
+        let house = door();
+        house.assert_problem(&house.ask("GET", path).await, 404, "path");
     }
     for (method, path, allow) in [
         ("GET", "/v1/check", "POST"),
-        ("PUT", "/v1/keys/a", "DELETE,GET,HEAD"),
+        ("GET", "/v1/records/consume", "POST"),
         ("POST", "/metrics", "GET,HEAD"),
         ("GET", "/v1/uses/0", "DELETE"),
         ("OPTIONS", "/v1/check", "POST"),
         ("BREW", "/healthz", "GET,HEAD"),
     ] {
-        let house = House::new();
+        let house = door();
         let reply = house.ask(method, path).await;
-        assert_problem(&house, &reply, 405, "method");
+        house.assert_problem(&reply, 405, "method");
         let mut methods: Vec<&str> = reply.header("allow").split(',').collect();
         methods.sort_unstable();
         assert_eq!(methods.join(","), allow, "{method} {path}");
@@ -149,52 +138,53 @@ async fn paths_and_methods_that_do_not_exist() {
 }
 
 #[tokio::test]
-async fn keys_in_paths_are_checked() {
-    let long = format!("/v1/keys/{}", "%41".repeat(1025));
-    for (path, reason) in [
-        ("/v1/keys/a%zz", "key_encoding"),
-        ("/v1/keys/a%4", "key_encoding"),
-        ("/v1/keys/a?b", "query"),
-        (&*long, "key_too_long"),
+async fn administration_is_at_a_listener_of_its_own() {
+    for path in [
+        "/v1/keys",
+        "/v1/keys/",
+        "/v1/keys/ws%20ip=a",
+        "/v1/top?by=used",
+        "/v1/rules",
+        "/v1/rules/a/b",
+        "/v1/proxies",
+        "/v1/records",
+        "/v1/records/a",
+        "/v1/records/consume/a",
     ] {
-        for method in ["GET", "DELETE"] {
-            let house = House::new();
-            assert_problem(&house, &house.ask(method, path).await, 400, reason);
+        for method in ["GET", "DELETE", "PUT", "POST"] {
+            let house = door();
+            house.check(json!({"key": "ws ip=a"})).await;
+            let reply = house.send_json(method, path, r#"{"match":"*","limit":"none"}"#).await;
+            house.assert_problem(&reply, 404, "administration");
+            assert!(reply.json["detail"].as_str().unwrap().contains("[admin]"), "{}", reply.text);
+            let top = house.gate.limiter.top(TopBy::Used, 9);
+            assert_eq!(top[0].stats.requests, 1, "{method} {path} changed nothing");
         }
-    }
-}
-
-#[tokio::test]
-async fn top_takes_two_settings_and_no_others() {
-    for query in ["by=name", "by", "count=0", "count=1001", "count=x", "cuont=3", "by=used&x=1"] {
-        let house = House::new();
-        let reply = house.ask("GET", &format!("/v1/top?{query}")).await;
-        assert_problem(&house, &reply, 400, "query");
     }
 }
 
 #[tokio::test]
 async fn unknown_uses_are_not_found() {
     for id in ["0", "zz", &"0".repeat(32), &"F".repeat(32), "%20"] {
-        let house = House::new();
+        let house = door();
         let reply = house.ask("DELETE", &format!("/v1/uses/{id}")).await;
-        assert_problem(&house, &reply, 404, "unknown_use");
+        house.assert_problem(&reply, 404, "unknown_use");
     }
 }
 
 #[tokio::test]
 async fn a_host_that_is_not_ours_reaches_no_handler() {
-    for path in ["/healthz", "/metrics", "/v1/keys/ws%20ip=a", "/nowhere"] {
-        let house = House::new();
+    for path in ["/healthz", "/metrics", "/v1/uses/0", "/v1/keys/a", "/nowhere"] {
+        let house = door();
         let ask = Request::builder().method(Method::DELETE).uri(path);
         let ask = ask.header(HOST, "evil.example:8080").body(Body::empty()).unwrap();
-        assert_problem(&house, &house.send(ask).await, 403, "host");
+        house.assert_problem(&house.send(ask).await, 403, "host");
     }
-    let house = House::new();
+    let house = door();
     let bare = Request::builder().uri("/healthz").body(Body::empty()).unwrap();
-    assert_problem(&house, &house.send(bare).await, 400, "host");
+    house.assert_problem(&house.send(bare).await, 400, "host");
 
-    let house = House::new();
+    let house = door();
     house.gate.admin.set_host_names(vec!["limits.example".to_owned()]);
     let named = Request::builder().uri("/healthz").header(HOST, "limits.example");
     let reply = house.send(named.body(Body::empty()).unwrap()).await;

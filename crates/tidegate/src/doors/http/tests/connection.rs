@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::task::JoinHandle;
 
-use super::House;
+use super::{House, door};
 use crate::doors::http_server::connections::Peer;
 use crate::doors::http_server::connections::{Bounds, Lobby};
 use crate::doors::http_server::host::Local;
@@ -34,7 +34,7 @@ async fn talk(house: &House, text: &str) -> String {
 
 #[tokio::test(start_paused = true)]
 async fn a_silent_client_is_cut() {
-    let house = House::new();
+    let house = door();
     assert_eq!(talk(&house, "").await, "");
     assert_eq!(house.bad_input("head_slow"), 1);
     assert_eq!(talk(&house, "GET /healthz HTTP/1.1\r\nHost: local").await, "");
@@ -43,7 +43,7 @@ async fn a_silent_client_is_cut() {
 
 #[tokio::test(start_paused = true)]
 async fn a_slow_body_is_cut() {
-    let house = House::new();
+    let house = door();
     let head = "POST /v1/check HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
                 Content-Length: 20\r\n\r\n{\"key\"";
     let answer = talk(&house, head).await;
@@ -53,7 +53,7 @@ async fn a_slow_body_is_cut() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_not_http_is_counted() {
-    let house = House::new();
+    let house = door();
     let answer = talk(&house, "\x16\x03\x01 hello\r\n\r\n").await;
     assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
     assert_eq!(house.bad_input("http"), 1);
@@ -65,7 +65,7 @@ async fn what_is_not_http_is_counted() {
 
 #[tokio::test(start_paused = true)]
 async fn the_listeners_own_address_is_a_good_host() {
-    let house = House::new();
+    let house = door();
     let ask = |host| format!("GET /healthz HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
     assert!(talk(&house, &ask("10.0.0.7:80")).await.starts_with("HTTP/1.1 200 "));
     assert!(talk(&house, &ask("10.0.0.8:80")).await.starts_with("HTTP/1.1 403 "));
@@ -73,7 +73,7 @@ async fn the_listeners_own_address_is_a_good_host() {
 
 #[tokio::test(start_paused = true)]
 async fn a_chunked_body_is_bounded_too() {
-    let house = House::new();
+    let house = door();
     let mut ask =
         "POST /v1/check HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
                    Transfer-Encoding: chunked\r\n\r\n"
@@ -99,7 +99,7 @@ async fn a_chunked_body_is_bounded_too() {
 
 #[tokio::test(start_paused = true)]
 async fn draining_closes_idle_connections_and_finishes_busy_ones() {
-    let house = House::new();
+    let house = door();
     let (mut idle, idle_serving) = connect(&house);
     idle.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
     let mut first = [0; 12];

@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::timeout;
 
-use super::House;
+use super::{House, door};
 use crate::doors::http_server::connections::{Bounds, Lobby};
 use crate::metrics::Door;
 
@@ -41,7 +41,7 @@ async fn ask(stream: &mut TcpStream) {
 
 #[tokio::test]
 async fn past_the_cap_a_client_waits_until_another_leaves() {
-    let house = House::new();
+    let house = door();
     let address = open(&house, Bounds { connections: 2, ..Bounds::default() }).await;
     let mut first = TcpStream::connect(address).await.unwrap();
     let mut second = TcpStream::connect(address).await.unwrap();
@@ -63,7 +63,7 @@ async fn past_the_cap_a_client_waits_until_another_leaves() {
 
 #[tokio::test]
 async fn a_client_that_never_reads_is_cut() {
-    let house = House::new();
+    let house = door();
     let bounds = Bounds { connections: 1, write_stall: Duration::from_millis(20) };
     let address = open(&house, bounds).await;
     let socket = TcpSocket::new_v4().unwrap();

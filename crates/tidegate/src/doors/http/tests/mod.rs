@@ -6,133 +6,18 @@ mod bounds;
 mod connection;
 mod crowd;
 mod records;
-mod rules;
 mod wait;
 
-use std::sync::Arc;
+use super::router::router;
+use crate::doors::http_server::tests::{House, Reply, request};
+use crate::metrics::Door;
 
-use axum::Router;
-use axum::body::{Body, to_bytes};
-use axum::http::header::{CONTENT_TYPE, HOST};
-use axum::http::{HeaderMap, Request, StatusCode};
-use serde_json::Value;
-use tidegate_core::rules::{Rule, RuleSet};
-use tidegate_core::time::{MINUTE, SECOND};
-use tidegate_core::{Algorithm, Limit, Now};
-use tower::ServiceExt;
-
-use super::router::{Context, router};
-use crate::clock::Clock;
-use crate::doors::{Admin, Gate, Shutdown, throttr};
-use crate::limiter::Limiter;
-use crate::metrics::{Door, Metrics};
-use crate::records::Records;
-use crate::rulebook::Rulebook;
-use crate::stores::memory;
-use crate::uses::Uses;
-use crate::waiting::Waiting;
-
-/// `ws ip=*` has 3 per 10 s, `jobs` 2 in flight, `both *` 5 per 10 s and 1 in flight; others none.
-fn rules() -> RuleSet {
-    let gcra = |amount| {
-        let algorithm = Algorithm::Gcra { burst: amount };
-        Limit { amount, period: 10 * SECOND, algorithm }
-    };
-    let algorithm = Algorithm::InFlight { per_window: false };
-    let in_flight = |amount| Limit { amount, period: 0, algorithm };
-    let rules = vec![
-        Rule::new("ws-ip", "ws ip=*", vec![gcra(3)]),
-        Rule::new("jobs", "jobs", vec![in_flight(2)]),
-        Rule::new("both", "both *", vec![gcra(5), in_flight(1)]),
-    ];
-    RuleSet::new(rules, None)
-}
-
-/// A door and what stands behind it.
-struct House {
-    clock: Clock,
-    gate: Gate,
-    router: Router,
-}
-
-/// What came back.
-struct Reply {
-    status: StatusCode,
-    headers: HeaderMap,
-    json: Value,
-    text: String,
-}
-
-impl Reply {
-    fn header(&self, name: &str) -> &str {
-        self.headers.get(name).map_or("", |value| value.to_str().unwrap())
-    }
+fn door() -> House {
+    House::of(Door::Http, router)
 }
 
 impl House {
-    fn new() -> Self {
-        let house = Self::starting();
-        house.gate.admin.set_ready(true);
-        house
-    }
-
-    /// As it is before the start is over.
-    fn starting() -> Self {
-        let clock = Clock::manual(Now { mono: MINUTE, unix: 1_000 * MINUTE });
-        let metrics = Arc::new(Metrics::default());
-        let settings = memory::Settings { max_keys: 10_000, max_bytes: 16 << 20 };
-        let limiter = Limiter::new(clock.clone(), metrics.clone(), rules(), settings);
-        let admin = Admin::new();
-        let gate = Gate {
-            uses: Arc::new(Uses::new(limiter.desk(Door::Http))),
-            proxies: crate::proxies::Proxies::new(),
-            waiting: Waiting::before(&limiter),
-            records: Records::beside(&limiter, 4),
-            rulebook: Rulebook::new(limiter.clone()),
-            throttr: throttr::Hall::new(clock.clone()),
-            limiter,
-            clock: clock.clone(),
-            metrics,
-            admin,
-            allow: Arc::default(),
-            shutdown: Shutdown::new(),
-        };
-        let router = router(Context::new(gate.clone()));
-        Self { clock, gate, router }
-    }
-
-    async fn send(&self, request: Request<Body>) -> Reply {
-        let response = self.router.clone().oneshot(request).await.unwrap();
-        let (parts, body) = response.into_parts();
-        let bytes = to_bytes(body, 1 << 20).await.unwrap();
-        let text = String::from_utf8(bytes.to_vec()).unwrap();
-        let json = serde_json::from_str(&text).unwrap_or(Value::Null);
-        Reply { status: parts.status, headers: parts.headers, json, text }
-    }
-
-    async fn ask(&self, method: &str, path: &str) -> Reply {
-        self.send(request(method, path).body(Body::empty()).unwrap()).await
-    }
-
     async fn check(&self, body: impl ToString) -> Reply {
-        let request = request("POST", "/v1/check").header(CONTENT_TYPE, "application/json");
-        self.send(request.body(Body::from(body.to_string())).unwrap()).await
+        self.send_json("POST", "/v1/check", body).await
     }
-
-    /// How often bad input was counted under `reason`.
-    fn bad_input(&self, reason: &str) -> u64 {
-        let text = self.gate.metrics.encode(self.gate.limiter.size(), self.gate.records.size());
-        let label = format!("reason=\"{reason}\"");
-        let is_ours = |line: &&str| {
-            line.starts_with("tidegate_bad_input_total{")
-                && line.contains("door=\"http\"")
-                && line.contains(&label)
-        };
-        let count = |line: &str| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap();
-        text.lines().find(is_ours).map_or(0, count)
-    }
-}
-
-fn request(method: &str, path: &str) -> axum::http::request::Builder {
-    Request::builder().method(method).uri(path).header(HOST, "localhost:8080")
 }

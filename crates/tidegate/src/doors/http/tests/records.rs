@@ -1,24 +1,20 @@
-//! Records through the HTTP door: consuming, looking and removing.
+//! Taking from records through the HTTP door.
 
-use axum::body::Body;
-use axum::http::header::CONTENT_TYPE;
 use serde_json::{Value, json};
 use tidegate_core::time::{MILLISECOND, SECOND};
 
-use super::{House, Reply, request};
+use super::{House, Reply, door};
 use crate::records::{Life, Unit};
 
 impl House {
     async fn consume(&self, body: Value) -> Reply {
-        let request =
-            request("POST", "/v1/records/consume").header(CONTENT_TYPE, "application/json");
-        self.send(request.body(Body::from(body.to_string())).unwrap()).await
+        self.send_json("POST", "/v1/records/consume", body).await
     }
 }
 
 #[tokio::test]
 async fn a_quota_is_taken_until_it_is_gone_and_comes_back() {
-    let house = House::new();
+    let house = door();
     let ask = || house.consume(json!({"key": "é", "cost": 2, "quota": 5, "ttl_ms": 2_500}));
     let reply = ask().await;
     assert_eq!(reply.status, 200);
@@ -37,45 +33,11 @@ async fn a_quota_is_taken_until_it_is_gone_and_comes_back() {
 }
 
 #[tokio::test]
-async fn a_record_is_shown_and_removed() {
-    let house = House::new();
-    for key in ["a/b ?", "consume", ""] {
-        let path = format!("/v1/records/{}", key.replace(' ', "%20").replace('?', "%3F"));
-        let missing = house.ask("GET", &path).await;
-        assert_eq!(
-            (missing.status.as_u16(), &missing.json["reason"]),
-            (404, &"unknown_record".into())
-        );
-        house.consume(json!({"key": key, "quota": 7, "ttl_ms": 60_000})).await;
-        let stats = json!({"reads_per_minute": 0, "writes_per_minute": 0, "reads": 0, "writes": 0});
-        for _ in 0..2 {
-            let reply = house.ask("GET", &path).await;
-            assert_eq!(reply.status, 200);
-            let expected = json!({
-                "key": key, "kind": "counter", "quota": 6, "ttl_ms": 60_000, "stats": stats
-            });
-            assert_eq!(reply.json, expected, "a look is not a use");
-        }
-        for _ in 0..2 {
-            let reply = house.ask("DELETE", &path).await;
-            assert_eq!((reply.status.as_u16(), reply.text.as_str()), (204, ""));
-        }
-        assert_eq!(house.ask("GET", &path).await.status, 404);
-    }
-    assert_eq!(house.bad_input("unknown_record"), 6);
-}
-
-#[tokio::test]
-async fn buffers_of_other_doors_are_seen_and_not_taken_from() {
-    let house = House::new();
+async fn a_buffer_of_another_door_is_not_taken_from() {
+    let house = door();
     let records = &house.gate.records;
     let life = Life { unit: Unit::Hours, amount: u64::MAX };
-    assert!(records.set(b"b\xff", records.aim(b"b\xff"), b"EHLO", life, house.clock.now()));
     assert!(records.set(b"b", records.aim(b"b"), b"", life, house.clock.now()));
-    let reply = house.ask("GET", "/v1/records/b%FF").await;
-    assert_eq!((&reply.json["key"], &reply.json["kind"]), (&"b%FF".into(), &"buffer".into()));
-    assert_eq!((&reply.json["bytes"], &reply.json["ttl_ms"]), (&json!(4), &Value::Null));
-    assert!(reply.json.get("quota").is_none());
     let reply = house.consume(json!({"key": "b", "quota": 1, "ttl_ms": 1})).await;
     assert_eq!((reply.status.as_u16(), &reply.json["reason"]), (409, &"buffer".into()));
     assert_eq!(reply.header("content-type"), "application/problem+json");
@@ -83,7 +45,7 @@ async fn buffers_of_other_doors_are_seen_and_not_taken_from() {
 
 #[tokio::test]
 async fn a_full_table_is_told_apart_from_a_refusal() {
-    let house = House::new();
+    let house = door();
     let ask = |n: u64| house.consume(json!({"key": n.to_string(), "quota": 2, "ttl_ms": 1_000}));
     for n in 0..4 {
         assert_eq!(ask(n).await.status, 200);
@@ -101,7 +63,7 @@ async fn a_full_table_is_told_apart_from_a_refusal() {
 
 #[tokio::test]
 async fn what_cannot_be_meant_is_refused_and_counted() {
-    let house = House::new();
+    let house = door();
     let whole = json!({"key": "k", "cost": 1, "quota": 5, "ttl_ms": 1_000});
     let check = async |changes: &[(&str, Option<Value>)], reason: &str, part: &str| {
         let mut body = whole.clone();
@@ -127,21 +89,10 @@ async fn what_cannot_be_meant_is_refused_and_counted() {
     check(&[("cost", Some(json!(0)))], "cost_zero", "at least 1").await;
     check(&[("cost", Some(json!(6)))], "cost_above_limit", "5").await;
     check(&[("key", Some(json!("k".repeat(256))))], "key_too_long", "255").await;
-    for (path, reason) in [
-        (format!("/v1/records/{}", "k".repeat(256)), "key_too_long"),
-        ("/v1/records/%2".into(), "key_encoding"),
-        ("/v1/records/a?b".into(), "query"),
-    ] {
-        for method in ["GET", "DELETE"] {
-            let reply = house.ask(method, &path).await;
-            assert_eq!((reply.status.as_u16(), &reply.json["reason"]), (400, &reason.into()));
-        }
-    }
     let long = "k".repeat(255);
     assert_eq!(
         house.consume(json!({"key": long, "quota": 1, "ttl_ms": u64::MAX})).await.status,
         200
     );
-    assert_eq!(house.ask("PUT", "/v1/records/k").await.status, 405);
     assert_eq!(house.ask("POST", "/v1/records/consume").await.status, 415);
 }

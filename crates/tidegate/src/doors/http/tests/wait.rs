@@ -9,7 +9,7 @@ use tidegate_core::time::SECOND;
 use tokio::task::JoinHandle;
 
 use super::super::wait::BOUNDS;
-use super::{House, Reply, request};
+use super::{House, Reply, door, request};
 use crate::config::Config;
 
 async fn wait(house: &House, body: Value) -> Reply {
@@ -33,7 +33,7 @@ async fn in_line(house: &Arc<House>, body: Value) -> JoinHandle<Reply> {
 
 #[tokio::test]
 async fn what_may_go_goes_at_once_and_is_answered_as_a_check() {
-    let house = House::new();
+    let house = door();
     let mut waited = wait(&house, json!({"key": "ws ip=a"})).await;
     let mut checked = house.check(json!({"key": "ws ip=b"})).await;
     assert_eq!((waited.status.as_u16(), checked.status.as_u16()), (200, 200));
@@ -49,7 +49,7 @@ async fn what_may_go_goes_at_once_and_is_answered_as_a_check() {
 
 #[tokio::test]
 async fn whoever_waits_is_answered_when_a_use_ends_in_the_order_of_arrival() {
-    let house = Arc::new(House::new());
+    let house = Arc::new(door());
     let held = house.check(json!({"key": "both a", "hold_ms": 60_000})).await;
     let body = json!({"key": "both a", "hold_ms": 60_000});
     let first = in_line(&house, body.clone()).await;
@@ -65,16 +65,16 @@ async fn whoever_waits_is_answered_when_a_use_ends_in_the_order_of_arrival() {
 
 #[tokio::test]
 async fn a_reset_frees_whoever_waits() {
-    let house = Arc::new(House::new());
+    let house = Arc::new(door());
     assert_eq!(house.check(json!({"key": "ws ip=a", "cost": 3})).await.status, 200);
     let waiting = in_line(&house, json!({"key": "ws ip=a"})).await;
-    assert_eq!(house.ask("DELETE", "/v1/keys/ws%20ip=a").await.status, 204);
+    assert_eq!(house.gate.limiter.forget(b"ws ip=a").await, Ok(true));
     assert_eq!(waiting.await.unwrap().status, 200);
 }
 
 #[tokio::test]
 async fn when_the_time_is_over_it_is_a_refusal() {
-    let house = Arc::new(House::new());
+    let house = Arc::new(door());
     let driver = std::thread::spawn({
         let (waiting, shutdown) = (house.gate.waiting.clone(), house.gate.shutdown.clone());
         move || waiting.keep_waking(&shutdown)
@@ -97,7 +97,7 @@ async fn when_the_time_is_over_it_is_a_refusal() {
 
 #[tokio::test]
 async fn a_limit_that_is_raised_over_the_api_frees_whoever_waits_at_once() {
-    let house = House::new();
+    let house = door();
     let file = "[[rule]]\nname = 'daily'\nmatch = 'k *'\nlimit = '2 per day'\n[http]\n";
     house.gate.rulebook.install(Config::parse("t", file).unwrap().written);
     let house = Arc::new(house);
@@ -109,24 +109,24 @@ async fn a_limit_that_is_raised_over_the_api_frees_whoever_waits_at_once() {
     for _ in 0..3 {
         waiting.push(in_line(&house, body.clone()).await);
     }
-    let put = async |limit: &str| {
-        let limit = Some(json!({"limit": limit}));
-        house.local("PUT", "/v1/rules/daily", limit).await.status
+    let set = |limit: &str| {
+        let fields = json!({"limit": limit}).as_object().unwrap().clone();
+        house.gate.rulebook.set("daily", fields, None).is_ok()
     };
     // The clock stands still, and nobody looks at it: the change alone lets them go, in order.
-    assert_eq!(put("4 per day").await, 200);
+    assert!(set("4 per day"));
     let last = waiting.pop().unwrap();
     for first in waiting {
         assert_eq!(first.await.unwrap().status, 200);
     }
     assert_eq!((last.is_finished(), house.gate.waiting.len()), (false, 1));
-    assert_eq!(put("none").await, 200);
+    assert!(set("none"));
     assert_eq!((last.await.unwrap().status.as_u16(), house.gate.waiting.len()), (200, 0));
 }
 
 #[tokio::test]
 async fn a_door_that_closes_lets_nobody_wait_on() {
-    let house = Arc::new(House::new());
+    let house = Arc::new(door());
     assert_eq!(house.check(json!({"key": "ws ip=a", "cost": 3})).await.status, 200);
     let waiting = in_line(&house, json!({"key": "ws ip=a"})).await;
     house.gate.shutdown.set();
@@ -137,7 +137,7 @@ async fn a_door_that_closes_lets_nobody_wait_on() {
 
 #[tokio::test]
 async fn whoever_leaves_has_left() {
-    let house = Arc::new(House::new());
+    let house = Arc::new(door());
     assert_eq!(house.check(json!({"key": "ws ip=a", "cost": 3})).await.status, 200);
     let waiting = in_line(&house, json!({"key": "ws ip=a"})).await;
     waiting.abort();
@@ -147,7 +147,7 @@ async fn whoever_leaves_has_left() {
 
 #[tokio::test]
 async fn what_makes_no_sense_is_bad_input() {
-    let house = House::new();
+    let house = door();
     for (body, reason) in [
         (json!({}), "field"),
         (json!({"keys": ["a"]}), "field"),
@@ -168,7 +168,7 @@ async fn what_makes_no_sense_is_bad_input() {
 
 #[tokio::test]
 async fn no_more_may_wait_than_there_is_room_for() {
-    let house = Arc::new(House::new());
+    let house = Arc::new(door());
     let body = json!({"key": "both a", "hold_ms": 60_000});
     assert_eq!(house.check(body.clone()).await.status, 200);
     let mut waiting = Vec::new();

@@ -1,0 +1,87 @@
+//! Which requests administration answers: those of programs on this machine, and of its own pages.
+//!
+//! As long as there are no tokens, whoever reaches the listener is an admin. It listens on loopback
+//! alone, so what remains are web pages that a browser on this machine shows, and proxies on it:
+//!
+//! - a name of somebody else that points here (DNS rebinding) is betrayed by the Host header;
+//! - a page of somebody else is betrayed by Origin, or by Sec-Fetch-Site where a browser sends no
+//!   Origin, as with images and links;
+//! - a form needs no permission of the server to send its few content types, so whatever changes
+//!   something is refused with one of these;
+//! - a proxy that forwards the requests of others is betrayed by the headers that it adds. This
+//!   fence has a gap, a proxy that adds none, so nothing leans on it alone.
+
+use axum::body::Body;
+use axum::http::header::{CONTENT_TYPE, FORWARDED, HOST, HeaderName, ORIGIN, VIA};
+use axum::http::{HeaderMap, Method, Request, StatusCode};
+
+use crate::doors::http_server::host::{self, Local};
+use crate::doors::http_server::problem::Problem;
+
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+/// What proxies add to what they forward.
+const FORWARDING: [HeaderName; 6] = [
+    FORWARDED,
+    VIA,
+    HeaderName::from_static("x-forwarded-for"),
+    HeaderName::from_static("x-forwarded-host"),
+    HeaderName::from_static("x-forwarded-proto"),
+    HeaderName::from_static("x-real-ip"),
+];
+/// What a form of a web page can send without asking the server first.
+const FORM_TYPES: [&str; 3] =
+    ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"];
+
+/// Refuses what a page of somebody else could have sent, or a proxy.
+pub(super) fn check(request: &Request<Body>) -> Result<(), Problem> {
+    let headers = request.headers();
+    let local = request.extensions().get::<Local>().copied();
+    host::check(headers, request.uri(), local, &[])?;
+    check_origin(headers)?;
+    check_type(request.method(), headers)?;
+    if FORWARDING.iter().any(|name| headers.contains_key(name)) {
+        let detail = "administration is for this machine alone, and a proxy has forwarded this \
+                      request: ask [admin] directly";
+        return Err(forbidden("forwarded", detail));
+    }
+    Ok(())
+}
+
+/// A page has its own origin in its requests; only pages of this listener may ask.
+fn check_origin(headers: &HeaderMap) -> Result<(), Problem> {
+    let host = headers.get(HOST).map_or(&b""[..], |host| host.as_bytes());
+    let is_own = |origin: &[u8]| {
+        let name = origin.strip_prefix(b"http://");
+        name.is_some_and(|name| name.eq_ignore_ascii_case(host))
+    };
+    if !headers.get_all(ORIGIN).iter().all(|origin| is_own(origin.as_bytes())) {
+        return Err(forbidden("origin", "the Origin header names a page of somebody else"));
+    }
+    // "none": somebody has typed the address.
+    let is_own = |site: &[u8]| site == b"same-origin" || site == b"none";
+    if !headers.get_all(SEC_FETCH_SITE).iter().all(|site| is_own(site.as_bytes())) {
+        return Err(forbidden("origin", "a page of somebody else has sent this (Sec-Fetch-Site)"));
+    }
+    Ok(())
+}
+
+fn check_type(method: &Method, headers: &HeaderMap) -> Result<(), Problem> {
+    if [Method::GET, Method::HEAD].contains(method) {
+        return Ok(());
+    }
+    let is_form = |value: &str| {
+        let essence = value.split(';').next().unwrap_or_default().trim();
+        FORM_TYPES.iter().any(|form| essence.eq_ignore_ascii_case(form))
+    };
+    let mut types = headers.get_all(CONTENT_TYPE).iter();
+    if types.any(|value| value.to_str().map_or(true, is_form)) {
+        let detail = "what changes something is sent as Content-Type: application/json, or \
+                      without a body";
+        return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "content_type", detail));
+    }
+    Ok(())
+}
+
+fn forbidden(reason: &'static str, detail: &'static str) -> Problem {
+    Problem::new(StatusCode::FORBIDDEN, reason, detail)
+}

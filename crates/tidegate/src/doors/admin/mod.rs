@@ -1,0 +1,133 @@
+//! Administration: keys, rules, records and proxies shown and changed, apart from those who ask.
+//!
+//! - `fence`: which requests are answered at all
+//! - `router`: which path leads where
+//! - `keys`, `rules`, `records`, `proxies`: the handlers
+//!
+//! It has a thread and a runtime of its own, so that `/healthz` and `/metrics` answer here whatever
+//! happens at the other doors. It listens on loopback alone, because it cannot tell yet who asks.
+
+mod fence;
+mod keys;
+mod proxies;
+mod records;
+mod router;
+mod rules;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::thread;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize, de};
+use tokio::runtime::Builder;
+
+use super::http_server::connections::{Bounds, Lobby};
+use super::{Gate, Serving};
+use crate::config::listen::{Address, Allow, Listen};
+use crate::metrics::Door;
+
+/// The most connections over all its addresses: people, their tools, and what scrapes metrics.
+const CONNECTIONS_MAX: u32 = 256;
+
+/// The `[admin]` table.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Where it listens: loopback only.
+    #[serde(deserialize_with = "on_loopback")]
+    pub listen: Listen,
+    /// Who may come in.
+    #[serde(skip_serializing_if = "Allow::is_open")]
+    pub allow: Allow,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 8090));
+        Self { listen: address.into(), allow: Allow::default() }
+    }
+}
+
+/// Refuses an address that other machines can reach: whoever reached it would be an admin.
+///
+/// # Errors
+/// What is wrong, and on a line of its own what would be right.
+pub fn check_loopback(address: SocketAddr) -> Result<(), String> {
+    if !Address::Ip(address).beyond_loopback() {
+        return Ok(());
+    }
+    let port = address.port();
+    Err(format!(
+        "[admin] cannot listen at {address}: whoever reaches it may change every rule and count\n\
+         write \"127.0.0.1:{port}\" or \"[::1]:{port}\"; from elsewhere, tunnel to it (ssh -L)"
+    ))
+}
+
+fn on_loopback<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Listen, D::Error> {
+    let listen = Listen::deserialize(deserializer)?;
+    let wrong = listen.addresses().iter().find_map(|address| check_loopback(*address).err());
+    wrong.map_or(Ok(listen), |wrong| Err(de::Error::custom(wrong)))
+}
+
+/// A door whose addresses are taken and that answers nobody yet.
+pub struct Bound {
+    listeners: Vec<TcpListener>,
+}
+
+/// Takes the addresses. Another program on one of them is an error, so that is never shared.
+///
+/// # Errors
+/// When an address cannot be had; none is kept then.
+pub fn bind(config: &Config) -> io::Result<Bound> {
+    let bind_one = |address: &SocketAddr| {
+        let listener = TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    };
+    let listeners = config.listen.addresses().iter().map(bind_one).collect::<io::Result<_>>()?;
+    Ok(Bound { listeners })
+}
+
+impl Bound {
+    /// The addresses in file order, with real ports.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect()
+    }
+
+    /// Begins to answer.
+    #[must_use]
+    pub fn serve(self, gate: Gate) -> Serving {
+        let bounds = Bounds { connections: CONNECTIONS_MAX, ..Bounds::default() };
+        let lobby = Lobby::new(Door::Admin, &gate, router::router(&gate), bounds);
+        let listeners = self.listeners;
+        let runtime = match Builder::new_current_thread().enable_all().build() {
+            Ok(runtime) => runtime,
+            Err(error) => {
+                tracing::error!(door = "admin", %error, "cannot serve");
+                return Serving::default();
+            }
+        };
+        let serve = move || {
+            runtime.block_on(async {
+                for listener in listeners {
+                    match tokio::net::TcpListener::from_std(listener) {
+                        Ok(listener) => drop(tokio::spawn(lobby.clone().accept(listener))),
+                        Err(error) => tracing::error!(door = "admin", %error, "cannot listen"),
+                    }
+                }
+                lobby.drained().await;
+            });
+            // A scan whose client has left is not waited for.
+            runtime.shutdown_background();
+        };
+        let thread = thread::Builder::new()
+            .name("admin".to_owned())
+            .spawn(serve)
+            .expect("the system has threads left at start-up");
+        Serving::threads(vec![thread])
+    }
+}

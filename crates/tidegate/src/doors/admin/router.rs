@@ -1,0 +1,50 @@
+//! Which path leads where.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::routing::get;
+use tokio::sync::Semaphore;
+
+use super::{fence, keys, proxies, records, rules};
+use crate::doors::Gate;
+use crate::doors::http_server::guard::{guarded, unknown_path};
+use crate::doors::http_server::health;
+use crate::limiter::Desk;
+use crate::metrics::Door;
+
+/// How many scans of the whole table run at once.
+const SCANS_MAX: usize = 2;
+
+/// What every handler sees.
+pub(super) struct Context {
+    pub(super) gate: Gate,
+    pub(super) desk: Desk,
+    pub(super) scans: Semaphore,
+}
+
+/// All paths of administration.
+pub(super) fn router(gate: &Gate) -> Router {
+    let context = Arc::new(Context {
+        gate: gate.clone(),
+        desk: gate.limiter.desk(Door::Admin),
+        scans: Semaphore::new(SCANS_MAX),
+    });
+    let key = get(keys::show).delete(keys::reset);
+    let record = get(records::show).delete(records::purge);
+    let rule = get(rules::show).put(rules::set).delete(rules::restore);
+    let routes = Router::new()
+        // The empty key is a key; a slash in a key need not be encoded.
+        .route("/v1/keys/", key.clone())
+        .route("/v1/keys/{*key}", key)
+        .route("/v1/top", get(keys::top))
+        .route("/v1/rules", get(rules::list))
+        .route("/v1/rules/{*name}", rule)
+        .route("/v1/records/", record.clone())
+        .route("/v1/records/{*key}", record)
+        .route("/v1/proxies", get(proxies::list))
+        .merge(health::router(gate))
+        .fallback(unknown_path)
+        .with_state(context);
+    guarded(routes, Door::Admin, gate, fence::check)
+}

@@ -1,0 +1,71 @@
+//! What every request of a listener passes on its way in and out, and what leads nowhere.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::header::X_CONTENT_TYPE_OPTIONS;
+use axum::http::{HeaderValue, Request, StatusCode};
+use axum::middleware::{Next, from_fn};
+use axum::response::IntoResponse;
+
+use super::problem::{Counted, Problem};
+use crate::doors::Gate;
+use crate::metrics::Door;
+
+/// Paths that are answered while the process starts: all others are held until then, because
+/// without the store's first answer nothing is known of any key.
+const EARLY: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
+
+/// Puts `check` before `routes` and the fallback, and counts bad input when its answer leaves.
+pub(crate) fn guarded(
+    routes: Router,
+    door: Door,
+    gate: &Gate,
+    check: impl Fn(&Request<Body>) -> Result<(), Problem> + Clone + Send + Sync + 'static,
+) -> Router {
+    let gate = Arc::new(gate.clone());
+    let pass = move |request: Request<Body>, next: Next| {
+        let checked = check(&request);
+        let gate = gate.clone();
+        async move {
+            let checked = match checked {
+                Ok(()) => until_started(&gate, request.uri().path()).await,
+                Err(problem) => Err(problem),
+            };
+            let mut response = match checked {
+                Ok(()) => next.run(request).await,
+                Err(problem) => problem.into_response(),
+            };
+            if let Some(Counted(reason)) = response.extensions_mut().remove::<Counted>() {
+                gate.metrics.bad_input(door, reason);
+            }
+            let nosniff = HeaderValue::from_static("nosniff");
+            response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, nosniff);
+            response
+        }
+    };
+    routes.method_not_allowed_fallback(unknown_method).layer(from_fn(pass))
+}
+
+/// Holds a request until the process has started. How many are held is bounded by the door's
+/// connections; a client that leaves takes its request along.
+async fn until_started(gate: &Gate, path: &str) -> Result<(), Problem> {
+    if gate.admin.has_started() || EARLY.contains(&path) {
+        return Ok(());
+    }
+    tokio::select! {
+        () = gate.admin.started() => Ok(()),
+        () = gate.shutdown.wait() => Err(Problem::stopping()),
+    }
+}
+
+/// The answer at a path that leads nowhere.
+pub(crate) async fn unknown_path() -> Problem {
+    Problem::new(StatusCode::NOT_FOUND, "path", "there is nothing at this path")
+}
+
+async fn unknown_method() -> Problem {
+    let detail = "this path does not take that method; see the Allow header";
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method", detail)
+}
