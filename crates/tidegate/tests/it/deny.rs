@@ -119,7 +119,7 @@ fn a_rule_is_blocked_over_the_api() {
     let door = program.address("http");
     let put = |body: Value| {
         let headers = "Host: localhost\r\nContent-Type: application/json\r\n";
-        send_to(door, "PUT", "/v1/rules/r", headers, &body.to_string())
+        send_to(program.address("admin"), "PUT", "/v1/rules/r", headers, &body.to_string())
     };
     assert_eq!(post(door, "/v1/check", &json!({"key": "k"})).status, 200);
     let reply = put(json!({"limit": "deny"}));
