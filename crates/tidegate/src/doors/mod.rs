@@ -146,6 +146,8 @@ impl DoorConfig {
             (DoorConfig::Jarl(ours), DoorConfig::Jarl(theirs)) => ours.same_door(theirs),
             (DoorConfig::Smockron(ours), DoorConfig::Smockron(theirs)) => ours.same_door(theirs),
             (DoorConfig::Proxy(ours), DoorConfig::Proxy(theirs)) => ours.same_door(theirs),
+            (DoorConfig::Http(ours), DoorConfig::Http(theirs)) => ours.same_door(theirs),
+            (DoorConfig::Admin(ours), DoorConfig::Admin(theirs)) => ours.same_door(theirs),
             _ => self.door() == other.door() && self.addresses() == other.addresses(),
         }
     }

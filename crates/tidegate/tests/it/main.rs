@@ -4,6 +4,7 @@ mod admin;
 mod authorize;
 mod balancer;
 mod cli;
+mod connections;
 mod deny;
 mod elsewhere;
 #[path = "../engines/mod.rs"]

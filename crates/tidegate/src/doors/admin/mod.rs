@@ -24,13 +24,17 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de};
 use tokio::runtime::Builder;
 
-use super::http_server::connections::{Bounds, Lobby};
+use super::http_server::connections::{Bounds, IDLE_USUAL, Lobby};
+use super::io::limits;
+use super::io::settings::{self, CONNECTIONS_MAX};
 use super::{Gate, Serving};
 use crate::config::listen::{Address, Allow, Listen};
+use crate::config::units::Span;
 use crate::metrics::Door;
 
-/// The most connections over all its addresses: people, their tools, and what scrapes metrics.
-const CONNECTIONS_MAX: u32 = 256;
+/// Connections over all its addresses, unless told otherwise: people, their tools, and what
+/// scrapes metrics.
+const CONNECTIONS_USUAL: u32 = 256;
 
 /// The `[admin]` table.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
@@ -42,12 +46,49 @@ pub struct Config {
     /// Who may come in.
     #[serde(skip_serializing_if = "Allow::is_open")]
     pub allow: Allow,
+    /// Beyond it an idle connection gives way, or clients wait to be accepted.
+    #[serde(deserialize_with = "settings::connections")]
+    #[schemars(range(min = 1, max = CONNECTIONS_MAX))]
+    pub max_connections: u32,
+    /// The most connections from one source. Absent: a tenth of max_connections, at least 64, and
+    /// loopback is exempt.
+    #[serde(deserialize_with = "settings::per_source", skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = CONNECTIONS_MAX))]
+    pub max_connections_per_source: Option<u32>,
+    /// How long a connection may be open without a request.
+    #[serde(deserialize_with = "settings::idle_timeout")]
+    pub idle_timeout: Span,
 }
 
 impl Default for Config {
     fn default() -> Self {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 8090));
-        Self { listen: address.into(), allow: Allow::default() }
+        Self {
+            listen: address.into(),
+            allow: Allow::default(),
+            max_connections: CONNECTIONS_USUAL,
+            max_connections_per_source: None,
+            idle_timeout: Span(IDLE_USUAL),
+        }
+    }
+}
+
+impl Config {
+    /// Whether a door of `other` can go on as this one: only the allow list may differ.
+    pub(crate) fn same_door(&self, other: &Self) -> bool {
+        Self { allow: Allow::default(), ..self.clone() }
+            == Self { allow: Allow::default(), ..other.clone() }
+    }
+
+    fn bounds(&self) -> Bounds {
+        let limits = limits::Bounds {
+            connections: self.max_connections,
+            per_source: self.max_connections_per_source,
+            trusted: Allow::default(),
+            // It answers, whatever the other doors have taken.
+            keeps_descriptors_back: false,
+        };
+        Bounds { limits, idle: self.idle_timeout.0, ..Bounds::default() }
     }
 }
 
@@ -75,6 +116,7 @@ fn on_loopback<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Listen, D::
 /// A door whose addresses are taken and that answers nobody yet.
 pub struct Bound {
     listeners: Vec<TcpListener>,
+    bounds: Bounds,
 }
 
 /// Takes the addresses. Another program on one of them is an error, so that is never shared.
@@ -88,7 +130,7 @@ pub fn bind(config: &Config) -> io::Result<Bound> {
         Ok(listener)
     };
     let listeners = config.listen.addresses().iter().map(bind_one).collect::<io::Result<_>>()?;
-    Ok(Bound { listeners })
+    Ok(Bound { listeners, bounds: config.bounds() })
 }
 
 impl Bound {
@@ -101,8 +143,7 @@ impl Bound {
     /// Begins to answer.
     #[must_use]
     pub fn serve(self, gate: Gate) -> Serving {
-        let bounds = Bounds { connections: CONNECTIONS_MAX, ..Bounds::default() };
-        let lobby = Lobby::new(Door::Admin, &gate, router::router(&gate), bounds);
+        let lobby = Lobby::new(Door::Admin, &gate, router::router(&gate), self.bounds);
         let listeners = self.listeners;
         let runtime = match Builder::new_current_thread().enable_all().build() {
             Ok(runtime) => runtime,

@@ -23,10 +23,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::asking::{Authorize, RefuseStatus};
-use super::http_server::connections::{Bounds, Lobby};
+use super::http_server::connections::{Bounds, CONNECTIONS_USUAL, IDLE_USUAL, Lobby};
 pub use super::http_server::host::HostName;
+use super::io::limits;
+use super::io::settings::{self, CONNECTIONS_MAX};
 use super::{Gate, Serving};
 use crate::config::listen::{Allow, Listen};
+use crate::config::units::Span;
 use crate::metrics::Door;
 
 /// The `[http]` table.
@@ -38,6 +41,18 @@ pub struct Config {
     /// Who may come in.
     #[serde(skip_serializing_if = "Allow::is_open")]
     pub allow: Allow,
+    /// Beyond it an idle connection gives way, or clients wait to be accepted.
+    #[serde(deserialize_with = "settings::connections")]
+    #[schemars(range(min = 1, max = CONNECTIONS_MAX))]
+    pub max_connections: u32,
+    /// The most connections from one source. Absent: a tenth of max_connections, at least 64, and
+    /// loopback is exempt.
+    #[serde(deserialize_with = "settings::per_source", skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = CONNECTIONS_MAX))]
+    pub max_connections_per_source: Option<u32>,
+    /// How long a connection may be open without a request.
+    #[serde(deserialize_with = "settings::idle_timeout")]
+    pub idle_timeout: Span,
     /// Names that the Host header may carry beside the listener's address and loopback.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub names: Vec<HostName>,
@@ -49,8 +64,15 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 8080));
-        let (names, authorize) = (Vec::new(), Vec::new());
-        Self { listen: address.into(), allow: Allow::default(), names, authorize }
+        Self {
+            listen: address.into(),
+            allow: Allow::default(),
+            max_connections: CONNECTIONS_USUAL,
+            max_connections_per_source: None,
+            idle_timeout: Span(IDLE_USUAL),
+            names: Vec::new(),
+            authorize: Vec::new(),
+        }
     }
 }
 
@@ -61,11 +83,34 @@ impl Config {
     pub fn host_names(&self) -> Vec<String> {
         self.names.iter().cloned().map(String::from).collect()
     }
+
+    /// Whether a door of `other` can go on as this one: allow list, names and tables are swapped.
+    pub(crate) fn same_door(&self, other: &Self) -> bool {
+        let of = |config: &Self| {
+            let share = config.max_connections_per_source;
+            (config.listen.clone(), config.max_connections, share, config.idle_timeout)
+        };
+        of(self) == of(other)
+    }
+
+    fn bounds(&self) -> Bounds {
+        Bounds {
+            limits: limits::Bounds {
+                connections: self.max_connections,
+                per_source: self.max_connections_per_source,
+                trusted: Allow::default(),
+                keeps_descriptors_back: true,
+            },
+            idle: self.idle_timeout.0,
+            ..Bounds::default()
+        }
+    }
 }
 
 /// A door whose addresses are taken and that answers nobody yet.
 pub struct Bound {
     listeners: Vec<TcpListener>,
+    bounds: Bounds,
 }
 
 /// Takes the addresses. Another program on one of them is an error, so that is never shared.
@@ -79,7 +124,7 @@ pub fn bind(config: &Config) -> io::Result<Bound> {
         Ok(listener)
     };
     let listeners = config.listen.addresses().iter().map(bind_one).collect::<io::Result<_>>()?;
-    Ok(Bound { listeners })
+    Ok(Bound { listeners, bounds: config.bounds() })
 }
 
 impl Bound {
@@ -92,7 +137,7 @@ impl Bound {
     /// Begins to answer. Must be called on the process' runtime.
     #[must_use]
     pub fn serve(self, gate: Gate) -> Serving {
-        let lobby = Lobby::new(Door::Http, &gate, router::router(&gate), Bounds::default());
+        let lobby = Lobby::new(Door::Http, &gate, router::router(&gate), self.bounds);
         let mut tasks = Vec::new();
         for listener in self.listeners {
             match tokio::net::TcpListener::from_std(listener) {

@@ -5,35 +5,41 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::{self, Poll};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use axum::Router;
 use axum::body::Body;
 use axum::http::Request;
-use hyper::body::Incoming;
+use bytes::Bytes;
+use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tower::ServiceExt;
 
 use super::host::Local;
 use super::shared::Shared;
+use crate::clock::Clock;
 use crate::config::listen::Allow;
+use crate::doors::io::activity::{Activity, Answering, Cut, Noted, Patience};
+use crate::doors::io::limits::{self, Limits, Place};
 use crate::doors::io::tcp;
 use crate::doors::{Gate, Shutdown};
 use crate::metrics::{Door, Metrics};
 
-/// The most connections of the door, over all its addresses. Past it, clients wait to be accepted.
-const CONNECTIONS_MAX: u32 = 4_096;
-/// How long a client may take for a request's head, and how long it may sit idle between two.
-const HEAD_READ_MAX: Duration = Duration::from_secs(30);
+/// Connections of a door, over all its addresses, unless told otherwise.
+pub(crate) const CONNECTIONS_USUAL: u32 = 4_096;
+/// How long a connection may be idle, unless told otherwise.
+pub(crate) const IDLE_USUAL: Duration = Duration::from_secs(75);
+/// How long a client may take for a request's head, from its first byte on.
+const HEAD_READ_MAX: Duration = Duration::from_secs(5);
 /// How long an answer may stay unacknowledged, or the client's window shut.
 const WRITE_STALL_MAX: Duration = Duration::from_secs(30);
 /// How long a client that waits for an answer may be silent before it is asked whether it lives.
@@ -45,16 +51,23 @@ const HEAD_BYTES_MAX: usize = 16 << 10;
 /// How long to wait before accepting again when that failed, say for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// What a connection may cost, where tests need it smaller.
-#[derive(Clone, Copy)]
+/// What connections may cost.
+#[derive(Clone)]
 pub(crate) struct Bounds {
-    pub(crate) connections: u32,
+    pub(crate) limits: limits::Bounds,
+    pub(crate) idle: Duration,
     pub(crate) write_stall: Duration,
 }
 
 impl Default for Bounds {
     fn default() -> Self {
-        Self { connections: CONNECTIONS_MAX, write_stall: WRITE_STALL_MAX }
+        let limits = limits::Bounds {
+            connections: CONNECTIONS_USUAL,
+            per_source: None,
+            trusted: Allow::default(),
+            keeps_descriptors_back: true,
+        };
+        Self { limits, idle: IDLE_USUAL, write_stall: WRITE_STALL_MAX }
     }
 }
 
@@ -69,20 +82,25 @@ pub(crate) struct Lobby {
     metrics: Arc<Metrics>,
     shutdown: Shutdown,
     allow: Arc<ArcSwap<Allow>>,
-    places: Arc<Semaphore>,
-    bounds: Bounds,
+    clock: Clock,
+    pub(crate) limits: Arc<Limits>,
+    patience: Patience,
+    write_stall: Duration,
 }
 
 impl Lobby {
     pub(crate) fn new(door: Door, gate: &Gate, router: Router, bounds: Bounds) -> Arc<Self> {
+        let Bounds { limits, idle, write_stall } = bounds;
         Arc::new(Self {
             door,
             metrics: gate.metrics.clone(),
             shutdown: gate.shutdown.clone(),
             allow: gate.allow.clone(),
             router,
-            places: Arc::new(Semaphore::new(bounds.connections as usize)),
-            bounds,
+            limits: Limits::new(door, limits, gate.clock.clone()),
+            clock: gate.clock.clone(),
+            patience: Patience { head: HEAD_READ_MAX, idle },
+            write_stall,
         })
     }
 
@@ -90,12 +108,6 @@ impl Lobby {
     pub(crate) async fn accept(self: Arc<Self>, listener: TcpListener) {
         let mut failing = false;
         loop {
-            let place = tokio::select! {
-                place = self.places.clone().acquire_owned() => place,
-                () = self.shutdown.wait() => return,
-            };
-            // The semaphore is never closed.
-            let Ok(place) = place else { return };
             let (stream, peer) = tokio::select! {
                 accepted = listener.accept() => match accepted {
                     Ok(accepted) => accepted,
@@ -116,16 +128,27 @@ impl Lobby {
                 self.metrics.bad_input(self.door, "not_allowed");
                 continue;
             }
-            let Ok(local) = prepare(&stream, self.bounds.write_stall) else { continue };
+            // Asked for only now: who comes from a source that has too many is not worth a wait,
+            // and an address whose clients stay away keeps no place of the others.
+            let place = tokio::select! {
+                place = self.limits.wait_for_place(Some(peer.ip()), &stream) => place,
+                () = self.shutdown.wait() => return,
+            };
+            let place = match place {
+                Ok(place) => place,
+                Err(refused) => {
+                    self.metrics.bad_input(self.door, refused.reason());
+                    continue;
+                }
+            };
+            let Ok(local) = prepare(&stream, self.write_stall) else { continue };
             let (lobby, stream) = (self.clone(), Shared::new(stream));
             let left = {
                 let stream = stream.clone();
                 move || stream.left()
             };
-            tokio::spawn(async move {
-                lobby.converse(stream, left, Local(local.ip()), Peer(peer.ip())).await;
-                drop(place);
-            });
+            let (local, peer) = (Local(local.ip()), Peer(peer.ip()));
+            tokio::spawn(async move { lobby.converse(stream, place, left, local, peer).await });
         }
     }
 
@@ -135,6 +158,7 @@ impl Lobby {
     pub(crate) async fn converse<T>(
         &self,
         stream: T,
+        place: Place,
         left: impl Fn() -> bool,
         local: Local,
         peer: Peer,
@@ -149,45 +173,51 @@ impl Lobby {
                 }
             }
         };
+        let activity = Activity::new(place, self.clock.clone());
         let service = service_fn(|request: Request<Incoming>| {
+            let answering = activity.begin();
             let mut request = request.map(Body::new);
             request.extensions_mut().insert(local);
             request.extensions_mut().insert(peer);
             let answer = self.router.clone().oneshot(request);
             let gone = gone();
-            async {
+            async move {
                 tokio::select! {
                     biased;
-                    Ok(answer) = answer => Ok(answer),
+                    Ok(answer) = answer => Ok(answer.map(|body| Tracked { body, answering })),
                     () = gone => Err(io::Error::from(io::ErrorKind::ConnectionAborted)),
                 }
             }
         });
         let mut http = http1::Builder::new();
-        http.timer(TokioTimer::new())
-            .header_read_timeout(HEAD_READ_MAX)
-            .max_buf_size(HEAD_BYTES_MAX);
+        // How long a head may take is measured from its first byte, which hyper cannot do.
+        http.timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(HEAD_BYTES_MAX);
+        let stream = Noted::new(stream, activity.clone());
         let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
-        let ended = tokio::select! {
-            ended = connection.as_mut() => ended,
-            () = self.shutdown.wait() => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
+        let conversation = async {
+            tokio::select! {
+                ended = connection.as_mut() => ended,
+                () = self.shutdown.wait() => {
+                    connection.as_mut().graceful_shutdown();
+                    connection.await
+                }
             }
         };
-        if let Err(error) = ended
-            && let Some(reason) = reason(&error)
-        {
+        let reason = match activity.bounds(self.patience, conversation).await {
+            Ok(Ok(())) | Err(Cut::Idle) => None,
+            Ok(Err(error)) => error.is_parse().then_some("http"),
+            Err(Cut::SlowHead) => Some("head_slow"),
+            Err(Cut::GaveWay) => Some("gave_way"),
+        };
+        if let Some(reason) = reason {
             self.metrics.bad_input(self.door, reason);
         }
     }
 
     /// Waits until shutdown, and then until every connection has ended.
     pub(crate) async fn drained(&self) {
-        // Places are handed out in order: asked for sooner, this would keep clients out.
         self.shutdown.wait().await;
-        // All places at once means that nobody is left. The semaphore is never closed.
-        let _ = self.places.acquire_many(self.bounds.connections).await;
+        self.limits.wait_until_empty().await;
     }
 }
 
@@ -201,13 +231,29 @@ fn prepare(stream: &TcpStream, write_stall: Duration) -> io::Result<SocketAddr> 
     stream.local_addr()
 }
 
-/// Under which reason a connection's end counts as bad input; leaving early is nobody's fault.
-fn reason(error: &hyper::Error) -> Option<&'static str> {
-    if error.is_timeout() {
-        Some("head_slow")
-    } else if error.is_parse() {
-        Some("http")
-    } else {
-        None
+/// An answer's body: once it is gone, the client is owed nothing more.
+struct Tracked {
+    body: Body,
+    #[expect(dead_code, reason = "it is kept for as long as the body")]
+    answering: Answering,
+}
+
+impl hyper::body::Body for Tracked {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut task::Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }

@@ -6,20 +6,23 @@ use std::sync::Arc;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::task::JoinHandle;
+use tokio::time::{Duration, Instant, advance};
 
+use super::super::Config;
 use super::{House, door};
+use crate::doors::http_server::connections::Lobby;
 use crate::doors::http_server::connections::Peer;
-use crate::doors::http_server::connections::{Bounds, Lobby};
 use crate::doors::http_server::host::Local;
 use crate::metrics::Door;
 
 fn connect(house: &House) -> (DuplexStream, JoinHandle<()>) {
     let (ours, theirs) = duplex(64 << 10);
-    let lobby: Arc<Lobby> =
-        Lobby::new(Door::Http, &house.gate, house.router.clone(), Bounds::default());
+    let bounds = Config::default().bounds();
+    let lobby: Arc<Lobby> = Lobby::new(Door::Http, &house.gate, house.router.clone(), bounds);
+    let place = lobby.limits.admit(None, &std::io::stdin()).unwrap();
     let local = Local(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 7)));
     let peer = Peer(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 8)));
-    (ours, tokio::spawn(async move { lobby.converse(theirs, || false, local, peer).await }))
+    (ours, tokio::spawn(async move { lobby.converse(theirs, place, || false, local, peer).await }))
 }
 
 /// Sends `text` and reads until the door closes the connection.
@@ -35,10 +38,38 @@ async fn talk(house: &House, text: &str) -> String {
 #[tokio::test(start_paused = true)]
 async fn a_silent_client_is_cut() {
     let house = door();
+    let started = Instant::now();
     assert_eq!(talk(&house, "").await, "");
-    assert_eq!(house.bad_input("head_slow"), 1);
+    assert_eq!(started.elapsed().as_secs(), 75, "idle from the start");
+    assert_eq!(house.bad_input("head_slow"), 0);
+    let started = Instant::now();
     assert_eq!(talk(&house, "GET /healthz HTTP/1.1\r\nHost: local").await, "");
-    assert_eq!(house.bad_input("head_slow"), 2);
+    assert_eq!(started.elapsed().as_secs(), 5, "a head has begun");
+    assert_eq!(house.bad_input("head_slow"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_is_idle_between_requests_and_slow_within_a_head() {
+    let house = door();
+    let (mut stream, serving) = connect(&house);
+    let started = Instant::now();
+    for _ in 0..3 {
+        advance(Duration::from_secs(70)).await;
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"\r\n\r\nok\n") {
+            answer.push(stream.read_u8().await.unwrap());
+        }
+    }
+    // Bytes now and then do not make a head faster.
+    for byte in b"GET /" {
+        advance(Duration::from_millis(900)).await;
+        stream.write_all(&[*byte]).await.unwrap();
+    }
+    assert_eq!(stream.read_to_end(&mut Vec::new()).await.unwrap(), 0);
+    assert_eq!(started.elapsed().as_millis(), 3 * 70_000 + 900 + 5_000);
+    serving.await.unwrap();
+    assert_eq!(house.bad_input("head_slow"), 1);
 }
 
 #[tokio::test(start_paused = true)]

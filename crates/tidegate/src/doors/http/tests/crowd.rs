@@ -5,10 +5,12 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use tidegate_core::time::SECOND;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::timeout;
 
+use super::super::Config;
 use super::{House, door};
 use crate::doors::http_server::connections::{Bounds, Lobby};
 use crate::metrics::Door;
@@ -16,6 +18,10 @@ use crate::metrics::Door;
 /// Long after everything should have happened.
 const LOST: Duration = Duration::from_secs(120);
 const ASK: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
+
+fn bounds(max_connections: u32) -> Bounds {
+    Config { max_connections, ..Config::default() }.bounds()
+}
 
 async fn open(house: &House, bounds: Bounds) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -42,7 +48,7 @@ async fn ask(stream: &mut TcpStream) {
 #[tokio::test]
 async fn past_the_cap_a_client_waits_until_another_leaves() {
     let house = door();
-    let address = open(&house, Bounds { connections: 2, ..Bounds::default() }).await;
+    let address = open(&house, bounds(2)).await;
     let mut first = TcpStream::connect(address).await.unwrap();
     let mut second = TcpStream::connect(address).await.unwrap();
     ask(&mut first).await;
@@ -62,9 +68,26 @@ async fn past_the_cap_a_client_waits_until_another_leaves() {
 }
 
 #[tokio::test]
+async fn past_the_cap_who_has_been_idle_gives_way() {
+    let house = door();
+    let address = open(&house, bounds(2)).await;
+    let mut first = TcpStream::connect(address).await.unwrap();
+    let mut second = TcpStream::connect(address).await.unwrap();
+    ask(&mut first).await;
+    house.clock.advance(SECOND);
+    ask(&mut second).await;
+    house.clock.advance(SECOND);
+    let mut third = TcpStream::connect(address).await.unwrap();
+    ask(&mut third).await;
+    assert_eq!(timeout(LOST, first.read(&mut [0; 1])).await.expect("an end").unwrap(), 0);
+    ask(&mut second).await;
+    assert_eq!(house.bad_input("gave_way"), 1);
+}
+
+#[tokio::test]
 async fn a_client_that_never_reads_is_cut() {
     let house = door();
-    let bounds = Bounds { connections: 1, write_stall: Duration::from_millis(20) };
+    let bounds = Bounds { write_stall: Duration::from_millis(20), ..bounds(1) };
     let address = open(&house, bounds).await;
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(1).unwrap();

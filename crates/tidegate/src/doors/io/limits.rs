@@ -1,0 +1,347 @@
+//! How many connections a door may have, and which one gives way to a newcomer.
+//!
+//! Every accept loop of a TCP door asks its door's [`Limits`] for a [`Place`] and keeps it for as
+//! long as the connection lives. The owner of a connection says whether it is idle: no request has
+//! begun, no reply is owed, nothing is waited for, no subscription and no tunnel. When the door is
+//! full, the connection that has been idle for longest loses its place to the newcomer, if that is
+//! over a second; its owner is woken and closes it.
+//!
+//! An owner says busy or idle with an atomic operation of its own, and no lock. The door's lock is
+//! taken when a connection comes, goes, or gives way. Nothing here touches a socket.
+
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use slab::Slab;
+use tidegate_core::Nanos;
+use tidegate_core::time::{MILLISECOND, SECOND};
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+use super::descriptors::Descriptors;
+use super::sources::{Share, Sources};
+use crate::clock::Clock;
+use crate::config::listen::Allow;
+use crate::metrics::Door;
+
+/// Owners need not say more exactly than this since when a connection has been idle.
+pub(crate) const GRAIN: Nanos = 100 * MILLISECOND;
+/// For how long a connection must have been idle to give way: over a second, whatever the grain.
+const IDLE_MIN: Nanos = SECOND + GRAIN;
+/// All connections are looked through at most this often.
+const LOOK_EVERY_MIN: Nanos = 10 * MILLISECOND;
+/// Connections that one look finds for this newcomer and those after it.
+const FOUND_MAX: usize = 256;
+/// Connections that have given way and are not closed yet, when descriptors are short.
+const LEAVING_MAX: usize = 16;
+
+/// The state of a connection that is not idle.
+const BUSY: u64 = u64::MAX;
+/// The state of a connection that has lost its place.
+const GAVE_WAY: u64 = u64::MAX - 1;
+
+/// What a door's table says about its connections.
+#[derive(Clone, Debug)]
+pub(crate) struct Bounds {
+    pub(crate) connections: u32,
+    /// Absent: the usual share of `connections`, and some are exempt.
+    pub(crate) per_source: Option<u32>,
+    /// Proxies that speak for many clients.
+    pub(crate) trusted: Allow,
+    /// Whether the last descriptors are for others.
+    pub(crate) keeps_descriptors_back: bool,
+}
+
+/// The connections of one door.
+pub(crate) struct Limits {
+    door: Door,
+    max: usize,
+    sources: Arc<Sources>,
+    descriptors: Option<Descriptors>,
+    /// Whether newcomers were turned away for want of descriptors, which is told once.
+    told_short: AtomicBool,
+    clock: Clock,
+    table: Mutex<Table>,
+    /// Told of every place that is given back.
+    freed: Notify,
+    /// Told when the last one is.
+    emptied: Notify,
+}
+
+#[derive(Default)]
+struct Table {
+    entries: Slab<Entry>,
+    /// Idle connections, the one that has been idle for longest last. Whatever became idle later
+    /// than the look that found them has been idle for less time than each of them.
+    found: Vec<(Nanos, usize)>,
+    /// When the next look can find somebody.
+    look_at: Nanos,
+    /// Connections that have given way and are not closed yet.
+    leaving: usize,
+}
+
+struct Entry {
+    life: Arc<Life>,
+    _share: Option<Share>,
+}
+
+/// What the owner of a connection and its door share.
+struct Life {
+    /// [`BUSY`], [`GAVE_WAY`], or since when it has been idle.
+    state: AtomicU64,
+    owner: Mutex<Option<Waker>>,
+}
+
+/// The right of one connection to be there; given back when it is dropped.
+pub(crate) struct Place {
+    limits: Arc<Limits>,
+    life: Arc<Life>,
+    key: usize,
+}
+
+/// Why a newcomer has no place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// Its source has as many as it may have.
+    TooManyFromSource,
+    /// The door is full, and nobody can give way before this moment.
+    Full(Nanos),
+    /// The process has no descriptor to spare, and nobody can give way.
+    NoDescriptors,
+}
+
+impl Refused {
+    /// Under which reason it counts as bad input.
+    pub(crate) fn reason(self) -> &'static str {
+        match self {
+            Refused::TooManyFromSource => "too_many_from_source",
+            Refused::Full(_) => "too_many_connections",
+            Refused::NoDescriptors => "no_descriptors",
+        }
+    }
+}
+
+impl Limits {
+    /// A door without connections.
+    pub(crate) fn new(door: Door, bounds: Bounds, clock: Clock) -> Arc<Self> {
+        let Bounds { connections, per_source, trusted, keeps_descriptors_back } = bounds;
+        Arc::new(Self {
+            door,
+            max: connections as usize,
+            sources: Sources::new(connections, per_source, trusted),
+            descriptors: keeps_descriptors_back.then(Descriptors::of_process),
+            told_short: AtomicBool::new(false),
+            clock,
+            table: Mutex::default(),
+            freed: Notify::new(),
+            emptied: Notify::new(),
+        })
+    }
+
+    /// A place for a connection that was just accepted, from `address` or from a Unix socket.
+    pub(crate) fn admit(
+        self: &Arc<Self>,
+        address: Option<IpAddr>,
+        socket: &impl AsFd,
+    ) -> Result<Place, Refused> {
+        let short = self.descriptors.is_some_and(|descriptors| descriptors.are_short(socket));
+        let spent = self.descriptors.is_some_and(|descriptors| descriptors.are_spent(socket));
+        let place = self.place(address, short);
+        let refused = matches!(place, Err(Refused::Full(_)));
+        if !short {
+            self.told_short.store(false, Relaxed);
+        } else if refused && !self.told_short.swap(true, Relaxed) {
+            tracing::warn!(door = self.door.name(), "cannot accept: file descriptors are short");
+        }
+        if refused && spent { Err(Refused::NoDescriptors) } else { place }
+    }
+
+    /// As [`Self::admit`], but waits while the door is full.
+    pub(crate) async fn wait_for_place(
+        self: &Arc<Self>,
+        address: Option<IpAddr>,
+        socket: &impl AsFd,
+    ) -> Result<Place, Refused> {
+        loop {
+            match self.admit(address, socket) {
+                Err(Refused::Full(again_at)) => {
+                    let span = again_at.saturating_sub(self.clock.now().mono);
+                    let _ = timeout(Duration::from_nanos(span), self.freed.notified()).await;
+                }
+                admitted => return admitted,
+            }
+        }
+    }
+
+    /// Waits until there is no connection. Nobody else may wait for that.
+    pub(crate) async fn wait_until_empty(&self) {
+        while !self.table.lock().entries.is_empty() {
+            self.emptied.notified().await;
+        }
+    }
+
+    fn place(self: &Arc<Self>, address: Option<IpAddr>, short: bool) -> Result<Place, Refused> {
+        let share = self.sources.enter(address).map_err(|_| Refused::TooManyFromSource)?;
+        let now = self.clock.now().mono;
+        let life = Arc::new(Life { state: AtomicU64::new(now), owner: Mutex::default() });
+        let mut leaves = None;
+        let mut table = self.table.lock();
+        if short || table.entries.len() >= self.max {
+            let full = Refused::Full(table.look_at.max(now + LOOK_EVERY_MIN));
+            if short && table.leaving >= LEAVING_MAX {
+                return Err(full);
+            }
+            leaves = Some(table.give_way(now).ok_or(Refused::Full(table.look_at))?);
+        }
+        let key = table.entries.insert(Entry { life: life.clone(), _share: share });
+        drop(table);
+        if let Some(entry) = leaves {
+            entry.life.wake();
+        }
+        Ok(Place { limits: self.clone(), life, key })
+    }
+}
+
+impl Table {
+    /// Takes the place of the connection that has been idle for longest, if that is long enough.
+    fn give_way(&mut self, now: Nanos) -> Option<Entry> {
+        loop {
+            while let Some((since, key)) = self.found.pop() {
+                let idle = self.entries.get(key).is_some_and(|entry| entry.life.gives_way(since));
+                if idle {
+                    self.leaving += 1;
+                    return self.entries.try_remove(key);
+                }
+            }
+            if now < self.look_at {
+                return None;
+            }
+            self.look(now);
+        }
+    }
+
+    /// Looks for connections that have been idle for long enough.
+    fn look(&mut self, now: Nanos) {
+        // Whoever becomes idle after this look is not long enough idle before that.
+        let mut next = now + IDLE_MIN;
+        for (key, entry) in &self.entries {
+            let Some(since) = entry.life.idle_since() else { continue };
+            if since + IDLE_MIN <= now {
+                self.found.push((since, key));
+            } else {
+                next = next.min(since + IDLE_MIN);
+            }
+        }
+        if self.found.len() > FOUND_MAX {
+            self.found.select_nth_unstable(FOUND_MAX - 1);
+            self.found.truncate(FOUND_MAX);
+            next = now;
+        }
+        self.found.sort_unstable_by(|one, other| other.cmp(one));
+        self.look_at = next.max(now + LOOK_EVERY_MIN);
+    }
+}
+
+impl Life {
+    fn idle_since(&self) -> Option<Nanos> {
+        Some(self.state.load(Acquire)).filter(|state| *state < GAVE_WAY)
+    }
+
+    /// Takes the place of a connection that has been idle since then; `false` if it has not.
+    fn gives_way(&self, since: Nanos) -> bool {
+        self.state.compare_exchange(since, GAVE_WAY, AcqRel, Relaxed).is_ok()
+    }
+
+    fn wake(&self) {
+        let owner = self.owner.lock().take();
+        if let Some(owner) = owner {
+            owner.wake();
+        }
+    }
+}
+
+impl Place {
+    /// Something is under way.
+    #[inline]
+    pub(crate) fn set_busy(&self) {
+        self.set(BUSY);
+    }
+
+    /// Nothing is under way since then. Cheap where that moves on by little: it is not written.
+    #[inline]
+    pub(crate) fn set_idle(&self, since: Nanos) {
+        let known = self.life.state.load(Relaxed);
+        if known > since || known + GRAIN <= since {
+            self.set(since.min(GAVE_WAY - 1));
+        }
+    }
+
+    fn set(&self, state: u64) {
+        let known = self.life.state.load(Relaxed);
+        if known != GAVE_WAY && known != state {
+            // Only who takes the place away changes it meanwhile, and that must stand.
+            let _ = self.life.state.compare_exchange(known, state, AcqRel, Relaxed);
+        }
+    }
+
+    /// Since when it has been idle, if it is.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for doors with loops of their own"))]
+    pub(crate) fn idle_since(&self) -> Option<Nanos> {
+        self.life.idle_since()
+    }
+
+    /// Whether the connection must be closed for another one.
+    #[inline]
+    pub(crate) fn gave_way(&self) -> bool {
+        self.life.state.load(Acquire) == GAVE_WAY
+    }
+
+    /// Wakes `owner` once when the connection must be closed for another one.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for doors with loops of their own"))]
+    pub(crate) fn set_owner(&self, owner: Waker) {
+        *self.life.owner.lock() = Some(owner);
+        if self.gave_way() {
+            self.life.wake();
+        }
+    }
+
+    /// As [`Self::gave_way`], for a task: it is woken.
+    pub(crate) fn poll_gave_way(&self, context: &Context<'_>) -> Poll<()> {
+        let mut owner = self.life.owner.lock();
+        if !owner.as_ref().is_some_and(|owner| owner.will_wake(context.waker())) {
+            *owner = Some(context.waker().clone());
+        }
+        drop(owner);
+        if self.gave_way() { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let Limits { table, freed, emptied, .. } = &*self.limits;
+        let mut table = table.lock();
+        // Taken away under the lock: whoever has it now keeps it.
+        let entry = if self.gave_way() {
+            table.leaving -= 1;
+            None
+        } else {
+            table.entries.try_remove(self.key)
+        };
+        let empty = table.entries.is_empty();
+        drop(table);
+        drop(entry);
+        freed.notify_one();
+        if empty {
+            emptied.notify_one();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
