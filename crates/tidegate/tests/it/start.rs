@@ -10,7 +10,7 @@ use std::thread;
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::engines::{etcd, redis};
+use crate::engines::{etcd, redis, until};
 use crate::http::{Reply, send_to};
 use crate::jarl;
 use crate::program::{Program, command};
@@ -62,6 +62,19 @@ fn dropped(program: &Program) -> u64 {
     let page = ask(program, "/metrics").body;
     let count = page.lines().find_map(|found| found.strip_prefix(line));
     count.map_or(0, |count| count.parse().expect("a number"))
+}
+
+/// The start still waits after the store was tried in vain several times.
+fn waits_on(program: &Program) {
+    until(|| {
+        let page = ask(program, "/metrics").body;
+        let tries = page.lines().filter(|line| line.starts_with("tidegate_store_errors_total{"));
+        let tries = tries.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok());
+        tries.sum::<u64>() >= 6
+    });
+    let ready = ask(program, "/readyz");
+    assert_eq!((ready.status, &ready.json()["ready"]), (503, &json!(false)));
+    assert!(ready.json()["store_away"].is_string(), "{}", ready.body);
 }
 
 /// Asks from the moment at which the doors are bound: never more is granted than the limit.
@@ -116,10 +129,8 @@ fn requests_are_held_and_health_is_answered_until_the_store_answers() {
     thread::scope(|scope| {
         let held = scope.spawn(move || check(http, "deny a"));
         assert_eq!(ask(&program, "/healthz").status, 200);
-        let ready = ask(&program, "/readyz");
-        assert_eq!((ready.status, &ready.json()["ready"]), (503, &json!(false)));
-        assert!(ready.json()["store_away"].is_string(), "{}", ready.body);
         assert!(ask(&program, "/metrics").body.contains("tidegate_build_info"));
+        waits_on(&program);
         assert!(!held.is_finished());
         server.go_on();
         program.wait_until_ready();
@@ -175,7 +186,7 @@ fn a_start_that_waits_can_be_stopped() {
         let connect = |door| TcpStream::connect(program.address(door)).expect("the door is bound");
         let (_caller, mut held) = (connect("jarl"), connect("http"));
         write!(held, "GET /v1/top HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("a request");
-        assert_eq!(ask(&program, "/readyz").status, 503);
+        waits_on(&program);
         program.signal(signal);
         assert_eq!(program.exit_status().code(), Some(0));
         let mut reply = String::new();
@@ -195,7 +206,7 @@ fn the_documents_proxy_waits_too_and_can_be_stopped() {
     let mut program = Program::spawn(command(flags), tempfile::tempdir().expect("a folder"));
     program.wait_for_line(|line| line.starts_with("listening door=http "));
     let _held = TcpStream::connect(program.address("proxy")).expect("the door is bound");
-    assert_eq!(ask(&program, "/readyz").status, 503);
+    waits_on(&program);
     program.signal(Signal::TERM);
     assert_eq!(program.exit_status().code(), Some(0));
 }
