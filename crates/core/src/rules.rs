@@ -22,6 +22,18 @@ pub enum OnStoreError {
     Local,
 }
 
+impl OnStoreError {
+    /// The word in configuration files and labels.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            OnStoreError::Allow => "allow",
+            OnStoreError::Deny => "deny",
+            OnStoreError::Local => "local",
+        }
+    }
+}
+
 /// What a table full of live keys means for a new key of a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnFull {

@@ -97,15 +97,37 @@ impl Counted {
 
 type Cell = [AtomicU64; COUNTED.len()];
 
+/// A rule as it is shown: its name, and its policy for a remote store that fails.
+pub(crate) type RuleLabels = (Arc<str>, &'static str);
+
 /// The counts of all rules of one configuration, in lanes.
 pub(crate) struct Counts {
-    rules: Vec<Arc<str>>,
+    rules: Vec<RuleLabels>,
     lanes: [OnceLock<Box<[Cell]>>; LANES_MAX],
+    /// Decisions that were made without the remote store they belong to.
+    degraded: [OnceLock<Box<[AtomicU64]>>; LANES_MAX],
 }
 
 impl Counts {
-    fn new(rules: Vec<Arc<str>>) -> Self {
-        Self { rules, lanes: [const { OnceLock::new() }; LANES_MAX] }
+    fn new(rules: Vec<RuleLabels>) -> Self {
+        let lanes = [const { OnceLock::new() }; LANES_MAX];
+        Self { rules, lanes, degraded: [const { OnceLock::new() }; LANES_MAX] }
+    }
+
+    /// Counts a decision of the rule at this position that was made without its remote store.
+    pub(crate) fn add_degraded(&self, lane: usize, rule: usize) {
+        let cells = self.degraded[lane]
+            .get_or_init(|| self.rules.iter().map(|_| AtomicU64::default()).collect());
+        cells[rule].fetch_add(1, Relaxed);
+    }
+
+    fn each_degraded(&self, doors: &[Door], mut see: impl FnMut(Door, &RuleLabels, u64)) {
+        for (lane, door) in self.degraded.iter().zip(doors) {
+            let cells = lane.get().into_iter().flatten();
+            for (rule, count) in self.rules.iter().zip(cells) {
+                see(*door, rule, count.load(Relaxed));
+            }
+        }
     }
 
     /// Counts decisions of the rule at this position; `None` where no rule matched.
@@ -118,9 +140,10 @@ impl Counts {
 
     fn each(&self, doors: &[Door], mut see: impl FnMut(Door, &Arc<str>, usize, u64)) {
         let none: Arc<str> = NO_RULE.into();
+        let names = || self.rules.iter().map(|(name, _)| name).chain([&none]);
         for (lane, door) in self.lanes.iter().zip(doors) {
             let Some(cells) = lane.get() else { continue };
-            for (name, cell) in self.rules.iter().chain([&none]).zip(cells) {
+            for (name, cell) in names().zip(cells) {
                 for (kind, count) in cell.iter().enumerate() {
                     let count = count.load(Relaxed);
                     if count > 0 {
@@ -132,12 +155,24 @@ impl Counts {
     }
 }
 
-type Totals = BTreeMap<(Door, Arc<str>), [u64; COUNTED.len()]>;
+/// Counts of all doors and rules, summed over lanes and configurations.
+#[derive(Clone, Default)]
+struct Totals {
+    decisions: BTreeMap<(Door, Arc<str>), [u64; COUNTED.len()]>,
+    degraded: BTreeMap<(Door, RuleLabels), u64>,
+}
 
-fn add_to(totals: &mut Totals, counts: &Counts, doors: &[Door]) {
-    counts.each(doors, |door, rule, kind, count| {
-        totals.entry((door, rule.clone())).or_default()[kind] += count;
-    });
+impl Totals {
+    fn add(&mut self, counts: &Counts, doors: &[Door]) {
+        counts.each(doors, |door, rule, kind, count| {
+            self.decisions.entry((door, rule.clone())).or_default()[kind] += count;
+        });
+        counts.each_degraded(doors, |door, rule, count| {
+            if count > 0 {
+                *self.degraded.entry((door, rule.clone())).or_default() += count;
+            }
+        });
+    }
 }
 
 #[derive(Default)]
@@ -160,7 +195,7 @@ impl Books {
             // Only this list holds it: its configuration is gone and nobody can add any more.
             let retired = Arc::get_mut(counts).is_some();
             if retired {
-                add_to(closed, counts, doors);
+                closed.add(counts, doors);
             }
             !retired
         });
@@ -429,7 +464,7 @@ impl Metrics {
     }
 
     /// Opens the counts of a new configuration.
-    pub(crate) fn counts(&self, rules: Vec<Arc<str>>) -> Arc<Counts> {
+    pub(crate) fn counts(&self, rules: Vec<RuleLabels>) -> Arc<Counts> {
         let counts = Arc::new(Counts::new(rules));
         let mut books = self.books.lock();
         books.close_retired();
@@ -462,7 +497,7 @@ impl Scrape {
         let mut books = self.books.lock();
         books.close_retired();
         let mut totals = books.closed.clone();
-        books.open.iter().for_each(|counts| add_to(&mut totals, counts, &books.doors));
+        books.open.iter().for_each(|counts| totals.add(counts, &books.doors));
         totals
     }
 }
@@ -476,12 +511,19 @@ impl Collector for Scrape {
             None,
             kind,
         )?;
-        for ((door, rule), counts) in self.totals() {
+        let Totals { decisions: all, degraded } = self.totals();
+        for ((door, rule), counts) in all {
             for ((_, verdict), count) in COUNTED.iter().zip(counts).filter(|(_, n)| *n > 0) {
                 let labels = [("door", door.name()), ("rule", &*rule), ("verdict", verdict)];
                 let family = decisions.encode_family(&labels)?;
                 ConstCounter::new(count).encode(family)?;
             }
+        }
+        let help = "Decisions made without the remote store, by door, rule and policy";
+        let mut family = encoder.encode_descriptor("degraded", help, None, kind)?;
+        for ((door, (rule, policy)), count) in degraded {
+            let labels = [("door", door.name()), ("rule", &*rule), ("policy", policy)];
+            ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
         }
         let Sizes { keys, records } = *self.sizes.lock();
         let bytes = keys.bytes.saturating_add(records.bytes);

@@ -56,6 +56,9 @@ pub(super) fn outcome(verdict: &Verdict) -> String {
         None if denied => {}
         None => text.push_str(", nobody can tell for how long"),
     }
+    if verdict.degraded {
+        text.push_str(", decided without the store");
+    }
     text
 }
 
@@ -65,7 +68,9 @@ fn readable(verdict: &Verdict) -> String {
     if verdict.limits.is_empty() {
         text.push_str("  no limit\n");
     }
-    for LimitVerdict { key, rule, limit, remaining, rate, retry_after_ms } in &verdict.limits {
+    for limit_verdict in &verdict.limits {
+        let LimitVerdict { key, rule, limit, retry_after_ms, .. } = limit_verdict;
+        let standing = standing(limit_verdict);
         let retry = match retry_after_ms {
             Some(0) => String::new(),
             Some(wait) => format!(", again in {}", seconds(*wait)),
@@ -75,11 +80,21 @@ fn readable(verdict: &Verdict) -> String {
             text.push_str(&format!("  {key}: {limit} ({rule}): nothing passes\n"));
             continue;
         }
-        text.push_str(&format!(
-            "  {key}: {limit} ({rule}): rate {rate:.1}, {remaining} left{retry}\n"
-        ));
+        text.push_str(&format!("  {key}: {limit} ({rule}): {standing}{retry}\n"));
     }
     text
+}
+
+/// How a key stands with one limit.
+fn standing(verdict: &LimitVerdict) -> String {
+    let rate = verdict.rate;
+    match verdict.remaining {
+        Some(left) if verdict.degraded => {
+            format!("no answer from the store, counted by this node: rate {rate:.1}, {left} left")
+        }
+        Some(left) => format!("rate {rate:.1}, {left} left"),
+        None => "no answer from the store, not counted".to_owned(),
+    }
 }
 
 fn seconds(millis: u64) -> String {
@@ -110,5 +125,24 @@ mod tests {
             "retry_after_ms":null,"reset_ms":null}]}"#;
         let text = "refused by ws\n  ws a: deny (ws): nothing passes\n";
         assert_eq!(readable(&verdict(denied)), text);
+    }
+
+    #[test]
+    fn what_was_decided_without_the_store_is_said() {
+        let limit = |remaining: &str| {
+            format!(
+                r#"{{"key":"k","rule":"k","limit":"2/s","remaining":{remaining},"rate":0.0,
+                "retry_after_ms":0,"degraded":true}}"#
+            )
+        };
+        let limits = [limit("null"), limit("1")].join(",");
+        let allowed = format!(
+            r#"{{"allowed":true,"delay_ms":0,"refused_by":null,"degraded":true,
+            "limits":[{limits}]}}"#
+        );
+        let text = "allowed, decided without the store\n\
+            \x20 k: 2/s (k): no answer from the store, not counted\n\
+            \x20 k: 2/s (k): no answer from the store, counted by this node: rate 0.0, 1 left\n";
+        assert_eq!(readable(&verdict(&allowed)), text);
     }
 }

@@ -85,6 +85,9 @@ pub(super) struct Verdict {
     /// Null where nobody can tell, as for uses in flight.
     pub(super) delay_ms: Option<u64>,
     pub(super) refused_by: Option<String>,
+    /// Decided without the remote store that has the counts.
+    #[serde(default)]
+    pub(super) degraded: bool,
     pub(super) limits: Vec<LimitVerdict>,
     #[serde(rename = "use")]
     pub(super) use_id: Option<String>,
@@ -98,9 +101,13 @@ pub(super) struct LimitVerdict {
     pub(super) key: String,
     pub(super) rule: String,
     pub(super) limit: String,
-    pub(super) remaining: u64,
+    /// Null where nothing was counted.
+    pub(super) remaining: Option<u64>,
     pub(super) rate: f64,
     pub(super) retry_after_ms: Option<u64>,
+    /// Decided without the remote store that has the counts.
+    #[serde(default)]
+    pub(super) degraded: bool,
 }
 
 #[derive(Deserialize)]

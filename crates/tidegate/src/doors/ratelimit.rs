@@ -58,7 +58,9 @@ type Item<'a> = sfv::ParameterSerializer<&'a mut String>;
 
 fn list(answer: &Answer, mut write: impl FnMut(&LimitAnswer, Item<'_>)) -> Option<String> {
     let mut list = ListSerializer::new();
-    for (at, limit) in answer.limits.iter().enumerate() {
+    // Of a limit that was decided without its counts nothing is known that these fields tell.
+    let known = answer.limits.iter().enumerate().filter(|(_, limit)| !limit.is_degraded());
+    for (at, limit) in known {
         let twins = answer.limits.iter().filter(|other| other.rule == limit.rule).count();
         let mut name = printable(&limit.rule);
         if twins > 1 {
@@ -100,6 +102,7 @@ mod tests {
     use tidegate_core::{Algorithm, Limit, Now, Verdict};
 
     use super::*;
+    use crate::limiter::Basis;
 
     fn answer(limits: &[(Limit, Verdict)]) -> Answer {
         let limits = limits.iter().map(|&(limit, verdict)| LimitAnswer {
@@ -107,6 +110,7 @@ mod tests {
             rule: "proxy:ä\"pi".into(),
             limit,
             verdict,
+            basis: Basis::Counts,
         });
         let limits: Vec<_> = limits.collect();
         Answer {
@@ -130,6 +134,17 @@ mod tests {
         let answer = answer(&[(second, fine), (flying, lost)]);
         assert_eq!(policy(&answer).unwrap(), r#""proxy:?\"pi#1";q=5;w=1, "proxy:?\"pi#2";q=9"#);
         assert_eq!(state(&answer).unwrap(), r#""proxy:?\"pi#1";r=3;t=1, "proxy:?\"pi#2";r=0"#);
+    }
+
+    #[test]
+    fn nothing_is_said_of_limits_that_were_decided_without_the_store() {
+        let limit = Limit { amount: 5, period: SECOND, algorithm: Algorithm::FixedWindow };
+        let verdict = Verdict { allowed: true, remaining: 0, rate: 0.0, delay: 0, reset: 0 };
+        let mut answer = answer(&[(limit, verdict), (limit, verdict)]);
+        answer.limits[0].basis = Basis::LocalCounts;
+        assert_eq!(state(&answer).unwrap(), r#""proxy:?\"pi#2";r=0;t=0"#);
+        answer.limits[1].basis = Basis::Policy;
+        assert_eq!((policy(&answer), state(&answer)), (None, None));
     }
 
     #[test]

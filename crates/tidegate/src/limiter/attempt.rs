@@ -56,6 +56,16 @@ pub(crate) struct Taken {
     pub(crate) window_start: Option<Nanos>,
 }
 
+/// What came of a try at a count that lies elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TakeAnswer {
+    pub(crate) tried: Tried,
+    /// The time by which it was decided.
+    pub(crate) at: Now,
+    /// It was decided without the store: nothing was counted there.
+    pub(crate) degraded: bool,
+}
+
 /// What uses are taken from: a key's own count, or the one that all keys of a rule share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Count<'a> {

@@ -11,7 +11,9 @@ use tidegate_core::{Limit, Now, Op};
 
 use super::catalog::{Catalog, creates};
 use super::decision::{LIMITS_MAX, Opinion, Settled};
-use super::{Answer, Delay, HeldKey, KEYS_MAX, LimitAnswer, Limiter, Line, TakenFrom, Unfit};
+use super::{
+    Answer, Basis, Delay, HeldKey, KEYS_MAX, LimitAnswer, Limiter, Line, TakenFrom, Unfit,
+};
 use crate::metrics::{Counted, Door};
 use crate::stores::memory::{Address, Aim, Body, Bucket, Place, known_at};
 
@@ -535,7 +537,7 @@ pub(super) fn judge_all(
                 answer.delay = answer.delay.max(verdict.delay);
             }
             let (rule, limit) = (rule(at).name.clone(), *limit);
-            answer.limits.push(LimitAnswer { key, rule, limit, verdict });
+            answer.limits.push(LimitAnswer { key, rule, limit, verdict, basis: Basis::Counts });
         }
         let ends = rule(at).limits.iter().any(|limit| limit.ends());
         if answer.allowed && ends && opinion.takes() && creates(op) {

@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 use tidegate_core::rules::RuleSet;
 use tidegate_core::{Limit, Nanos, Now, Verdict};
 
-pub(crate) use self::attempt::{Count, Take, Taken, Tried};
+pub(crate) use self::attempt::{Count, Take, TakeAnswer, Taken, Tried};
 use self::catalog::Catalog;
 pub use self::decision::LIMITS_MAX;
 pub use self::delayed::Search;
@@ -31,7 +31,7 @@ pub(crate) use self::keep::{Import, Kept};
 pub use self::record::{Recording, Told, When};
 use crate::budget::Budget;
 use crate::clock::Clock;
-use crate::metrics::{Door, Metrics};
+use crate::metrics::{Door, Metrics, RuleLabels};
 pub(crate) use crate::stores::memory::Aim;
 use crate::stores::memory::{self, Address, Bucket, Memory};
 pub use crate::stores::memory::{KeyStats, Size, TakenFrom};
@@ -158,6 +158,36 @@ pub struct LimitAnswer {
     pub limit: Limit,
     /// Its verdict.
     pub verdict: Verdict,
+    /// What the verdict rests on.
+    pub basis: Basis,
+}
+
+/// What a limit's verdict rests on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Basis {
+    /// The counts where they belong: in this process' memory, or in the remote store.
+    #[default]
+    Counts,
+    /// What this node has counted by itself, because the remote store was not there.
+    LocalCounts,
+    /// No counts: the remote store was not there, and the rule's `on_store_error` has decided.
+    Policy,
+}
+
+impl LimitAnswer {
+    /// Whether it was decided without the remote store that has its counts.
+    #[must_use]
+    pub fn is_degraded(&self) -> bool {
+        self.basis != Basis::Counts
+    }
+}
+
+impl Answer {
+    /// Whether some limit was decided without the remote store that has its counts.
+    #[must_use]
+    pub fn is_degraded(&self) -> bool {
+        self.limits.iter().any(LimitAnswer::is_degraded)
+    }
 }
 
 /// Which keys come first in [`Limiter::top`].
@@ -213,7 +243,7 @@ impl Limiter {
         memory: memory::Settings,
     ) -> Arc<Self> {
         let mut number = 0;
-        let counts = metrics.counts(names(&rules));
+        let counts = metrics.counts(labels(&rules));
         let catalog = Catalog::new(rules, None, &mut number, counts, None);
         Arc::new(Self {
             clock,
@@ -231,7 +261,7 @@ impl Limiter {
     pub fn install(&self, rules: RuleSet) {
         let mut number = self.numbers.lock();
         let before = self.catalog.load_full();
-        let counts = self.metrics.counts(names(&rules));
+        let counts = self.metrics.counts(labels(&rules));
         self.catalog.store(Arc::new(Catalog::new(
             rules,
             Some(&before),
@@ -373,6 +403,6 @@ impl Limiter {
     }
 }
 
-fn names(rules: &RuleSet) -> Vec<Arc<str>> {
-    rules.rules().iter().map(|rule| rule.name.clone()).collect()
+fn labels(rules: &RuleSet) -> Vec<RuleLabels> {
+    rules.rules().iter().map(|rule| (rule.name.clone(), rule.on_store_error.name())).collect()
 }

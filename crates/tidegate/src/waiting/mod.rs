@@ -58,6 +58,8 @@ pub struct Pass {
     /// window where that came later, or else the time at which it was told. What passes from
     /// here until it goes is overhead.
     pub due: Nanos,
+    /// It was let go without the remote store that has the counts.
+    pub degraded: bool,
 }
 
 /// Why a request does not go.
@@ -123,7 +125,8 @@ impl Waiting {
         let take = Take { key, cost, can_end, booking_max: 0, waited: false };
         Ok(match desk.try_take_ahead(&take, aim, now, |count| self.hall.is_free(count))? {
             Tried::Taken(taken) => {
-                Some(Pass { started: now, held: taken.held, waited: 0, due: now.mono })
+                let (held, due) = (taken.held, now.mono);
+                Some(Pass { started: now, held, waited: 0, due, degraded: false })
             }
             Tried::Later(_) | Tried::TooLong | Tried::Behind => None,
         })

@@ -15,7 +15,7 @@ use super::hall::{Hall, Stepped, Try};
 use super::later::{Later, later};
 use super::queues::Ticket;
 use super::{Ask, NotPassed, Pass, Waiting};
-use crate::limiter::{Answer, Desk, Take, Taken, Tried, Unfit};
+use crate::limiter::{Answer, Desk, Take, TakeAnswer, Taken, Tried, Unfit};
 
 /// The shortest time between two tries of one line, should a limit refuse and say "at once".
 const RETRY_MIN: Nanos = 100 * MICROSECOND;
@@ -37,7 +37,7 @@ enum State<'a> {
     /// Not polled yet.
     Coming,
     /// Nobody is in line: it is asked elsewhere whether it may go.
-    Asking(Now, Later<(Tried, Now)>),
+    Asking(Now, Later<TakeAnswer>),
     InLine(Stay<'a>),
     /// The use is taken and may start at this time.
     Booked(Stay<'a>, Pass, Nanos),
@@ -58,7 +58,7 @@ struct Stay<'a> {
     /// The hall knows it no more.
     out: bool,
     /// It has asked elsewhere, at the head of its line.
-    asked: Option<Later<(Tried, Now)>>,
+    asked: Option<Later<TakeAnswer>>,
     /// Others that give something back are listened to.
     watching: bool,
     key: &'a [u8],
@@ -173,18 +173,18 @@ impl<'a> Passing<'a> {
     /// given back.
     fn ask(
         &self,
-        asked: &mut Option<Later<(Tried, Now)>>,
+        asked: &mut Option<Later<TakeAnswer>>,
         take: &Take<'_>,
         now: Now,
         cx: &Context<'_>,
-    ) -> Option<Result<(Tried, Now), Unfit>> {
+    ) -> Option<Result<TakeAnswer, Unfit>> {
         if asked.is_none() {
             let (reply, answer) = later();
             let (limiter, door) = (self.desk.limiter().clone(), self.desk.door());
             let (key, cost) = (take.key.to_vec(), take.cost);
             let told = self.desk.ask_take(take, now, move |tried| {
-                if let Some((Tried::Taken(taken), at)) = reply.give(tried) {
-                    limiter.desk(door).take_back(&key, cost, taken, at);
+                if let Some(answer) = reply.give(tried) {
+                    limiter.desk(door).take_back(&key, cost, answer);
                 }
             });
             if let Err(unfit) = told {
@@ -236,24 +236,26 @@ impl<'a> Passing<'a> {
     fn told(
         &mut self,
         arrived: Now,
-        (tried, at): (Tried, Now),
+        answer: TakeAnswer,
         cx: &Context<'_>,
     ) -> Poll<Result<Pass, NotPassed>> {
+        let TakeAnswer { tried, at, degraded } = answer;
         match tried {
             Tried::Taken(Taken { held, booked: 0, .. }) => {
                 // Nothing but the store was waited for: that is overhead, as all that is ours.
-                Poll::Ready(Ok(Pass { started: at, held, waited: 0, due: arrived.mono }))
+                let due = arrived.mono;
+                Poll::Ready(Ok(Pass { started: at, held, waited: 0, due, degraded }))
             }
             // A booking is waited for in the hall.
-            Tried::Taken(taken) => match self.join(arrived, cx) {
+            Tried::Taken(_) => match self.join(arrived, cx) {
                 Ok(mut stay) => {
                     let (reply, asked) = later();
-                    reply.give((Tried::Taken(taken), at));
+                    reply.give(answer);
                     stay.asked = Some(asked);
                     self.stand(stay, cx)
                 }
                 Err(at_once) => {
-                    self.desk.take_back(self.ask.key, self.ask.cost, taken, at);
+                    self.desk.take_back(self.ask.key, self.ask.cost, answer);
                     Poll::Ready(at_once)
                 }
             },
@@ -280,7 +282,8 @@ impl<'a> Passing<'a> {
         };
         let tried = match &mut stay.asked {
             None if !self.desk.is_remote() => {
-                self.desk.try_take_here(&take, now, |_| true).map(|tried| (tried, now))
+                let tried = self.desk.try_take_here(&take, now, |_| true);
+                tried.map(|tried| TakeAnswer { tried, at: now, degraded: false })
             }
             asked => match self.ask(asked, &take, now, cx) {
                 Some(tried) => tried,
@@ -288,11 +291,13 @@ impl<'a> Passing<'a> {
                 None => return Try::Later(Nanos::MAX),
             },
         };
-        let started = tried.as_ref().map_or(now, |(_, at)| *at);
-        match tried.map(|(tried, _)| tried) {
-            Err(unfit) => Try::Out(Leaving::Unfit(unfit)),
-            Ok(Tried::TooLong) => Try::Out(Leaving::TooLate),
-            Ok(Tried::Later(delay)) => {
+        let TakeAnswer { tried, at: started, degraded } = match tried {
+            Ok(answer) => answer,
+            Err(unfit) => return Try::Out(Leaving::Unfit(unfit)),
+        };
+        match tried {
+            Tried::TooLong => Try::Out(Leaving::TooLate),
+            Tried::Later(delay) => {
                 let delay = if self.desk.is_remote() {
                     if !mem::replace(&mut stay.watching, true) {
                         self.desk.watch_elsewhere(self.ask.key, true);
@@ -303,8 +308,8 @@ impl<'a> Passing<'a> {
                 };
                 Try::Later(now.mono.saturating_add(delay.max(RETRY_MIN)))
             }
-            Ok(Tried::Behind) => Try::Later(now.mono.saturating_add(RETRY_MIN)),
-            Ok(Tried::Taken(Taken { held, booked, window_start })) => {
+            Tried::Behind => Try::Later(now.mono.saturating_add(RETRY_MIN)),
+            Tried::Taken(Taken { held, booked, window_start }) => {
                 // In the window that it came in, or that its line has tried in vain, it was not
                 // the window that let it go.
                 let before = stay.arrived.mono.max(blocked_at);
@@ -315,6 +320,7 @@ impl<'a> Passing<'a> {
                     held,
                     waited: now.mono.saturating_sub(stay.arrived.mono).saturating_add(booked),
                     due: ready.max(stay.arrived.mono),
+                    degraded,
                 };
                 match booked {
                     0 => Try::Out(Leaving::With(pass)),
@@ -404,8 +410,8 @@ impl Drop for Passing<'_> {
             State::InLine(mut stay) => stay.asked.take(),
             _ => None,
         };
-        if let Some((Tried::Taken(taken), at)) = asked.and_then(Later::refuse) {
-            self.desk.take_back(key, cost, taken, at);
+        if let Some(answer) = asked.and_then(Later::refuse) {
+            self.desk.take_back(key, cost, answer);
         }
     }
 }

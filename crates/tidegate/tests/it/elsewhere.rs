@@ -130,7 +130,7 @@ fn a_store_that_keeps_silent_holds_up_nobody() {
         (0..4).map(|_| String::from_utf8(client.reply()).expect("text")).collect();
     assert_eq!(replies[..2], ["2 pong", "3 n_req=0 n_over=0 last_max_rate=0 key=deny a"]);
     let decided = |start: &str| replies[2..].iter().any(|reply| reply.starts_with(start));
-    assert!(decided("1 ok Y 0.0 1.0 1") && decided("4 ok N "), "{replies:?}");
+    assert!(decided("1 ok Y 0.0 1.0 3600") && decided("4 ok N "), "{replies:?}");
     // Whoever waits when the door is closed is told.
     client.send(b"5 over_limit deny a");
     client.send(b"6 ping");
@@ -138,7 +138,7 @@ fn a_store_that_keeps_silent_holds_up_nobody() {
     program.signal(Signal::TERM);
     last.push(client.reply());
     last.sort_unstable();
-    assert_eq!(last, [&b"5 ok Y 0.0 1.0 1"[..], b"6 pong"]);
+    assert_eq!(last, [&b"5 ok Y 0.0 1.0 3600"[..], b"6 pong"]);
     assert!(program.exit_status().success());
 }
 

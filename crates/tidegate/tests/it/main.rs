@@ -5,6 +5,7 @@ mod authorize;
 mod balancer;
 mod cli;
 mod connections;
+mod degraded;
 mod deny;
 mod elsewhere;
 #[path = "../engines/mod.rs"]

@@ -156,7 +156,7 @@ async fn decide(context: &Context, table: &Authorize, key: Vec<u8>) -> Result<Wo
     let max_wait = u64::try_from(max_wait.0.as_nanos()).unwrap_or(u64::MAX);
     let check = Check::one(key);
     match wait::pass(context, &check, Some(max_wait)).await? {
-        Ok(_) => Ok(Word::Go(wait::taken(&context.desk, &check).await)),
+        Ok(pass) => Ok(Word::Go(wait::taken(&context.desk, &check, &pass).await)),
         Err(NotPassed::TooLate(answer)) => Ok(Word::OverLimit(*answer)),
         Err(NotPassed::Crowded { .. }) => Ok(Word::Crowded),
         Err(NotPassed::Unfit(unfit)) => Err(unfit.into()),

@@ -17,7 +17,7 @@ use super::check::{Check, CheckJson, answered};
 use super::router::Context;
 use crate::doors::http_server::body::read_json;
 use crate::doors::http_server::problem::Problem;
-use crate::limiter::{Answer, Desk, TakenFrom};
+use crate::limiter::{Answer, Basis, Desk, TakenFrom};
 use crate::uses::UseId;
 use crate::waiting::{Ask, Bounds, NotPassed, Pass};
 
@@ -48,7 +48,7 @@ pub(super) async fn wait(
     match passed {
         Ok(pass) => {
             let held = hold(&context, &check, &pass)?;
-            Ok(answered(&check, &taken(&context.desk, &check).await, held))
+            Ok(answered(&check, &taken(&context.desk, &check, &pass).await, held))
         }
         Err(NotPassed::TooLate(answer)) => Ok(answered(&check, &answer, None)),
         Err(NotPassed::Unfit(unfit)) => Err(unfit.into()),
@@ -95,7 +95,7 @@ fn hold(context: &Context, check: &Check, pass: &Pass) -> Result<Option<UseId>, 
 }
 
 /// What a check that was allowed would have answered, once the use is taken.
-pub(super) async fn taken(desk: &Desk, check: &Check) -> Answer {
+pub(super) async fn taken(desk: &Desk, check: &Check, pass: &Pass) -> Answer {
     let keys: Vec<&[u8]> = check.keys.iter().map(Vec::as_slice).collect();
     let peek = desk.decided(&keys, Op::Peek(check.cost), true, desk.now()).await;
     // New rules may have made a second such use unfit; this one was not.
@@ -111,6 +111,10 @@ pub(super) async fn taken(desk: &Desk, check: &Check) -> Answer {
     for limit in &mut answer.limits {
         limit.verdict.allowed = true;
         limit.verdict.delay = 0;
+        if pass.degraded && !limit.is_degraded() {
+            // The store is back by now; it has not counted this use.
+            limit.basis = Basis::Policy;
+        }
     }
     answer
 }

@@ -13,7 +13,7 @@ use serde::Serialize;
 use tidegate_core::Nanos;
 use tidegate_core::time::MILLISECOND;
 
-use crate::limiter::{Answer, KeyStats, LimitAnswer, TopKey};
+use crate::limiter::{Answer, Basis, KeyStats, LimitAnswer, TopKey};
 use crate::uses::UseId;
 
 /// A whole answer to `POST /v1/check` and `GET /v1/keys/{key}`.
@@ -22,6 +22,9 @@ pub(crate) struct AnswerJson<'a> {
     allowed: bool,
     delay_ms: Option<u64>,
     refused_by: Option<&'a str>,
+    /// There only if it is so.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    degraded: bool,
     limits: Vec<LimitJson<'a>>,
     /// There only if the request asked to hold; null if nothing has to be given back.
     #[serde(rename = "use", skip_serializing_if = "Option::is_none")]
@@ -38,10 +41,14 @@ struct LimitJson<'a> {
     limit: String,
     amount: u64,
     period_ms: Option<u64>,
-    remaining: u64,
+    /// Null if nothing was counted.
+    remaining: Option<u64>,
     rate: f64,
     retry_after_ms: Option<u64>,
     reset_ms: Option<u64>,
+    /// There only if it is so.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    degraded: bool,
 }
 
 #[derive(Serialize)]
@@ -79,6 +86,7 @@ impl<'a> AnswerJson<'a> {
             allowed: answer.allowed,
             delay_ms: millis(answer.delay),
             refused_by: answer.refused_by.as_deref(),
+            degraded: answer.is_degraded(),
             limits: answer.limits.iter().map(|limit| LimitJson::new(keys, limit)).collect(),
             use_id: None,
             stats: None,
@@ -98,17 +106,18 @@ impl<'a> AnswerJson<'a> {
 
 impl<'a> LimitJson<'a> {
     fn new<K: AsRef<[u8]>>(keys: &'a [K], answer: &'a LimitAnswer) -> Self {
-        let LimitAnswer { key, rule, limit, verdict } = answer;
+        let LimitAnswer { key, rule, limit, verdict, basis } = answer;
         Self {
             key: keys.get(*key).map_or(Cow::Borrowed(""), |key| shown(key.as_ref())),
             rule,
             limit: limit.to_string(),
             amount: limit.amount,
             period_ms: if limit.period == 0 { None } else { millis(limit.period) },
-            remaining: verdict.remaining,
+            remaining: (*basis != Basis::Policy).then_some(verdict.remaining),
             rate: finite(verdict.rate),
             retry_after_ms: if verdict.allowed { Some(0) } else { millis(verdict.delay) },
             reset_ms: millis(verdict.reset),
+            degraded: answer.is_degraded(),
         }
     }
 }

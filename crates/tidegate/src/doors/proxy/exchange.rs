@@ -313,8 +313,10 @@ async fn wait(
             let passed = ended(holding::hold(client, &mut held, passing).await)?;
             let pass = passed.map_err(not_passed)?;
             finish.hold(floor.admission.held(&key, &pass));
-            let standing =
-                if floor.tells_limits { floor.admission.stands(&key).await } else { None };
+            let standing = match floor.tells_limits && !pass.degraded {
+                true => floor.admission.stands(&key).await,
+                false => None,
+            };
             (pass, standing, floor.ask_master(&key, caller)?)
         }
     };

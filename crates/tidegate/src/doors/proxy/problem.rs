@@ -176,7 +176,7 @@ mod tests {
     use tidegate_core::{Algorithm, Limit, Now, Verdict};
 
     use super::*;
-    use crate::limiter::LimitAnswer;
+    use crate::limiter::{Basis, LimitAnswer};
 
     #[test]
     fn a_refusal_tells_when_to_come_back() {
@@ -186,6 +186,7 @@ mod tests {
             rule: "proxy:ä\"pi".into(),
             limit: Limit { amount: 100, period: MINUTE, algorithm: Algorithm::FixedWindow },
             verdict: Verdict { allowed: false, remaining: 0, rate: 1.0, delay, reset: delay },
+            basis: Basis::Counts,
         };
         let problem = Problem::OverLimit(Box::new(Answer {
             at: Now::default(),

@@ -260,15 +260,15 @@ mod tests {
             "over_limit",
         ];
         let expected = [
-            "1 ok Y 0.0 1.0 1",
+            "1 ok Y 0.0 1.0 3600",
             "2 ok N 1.0 1.0 3600",
             "3 ok Y 1.0 1.0 3600",
-            "4 ok N 0.0 1.0 1",
-            "5 ok N 0.0 1.0 1",
+            "4 ok N 0.0 1.0 3600",
+            "5 ok N 0.0 1.0 3600",
             "7 pong",
-            "8 ok Y 0.0 1.0 1, [\"ws ua=\",\"ws ip=a\"], \
+            "8 ok Y 0.0 1.0 3600, [\"ws ua=\",\"ws ip=a\"], \
              [{\"key\":\"ws ua=\",\"over_limit\":\"ok N 0.0 1.0 1\"},\
-             {\"key\":\"ws ip=a\",\"over_limit\":\"ok Y 0.0 1.0 1\"}]",
+             {\"key\":\"ws ip=a\",\"over_limit\":\"ok Y 0.0 1.0 3600\"}]",
         ];
         for room in [0, 1, 2, PENDING_MAX] {
             assert_eq!(replies(room, &packets), expected, "room for {room}");

@@ -16,8 +16,8 @@ use self::steps::{Decide, GiveBack, Origin, RETRY_WHEN_AWAY, Record, Tell, TryTa
 use super::catalog::{Catalog, Elsewhere};
 use super::desk::asks_for_something;
 use super::{
-    Answer, Count, Delay, Desk, KEYS_MAX, LimitAnswer, Limiter, Line, Take, Taken, TakenFrom, Told,
-    Tried, Unfit, When,
+    Answer, Count, Delay, Desk, KEYS_MAX, LimitAnswer, Limiter, Line, Take, TakeAnswer, TakenFrom,
+    Told, Tried, Unfit, When,
 };
 use crate::metrics::{Counted, Door};
 use crate::stores::remote::Remote;
@@ -241,13 +241,14 @@ impl Desk {
         &self,
         take: &Take<'_>,
         now: Now,
-        tell: impl FnOnce((Tried, Now)) + Send + 'static,
+        tell: impl FnOnce(TakeAnswer) + Send + 'static,
     ) -> Result<(), Unfit> {
         let origin = Origin::of(self, now);
         let found = origin.catalog.find(take.key, Op::Take(take.cost), take.can_end)?;
         let slot = found.and_then(|rule| origin.catalog.count_elsewhere(rule, take.key));
         let Some((position, slot)) = found.zip(slot) else {
-            tell((self.try_without_slot(&origin.catalog, found, take, now), now));
+            let tried = self.try_without_slot(&origin.catalog, found, take, now);
+            tell(TakeAnswer { tried, at: now, degraded: false });
             return Ok(());
         };
         let Take { key, cost, can_end, booking_max, waited } = *take;
@@ -319,11 +320,13 @@ impl Desk {
         self.door
     }
 
-    /// Gives back a use that was taken elsewhere for one who has left. What was booked stays.
-    pub(crate) fn take_back(&self, key: &[u8], cost: u64, taken: Taken, at: Now) {
+    /// Gives back a use, if one was taken elsewhere, for a client that has left. What was booked
+    /// stays; what the store has not counted it is not told.
+    pub(crate) fn take_back(&self, key: &[u8], cost: u64, answer: TakeAnswer) {
+        let TakeAnswer { tried: Tried::Taken(taken), at, degraded } = answer else { return };
         if let Some(from) = taken.held {
             self.release(&[(key, from)], cost, at, self.now());
-        } else if taken.booked == 0 {
+        } else if taken.booked == 0 && !degraded {
             self.give_back(key, Op::Refund(cost), Kind::Refund, self.now());
         }
     }
@@ -343,6 +346,9 @@ impl Desk {
         let owned = key.to_vec();
         self.ask(&[key], Op::Peek(cost), true, now, move |mut answer| {
             if let Some(position) = rule {
+                if answer.is_degraded() {
+                    origin.catalog.counts.add_degraded(origin.lane, position);
+                }
                 let rates = answer.limits.iter().map(|limit| limit.verdict.rate);
                 origin.note(position, &owned, true, rates.fold(0.0, f64::max));
             }
@@ -377,7 +383,8 @@ impl Answer {
     pub fn line(&self) -> Line {
         let share = |at: &&LimitAnswer| at.verdict.rate / at.limit.amount as f64;
         let refusing = self.limits.iter().find(|limit| !limit.verdict.allowed);
-        let nearest = || self.limits.iter().max_by(|a, b| share(a).total_cmp(&share(b)));
+        // Of several the first.
+        let nearest = || self.limits.iter().min_by(|a, b| share(b).total_cmp(&share(a)));
         let over = !self.allowed;
         refusing.or_else(nearest).map_or(Line { over, ..Line::UNLIMITED }, |shown| Line {
             over,

@@ -8,14 +8,16 @@ use std::sync::Arc;
 
 use tidegate_core::rules::{OnStoreError, Rule};
 use tidegate_core::time::SECOND;
-use tidegate_core::{Nanos, Now, Op};
+use tidegate_core::{Nanos, Now, Op, Verdict};
 
 use super::super::attempt::{Attempt, Went};
 use super::super::catalog::Catalog;
 use super::super::decision::{LIMITS_MAX, Opinion};
 use super::super::desk::{Note, judge_all};
 use super::super::record::{When, write};
-use super::super::{Answer, Desk, Limiter, Take, Taken, TakenFrom, Told, Tried, Unfit};
+use super::super::{
+    Answer, Basis, Desk, LimitAnswer, Limiter, Take, TakeAnswer, Taken, TakenFrom, Told, Tried,
+};
 use crate::metrics::{Counted, Door};
 use crate::stores::memory::{Body, Bucket, Place};
 use crate::stores::remote::Remote;
@@ -74,13 +76,18 @@ impl Origin {
         });
     }
 
-    /// Counts a decision that was made without the store.
+    /// Counts why a decision is made without the store.
     fn count_trouble(&self, trouble: &Trouble) {
         // The store's thread has counted its own faults; these are the decisions.
         if !matches!(trouble, Trouble::Fault(_)) {
             self.limiter.metrics.store_error(self.store(), trouble.kind());
         }
         self.time();
+    }
+
+    /// Counts a decision by this rule that was made without the store.
+    fn count_degraded(&self, position: usize) {
+        self.catalog.counts.add_degraded(self.lane, position);
     }
 
     /// Notes how long a decision took. All are: a clock costs nothing beside a round trip.
@@ -169,11 +176,8 @@ impl Decide {
     pub(super) fn without_store(&self, trouble: &Trouble) -> Answer {
         self.origin.count_trouble(trouble);
         let policy = |position: usize| self.origin.rule(position).on_store_error;
-        let places = &self.places[self.denied..];
-        let local = places.iter().filter(|(_, at)| policy(*at) == OnStoreError::Local);
-        let local: Vec<usize> = local.map(|(key, _)| *key).collect();
-        let denies = |at: usize| policy(at) == OnStoreError::Deny && !self.origin.rule(at).shadow;
-        let denied = places.iter().find(|(_, at)| denies(*at));
+        let denies = |at: usize| self.denies(at);
+        let denied = self.counted().iter().find(|(_, at)| denies(*at));
         let mut answer = Answer {
             allowed: true,
             at: self.origin.arrived,
@@ -182,15 +186,20 @@ impl Decide {
             held: Vec::new(),
             limits: Vec::new(),
         };
+        // Where another rule denies, counts of this node are only looked at.
+        let op = if denied.is_some() { Op::Peek(self.op.cost()) } else { self.op };
+        if let Some(here) = self.decide_here(op) {
+            answer = here;
+        }
         if let Some((_, position)) = denied {
             answer.allowed = false;
             answer.delay = RETRY_WHEN_AWAY;
             answer.refused_by = Some(self.origin.rule(*position).name.clone());
-        } else if !local.is_empty() {
-            answer = self.decide_here(&local).unwrap_or(answer);
         }
+        self.tell_policies(&mut answer);
         let Origin { catalog, lane, .. } = &self.origin;
-        for &(_, position) in places.iter().filter(|_| !matches!(self.op, Op::Peek(_))) {
+        for &(_, position) in self.counted().iter().filter(|_| !matches!(self.op, Op::Peek(_))) {
+            self.origin.count_degraded(position);
             let counted = match answer.allowed {
                 // Those are counted where they are decided.
                 _ if policy(position) == OnStoreError::Local => continue,
@@ -203,14 +212,54 @@ impl Decide {
         answer
     }
 
-    /// Decides on these of the request's keys by what is counted here.
-    fn decide_here(&self, which: &[usize]) -> Result<Answer, Unfit> {
+    /// The places whose counts lie in the store.
+    fn counted(&self) -> &[(usize, usize)] {
+        &self.places[self.denied..]
+    }
+
+    /// Whether a rule refuses where the store cannot be asked.
+    fn denies(&self, position: usize) -> bool {
+        let rule = self.origin.rule(position);
+        rule.on_store_error == OnStoreError::Deny && !rule.shadow
+    }
+
+    /// Adds what the rules say of the keys that nothing was counted for, in the order of the keys.
+    fn tell_policies(&self, answer: &mut Answer) {
+        for &(key, position) in self.counted() {
+            if answer.limits.iter().any(|limit| limit.key == key) {
+                continue;
+            }
+            let (rule, denies) = (self.origin.rule(position), self.denies(position));
+            let delay = if denies { RETRY_WHEN_AWAY } else { 0 };
+            let reset = Nanos::MAX;
+            let verdict = Verdict { allowed: !denies, remaining: 0, rate: 0.0, delay, reset };
+            answer.limits.extend(rule.limits.iter().map(|limit| LimitAnswer {
+                key,
+                rule: rule.name.clone(),
+                limit: *limit,
+                verdict,
+                basis: Basis::Policy,
+            }));
+        }
+        answer.limits.sort_by_key(|limit| limit.key);
+    }
+
+    /// Decides on the keys that this node counts by itself while the store is away, if there are
+    /// some.
+    fn decide_here(&self, op: Op) -> Option<Answer> {
+        let is_local = |at: usize| self.origin.rule(at).on_store_error == OnStoreError::Local;
+        let local = self.counted().iter().filter(|(_, at)| is_local(*at));
+        let which: Vec<usize> = local.map(|(key, _)| *key).collect();
         let desk = self.origin.desk();
         let keys: Vec<&[u8]> = which.iter().map(|key| self.keys[*key].as_slice()).collect();
-        let mut answer = desk.decide_all(&keys, self.op, true, &[], desk.now())?;
+        // Without any it is none.
+        let mut answer = desk.decide_all(&keys, op, true, &[], desk.now()).ok()?;
         answer.held.iter_mut().for_each(|held| held.key = which[held.key]);
-        answer.limits.iter_mut().for_each(|limit| limit.key = which[limit.key]);
-        Ok(answer)
+        for limit in &mut answer.limits {
+            limit.key = which[limit.key];
+            limit.basis = Basis::LocalCounts;
+        }
+        Some(answer)
     }
 }
 
@@ -224,7 +273,7 @@ pub(super) struct TryTake {
     pub(super) booking_max: Nanos,
     pub(super) waited: bool,
     pub(super) attempt: Option<Attempt>,
-    pub(super) tell: Tell<(Tried, Now)>,
+    pub(super) tell: Tell<TakeAnswer>,
 }
 
 impl Step for TryTake {
@@ -243,7 +292,7 @@ impl Step for TryTake {
         let tried = match (outcome, self.attempt.take()) {
             (Ok(at), Some(attempt)) => {
                 self.origin.time();
-                (self.tried(&attempt), at)
+                TakeAnswer { tried: self.tried(&attempt), at, degraded: false }
             }
             (Ok(_), None) => return,
             (Err(trouble), _) => self.without_store(&trouble),
@@ -280,8 +329,16 @@ impl TryTake {
         Tried::Taken(Taken { held, booked, window_start: None })
     }
 
-    fn without_store(&self, trouble: &Trouble) -> (Tried, Now) {
+    fn without_store(&self, trouble: &Trouble) -> TakeAnswer {
         self.origin.count_trouble(trouble);
+        let (tried, at) = self.decide_here();
+        if matches!(tried, Tried::Taken(_)) {
+            self.origin.count_degraded(self.position);
+        }
+        TakeAnswer { tried, at, degraded: true }
+    }
+
+    fn decide_here(&self) -> (Tried, Now) {
         let rule = self.origin.rule(self.position);
         let tried = match rule.on_store_error {
             OnStoreError::Deny if !rule.shadow => Tried::Later(RETRY_WHEN_AWAY),
@@ -361,6 +418,7 @@ impl Record {
     /// down here; where no rule does, nobody is delayed because the store is in trouble.
     fn without_store(&self, trouble: &Trouble) -> Told {
         self.origin.count_trouble(trouble);
+        self.origin.count_degraded(self.position);
         if self.origin.rule(self.position).on_store_error != OnStoreError::Local {
             return self.told(0);
         }

@@ -89,7 +89,10 @@ fn what_others_give_back_is_told_to_those_who_wait_for_the_same_count() {
 }
 
 fn answer(limits: &[(Limit, Verdict)]) -> Answer {
-    let told = |&(limit, verdict)| LimitAnswer { key: 0, rule: "k".into(), limit, verdict };
+    let told = |&(limit, verdict)| {
+        let (key, rule, basis) = (0, "k".into(), super::super::Basis::Counts);
+        LimitAnswer { key, rule, limit, verdict, basis }
+    };
     Answer {
         allowed: limits.iter().all(|(_, verdict)| verdict.allowed),
         at: START,
@@ -115,6 +118,8 @@ fn a_line_shows_the_limit_that_refused_or_else_the_nearest() {
     let [far, near] = [verdict(true, 20.0, 0), verdict(true, 9.0, 0)];
     assert_eq!(shown(&[(day, far), (hour, near)]), (false, 9.0, 10));
     assert_eq!(shown(&[(hour, near), (day, far)]), (false, 9.0, 10));
+    let nothing = verdict(true, 0.0, 0);
+    assert_eq!(shown(&[(hour, nothing), (day, nothing)]), (false, 0.0, 10), "the first");
     assert_eq!(shown(&[(hour, near), (day, verdict(false, 20.0, 1))]), (true, 20.0, 100));
     assert_eq!(answer(&[]).line(), Line::UNLIMITED);
 }

@@ -38,8 +38,12 @@ fn try_take(desk: &Desk, take: &Take<'_>) -> Result<Tried, Unfit> {
     if !desk.is_remote() {
         return desk.try_take_here(take, desk.now(), |_| true);
     }
+    ask_take(desk, take).map(|answer| answer.tried)
+}
+
+fn ask_take(desk: &Desk, take: &Take<'_>) -> Result<TakeAnswer, Unfit> {
     let (tell, told) = mpsc::channel();
-    desk.ask_take(take, desk.now(), move |(tried, _)| tell.send(tried).expect("it listens"))?;
+    desk.ask_take(take, desk.now(), move |answer| tell.send(answer).expect("it listens"))?;
     Ok(told.recv().expect("an answer"))
 }
 
@@ -226,11 +230,22 @@ fn one_rule_that_denies_decides_for_all_keys_and_nothing_is_taken_then() {
     let denied = ask(&["allow a", "local a", "deny a"], Op::Take(1));
     assert!(!denied.allowed && denied.delay == SECOND);
     assert_eq!(denied.refused_by.as_deref(), Some("deny"));
+    let rows = |answer: &Answer| -> Vec<(usize, String, Basis, bool)> {
+        let row = |at: &LimitAnswer| (at.key, at.rule.to_string(), at.basis, at.verdict.allowed);
+        answer.limits.iter().map(row).collect()
+    };
+    let row = |key, rule: &str, basis, allowed| (key, rule.to_owned(), basis, allowed);
+    let expected = [
+        row(0, "allow", Basis::Policy, true),
+        row(1, "local", Basis::LocalCounts, true),
+        row(2, "deny", Basis::Policy, false),
+    ];
+    assert_eq!(rows(&denied), expected);
     assert!(ask(&["shadow a"], Op::Take(1)).allowed, "a rule in shadow denies nobody");
     assert!(ask(&["allow a"], Op::Peek(1)).allowed, "a look is not counted");
     let both = ask(&["allow a", "local a"], Op::Take(1));
     assert!(both.allowed, "nothing was taken before");
-    assert_eq!(both.limits[0].key, 1, "of the keys that were asked about");
+    assert_eq!(rows(&both), expected[..2], "of the keys that were asked about");
     let over = ask(&["allow a", "local a"], Op::Take(1));
     assert_eq!((over.allowed, over.refused_by.as_deref()), (false, Some("local")));
     let count = |rule: &str, verdict: &str, count: u64| {
@@ -245,6 +260,37 @@ fn one_rule_that_denies_decides_for_all_keys_and_nothing_is_taken_then() {
         count("shadow", "allow", 1),
     ];
     assert_eq!(counted(&desk), expected);
+    let expected = [("allow", 3), ("deny", 1), ("local", 3), ("shadow", 1)];
+    assert_eq!(degraded(&desk), expected.map(|(rule, count)| (rule.to_owned(), count)));
+}
+
+/// How many decisions of each rule were made without the store.
+fn degraded(desk: &Desk) -> Vec<(String, u64)> {
+    let limiter = desk.limiter();
+    let page = limiter.metrics().encode(limiter.size(), crate::records::Size::default());
+    let row = |line: &str| {
+        let rest = line.strip_prefix("tidegate_degraded_total{door=\"http\",rule=\"")?;
+        let (rule, rest) = rest.split_once("\",policy=\"")?;
+        let (policy, count) = rest.split_once("\"} ")?;
+        let expected = if rule == "shadow" { "deny" } else { rule };
+        assert_eq!(policy, expected);
+        Some((rule.to_owned(), count.parse().expect("a number")))
+    };
+    page.lines().filter_map(row).collect()
+}
+
+#[test]
+fn a_use_that_the_store_has_not_counted_is_not_given_back_to_it() {
+    let server = redis::Server::start(&[]);
+    let settings = at(Kind::Redis, vec![server.url()]);
+    let desk = node(Clock::manual(START), rules(), &settings).desk(Door::Http);
+    let take = || ask_take(&desk, &take_of("k a", false, 0)).expect("fit");
+    let answer = take();
+    assert!(matches!(take().tried, Tried::Taken(_)));
+    desk.take_back(b"k a", 1, TakeAnswer { degraded: true, ..answer });
+    assert!(matches!(take().tried, Tried::Later(_)), "both uses are still counted");
+    desk.take_back(b"k a", 1, answer);
+    assert!(matches!(take().tried, Tried::Taken(_)));
 }
 
 #[test]
@@ -257,24 +303,29 @@ fn uses_in_flight_that_are_counted_here_are_given_back_here() {
         assert_eq!(held, [(1, TakenFrom::Slot)]);
         assert!(!decide(&desk, &["jobs a"], Op::Take(1)).expect("fit").allowed);
         desk.release(&[(b"jobs a", TakenFrom::Slot)], 1, first.at, desk.now());
-        let Ok(Tried::Taken(taken)) = try_take(&desk, &take_of("jobs a", false, 0)) else {
-            panic!("the one before has ended");
-        };
+        let answer = ask_take(&desk, &take_of("jobs a", false, 0)).expect("fit");
+        let Tried::Taken(taken) = answer.tried else { panic!("the one before has ended") };
         assert_eq!(taken.held, Some(TakenFrom::Slot));
-        desk.take_back(b"jobs a", 1, taken, desk.now());
+        desk.take_back(b"jobs a", 1, answer);
     }
 }
 
 #[test]
 fn one_who_waits_goes_waits_on_or_is_counted_here() {
     let desk = alone(policies());
-    let ask = |key| try_take(&desk, &take_of(key, false, 0)).expect("fit");
+    let ask = |key| {
+        let answer = ask_take(&desk, &take_of(key, false, 0)).expect("fit");
+        assert!(answer.degraded);
+        answer.tried
+    };
     let taken = Tried::Taken(Taken { held: None, booked: 0, window_start: None });
     assert_eq!([ask("allow a"), ask("allow a")], [taken, taken]);
     assert_eq!(ask("deny a"), Tried::Later(SECOND));
     assert_eq!([ask("shadow a"), ask("shadow a")], [taken, taken]);
     assert_eq!(ask("local a"), taken);
     assert!(matches!(ask("local a"), Tried::Later(_)));
+    let expected = [("allow", 2), ("local", 1), ("shadow", 2)];
+    assert_eq!(degraded(&desk), expected.map(|(rule, count)| (rule.to_owned(), count)));
 }
 
 #[test]
