@@ -18,8 +18,9 @@ use omq_tokio::{
     ReconnectPolicy, Socket, SocketType, TrySendError,
 };
 
-/// Peers that may be shaking hands at the same time; a crowd that starts at once fits.
-const HANDSHAKES_MAX: usize = 4096;
+/// Peers that may be shaking hands at the same time. The library makes all that a connection ever
+/// needs, some 60 KiB, before it knows the peer; a crowd that starts at once comes again.
+const HANDSHAKES_MAX: usize = 1024;
 /// How long a peer may take to shake hands.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Tables of frames that are kept for use again, and how many frames each has room for. They are
@@ -28,9 +29,10 @@ const TABLES_MAX: usize = 512;
 const TABLE_FRAMES: usize = 6;
 /// Frames of a message that are allowed for beside its bytes.
 const FRAMES_ALLOWED: usize = 8;
-/// Messages of one peer that are read and not yet taken, at most. More would not fit in the cache;
-/// until they are taken, the others wait in the kernel and then with the peer.
-const READ_AHEAD_MAX: u32 = 256;
+/// Messages of one peer that are read and not yet taken, at most. Room for all of them is made with
+/// the connection, 64 bytes for each; until they are taken, the others wait in the kernel and then
+/// with the peer.
+const READ_AHEAD_MAX: u32 = 128;
 /// Bytes that wait for a peer which does not read, for each message of the high-water mark, and the
 /// least and the most of them.
 const WAITING_BYTES_PER_MESSAGE: usize = 128;
