@@ -5,6 +5,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread;
@@ -191,7 +192,8 @@ fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
 }
 
 fn open(path: &Path) -> io::Result<File> {
-    let opened = OpenOptions::new().create(true).append(true).open(path);
+    // It says who asked for what: its owner's business.
+    let opened = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
     opened.map_err(|error| {
         let text = format!("cannot open the accounting log {}: {error}", path.display());
         io::Error::new(error.kind(), text)
@@ -200,6 +202,8 @@ fn open(path: &Path) -> io::Result<File> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     const NOW: Now = Now { mono: 1, unix: 1_700_000_000_123 * MILLISECOND };
@@ -254,6 +258,10 @@ mod tests {
             ["one-one\n", "two-two\n", "three\n", "x\n", "four-four\n", "longer than that\n"]
         {
             shelf.write(text.as_bytes()).unwrap();
+        }
+        for name in ["log", "log.1", "log.2"] {
+            let mode = fs::metadata(folder.path().join(name)).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600, "{name}");
         }
         let read = |name: &str| fs::read_to_string(folder.path().join(name)).ok();
         assert_eq!(read("log").as_deref(), Some("longer than that\n"));
