@@ -1,6 +1,8 @@
 //! An axum application behind a gatekeeper: clients are known by their address.
 //!
-//! Run a master with `tidegate serve`, then `cargo run --example gatekeeper_axum`.
+//! Run a master that knows the domain `api` with `tidegate serve -c examples/smockron.toml`, then
+//! `cargo run -p tidegate-client --example gatekeeper_axum`. After ten requests of one client
+//! (`curl http://127.0.0.1:3000/`) each waits for its second.
 
 use std::error::Error;
 use std::net::SocketAddr;

@@ -1,6 +1,7 @@
 //! A gRPC server behind a gatekeeper: clients are known by a key that they send.
 //!
-//! Run a master with `tidegate serve`, then `cargo run --example gatekeeper_tonic`.
+//! Run a master that knows the domain `grpc` with `tidegate serve -c examples/smockron.toml`, then
+//! `cargo run -p tidegate-client --example gatekeeper_tonic`. Calls without an `x-api-key` pass.
 
 use std::error::Error;
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use tidegate_client::clock::Clock;
 use tidegate_client::gatekeeper::{Config, Domain, Gatekeeper, Master};
+use tidegate_client::zmq::{Batch, Options, Subscriber};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tonic::{Code, Request};
@@ -31,7 +32,8 @@ fn gatekeeper(domain: &str) -> (Gatekeeper, Domain) {
 
 async fn asked(address: std::net::SocketAddr) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    let request = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    let request = b"GET /?q=secret HTTP/1.1\r\nHost: localhost\r\nUser-Agent: test/1 (a)\r\n\
+        Connection: close\r\n\r\n";
     stream.write_all(request).await.unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
@@ -55,6 +57,36 @@ async fn axum_answers_or_sends_away() {
     assert!(answer.contains("retry-after: 8\r\n"), "{answer}");
     let stats = gatekeeper.stats();
     assert_eq!((stats.accepted, stats.delayed, stats.rejected), (1, 1, 1));
+}
+
+/// What is told of a request is six frames, and the last says what was asked for.
+#[tokio::test]
+async fn masters_are_told_what_was_asked_for() {
+    let master = Subscriber::new(&Options::default());
+    master.subscribe(b"").await.unwrap();
+    let accounting = master.bind("tcp://127.0.0.1:0").await.unwrap();
+    let masters = [Master::new(format!("tcp://{accounting}"), "tcp://127.0.0.1:1", ["api"])];
+    let config = Config { clock: Clock::manual(T), ..Config::new(masters) };
+    let gatekeeper = Gatekeeper::connect(&config).unwrap();
+    let domain = gatekeeper.domain("api").unwrap();
+    let heard = tokio::time::timeout(Duration::from_secs(60), gatekeeper.heard(domain));
+    heard.await.expect("the master is there");
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move { gatekeeper_axum::serve(listener, gatekeeper).await.unwrap() });
+    assert!(asked(address).await.starts_with("HTTP/1.1 200 OK\r\n"));
+    let mut batch = Batch::new();
+    // It asks who is delayed, too.
+    let frames = loop {
+        master.receive(&mut batch, 1).await.unwrap();
+        let mut room = [&b""[..]; 8];
+        match batch.frames(0, &mut room) {
+            frames @ [_, b"ACCEPTED", ..] => break frames.to_vec().concat(),
+            _ => {}
+        }
+    };
+    let expected = format!("api\0ACCEPTED127.0.0.1{T}GET / test/1 (a)");
+    assert_eq!(String::from_utf8(frames).unwrap(), expected);
 }
 
 #[tokio::test]

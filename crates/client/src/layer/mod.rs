@@ -3,9 +3,12 @@
 //! A request that passes costs one decision. One that is delayed is held, and then forwarded; one
 //! that is turned away is answered with 503 and Retry-After, and never reaches the application.
 //! Errors of the application go through as they are: the layer has none of its own.
+//!
+//! With each request the master is told its method, path and user agent, for the accounting log.
 
 mod future;
 mod identifier;
+mod log_info;
 mod refusal;
 #[cfg(test)]
 mod tests;
@@ -19,6 +22,7 @@ use tower_service::Service;
 
 pub use self::future::ResponseFuture;
 pub use self::identifier::Identifier;
+use self::log_info::LogInfo;
 pub use self::refusal::{Plain, Refuse, Refused, retry_after};
 use crate::gatekeeper::{Decision, Domain, Gatekeeper};
 
@@ -93,6 +97,8 @@ struct Porter<I, R> {
     domain: Option<Domain>,
     identify: I,
     refuse: R,
+    /// Whether the master is told what is asked for.
+    tells_requests: bool,
 }
 
 impl<I> GatekeeperLayer<I>
@@ -113,7 +119,18 @@ where
     /// [`Refused`], say with a body, or with the status of gRPC.
     pub fn refusing(gatekeeper: Gatekeeper, domain: &str, identify: I, refuse: R) -> Self {
         let domain = gatekeeper.domain(domain);
-        Self { porter: Arc::new(Porter { gatekeeper, domain, identify, refuse }) }
+        let porter = Porter { gatekeeper, domain, identify, refuse, tells_requests: true };
+        Self { porter: Arc::new(porter) }
+    }
+
+    /// The same without log info: the master is told who asked, and not for what. It is for a
+    /// layer that is not in use yet; clones of it are left as they are.
+    #[must_use]
+    pub fn without_log_info(mut self) -> Self {
+        if let Some(porter) = Arc::get_mut(&mut self.porter) {
+            porter.tells_requests = false;
+        }
+        self
     }
 }
 
@@ -179,10 +196,13 @@ where
     #[inline]
     fn decide<B>(&self, request: &Request<B>) -> Decision {
         let Some(domain) = self.domain else { return Decision::Accept };
-        match (self.identify)(&Head::of(request)) {
-            Some(identifier) => self.gatekeeper.decide_in(domain, identifier.as_bytes()),
-            None => Decision::Accept,
+        let head = Head::of(request);
+        let Some(identifier) = (self.identify)(&head) else { return Decision::Accept };
+        if !self.tells_requests {
+            return self.gatekeeper.decide_in(domain, identifier.as_bytes());
         }
+        let log_info = LogInfo::of(&head);
+        self.gatekeeper.decide_with(domain, identifier.as_bytes(), log_info.as_bytes())
     }
 }
 
