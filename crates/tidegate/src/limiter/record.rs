@@ -4,8 +4,8 @@
 //! Nothing is refused here. A use that is told late is judged as of when it should have been told,
 //! so that it delays nobody whom it would not have delayed then.
 //!
-//! The keys of a batch lie in one buffer that is used again, and their slots are asked for ahead, as
-//! those of a batch of lines are.
+//! The keys of a batch lie in one buffer that is used again, and their slots are asked for ahead,
+//! as those of a batch of lines are.
 
 use tidegate_core::key::{KeyBuilder, KeyTooLong};
 use tidegate_core::rules::Rule;
