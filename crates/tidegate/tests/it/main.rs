@@ -12,6 +12,7 @@ mod elsewhere;
 mod engines;
 mod http;
 mod jarl;
+mod message;
 mod program;
 mod proxy;
 mod rate;

@@ -152,9 +152,12 @@ pub(crate) fn unsafe_places(file: &File) -> Vec<Fault> {
 
 /// Ways to let time pass. What a test waits for has a watchdog of minutes, by its name.
 const SLEEPS: [&str; 4] = ["sleep(", "interval(", "park_timeout(", "recv_timeout(Duration"];
+/// The one clock of tests: the adversary looks for servers that hang, spin or hold on to things,
+/// and those can only be seen in time.
+const CLOCK_OF_TESTS: &str = "crates/tidegate/tests/adversary/clock.rs";
 
 pub(crate) fn sleeping_tests(file: &File) -> Vec<Fault> {
-    if !file.is("rs") {
+    if !file.is("rs") || file.path == CLOCK_OF_TESTS {
         return Vec::new();
     }
     let tests = tests_from(&file.path, &file.text);
@@ -266,6 +269,7 @@ mod tests {
         planted(sleeping_tests, "a/tests/b.rs", "recv_timeout(Duration::from_millis(1))", &[1]);
         planted(sleeping_tests, "a/tests/b.rs", "x\ntokio::time::interval(x)", &[2]);
         planted(sleeping_tests, "a/tests/b.rs", "recv_timeout(PATIENCE)", &[]);
+        planted(sleeping_tests, CLOCK_OF_TESTS, "thread::sleep(SECOND);", &[]);
         planted(sleeping_tests, "a.rs", "sleep(x);\n#[cfg(test)]\nmod tests {\nsleep(x)\n}", &[4]);
     }
 
