@@ -16,13 +16,14 @@ use crate::server::Server;
 /// Ticks of the processor's time that a quiet server may take in [`WINDOW`].
 const TICKS_MAX: u64 = 2;
 const WINDOW: Duration = Duration::from_secs(1);
-/// Memory that a server may have more than before: allocators keep some of what they were given
-/// back, and the keys of canaries stay.
+/// Memory that a server may have more than before, beside keys and records, which say themselves how
+/// much they take: allocators keep some of what they were given back.
 const GROWTH_KIB_MAX: u64 = 64 << 10;
 
 /// What a server holds.
 #[derive(Clone, Debug)]
 pub(crate) struct Holdings {
+    /// Resident memory without that of keys and records.
     resident_kib: u64,
     files: usize,
     /// What comes and goes, with how much of it there is.
@@ -40,8 +41,10 @@ impl Holdings {
         let pid = server.program.pid();
         let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the server lives");
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line");
-        let kib = line.trim().trim_end_matches(" kB").parse().expect("a number");
+        let kib: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
         let page = metrics(server.doors.http);
+        let kept = page.lines().find_map(|line| line.strip_prefix("tidegate_memory_bytes "));
+        let kept: u64 = kept.and_then(|bytes| bytes.parse().ok()).expect("a number");
         let gauges = page.lines().filter(|line| GAUGES.iter().any(|name| line.starts_with(name)));
         let gauges = gauges.filter_map(|line| {
             let (series, value) = line.rsplit_once(' ')?;
@@ -52,7 +55,8 @@ impl Holdings {
             (format!("uses of {key} in flight"), held as f64)
         });
         let gauges = gauges.chain(uses).collect();
-        Self { resident_kib: kib, files: server.program.files(), gauges }
+        let resident_kib = kib.saturating_sub(kept >> 10);
+        Self { resident_kib, files: server.program.files(), gauges }
     }
 
     /// What is more than before.

@@ -88,7 +88,7 @@ fn hostile_clients_disturb_nobody() {
     flock.answers(20);
     flock.pause();
     let before = quiet::holdings(&server);
-    for round in 0..if soak() { 20 } else { 2 } {
+    for round in 0..if soak() { 8 } else { 2 } {
         flock.resume();
         attack(&server.doors, &mut random, Force::chosen());
         flock.answers(10);
