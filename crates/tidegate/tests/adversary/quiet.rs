@@ -16,8 +16,8 @@ use crate::server::Server;
 /// Ticks of the processor's time that a quiet server may take in [`WINDOW`].
 const TICKS_MAX: u64 = 2;
 const WINDOW: Duration = Duration::from_secs(1);
-/// Memory that a server may have more than before, beside keys and records, which say themselves how
-/// much they take: allocators keep some of what they were given back.
+/// Memory that a server may have more than before, beside keys and records, whose bytes are a
+/// figure in `/metrics`: allocators keep some of what they were given back.
 const GROWTH_KIB_MAX: u64 = 64 << 10;
 
 /// What a server holds.
