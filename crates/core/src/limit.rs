@@ -184,17 +184,29 @@ impl AlgorithmName {
         }
     }
 
+    /// What to write for an algorithm by a name that others have for it.
+    #[must_use]
+    pub fn called_elsewhere(text: &str) -> Option<&'static str> {
+        let word = text.to_ascii_lowercase().replace(['-', '_', ' '], "");
+        Some(match word.as_str() {
+            "inflight" | "concurrency" | "concurrent" | "semaphore" => {
+                "leave it out and write the limit as `100 in flight`"
+            }
+            "tokenbucket" | "leakybucket" | "bucket" => "write `gcra`, which is a token bucket",
+            "slidingwindowlog" => "write `sliding-log`",
+            "slidingwindowcounter" => "write `sliding-window`",
+            _ => return None,
+        })
+    }
+
     /// Reads a name.
     ///
     /// # Errors
     /// Where no algorithm has that name.
     pub fn parse(text: &str) -> Result<Self, GrammarError> {
         Self::ALL.into_iter().find(|name| name.name() == text).ok_or_else(|| {
-            let remedy = if matches!(text, "in-flight" | "in flight") {
-                "leave it out and write the limit as `100 in flight`".to_owned()
-            } else {
-                format!("algorithms are {}", Self::ALL.map(Self::name).join(", "))
-            };
+            let known = || format!("algorithms are {}", Self::ALL.map(Self::name).join(", "));
+            let remedy = Self::called_elsewhere(text).map_or_else(known, str::to_owned);
             GrammarError::new(0..text.len(), "this is not the name of an algorithm".into(), remedy)
         })
     }

@@ -145,6 +145,39 @@ impl Pattern {
     }
 }
 
+/// One byte of a pattern, or `None` for a star.
+type Symbol = Option<u8>;
+
+impl Pattern {
+    /// Whether every key that `other` matches is matched by this pattern, too.
+    #[must_use]
+    pub fn covers(&self, other: &Pattern) -> bool {
+        let mut symbols: Vec<Symbol> = Vec::new();
+        for (at, run) in other.parts.iter().enumerate() {
+            // A star of the other stands for anything: only a star of this one takes it in.
+            symbols.extend((at > 0).then_some(None));
+            symbols.extend(run.iter().copied().map(Some));
+        }
+        let is = |part: &[u8], symbols: &[Symbol]| {
+            part.iter().zip(symbols).all(|(byte, symbol)| *symbol == Some(*byte))
+        };
+        let [first, middle @ .., last] = self.parts.as_slice() else {
+            return self == other;
+        };
+        if symbols.len() < first.len() || !is(first, &symbols) {
+            return false;
+        }
+        let mut rest = &symbols[first.len()..];
+        for part in middle {
+            let mut places = 0..=rest.len().saturating_sub(part.len());
+            let fits = |at: &usize| rest.len() >= part.len() && is(part, &rest[*at..]);
+            let Some(at) = places.find(fits) else { return false };
+            rest = &rest[at + part.len()..];
+        }
+        rest.len() >= last.len() && is(last, &rest[rest.len() - last.len()..])
+    }
+}
+
 /// The pattern as configuration files have it.
 impl fmt::Display for Pattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -306,6 +339,38 @@ mod tests {
         let key = br"a*b\c";
         assert_eq!(Pattern::new(&Pattern::exact(key).to_string()), Pattern::exact(key));
         assert_eq!(Pattern::new("ws ip=*").to_string(), "ws ip=*");
+    }
+
+    #[test]
+    fn a_pattern_covers_what_matches_nothing_else() {
+        let covers = |one: &str, other: &str| Pattern::new(one).covers(&Pattern::new(other));
+        for (one, other) in [
+            ("*", ""),
+            ("*", "a*b"),
+            ("a*", "a"),
+            ("a*", "a*"),
+            ("a*", "ab*c*"),
+            ("*b*", "ab*"),
+            ("a*c", "a*b*c"),
+            ("a", "a"),
+            (r"a\*", r"a\*"),
+        ] {
+            assert!(covers(one, other), "{one} {other}");
+        }
+        for (one, other) in [
+            ("a", "*"),
+            ("a*", "*"),
+            ("a*", "b*"),
+            ("ab*", "a*"),
+            ("*b*", "a*"),
+            ("a*b", "a*"),
+            ("ab*ba", "aba"),
+            ("a*b*c", "a*c"),
+            (r"a\*", "a*"),
+            (r"a\*", "ab"),
+        ] {
+            assert!(!covers(one, other), "{one} {other}");
+        }
     }
 
     #[test]

@@ -173,7 +173,13 @@ impl<'a> Reader<'a> {
             Some(nanos) => Ok((nanos, span)),
             None => {
                 let message = format!("{} is not a unit of time", self.shown(&span));
-                Err(GrammarError::new(span, message, UNITS))
+                let remedy = match &self.text[span.clone()] {
+                    "week" | "weeks" | "w" => "write days: `7d` for a week",
+                    "month" | "months" | "mo" => "write days: `30d` for a month",
+                    "year" | "years" | "y" => "write days: `365d` for a year",
+                    _ => UNITS,
+                };
+                Err(GrammarError::new(span, message, remedy))
             }
         }
     }
@@ -204,7 +210,10 @@ pub(super) fn parse_spec(text: &str) -> Result<Spec, GrammarError> {
         reader.end("`deny` stands alone")?;
         return Ok(Spec { kind: Kind::Deny, amount_span: span, ..Spec::default() });
     }
-    let (amount, amount_span) = reader.amount("the amount")?;
+    let (amount, amount_span) = reader.amount("the amount").map_err(|error| {
+        let remedy = whole_amount(text).unwrap_or(error.remedy);
+        GrammarError { remedy, ..error }
+    })?;
     let mut spec = Spec { kind: Kind::Rate, amount, amount_span, ..Spec::default() };
     if reader.word("in").is_some() {
         if reader.word("flight").is_none() {
@@ -231,6 +240,29 @@ pub(super) fn parse_spec(text: &str) -> Result<Spec, GrammarError> {
     }
     reader.end(FORMS)?;
     Ok(spec)
+}
+
+/// What to write for an amount with decimals: `0.5/s` is `1 per 2s`.
+fn whole_amount(text: &str) -> Option<String> {
+    let mut reader = Reader::new(text);
+    let span = reader.take(Token::Number)?;
+    let (whole, decimals) = text[span].split_once('.')?;
+    let digits = |text: &str| text.len() <= 6 && text.bytes().all(|byte| byte.is_ascii_digit());
+    if !digits(whole) || !digits(decimals) {
+        return None;
+    }
+    let uses: u64 = format!("0{whole}{decimals}").parse().ok()?;
+    let mut periods = 10_u64.pow(u32::try_from(decimals.len()).ok()?);
+    let mut amount = uses;
+    for prime in [2, 5] {
+        while amount > 0 && amount % prime == 0 && periods % prime == 0 {
+            (amount, periods) = (amount / prime, periods / prime);
+        }
+    }
+    reader.word("per").or_else(|| reader.take(Token::Slash))?;
+    let period = reader.period().ok()?.checked_mul(periods)?;
+    let fits = amount > 0 && period <= PERIOD_MAX;
+    fits.then(|| format!("write a whole amount: `{amount} per {}`", super::Duration(period)))
 }
 
 /// Reads a duration: `30s`, `10 min`, `250ms`. A unit is required.

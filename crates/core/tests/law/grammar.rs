@@ -69,7 +69,16 @@ fn check_error(text: &str, at_fault: &str, message: &str, remedy: &str) {
 fn errors_show_the_place_and_the_remedy() {
     check_error("", "", "the amount is missing", "22 per 20s");
     check_error("fast", "fast", "the amount is missing", "22 per 20s");
-    check_error("1.5 per s", "1.5", "not a whole number", "whole numbers from 1");
+    check_error("1.5 per s", "1.5", "not a whole number", "`3 per 2s`");
+    check_error("0.5/s", "0.5", "not a whole number", "write a whole amount: `1 per 2s`");
+    check_error("0.25 per minute burst 3", "0.25", "not a whole number", "`1 per 4min`");
+    check_error("2.50/s", "2.50", "not a whole number", "`5 per 2s`");
+    check_error("0.0/s", "0.0", "not a whole number", "whole numbers from 1");
+    check_error("0.5 in flight", "0.5", "not a whole number", "whole numbers from 1");
+    check_error("0.1 per 366 days", "0.1", "not a whole number", "whole numbers from 1");
+    check_error("1.2.3/s", "1.2.3", "not a whole number", "whole numbers from 1");
+    check_error("5 per month", "month", "not a unit of time", "write days: `30d`");
+    check_error("5 per 2 weeks", "weeks", "not a unit of time", "write days: `7d`");
     check_error("-1 per s", "-1", "not a whole number", "whole numbers from 1");
     check_error("0 per s", "0", "too small", "whole numbers from 1");
     check_error("9007199254740993/s", "9007199254740993", "too large", "9007199254740992");
@@ -126,6 +135,7 @@ fn algorithms_take_what_is_theirs() {
     assert_eq!(with("1/s burst 1000001", Smockron, None, None).unwrap_err().span, 4..17);
     assert!(AlgorithmName::parse("in-flight").unwrap_err().remedy.contains("100 in flight"));
     assert!(AlgorithmName::parse("token").unwrap_err().remedy.contains("gcra, fixed-window"));
+    assert!(AlgorithmName::parse("Token_Bucket").unwrap_err().remedy.contains("write `gcra`"));
 }
 
 #[test]

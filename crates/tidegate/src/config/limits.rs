@@ -22,12 +22,10 @@ pub struct AlgorithmWord(pub AlgorithmName);
 impl<'de> Deserialize<'de> for AlgorithmWord {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        AlgorithmName::parse(&text).map(Self).map_err(|error| {
-            let remedy = if text.replace(['-', '_', ' '], "") == "inflight" {
-                error.remedy
-            } else {
-                names::meant(&text, AlgorithmName::ALL.into_iter().map(AlgorithmName::name))
-            };
+        AlgorithmName::parse(&text).map(Self).map_err(|_| {
+            let names = AlgorithmName::ALL.into_iter().map(AlgorithmName::name);
+            let elsewhere = AlgorithmName::called_elsewhere(&text).map(str::to_owned);
+            let remedy = elsewhere.unwrap_or_else(|| names::meant(&text, names));
             de::Error::custom(format!("\"{text}\" is not the name of an algorithm\n{remedy}"))
         })
     }
