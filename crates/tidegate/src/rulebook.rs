@@ -4,6 +4,7 @@
 //! decision ever sees half of it. Changes and reloads take turns on one lock that no decision and
 //! no reader knows of. A reload takes everything back to what the file says.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -13,7 +14,7 @@ use tidegate_core::time::MILLISECOND;
 use crate::config::change::{self, Fields, Wrong};
 use crate::config::draft::{self, Place, Written};
 use crate::config::too_long_elsewhere;
-use crate::limiter::Limiter;
+use crate::limiter::{Limiter, keeps_counts};
 
 /// The most rules that can be added to those of the file.
 pub const ADDED_MAX: usize = 1_000;
@@ -32,6 +33,45 @@ pub(crate) struct Pages {
     /// Another one after every change and reload, also across restarts.
     pub(crate) version: u64,
     pub(crate) entries: Vec<Arc<Entry>>,
+}
+
+/// What a reload changed, by the names of the rules.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Difference {
+    pub(crate) added: Vec<String>,
+    pub(crate) removed: Vec<String>,
+    pub(crate) changed: Vec<String>,
+    /// Those of the changed ones whose counts begin anew.
+    pub(crate) anew: Vec<String>,
+    /// How many changes over the API were taken back.
+    pub(crate) taken_back: usize,
+}
+
+impl Difference {
+    fn between(before: &[Arc<Entry>], after: &[Written]) -> Self {
+        let name = |written: &Written| written.draft.name.clone();
+        let old: HashMap<&str, &Arc<Entry>> = before.iter().map(|old| (old.name(), old)).collect();
+        let kept: HashSet<&str> = after.iter().map(|new| new.draft.name.as_str()).collect();
+        let is_gone = |old: &&Arc<Entry>| !kept.contains(old.name());
+        let removed = before.iter().filter(is_gone).map(|old| name(&old.now)).collect();
+        let mut difference = Self { removed, ..Self::default() };
+        for new in after {
+            match old.get(new.draft.name.as_str()) {
+                None => difference.added.push(name(new)),
+                Some(old) if old.is(new) => {}
+                Some(old) => {
+                    difference.changed.push(name(new));
+                    let counted = !old.now.rule.limits.is_empty() && !new.rule.limits.is_empty();
+                    if counted && !keeps_counts(&new.rule, &old.now.rule) {
+                        difference.anew.push(name(new));
+                    }
+                }
+            }
+        }
+        let taken_back = |old: &&Arc<Entry>| old.changed() && !after.iter().any(|new| old.is(new));
+        difference.taken_back = before.iter().filter(taken_back).count();
+        difference
+    }
 }
 
 /// One rule.
@@ -111,17 +151,14 @@ impl Rulebook {
         Arc::new(Self { limiter, pages, writing: Mutex::new(()) })
     }
 
-    /// Puts the rules of a file in force, and tells how many changes that took back: those that
-    /// the file does not say, too.
-    pub(crate) fn install(&self, written: Vec<Written>) -> usize {
+    /// Puts the rules of a file in force, and tells what that changed.
+    pub(crate) fn install(&self, written: Vec<Written>) -> Difference {
         let _turn = self.writing.lock();
         let before = self.pages.load_full();
-        let kept = |old: &Entry| written.iter().any(|new| old.is(new));
-        let changed = before.entries.iter().filter(|entry| entry.changed());
-        let taken_back = changed.filter(|entry| !kept(entry)).count();
+        let difference = Difference::between(&before.entries, &written);
         let entry = |now: Written| Arc::new(Entry { in_file: Some(now.clone()), now });
         self.put_in_force(before.version, written.into_iter().map(entry).collect());
-        taken_back
+        difference
     }
 
     /// The rules in force.

@@ -269,7 +269,8 @@ pub(super) fn creates(op: Op) -> bool {
     matches!(op, Op::Take(_) | Op::TakeUpTo(_) | Op::Record { .. })
 }
 
-fn keeps_counts(new: &Rule, old: &Rule) -> bool {
+/// Whether what was counted under `old` is still counted under `new`.
+pub(crate) fn keeps_counts(new: &Rule, old: &Rule) -> bool {
     new.shared == old.shared
         && new.limits.len() == old.limits.len()
         && new.limits.iter().zip(&old.limits).all(|(new, old)| new.keeps_counts_of(old))

@@ -24,6 +24,7 @@ use tidegate_core::{Limit, Nanos, Now, Verdict};
 
 pub(crate) use self::attempt::{Count, Take, TakeAnswer, Taken, Tried};
 use self::catalog::Catalog;
+pub(crate) use self::catalog::keeps_counts;
 pub use self::decision::LIMITS_MAX;
 pub use self::delayed::Search;
 pub use self::desk::Desk;

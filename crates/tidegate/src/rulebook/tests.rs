@@ -29,6 +29,10 @@ impl House {
     }
 
     fn reload(&self, text: &str) -> usize {
+        self.difference(text).taken_back
+    }
+
+    fn difference(&self, text: &str) -> Difference {
         let text = format!("{text}\n[http]\n");
         self.book
             .install(Config::parse("t", &text).unwrap_or_else(|wrong| panic!("{wrong}")).written)
@@ -206,4 +210,26 @@ fn changes_and_reloads_do_not_lose_each_other() {
     for entry in &pages.entries[..standing] {
         assert_eq!(house.take(entry.name()).1, entry.name());
     }
+}
+
+#[test]
+fn a_reload_tells_what_it_changed_and_which_counts_begin_anew() {
+    let rule = |name: &str, limit: &str| {
+        format!("[[rule]]\nname = '{name}'\nmatch = '{name}*'\nlimit = '{limit}'\n")
+    };
+    let house = House::new(&[rule("a", "1/s"), rule("b", "1/s"), rule("c", "1/s")].concat());
+    let text = [rule("a", "2/s"), rule("b", "1 per 2s"), rule("d", "1/s")].concat();
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    let expected = Difference {
+        added: names(&["d"]),
+        removed: names(&["c"]),
+        changed: names(&["a", "b"]),
+        anew: names(&["b"]),
+        taken_back: 0,
+    };
+    assert_eq!(house.difference(&text), expected);
+    assert_eq!(house.difference(&text), Difference::default());
+    let limited = format!("{text}[default]\nlimit = '1/s'\n");
+    let default = Difference { changed: names(&["default"]), ..Difference::default() };
+    assert_eq!(house.difference(&limited), default, "nothing was counted before");
 }

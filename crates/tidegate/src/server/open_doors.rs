@@ -27,6 +27,13 @@ pub struct BindError {
     pub error: io::Error,
 }
 
+/// The doors that a change opened and closed: name and address of each.
+#[derive(Debug, Default)]
+pub(super) struct Moved {
+    pub(super) opened: Vec<String>,
+    pub(super) closed: Vec<String>,
+}
+
 struct OpenDoor {
     config: DoorConfig,
     addresses: Vec<Address>,
@@ -71,13 +78,14 @@ impl OpenDoors {
     }
 
     /// Opens, closes and keeps doors so that exactly `wanted` are open, and calls `commit` at the
-    /// moment from which nothing can fail any more. On an error nothing has changed.
+    /// moment from which nothing can fail any more. On an error nothing has changed. Tells which
+    /// doors were opened and closed.
     pub(super) async fn change(
         &mut self,
         wanted: Vec<DoorConfig>,
         grace: Duration,
         commit: impl FnOnce(),
-    ) -> Result<(), BindError> {
+    ) -> Result<Moved, BindError> {
         let mut leaving: Vec<OpenDoor> = Vec::new();
         let mut staying: Vec<OpenDoor> = Vec::new();
         // Each wanted door keeps one open door at most: there may be two of the same settings.
@@ -109,12 +117,19 @@ impl OpenDoors {
             }
         };
         commit();
+        let shown = |kind: &'static str, addresses: Vec<Address>| {
+            addresses.into_iter().map(move |address| format!("{kind} {address}"))
+        };
+        let opened = bound.iter().zip(&arriving);
+        let opened = opened.flat_map(|(new, config)| shown(config.door().name(), new.addresses()));
+        let mut moved = Moved { opened: opened.collect(), closed: Vec::new() };
         self.settle(wanted, staying, bound);
         for door in leaving {
+            moved.closed.extend(shown(door.config.door().name(), door.addresses));
             door.shutdown.set_within(grace);
             self.draining.spawn(door.serving.join());
         }
-        Ok(())
+        Ok(moved)
     }
 
     /// Serves what was bound and takes over new allow lists, in the order of `wanted`.
