@@ -55,7 +55,7 @@ impl Reloader {
             self.source = Source::find(self.named.as_deref());
         }
         let text = self.source.text()?;
-        let config = Config::parse(&self.source.name(), &text);
+        let config = Config::load(&self.source.name(), &text);
         self.last = Some(text);
         config
     }
@@ -72,7 +72,7 @@ impl Reloader {
         }
         self.last = text;
         let text = self.last.as_deref().unwrap_or_default();
-        Some(Config::parse(&self.source.name(), text))
+        Some(Config::load(&self.source.name(), text))
     }
 }
 

@@ -233,5 +233,11 @@ impl<'a> Link<'a> {
 }
 
 fn wrong(fault: Fault) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("{fault:?}"))
+    let text = match fault {
+        Fault::Greeting => "no ZMTP 3 greeting, or one that asks for security",
+        Fault::Role => "the socket is not one that subscribes",
+        Fault::Refused => "the other side refuses",
+        Fault::Frame => "a frame that is malformed or too long",
+    };
+    io::Error::new(io::ErrorKind::InvalidData, text)
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use clap::Subcommand;
 
-use super::output::{print, print_line};
+use super::output::{print, print_line, warn};
 use super::{Code, Failure, OK};
 use crate::config::{self, Source};
 
@@ -31,6 +31,7 @@ enum What {
 #[derive(Debug, clap::Args)]
 struct FileArg {
     /// The configuration file; without it ./tidegate.toml, else the built-in default.
+    #[arg(env = "TIDEGATE_CONFIG")]
     file: Option<PathBuf>,
 }
 
@@ -38,7 +39,8 @@ pub(super) fn run(args: &Args) -> Result<Code, Failure> {
     match &args.what {
         What::Check(FileArg { file }) => {
             let source = Source::find(file.as_deref());
-            source.load()?;
+            let config = source.check()?;
+            config.warnings.iter().for_each(|warning| warn(warning));
             print_line(&format!("{}: ok", source.name()))?;
         }
         What::Show(FileArg { file }) => {

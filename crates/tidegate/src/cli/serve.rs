@@ -10,7 +10,7 @@ use crate::server;
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// The configuration file; without it ./tidegate.toml, else the built-in default.
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", env = "TIDEGATE_CONFIG")]
     config: Option<PathBuf>,
 }
 

@@ -158,6 +158,35 @@ pub(super) fn write_all(
     written
 }
 
+/// Rules that decide nothing, because one before them matches all their keys. The limits of doors
+/// are left out: a rule before one is how it is changed.
+pub(super) fn never_matched(written: &[Written], source: &str) -> Vec<Problem> {
+    // By what their keys begin with: another pattern covers only what begins with the same.
+    let mut before: HashMap<&[u8], Vec<&Draft>> = HashMap::new();
+    let mut problems = Vec::new();
+    for Written { draft, .. } in written {
+        let at = match draft.place {
+            Place::Rule => draft.table.r#match.as_ref().map_or(0..0, |found| found.span()),
+            Place::Default if !draft.table.limit.span().is_empty() => draft.table.limit.span(),
+            Place::Default | Place::Door { .. } => continue,
+        };
+        let beginning = draft.pattern.beginning();
+        let earlier = (0..=beginning.len()).filter_map(|length| before.get(&beginning[..length]));
+        let covering = earlier.flatten().find(|earlier| earlier.pattern.covers(&draft.pattern));
+        if let Some(covering) = covering {
+            let line = source[..covering.at.start].matches('\n').count() + 1;
+            let Draft { name, .. } = covering;
+            let message = format!(
+                "this rule never decides: \"{name}\", in line {line}, matches all its keys"
+            );
+            let remedy = "put it before that rule, or remove it";
+            problems.push(Problem::new(at, format!("warning: {message}"), remedy));
+        }
+        before.entry(beginning).or_default().push(draft);
+    }
+    problems
+}
+
 /// The rules as the law takes them: those with a place in the order, and the default last.
 pub(crate) fn rule_set<'a>(written: impl Iterator<Item = &'a Written>) -> RuleSet {
     let (default, rules): (Vec<_>, Vec<_>) =

@@ -1,6 +1,7 @@
 //! Where a door listens and who may come in: the types that every door's `Config` shares.
 //!
-//! Addresses only: a name would be looked up once and then go stale without a word.
+//! Addresses only: a name would be looked up once and then go stale without a word. `localhost`
+//! is not looked up: it is 127.0.0.1.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -21,17 +22,26 @@ pub enum Address {
 }
 
 impl Address {
-    /// Whether two sockets of one protocol could not listen at both.
+    /// Whether two sockets of one protocol could not listen at both. IPv6 sockets are for IPv6
+    /// alone.
     #[must_use]
     pub fn overlaps(&self, other: &Address) -> bool {
         match (self, other) {
             (Address::Ip(ours), Address::Ip(theirs)) => {
                 let everywhere = ours.ip().is_unspecified() || theirs.ip().is_unspecified();
-                ours.port() == theirs.port() && (everywhere || ours.ip() == theirs.ip())
+                let family = ours.is_ipv4() == theirs.is_ipv4();
+                let same = family && everywhere || ours.ip() == theirs.ip();
+                ours.port() == theirs.port() && same
             }
             (Address::Unix(ours), Address::Unix(theirs)) => ours == theirs,
             _ => false,
         }
+    }
+
+    /// Whether it takes a free port, whichever that is.
+    #[must_use]
+    pub fn takes_any_port(&self) -> bool {
+        matches!(self, Address::Ip(address) if address.port() == 0)
     }
 
     /// Whether it can be reached from other machines.
@@ -68,11 +78,16 @@ impl From<SocketAddr> for Listen {
     }
 }
 
+/// An address and a port; `localhost` is the IPv4 loopback.
+pub(crate) fn socket_address(text: &str) -> Option<SocketAddr> {
+    let local = text.strip_prefix("localhost:").map(|port| format!("127.0.0.1:{port}"));
+    local.as_deref().unwrap_or(text).parse().ok()
+}
+
 /// Says what is wrong with an address, then on a line of its own what would be right.
 fn address(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| {
+    socket_address(text).ok_or_else(|| {
         let remedy = match text.rsplit_once(':') {
-            Some(("localhost", port)) => format!("write \"127.0.0.1:{port}\" or \"[::1]:{port}\""),
             Some(("" | "*", port)) => {
                 format!("write \"0.0.0.0:{port}\", or \"[::]:{port}\" for IPv6 as well")
             }

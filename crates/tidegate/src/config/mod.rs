@@ -5,6 +5,7 @@
 //! - [`file`]: the tables; each door's own table lives beside its code
 //! - [`rule`], [`limits`]: the table of a rule, and its limits
 //! - [`draft`]: from such tables to rules; [`change`]: one changed while the server runs
+//! - [`outside`]: the certificates, keys and secrets that a file names
 //! - [`read`], [`names`]: text to tables, and which names are known
 //! - [`problem`]: what is wrong, where, and what would be right
 //! - [`listen`], [`units`]: addresses, networks, sizes and spans of time
@@ -15,6 +16,7 @@ pub mod file;
 pub mod limits;
 pub mod listen;
 mod names;
+mod outside;
 pub mod problem;
 mod read;
 pub mod rule;
@@ -29,10 +31,13 @@ use toml::Spanned;
 
 use draft::Written;
 pub use file::File;
+use listen::Address;
 use problem::{Problem, Problems};
 use rule::DefaultTable;
 
-use crate::stores::remote::settings::{Kind, Settings};
+use crate::doors::DoorConfig;
+use crate::metrics::Door;
+use crate::stores::remote::settings::{Kind, Settings, Wrong};
 
 /// The most single uses that one key may remember in a remote store.
 const REMOTE_STAMPS_MAX: u64 = 10_000;
@@ -61,7 +66,8 @@ impl Source {
     /// The named file, else `./tidegate.toml` if there is one, else the built-in default.
     #[must_use]
     pub fn find(named: Option<&Path>) -> Self {
-        match named {
+        // An empty variable names no file.
+        match named.filter(|path| !path.as_os_str().is_empty()) {
             Some(path) => Source::File(path.to_owned()),
             None if Path::new(DEFAULT_PATH).exists() => Source::File(DEFAULT_PATH.into()),
             None => Source::BuiltIn,
@@ -92,9 +98,17 @@ impl Source {
         std::fs::read_to_string(path).map_err(unreadable)
     }
 
-    /// Reads and checks it whole.
+    /// Reads and checks it whole, as [`Config::parse`] does.
     pub fn load(&self) -> Result<Config, Problems> {
         Config::parse(&self.name(), &self.text()?)
+    }
+
+    /// As [`Self::load`], with all that a server would find missing outside of the file.
+    pub fn check(&self) -> Result<Config, Problems> {
+        Config::read(&self.name(), &self.text()?, |file, text| {
+            let snapshot = outside::snapshot(file, text);
+            outside::check(file, text).into_iter().chain(snapshot).collect()
+        })
     }
 }
 
@@ -107,24 +121,44 @@ pub struct Config {
     pub rules: RuleSet,
     /// The same, each with the table that it comes from; the default last.
     pub(crate) written: Vec<Written>,
+    /// What is probably a mistake and stops nobody: one line each.
+    pub warnings: Vec<String>,
 }
 
 impl Config {
     /// Checks `text`; `name` is what the file is called in messages.
     pub fn parse(name: &str, text: &str) -> Result<Self, Problems> {
+        Self::read(name, text, |_, _| Vec::new())
+    }
+
+    /// As [`Self::parse`], for a server that will need the files and secrets that are named.
+    pub fn load(name: &str, text: &str) -> Result<Self, Problems> {
+        Self::read(name, text, outside::check)
+    }
+
+    fn read(
+        name: &str,
+        text: &str,
+        outside: impl FnOnce(&File, &str) -> Vec<Problem>,
+    ) -> Result<Self, Problems> {
         let mut problems = Vec::new();
-        let file = read::file(text, &mut problems);
+        let file = read::file(name, text, &mut problems);
         let written = draft::write_all(text, file.drafts(), &mut problems);
         let rules = draft::rule_set(written.iter());
         if problems.is_empty() {
+            // A door whose table is wrong would be missed.
             check_whole(&file, &mut problems);
-            check_store(&file.store, &written, &mut problems);
         }
-        if problems.is_empty() {
-            Ok(Self { file, rules, written })
-        } else {
-            Err(Problems::new(name, text, problems))
+        check_addresses(&file, text, &mut problems);
+        check_store(&file.store, text, &written, &mut problems);
+        problems.extend(outside(&file, text));
+        if !problems.is_empty() {
+            return Err(Problems::new(name, text, problems));
         }
+        let never = draft::never_matched(&written, text);
+        let warnings = Problems::new(name, text, never).plain();
+        let warnings = warnings.lines().map(str::to_owned).collect();
+        Ok(Self { file, rules, written, warnings })
     }
 
     /// Checks tables that a command has put together.
@@ -139,8 +173,10 @@ impl Config {
     }
 
     /// What runs, as a file: every setting that has a default is written out.
+    /// Secrets are left out.
     pub fn show(&self) -> Result<String, toml::ser::Error> {
         let mut file = self.file.clone();
+        file.store = file.store.shown();
         let mut written = self.written.iter();
         for (table, written) in file.rules.iter_mut().zip(written.by_ref()) {
             let name = Spanned::new(0..0, written.draft.name.clone());
@@ -172,11 +208,43 @@ fn check_whole(file: &File, problems: &mut Vec<Problem>) {
     }
 }
 
+/// Checks that no two doors want the same address.
+fn check_addresses(file: &File, text: &str, problems: &mut Vec<Problem>) {
+    let mut taken: Vec<(DoorConfig, Address, String)> = Vec::new();
+    let doors = file.doors();
+    for (number, door) in doors.iter().enumerate() {
+        let (kind, table) = (door.door(), door.door().name());
+        let number = doors[..number].iter().filter(|other| other.door() == kind).count();
+        for (at, address) in door.addresses().into_iter().enumerate() {
+            let setting = match (&address, kind) {
+                (Address::Unix(_), _) => "unix",
+                (_, Door::Smockron) if at == 0 => "accounting",
+                (_, Door::Smockron) => "control",
+                _ => "listen",
+            };
+            let setting = format!("{table}.{number}.{setting}");
+            let datagrams = |kind| kind == Door::Text;
+            let same = |other: &DoorConfig| datagrams(other.door()) == datagrams(kind);
+            let clash = |(other, theirs, _): &&(DoorConfig, Address, String)| {
+                same(other) && !theirs.takes_any_port() && theirs.overlaps(&address)
+            };
+            if let Some((other, theirs, first)) = taken.iter().find(clash) {
+                let line = text[..read::place(text, first).start].matches('\n').count() + 1;
+                let (other, place) = (other.door().name(), read::place(text, &setting));
+                let message = format!("{address} is taken by [{other}] in line {line} ({theirs})");
+                let remedy = "give every door an address and port of its own";
+                problems.push(Problem::new(place, message, remedy));
+            }
+            taken.push((door.clone(), address, setting));
+        }
+    }
+}
+
 /// Checks what a store elsewhere cannot do.
-fn check_store(store: &Settings, written: &[Written], problems: &mut Vec<Problem>) {
-    if let Err(wrong) = store.check() {
-        let (message, remedy) = wrong.split_once('\n').unwrap_or((&wrong, ""));
-        problems.push(Problem::new(0..0, format!("[store] {message}"), remedy));
+fn check_store(store: &Settings, text: &str, written: &[Written], problems: &mut Vec<Problem>) {
+    for Wrong { setting, message, remedy } in store.wrong() {
+        let place = read::place(text, &format!("store.{setting}"));
+        problems.push(Problem::new(place, format!("[store] {message}"), remedy));
     }
     if store.kind == Kind::Memory {
         return;

@@ -15,10 +15,14 @@ use super::names;
 use super::problem::Problem;
 use super::rule::RuleTable;
 
-/// Reads the tables of `text`. What could not be read is in `problems`, and its default in its
+/// Reads the tables of `text`, of the file `name`. What could not be read is in `problems`, and its default in its
 /// place.
-pub(super) fn file(text: &str, problems: &mut Vec<Problem>) -> File {
+pub(super) fn file(name: &str, text: &str, problems: &mut Vec<Problem>) -> File {
     let (mut document, syntax) = DeTable::parse_recoverable(text);
+    if let Some(problem) = in_another_language(name, text).filter(|_| !syntax.is_empty()) {
+        problems.push(problem);
+        return File::default();
+    }
     if !syntax.is_empty() {
         // What recovery made of the rest would be told as errors that nobody made.
         problems.extend(syntax.iter().map(|error| from_toml(error, 0..text.len())));
@@ -41,6 +45,47 @@ pub(super) fn file(text: &str, problems: &mut Vec<Problem>) -> File {
         snapshot: tables.one("snapshot"),
         server: tables.one("server").unwrap_or_default(),
     }
+}
+
+/// The place of a setting in `text`, such as `proxy.0.tls.cert`, or of the innermost table around
+/// it that is there. The number of a table that stands alone means nothing.
+pub(super) fn place(text: &str, setting: &str) -> Range<usize> {
+    let (document, _) = DeTable::parse_recoverable(text);
+    let whole = Spanned::new(0..0, DeValue::Table(document.into_inner()));
+    let mut found = &whole;
+    for word in setting.split('.') {
+        let number = word.parse::<usize>();
+        found = match (found.get_ref(), number) {
+            (DeValue::Table(_), Ok(_)) => found,
+            (DeValue::Array(list), Ok(at)) => list.get(at).unwrap_or(found),
+            (DeValue::Table(table), Err(_)) => match table.get(word) {
+                Some(inner) => inner,
+                None => break,
+            },
+            _ => break,
+        };
+    }
+    found.span()
+}
+
+/// What is said of a file in another language; `None` if it may be TOML.
+fn in_another_language(name: &str, text: &str) -> Option<Problem> {
+    let begins = |line: &str| {
+        let word = line.split_once(':').map_or("", |(word, _)| word);
+        !word.is_empty() && word.chars().all(|c| c.is_alphanumeric() || "_-".contains(c))
+    };
+    let mut lines = text.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#'));
+    let first = lines.next().unwrap_or_default();
+    let ends = |end: &str| name.to_ascii_lowercase().ends_with(end);
+    let language = if ends(".json") || first.trim_start().starts_with('{') {
+        "JSON"
+    } else if ends(".yaml") || ends(".yml") || first.starts_with("---") || begins(first) {
+        "YAML"
+    } else {
+        return None;
+    };
+    let remedy = "write it as TOML; tidegate config example prints one";
+    Some(Problem::new(0..0, format!("this looks like {language}, and the file is TOML"), remedy))
 }
 
 /// Reads `text` as the table of one rule. The second half of what it returns is the place of each

@@ -194,10 +194,15 @@ fn limits_are_split_among_replicas() {
 #[test]
 fn addresses_are_addresses() {
     check(
-        "[text]\nlisten = 'localhost:2000'",
-        &["t:2:10: \"localhost:2000\" is not an address to listen at; \
-           write \"127.0.0.1:2000\" or \"[::1]:2000\"; names are not looked up"],
+        "[text]\nlisten = 'example.net:2000'",
+        &[
+            "t:2:10: \"example.net:2000\" is not an address to listen at; an IP address and a port: \
+           \"127.0.0.1:2000\", \"[::1]:2000\"; names are not looked up",
+        ],
     );
+    let listen =
+        parse("[text]\nlisten = ['localhost:2000', '[::1]:2000']").file.text.unwrap().listen;
+    assert_eq!(listen.addresses()[0], "127.0.0.1:2000".parse().unwrap());
     check(
         "[text]\nlisten = []",
         &["t:2:10: no address to listen at; remove the table to keep the door closed"],
@@ -499,7 +504,7 @@ fn the_tables_of_a_master_are_checked() {
     };
     let remedy = "an IP address and a port: \"tcp://127.0.0.1:10004\", \"tcp://*:10004\"; \
                   names are not looked up";
-    for wrong in ["tcp://localhost:1", "ipc://a", "tcp://127.0.0.1", "", "tcp://*"] {
+    for wrong in ["tcp://example.net:1", "ipc://a", "tcp://127.0.0.1", "", "tcp://*"] {
         let line = format!("t:2:14: \"{wrong}\" is not an endpoint; {remedy}");
         check_smockron(&format!("accounting = '{wrong}'"), &[&line]);
     }
@@ -536,13 +541,14 @@ fn the_tables_of_a_master_are_checked() {
 fn a_store_elsewhere_holds_shorter_logs() {
     let with = |kind: &str| {
         format!(
-            "[http]\n[store]\nkind = '{kind}'\n[[rule]]\nmatch = 'k'\n\
+            "[http]\n[store]\n{kind}\n[[rule]]\nmatch = 'k'\n\
              limit = '10001 per 1h'\nalgorithm = 'sliding-log'"
         )
     };
-    assert!(Config::parse("t", &with("memory")).is_ok());
-    let told = Config::parse("t", &with("redis")).unwrap_err().plain();
-    assert!(told.contains("t:6:9: `sliding-log` would have to keep 10001 uses"), "{told}");
+    assert!(Config::parse("t", &with("kind = 'memory'")).is_ok());
+    let redis = with("kind = 'redis'; url = 'redis://a'").replace("; ", "\n");
+    let told = Config::parse("t", &redis).unwrap_err().plain();
+    assert!(told.contains("t:7:9: `sliding-log` would have to keep 10001 uses"), "{told}");
     let bare = "[http]\n[store]\nkind = 'etcd'\nurl = 'redis://a'";
     assert!(Config::parse("t", bare).unwrap_err().plain().contains("http://127.0.0.1:2379"));
 }

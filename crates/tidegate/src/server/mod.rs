@@ -4,6 +4,7 @@
 //! it: a new configuration, or the end. Decisions are made elsewhere, on the doors' own loops.
 
 mod open_doors;
+mod report;
 mod upkeep;
 
 use std::path::PathBuf;
@@ -19,6 +20,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 pub use self::open_doors::BindError;
 use self::open_doors::{OpenDoors, say};
+use self::report::Report;
 use self::upkeep::Upkeep;
 use crate::admin::Admin;
 use crate::clock::Clock;
@@ -32,7 +34,7 @@ use crate::metrics::{Door, Metrics};
 use crate::proxies::Proxies;
 use crate::records::Records;
 use crate::reload::{Reloader, Watch};
-use crate::rulebook::Rulebook;
+use crate::rulebook::{Difference, Rulebook};
 use crate::snapshot::BadPath;
 use crate::stores::remote::settings::{self, Kind};
 use crate::uses::Uses;
@@ -86,7 +88,8 @@ pub fn serve(named: Option<PathBuf>, logs: Logs) -> Result<(), ServeError> {
     let served = runtime.block_on(async {
         let mut signals = Signals::new()?;
         let mut server = Server::new(&config, logs);
-        if server.start(config, &mut signals.stop).await? {
+        let name = reloader.source().name();
+        if server.start(config, Some(&name), &mut signals.stop).await? {
             server.run(&mut reloader, &mut watch, &mut signals).await;
         }
         server.stop(&mut signals.stop).await;
@@ -104,7 +107,7 @@ pub fn serve_fixed(config: Config, logs: Logs) -> Result<(), ServeError> {
     let served = runtime.block_on(async {
         let mut signals = Signals::new()?;
         let mut server = Server::new(&config, logs);
-        if server.start(config, &mut signals.stop).await? {
+        if server.start(config, None, &mut signals.stop).await? {
             server.run_fixed(&mut signals).await;
         }
         server.stop(&mut signals.stop).await;
@@ -222,8 +225,14 @@ impl Server {
 
     /// Opens every door, and serves those that decide once a remote store has answered or its
     /// `start_timeout` is over: before that a decision could only be made without the counts.
-    /// `false` if the process was told to stop meanwhile.
-    async fn start(&mut self, config: Config, stop: &mut Stop) -> Result<bool, ServeError> {
+    /// `false` if the process was told to stop meanwhile. `file` is where the configuration comes
+    /// from.
+    async fn start(
+        &mut self,
+        config: Config,
+        file: Option<&str>,
+        stop: &mut Stop,
+    ) -> Result<bool, ServeError> {
         let store = &config.file.store;
         if store.kind != Kind::Memory {
             self.limiter.keep_elsewhere(store).map_err(ServeError::Store)?;
@@ -231,6 +240,9 @@ impl Server {
         }
         self.store = store.clone();
         self.apply(config).await?;
+        if let Some(file) = file {
+            tracing::info!(file, "configuration loaded");
+        }
         self.metrics.config_reload(true);
         let (uses, shutdown) = (self.uses.clone(), self.shutdown.clone());
         tokio::spawn(async move { uses.keep_lapsing(shutdown).await });
@@ -250,8 +262,8 @@ impl Server {
     }
 
     /// Puts a configuration into effect, whole or not at all.
-    async fn apply(&mut self, config: Config) -> Result<(), ServeError> {
-        let Config { file, written, .. } = config;
+    async fn apply(&mut self, config: Config) -> Result<Report, ServeError> {
+        let Config { file, written, warnings, .. } = config;
         self.upkeep.check_snapshot(file.snapshot.as_ref())?;
         let first = !self.admin.is_ready();
         let http = file.http.clone().unwrap_or_default();
@@ -265,6 +277,7 @@ impl Server {
             &self.logs,
             &mut self.upkeep,
         );
+        let mut rules = Difference::default();
         let commit = || {
             logs.set_format(file.server.log_format);
             let memory = &file.memory;
@@ -274,9 +287,11 @@ impl Server {
             if file.store != *store {
                 tracing::warn!("the new [store] needs a restart; the old one stays until then");
             }
-            let taken_back = rulebook.install(written);
-            if taken_back > 0 {
-                tracing::warn!(rules = taken_back, "changes made over the API are taken back");
+            warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+            rules = rulebook.install(written);
+            if rules.taken_back > 0 {
+                let rules = rules.taken_back;
+                tracing::warn!(rules, "changes made over the API are taken back");
             }
             admin.set_host_names(http.host_names());
             admin.set_authorize(http.authorize);
@@ -286,9 +301,9 @@ impl Server {
                 upkeep.restore();
             }
         };
-        self.doors.change(file.doors(), grace, commit).await?;
+        let doors = self.doors.change(file.doors(), grace, commit).await?;
         self.settings = file.server;
-        Ok(())
+        Ok(Report { rules, doors })
     }
 
     /// Lives until told to stop.
@@ -332,7 +347,7 @@ impl Server {
         };
         self.metrics.config_reload(applied.is_ok());
         match &applied {
-            Ok(()) => tracing::info!(file = source.name(), "configuration reloaded"),
+            Ok(report) => report.log(&source.name()),
             Err(error) => {
                 tracing::error!(
                     file = source.name(),

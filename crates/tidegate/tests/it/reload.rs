@@ -185,3 +185,28 @@ fn an_allow_list_takes_effect_on_an_open_door() {
     let out = tidegate(["request", "ping", "--text", &text, "--timeout", "300ms"]);
     assert_eq!(out.status.code(), Some(1));
 }
+
+#[test]
+fn a_reload_says_what_it_changed() {
+    let extra = "[[rule]]\nname = 'more'\nmatch = 'm*'\nlimit = '1 per hour'\n";
+    let mut program = Program::serve(&rule("2 per hour"));
+    program.write_config(&format!("{extra}{}", rule("2 per day").replace("[text]", "[[throttr]]")));
+    let line = program.wait_for_line(reloaded);
+    let (text, throttr) = (program.address("text"), program.address("throttr"));
+    for part in [
+        "rules_added=\"more\"",
+        "rules_changed=\"r\"",
+        "counts_begin_anew=\"r\"",
+        &format!("doors_opened=\"throttr {throttr}\""),
+        &format!("doors_closed=\"text {text}\""),
+    ] {
+        assert!(line.contains(part), "{part} in {line}");
+    }
+    program.write_config(&rule("3 per day").replace("[text]", "[[throttr]]"));
+    let line = program.wait_for_line(reloaded);
+    assert!(
+        line.contains("rules_removed=\"more\"") && line.contains("rules_changed=\"r\""),
+        "{line}"
+    );
+    assert!(!line.contains("anew") && !line.contains("doors"), "{line}");
+}

@@ -78,10 +78,10 @@ fn a_second_tidegate_does_not_share_the_first_ones_ports() {
 
 #[test]
 fn a_wrong_file_is_drawn_and_code_2() {
-    let mut program = Program::start("[http]\nlisten = 'localhost:8080'\n");
+    let mut program = Program::start("[http]\nlisten = 'example.net:80'\n");
     assert_eq!(program.exit_status().code(), Some(2));
     let said = program.rest_of_stderr().join("\n");
-    for part in ["tidegate.toml:2:10", "listen = 'localhost:8080'", "^^^", "127.0.0.1:8080"] {
+    for part in ["tidegate.toml:2:10", "listen = 'example.net:80'", "^^^", "127.0.0.1:2000"] {
         assert!(said.contains(part), "{part:?} in\n{said}");
     }
     let missing = tidegate(["serve", "-c", "/nonexistent/tidegate.toml"]);
@@ -144,4 +144,29 @@ fn standard_error_may_be_closed() {
     let status = child.wait().unwrap();
     // Told before it listens for signals, it ends by the signal itself; never by a panic.
     assert_ne!(status.code(), Some(101));
+}
+
+#[test]
+fn the_start_names_the_file_in_use() {
+    let mut program = Program::start(DOORS);
+    let line = program.wait_for_line(|line| line.contains("configuration loaded"));
+    assert!(line.contains("INFO") && line.contains("tidegate.toml"), "{line}");
+    program.wait_until_ready();
+    // By a variable, where no file is named.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("elsewhere.toml");
+    std::fs::write(&path, DOORS).unwrap();
+    let mut serve = command(["serve"]);
+    serve.current_dir(folder.path()).env("TIDEGATE_CONFIG", &path);
+    let mut program = Program::spawn(serve, folder);
+    let line = program.wait_for_line(|line| line.contains("configuration loaded"));
+    assert!(line.contains("elsewhere.toml"), "{line}");
+}
+
+#[test]
+fn what_a_rule_hides_is_warned_of_at_the_start() {
+    let rule = |name: &str| format!("[[rule]]\nname = '{name}'\nmatch = 'k*'\nlimit = '1/s'\n");
+    let mut program = Program::start(&format!("{}{}{DOORS}", rule("a"), rule("b")));
+    let line = program.wait_for_line(|line| line.contains("never decides") || line == "ready");
+    assert!(line.contains("WARN") && line.contains("tidegate.toml:7:9"), "{line}");
 }

@@ -49,6 +49,7 @@ pub use self::config::{AccessLog, Config, OnLimit, Tls};
 use self::gatehouse::Gatehouse;
 pub use self::gatehouse::GatekeeperConfig;
 pub use self::target::Target;
+pub(crate) use self::tls::wrong_files;
 use super::io::tcp;
 pub use super::template::Template;
 use super::{Gate, Serving, Shutdown};

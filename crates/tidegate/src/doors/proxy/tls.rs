@@ -3,7 +3,7 @@
 //! Files are read when a door is bound, so that a mistake in one is told before anything changes.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls::pki_types::pem::PemObject;
@@ -39,11 +39,30 @@ fn roots(path: &Path) -> io::Result<RootCertStore> {
     Ok(roots)
 }
 
+/// What is wrong with the files that a table names: in which setting, and why.
+pub(crate) fn wrong_files(config: &Config) -> Vec<(&'static str, String)> {
+    let ca = |path: Option<&PathBuf>| path.map_or(Ok(()), |path| roots(path).map(drop));
+    let mut checked = vec![("upstream_ca", ca(config.upstream_ca.as_ref()))];
+    if let Some(tls) = &config.tls {
+        checked.push(("tls.cert", certificates(&tls.cert).map(drop)));
+        checked.push(("tls.key", key(&tls.key).map(drop)));
+        checked.push(("tls.client_ca", ca(tls.client_ca.as_ref())));
+        if checked.iter().all(|(_, read)| read.is_ok()) {
+            checked.push(("tls.key", for_clients(tls).map(drop)));
+        }
+    }
+    let wrong = checked.into_iter().filter_map(|(setting, read)| Some((setting, read.err()?)));
+    wrong.map(|(setting, error)| (setting, error.to_string())).collect()
+}
+
+fn key(path: &Path) -> io::Result<PrivateKeyDer<'static>> {
+    PrivateKeyDer::from_pem_file(path).map_err(|error| wrong("cannot read the key", path, error))
+}
+
 /// What clients are shown.
 pub(super) fn for_clients(tls: &Tls) -> io::Result<Arc<ServerConfig>> {
     let chain = certificates(&tls.cert)?;
-    let key = PrivateKeyDer::from_pem_file(&tls.key)
-        .map_err(|error| wrong("cannot read the key", &tls.key, error))?;
+    let key = key(&tls.key)?;
     let builder = match &tls.client_ca {
         None => ServerConfig::builder().with_no_client_auth(),
         Some(path) => {
@@ -52,9 +71,13 @@ pub(super) fn for_clients(tls: &Tls) -> io::Result<Arc<ServerConfig>> {
             ServerConfig::builder().with_client_cert_verifier(verifier)
         }
     };
-    let mut config = builder
-        .with_single_cert(chain, key)
-        .map_err(|error| wrong("cannot use the key", &tls.key, error))?;
+    let mut config = builder.with_single_cert(chain, key).map_err(|error| match error {
+        rustls::Error::InconsistentKeys(_) => {
+            let cert = tls.cert.display();
+            wrong("cannot use the key", &tls.key, format!("it is not that of {cert}"))
+        }
+        error => wrong("cannot use the key", &tls.key, error),
+    })?;
     config.alpn_protocols = vec![H2.to_vec(), HTTP_1_1.to_vec()];
     Ok(Arc::new(config))
 }

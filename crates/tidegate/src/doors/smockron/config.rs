@@ -15,7 +15,7 @@ use toml::Spanned;
 
 use crate::config::draft::{Draft, Place};
 use crate::config::limits::AlgorithmWord;
-use crate::config::listen::{Address, Allow};
+use crate::config::listen::{Address, Allow, socket_address};
 use crate::config::rule::{RuleTable, Texts, TextsSchema};
 use crate::config::units::{Size, Span};
 
@@ -162,14 +162,14 @@ impl<'de> Deserialize<'de> for Endpoint {
         let address = text.strip_prefix("tcp://").unwrap_or(&text);
         // ZeroMQ's way to say every address.
         let everywhere = address.strip_prefix("*:").map(|port| format!("0.0.0.0:{port}"));
-        let parsed = everywhere.as_deref().unwrap_or(address).parse();
+        let parsed = socket_address(everywhere.as_deref().unwrap_or(address));
         match parsed {
-            Ok(address) if text.starts_with("tcp://") => Ok(Self(address)),
-            Ok(_) => {
+            Some(address) if text.starts_with("tcp://") => Ok(Self(address)),
+            Some(_) => {
                 let remedy = format!("write \"tcp://{address}\"");
                 Err(de::Error::custom(format!("\"{text}\" is not an endpoint\n{remedy}")))
             }
-            Err(_) => {
+            None => {
                 let remedy = "an IP address and a port: \"tcp://127.0.0.1:10004\", \
                               \"tcp://*:10004\"; names are not looked up";
                 Err(de::Error::custom(format!("\"{text}\" is not an endpoint\n{remedy}")))

@@ -88,6 +88,15 @@ pub(crate) struct Remote {
     name: &'static str,
 }
 
+/// What the settings lack, without speaking to the store.
+pub(crate) fn check(settings: &Settings) -> Result<(), String> {
+    match settings.kind {
+        Kind::Memory => Ok(()),
+        Kind::Redis => redis::check(settings),
+        Kind::Etcd => etcd::check(settings),
+    }
+}
+
 impl Remote {
     /// Starts the thread that speaks to the store. It connects by itself: a store that is away is
     /// no reason not to start.

@@ -42,6 +42,17 @@ pub enum Urls {
     Several(Vec<String>),
 }
 
+/// One thing that is wrong with the table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wrong {
+    /// In which setting.
+    pub setting: &'static str,
+    /// What is wrong.
+    pub message: String,
+    /// What would be right.
+    pub remedy: String,
+}
+
 /// Where counts are kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -49,7 +60,7 @@ pub struct Settings {
     /// The kind of store.
     pub kind: Kind,
     /// Where it is: "redis://127.0.0.1:6379/0", "rediss://…" for TLS, "http://127.0.0.1:2379" or
-    /// "https://…" for etcd; or a list of nodes. Absent: the usual port on this machine.
+    /// "https://…" for etcd; or a list of nodes. Required unless counts are kept in memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url: Option<Urls>,
     /// Whether the url is of a Redis Cluster. A list of several is.
@@ -83,42 +94,46 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// What is wrong with the table, if something is: on the first line what, on the second what
-    /// would be right.
-    ///
-    /// # Errors
-    /// Just that.
-    pub fn check(&self) -> Result<(), String> {
+    /// All that is wrong with the table.
+    #[must_use]
+    pub fn wrong(&self) -> Vec<Wrong> {
+        let wrong = |setting, message: &str, remedy: &str| {
+            vec![Wrong { setting, message: message.to_owned(), remedy: remedy.to_owned() }]
+        };
         if self.kind == Kind::Memory {
             let bare = Self { kind: self.kind, ..Self::default() };
             return match *self == bare {
-                true => Ok(()),
-                false => Err("has settings of a store elsewhere, and kind = \"memory\"\n\
-                              write kind = \"redis\" or \"etcd\", or remove them"
-                    .to_owned()),
+                true => Vec::new(),
+                false => wrong(
+                    "kind",
+                    "has settings of a remote store, and kind = \"memory\"",
+                    "write kind = \"redis\" or \"etcd\", or remove them",
+                ),
             };
         }
         let (schemes, example): (&[&str], _) = match self.kind {
             Kind::Etcd => (&["http://", "https://"], "http://127.0.0.1:2379"),
             _ => (&["redis://", "rediss://", "unix://", "redis+unix://"], "redis://127.0.0.1:6379"),
         };
-        let urls = self.urls();
+        let mut all = Vec::new();
+        let (urls, remedy) = (self.urls(), format!("write url = \"{example}\""));
         if urls.is_empty() {
-            return Err(format!("has a list of urls without any\nwrite url = \"{example}\""));
+            all.extend(wrong("url", "has no url", &remedy));
         }
-        let known = |url: &&String| !schemes.iter().any(|scheme| url.starts_with(scheme));
-        if let Some(url) = urls.iter().find(known) {
-            // What stands before an @ may be a password.
-            let shown = url.rsplit('@').next().unwrap_or_default();
-            return Err(format!("\"{shown}\" is no url of this kind\nwrite url = \"{example}\""));
+        let known = |url: &str| schemes.iter().any(|scheme| url.starts_with(scheme));
+        for url in urls.iter().filter(|url| !known(url)) {
+            let message = format!("\"{}\" is no url of such a store", without_login(url));
+            all.extend(wrong("url", &message, &remedy));
         }
         if self.timeout().is_zero() || self.timeout() > TIMEOUT_MAX {
-            return Err("has a timeout that is none\nwrite a span of up to \"60s\"".to_owned());
+            let message = format!("{} is too short or too long", Span(self.timeout()));
+            all.extend(wrong("timeout", &message, "write a span from \"1ms\" to \"60s\""));
         }
         if self.cert.is_some() != self.key.is_some() {
-            return Err("has one of cert and key\nwrite both, or none".to_owned());
+            let setting = if self.cert.is_some() { "cert" } else { "key" };
+            all.extend(wrong(setting, "has one of cert and key", "write both, or none"));
         }
-        Ok(())
+        all
     }
 
     /// How long a decision waits.
@@ -140,9 +155,17 @@ impl Settings {
         match &self.url {
             Some(Urls::One(url)) => vec![url.clone()],
             Some(Urls::Several(urls)) => urls.clone(),
-            None if self.kind == Kind::Etcd => vec!["http://127.0.0.1:2379".to_owned()],
-            None => vec!["redis://127.0.0.1:6379".to_owned()],
+            None => Vec::new(),
         }
+    }
+
+    /// The same, to be shown: without the passwords that urls may hold.
+    pub(crate) fn shown(&self) -> Self {
+        let url = self.url.as_ref().map(|urls| match urls {
+            Urls::One(url) => Urls::One(without_login(url)),
+            Urls::Several(urls) => Urls::Several(urls.iter().map(|u| without_login(u)).collect()),
+        });
+        Self { url, ..self.clone() }
     }
 
     /// Whether it is a Redis Cluster.
@@ -152,24 +175,33 @@ impl Settings {
     }
 }
 
+/// A url without the user and the password that may stand before its host.
+pub(crate) fn without_login(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").map_or(("", url), |(scheme, rest)| (scheme, rest));
+    // A password may hold a slash, although it should not.
+    let Some((_, place)) = rest.rsplit_once('@') else { return url.to_owned() };
+    if scheme.is_empty() { format!("***@{place}") } else { format!("{scheme}://***@{place}") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn check(text: &str) -> Result<(), String> {
-        toml::from_str::<Settings>(text).expect("a table").check()
+    fn wrong(text: &str) -> Vec<String> {
+        let wrong = toml::from_str::<Settings>(text).expect("a table").wrong();
+        wrong.into_iter().map(|wrong| format!("{}; {}", wrong.message, wrong.remedy)).collect()
     }
 
     #[test]
     fn what_cannot_be_meant_is_told() {
         for good in [
             "",
-            "kind = 'redis'",
+            "kind = 'redis'\nurl = 'redis://a'",
             "kind = 'redis'\nurl = ['redis://a:1', 'rediss://b:2']",
             "kind = 'etcd'\nurl = 'https://a:2379'\ntimeout = '2s'",
-            "kind = 'etcd'\nstart_timeout = '2m'",
+            "kind = 'etcd'\nurl = 'http://a'\nstart_timeout = '2m'",
         ] {
-            assert_eq!(check(good), Ok(()), "{good}");
+            assert_eq!(wrong(good), [""; 0], "{good}");
         }
         for (bad, word) in [
             ("url = 'redis://a'", "memory"),
@@ -177,12 +209,30 @@ mod tests {
             ("kind = 'etcd'\nurl = 'redis://a'", "http://"),
             ("kind = 'redis'\nurl = 'http://me:pass@a'", "redis://"),
             ("kind = 'redis'\nurl = []", "redis://"),
-            ("kind = 'redis'\ntimeout = '61s'", "60s"),
-            ("kind = 'redis'\ncert = 'a.pem'", "both"),
+            ("kind = 'redis'", "has no url"),
+            ("kind = 'etcd'", "has no url"),
+            ("kind = 'redis'\nurl = 'redis://a'\ntimeout = '61s'", "60s"),
+            ("kind = 'redis'\nurl = 'redis://a'\ncert = 'a.pem'", "both"),
         ] {
-            let wrong = check(bad).expect_err(bad);
-            assert!(wrong.contains(word) && !wrong.contains("pass@"), "{wrong}");
+            let told = wrong(bad);
+            assert!(told.len() == 1 && told[0].contains(word), "{bad}: {told:?}");
+            assert!(!told[0].contains("pass@"), "{told:?}");
         }
+    }
+
+    #[test]
+    fn what_is_shown_holds_no_password() {
+        for (url, shown) in [
+            ("redis://me:pa/ss@a:1/0", "redis://***@a:1/0"),
+            ("redis://:p@ss@a", "redis://***@a"),
+            ("me:pass@a", "***@a"),
+            ("http://a:1", "http://a:1"),
+        ] {
+            assert_eq!(without_login(url), shown);
+        }
+        let text = "kind = 'redis'\nurl = ['redis://:p@a', 'redis://b']";
+        let shown = toml::from_str::<Settings>(text).expect("a table").shown();
+        assert_eq!(shown.urls(), ["redis://***@a", "redis://b"]);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use rustls::RootCertStore;
 
 use super::fault::{Trouble, trouble};
 use crate::stores::remote::engine::Fault;
-use crate::stores::remote::settings::Settings;
+use crate::stores::remote::settings::{Settings, without_login};
 
 /// Between two signs of life on a connection that waits for an answer. etcd takes more of them
 /// than one in five seconds for an attack.
@@ -105,7 +105,10 @@ impl Access {
         let url = self.url(member);
         let address = url.split_once("://").map_or(url, |(_, address)| address);
         if address.is_empty() || url.contains("://") && !has_scheme(url) {
-            return Err(format!("{url:?} is no address of etcd: http://HOST:PORT or https://…"));
+            let shown = without_login(url);
+            return Err(format!(
+                "\"{shown}\" is no address of etcd: http://HOST:PORT or https://…"
+            ));
         }
         self.user()?;
         let options = ConnectOptions::new();

@@ -17,6 +17,7 @@ use tokio::time;
 use super::access::Access;
 use super::fault::{Trouble, trouble};
 use crate::stores::remote::engine::Fault;
+use crate::stores::remote::settings::without_login;
 
 /// The next member is tried when one has not answered for so long.
 const STAGGER: Duration = Duration::from_millis(250);
@@ -229,10 +230,16 @@ impl Link {
             match self.find((0..members).map(|n| (first + n) % members)).await {
                 Ok(line) => {
                     let mut line = Arc::new(line);
-                    tracing::info!(member = self.access.url(line.member), "etcd answers");
+                    tracing::info!(
+                        member = without_login(self.access.url(line.member)),
+                        "etcd answers"
+                    );
                     self.state.send_replace(State::Up(line.clone()));
                     while let Some(better) = self.tend(&line).await {
-                        tracing::info!(member = self.access.url(better.member), "etcd moved");
+                        tracing::info!(
+                            member = without_login(self.access.url(better.member)),
+                            "etcd moved"
+                        );
                         let old = std::mem::replace(&mut line, better);
                         self.state.send_replace(State::Up(line.clone()));
                         old.give_up();

@@ -62,6 +62,11 @@ impl Drop for Inner {
     }
 }
 
+/// What the settings lack.
+pub(super) fn check(settings: &Settings) -> Result<(), String> {
+    Access::new(settings, Vec::new()).map(drop)
+}
+
 impl Etcd {
     /// Makes ready what connects by itself. Must be called inside of the runtime that will use it.
     pub(crate) fn new(settings: &Settings) -> Result<Self, String> {

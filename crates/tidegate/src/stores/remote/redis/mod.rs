@@ -65,6 +65,11 @@ struct Inner {
 /// The names of a page with their values, and where the next one begins.
 type Page = (Vec<(Vec<u8>, Vec<u8>)>, Option<Vec<u8>>);
 
+/// What the settings lack.
+pub(super) fn check(settings: &Settings) -> Result<(), String> {
+    Address::all(settings).map(drop)
+}
+
 impl Redis {
     /// Makes ready what connects by itself. Must be called inside of the runtime that will use it.
     pub(crate) fn new(settings: &Settings) -> Result<Self, String> {
