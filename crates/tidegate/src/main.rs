@@ -2,8 +2,7 @@
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
-use tidegate::cli::{self, Cli};
+use tidegate::cli;
 
 /// The proxy's buffers of a few kilobytes come and go with each request: this takes half the time
 /// that the system's allocator does.
@@ -13,7 +12,7 @@ static MEMORY: mimalloc::MiMalloc = mimalloc::MiMalloc;
 fn main() -> ExitCode {
     // One for the whole process, whoever speaks TLS in it. Only the first call takes effect.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    let cli = match Cli::try_parse_from(cli::words(std::env::args_os())) {
+    let cli = match cli::parse(std::env::args_os()) {
         Ok(cli) => cli,
         Err(error) => {
             // Help and version are asked for in the same way as mistakes are told. A closed pipe

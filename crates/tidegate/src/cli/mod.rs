@@ -20,11 +20,13 @@ mod tls;
 mod waiting;
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::Path;
 
-use clap::{CommandFactory as _, Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 pub use self::failure::Failure;
+use crate::config::listen::socket_address;
 
 /// A code to exit with.
 pub type Code = u8;
@@ -41,15 +43,43 @@ const REFUSED: Code = 3;
 /// Names of links to the program, and the command that each of them stands for.
 const LINKS: [(&str, &str); 2] = [("jarl", "jarl"), ("rate", "proxy")];
 
-/// The words of the command line, with the command that the program's own name stands for.
-pub fn words(given: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
-    let mut words: Vec<OsString> = given.into_iter().collect();
-    let name = words.first().and_then(|first| Path::new(first).file_name());
+/// Reads the command line. Called through a link, the program is the command that the link stands
+/// for, under the link's name.
+///
+/// # Errors
+/// What is wrong with it, or the help that was asked for.
+pub fn parse(given: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
+    let given: Vec<OsString> = given.into_iter().collect();
+    let name = given.first().and_then(|first| Path::new(first).file_name());
     let link = LINKS.iter().find(|(link, _)| name.is_some_and(|name| name == *link));
-    if let Some((_, command)) = link {
-        words.insert(1, command.into());
-    }
-    words
+    let whole = with_negative_numbers(Cli::command());
+    let Some((link, name)) = link else {
+        return Cli::from_arg_matches(&whole.try_get_matches_from(given)?);
+    };
+    let found = whole.find_subcommand(name).cloned().unwrap_or_default();
+    let matches = found.name(*link).bin_name(*link).try_get_matches_from(given)?;
+    let command = match *name {
+        "jarl" => Command::Jarl(jarl::Args::from_arg_matches(&matches)?),
+        _ => Command::Proxy(proxy::Args::from_arg_matches(&matches)?),
+    };
+    Ok(Cli { command })
+}
+
+/// Takes `-1` behind a flag for its value and not for another flag: so what is said of it names
+/// the flag.
+fn with_negative_numbers(command: clap::Command) -> clap::Command {
+    let takes_value = |arg: &clap::Arg| !arg.is_positional() && arg.get_action().takes_values();
+    let allow = |arg: clap::Arg| {
+        let takes_value = takes_value(&arg);
+        if takes_value { arg.allow_negative_numbers(true) } else { arg }
+    };
+    command.mut_args(allow).mut_subcommands(with_negative_numbers)
+}
+
+/// Where a server is: an address and a port.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let wrong = || "write an IP address, or localhost, and a port: 127.0.0.1:2000".to_owned();
+    socket_address(text).ok_or_else(wrong)
 }
 
 /// One rate limiter behind many doors.
@@ -122,19 +152,56 @@ mod tests {
         Cli::command().debug_assert();
     }
 
+    fn told(given: &[&str]) -> String {
+        let error = parse(given.iter().map(OsString::from)).expect_err("help or a mistake");
+        error.render().to_string()
+    }
+
     #[test]
     fn a_link_stands_for_its_command() {
-        let check = |given: &[&str], expected: &[&str]| {
-            assert_eq!(words(given.iter().map(OsString::from)), expected);
-        };
-        check(&["/usr/bin/jarl", "--port", "1"], &["/usr/bin/jarl", "jarl", "--port", "1"]);
-        check(&["jarl"], &["jarl", "jarl"]);
-        check(&["./rate", "http://a"], &["./rate", "proxy", "http://a"]);
-        check(&["./tidegate", "jarl"], &["./tidegate", "jarl"]);
-        check(&["jarl/tidegate"], &["jarl/tidegate"]);
-        check(&[], &[]);
-        for (_, command) in LINKS {
-            assert!(Cli::command().find_subcommand(command).is_some(), "{command}");
+        let jarl = ["--service", "s", "--requests", "1", "--period", "1", "--ip", "::1"];
+        let jarl = [&["/usr/bin/jarl"], &jarl[..], &["--port", "1"]].concat();
+        let cli = parse(jarl.iter().map(OsString::from)).expect("a jarl");
+        assert!(matches!(cli.command, Command::Jarl(_)));
+        let cli = parse(["./rate", "http://a"].map(OsString::from)).expect("a proxy");
+        assert!(matches!(cli.command, Command::Proxy(_)));
+        assert!(parse(["jarl/tidegate", "http://a"].map(OsString::from)).is_err());
+        assert!(parse([]).is_err());
+        for (link, command) in LINKS {
+            let usage = |given: &[&str]| {
+                let page = told(given);
+                page.lines().find(|line| line.starts_with("Usage: ")).expect("a usage").to_owned()
+            };
+            let ours = usage(&[link, "--help"]);
+            assert!(ours.starts_with(&format!("Usage: {link} [OPTIONS]")), "{ours}");
+            let theirs = usage(&["tidegate", command, "--help"]);
+            assert!(
+                theirs.starts_with(&format!("Usage: tidegate {command} [OPTIONS]")),
+                "{theirs}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_negative_number_is_told_with_its_flag() {
+        for given in [
+            &["jarl", "--requests", "-1"][..],
+            &["rate", "--rpm", "-1", "http://a"],
+            &["tidegate", "check", "k", "--cost", "-1"],
+            &["tidegate", "bench", "text", "--seconds", "-1"],
+        ] {
+            let flag = given.iter().find(|word| word.starts_with("--")).expect("a flag");
+            let told = told(given);
+            assert!(told.contains("invalid value '-1'") && told.contains(flag), "{told}");
+        }
+    }
+
+    #[test]
+    fn localhost_is_an_address() {
+        assert_eq!(address("localhost:2000"), Ok(SocketAddr::from(([127, 0, 0, 1], 2000))));
+        assert_eq!(address("[::1]:2").map(|address| address.port()), Ok(2));
+        for wrong in ["localhost", "example.net:1", "127.0.0.1", ""] {
+            assert!(address(wrong).is_err(), "{wrong}");
         }
     }
 }

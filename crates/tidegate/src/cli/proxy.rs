@@ -6,7 +6,7 @@ use clap::builder::RangedU64ValueParser;
 use tidegate_core::limit::AMOUNT_MAX;
 use tracing_subscriber::filter::LevelFilter;
 
-use super::{Code, Failure, OK};
+use super::{Code, Failure, OK, address};
 use crate::config::Config;
 use crate::config::file::File;
 use crate::config::rule::OnStoreError;
@@ -42,7 +42,7 @@ pub(super) struct Args {
     ip: IpAddr,
     /// Where metrics are served and uses are asked for, such as 127.0.0.1:8080. Without it they
     /// are not.
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = address)]
     http: Option<SocketAddr>,
     /// Where the proxy is administered, such as 127.0.0.1:8090: its rule, its keys, what it has
     /// measured. Loopback only. Without it, nowhere.
@@ -55,7 +55,7 @@ fn upstream(text: &str) -> Result<Target, String> {
 }
 
 fn loopback(text: &str) -> Result<SocketAddr, String> {
-    let address = text.parse().map_err(|error| format!("{error}: write 127.0.0.1:8090"))?;
+    let address = address(text)?;
     admin::check_loopback(address).map_err(|wrong| wrong.replace('\n', "; "))?;
     Ok(address)
 }

@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::unix::ffi::OsStrExt as _;
 
 use super::output::print;
-use super::{Code, Failure, OK};
+use super::{Code, Failure, OK, address};
 use crate::config::units::Span;
 
 /// The largest reply that is read.
@@ -18,7 +18,7 @@ pub(super) struct Args {
     /// The line, as it goes over the wire: "over_limit ws ip=1.2.3.4".
     line: OsString,
     /// The text door.
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:2000")]
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:2000", value_parser = address)]
     text: SocketAddr,
     /// How long to wait for a reply. What is not a well-formed request gets none.
     #[arg(long, value_name = "SPAN", default_value = "1s")]

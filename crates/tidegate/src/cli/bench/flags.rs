@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 
 use tidegate_core::time::SECOND;
 
+use super::super::address;
 use super::subject::Subject;
 use super::tally::Until;
 
@@ -14,7 +15,7 @@ use super::tally::Until;
 #[derive(Debug, clap::Args)]
 pub(super) struct Running {
     /// A running server's door; without it a server is started for the run.
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = address)]
     pub(super) server: Option<SocketAddr>,
     /// The process id of that server, to tell its CPU time.
     #[arg(long, value_name = "PID", requires = "server")]

@@ -32,7 +32,7 @@ mod throttr;
 use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use clap::builder::RangedU64ValueParser;
 use clap::{Subcommand, ValueEnum};
 use tidegate_core::time::SECOND;
@@ -270,6 +270,9 @@ fn measure(name: &str, subject: &Subject, load: &impl Drive) -> anyhow::Result<R
         eprint!("\r\x1b[K");
     }
     let tally = tally.context("cannot send")?;
+    if tally.answered == 0 {
+        bail!("no answer from the server at {}", subject.address());
+    }
     let cpu = before.zip(subject.cpu()).map(|(before, after)| after.saturating_sub(before));
     Ok(Run { tally, cpu })
 }
