@@ -257,18 +257,19 @@ mod tests {
         );
         check_wrong(
             changed(json!({"replicas": 6})),
-            &["replicas: a limit of this rule has nothing for each of 6 replicas; raise the \
+            &["replicas: a limit of this rule is too small for 6 replicas; raise the \
                limit, write it for a longer period, or give each replica its number (replica = 1, \
                2, ...), so that only the first ones have a part"],
         );
         check_wrong(
             changed(json!({"replicas": 2, "replica": 3})),
-            &["replica: there are the replicas 1 to 2 only; \
-               write which one this is, from 1 to `replicas`"],
+            &["replica: `replica` must be from 1 to 2; \
+               write the number of this replica, or change `replicas`"],
         );
         check_wrong(
             changed(json!({"replicas": 0, "replica": 1})),
-            &["replicas: 0 is no number of replicas; write a whole number from 1 to 10000"],
+            &["replicas: 0 is not a valid number of replicas; \
+                 write a whole number from 1 to 10000"],
         );
         check_wrong(
             changed(json!({"limit": null, "name": "other"})),

@@ -86,7 +86,7 @@ impl Draft {
         let table = &self.table;
         let whole = limits::compile(source, &Counting { table, usual }, problems);
         if !can_end && whole.iter().any(Limit::ends) {
-            let message = "this door cannot say when a use ends, so nothing can be in flight";
+            let message = "this door cannot tell when a use ends, so it has no limits in flight";
             let remedy = "write a limit on uses in a time: limit = \"100 per 1s\"";
             problems.push(Problem::new(table.limit.span(), message, remedy));
         }
@@ -129,8 +129,9 @@ impl Draft {
         if let Some(found) = &self.table.r#match
             && found.get_ref().len() > 2 * KEY_BYTES_MAX
         {
-            let message =
-                format!("no key is as long as this match: keys end at {KEY_BYTES_MAX} bytes");
+            let message = format!(
+                "this match is longer than any key, which has {KEY_BYTES_MAX} bytes at most"
+            );
             problems.push(Problem::new(found.span(), message, "shorten the match"));
         }
     }

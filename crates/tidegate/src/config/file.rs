@@ -151,7 +151,7 @@ fn at_least_one<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Er
         number @ 1.. => Ok(number.unsigned_abs()),
         number => {
             let remedy = "write a whole number, 1 or more";
-            Err(de::Error::custom(format!("{number} is too few\n{remedy}")))
+            Err(de::Error::custom(format!("{number} is too small\n{remedy}")))
         }
     }
 }
@@ -161,5 +161,5 @@ fn at_least_a_second<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Span,
     if span.0 >= Duration::from_secs(1) {
         return Ok(span);
     }
-    Err(de::Error::custom("too often\nwrite a span of at least \"1s\""))
+    Err(de::Error::custom("this is too often\nwrite a span of at least \"1s\""))
 }

@@ -85,7 +85,7 @@ pub(super) fn compile(
     let before = problems.len();
     if texts.is_empty() {
         let remedy = "write a limit like \"22 per 20s\", or \"none\"";
-        problems.push(Problem::new(whole, "the list has no limit in it", remedy));
+        problems.push(Problem::new(whole, "the list of limits is empty", remedy));
     } else if texts.len() > LIMITS_MAX {
         let message = format!("{} limits are more than a rule may have", texts.len());
         let remedy = format!("keep at most {LIMITS_MAX}, or make several rules");
@@ -99,7 +99,7 @@ pub(super) fn compile(
             Ok(Some(limit)) if alone || !limit.denies() => limits.push(limit),
             Ok(limit) => {
                 let word = limit.map_or("none", |_| "deny");
-                let message = format!("\"{word}\" stands beside other limits");
+                let message = format!("\"{word}\" cannot be combined with other limits");
                 let remedy = format!("remove it from the list, or write limit = \"{word}\" alone");
                 problems.push(Problem::new(span, message, remedy));
             }
@@ -121,7 +121,8 @@ fn check_settings(counting: &Counting, limits: &[Limit], problems: &mut Vec<Prob
     if let Some(word) = &counting.table.algorithm
         && !limits.iter().any(|limit| is_chosen(limit) || limit.denies())
     {
-        let message = format!("no limit of this rule is counted by `{}`", word.get_ref().0);
+        let message =
+            format!("`{}` has no effect: it counts no limit of this rule", word.get_ref().0);
         let remedy = "remove the setting; in flight is chosen by the wording, and \"none\" counts \
                       nothing";
         problems.push(Problem::new(word.span(), message, remedy));
@@ -145,7 +146,7 @@ pub(super) fn share(table: &RuleTable, whole: &[Limit], problems: &mut Vec<Probl
     let replicas = table.replicas.as_ref().map_or(1, number);
     if let Some(place) = table.replicas.as_ref().filter(|_| !(1..=REPLICAS_MAX).contains(&replicas))
     {
-        let message = format!("{} is no number of replicas", place.get_ref());
+        let message = format!("{} is not a valid number of replicas", place.get_ref());
         let remedy = format!("write a whole number from 1 to {REPLICAS_MAX}");
         problems.push(Problem::new(place.span(), message, remedy));
         return Share::WHOLE;
@@ -153,10 +154,10 @@ pub(super) fn share(table: &RuleTable, whole: &[Limit], problems: &mut Vec<Probl
     let Some(share) = Share::new(replicas, table.replica.as_ref().map(number)) else {
         let place = table.replica.as_ref().map_or(0..0, Spanned::span);
         let message = match replicas {
-            1 => "there is one replica only".to_owned(),
-            _ => format!("there are the replicas 1 to {replicas} only"),
+            1 => "`replica` must be 1, since there is one replica".to_owned(),
+            _ => format!("`replica` must be from 1 to {replicas}"),
         };
-        let remedy = "write which one this is, from 1 to `replicas`";
+        let remedy = "write the number of this replica, or change `replicas`";
         problems.push(Problem::new(place, message, remedy));
         return Share::WHOLE;
     };
@@ -164,7 +165,7 @@ pub(super) fn share(table: &RuleTable, whole: &[Limit], problems: &mut Vec<Probl
     let smallest = counted.map(|limit| limit.amount.min(limit.capacity())).min();
     if table.replica.is_none() && smallest.is_some_and(|amount| amount < replicas) {
         let place = table.replicas.as_ref().map_or(0..0, Spanned::span);
-        let message = format!("a limit of this rule has nothing for each of {replicas} replicas");
+        let message = format!("a limit of this rule is too small for {replicas} replicas");
         let remedy = "raise the limit, write it for a longer period, or give each replica its \
                       number (replica = 1, 2, ...), so that only the first ones have a part";
         problems.push(Problem::new(place, message, remedy));

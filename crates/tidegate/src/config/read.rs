@@ -15,8 +15,8 @@ use super::names;
 use super::problem::Problem;
 use super::rule::RuleTable;
 
-/// Reads the tables of `text`, of the file `name`. What could not be read is in `problems`, and its default in its
-/// place.
+/// Reads the tables of `text`, of the file `name`. What could not be read is in `problems`, and
+/// its default in its place.
 pub(super) fn file(name: &str, text: &str, problems: &mut Vec<Problem>) -> File {
     let (mut document, syntax) = DeTable::parse_recoverable(text);
     if let Some(problem) = in_another_language(name, text).filter(|_| !syntax.is_empty()) {
@@ -85,7 +85,11 @@ fn in_another_language(name: &str, text: &str) -> Option<Problem> {
         return None;
     };
     let remedy = "write it as TOML; tidegate config example prints one";
-    Some(Problem::new(0..0, format!("this looks like {language}, and the file is TOML"), remedy))
+    Some(Problem::new(
+        0..0,
+        format!("this looks like {language}, but the configuration file must be TOML"),
+        remedy,
+    ))
 }
 
 /// Reads `text` as the table of one rule. The second half of what it returns is the place of each
@@ -223,6 +227,6 @@ pub(super) fn missing(span: Range<usize>, name: &str) -> Problem {
 fn unknown_word(span: Range<usize>, rest: &str) -> Problem {
     let mut words = rest.split('`').skip(1).step_by(2);
     let word = words.next().unwrap_or_default();
-    let message = format!("\"{word}\" is not known here");
+    let message = format!("unknown value \"{word}\"");
     Problem::new(span, message, names::meant(word, words))
 }

@@ -17,9 +17,8 @@ impl Secret {
     /// What is not there.
     pub fn reveal(&self) -> Result<String, String> {
         match self.0.split_once(':') {
-            Some(("env", name)) => {
-                env::var(name).map_err(|_| format!("the variable {name} is not set, or is no text"))
-            }
+            Some(("env", name)) => env::var(name)
+                .map_err(|_| format!("the variable {name} is not set, or is not UTF-8")),
             Some(("file", path)) => {
                 let text = fs::read_to_string(path);
                 let told = |error: io::Error| format!("the file {path} cannot be read: {error}");
@@ -30,7 +29,8 @@ impl Secret {
     }
 }
 
-const REMEDY: &str = "write \"env:NAME\" or \"file:PATH\": a secret itself has no place here";
+const REMEDY: &str =
+    "write \"env:NAME\" or \"file:PATH\": the secret itself must not stand in the file";
 
 impl<'de> Deserialize<'de> for Secret {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -38,7 +38,7 @@ impl<'de> Deserialize<'de> for Secret {
         match text.split_once(':') {
             Some(("env" | "file", place)) if !place.is_empty() => Ok(Self(text)),
             // What was written is not shown: it may be the secret.
-            _ => Err(de::Error::custom(format!("this is no reference to a secret\n{REMEDY}"))),
+            _ => Err(de::Error::custom(format!("this is not a reference to a secret\n{REMEDY}"))),
         }
     }
 }

@@ -43,7 +43,7 @@ fn unknown_names_are_told_with_the_nearest_known_one() {
     check(
         "[store]\nxyzzy = 1",
         &["t:2:1: unknown name \"xyzzy\" in [store]; known here: ca, cert, cluster, \
-           key, kind, password, prefix, timeout, url, user"],
+           key, kind, password, prefix, start_timeout, timeout, url, user"],
     );
 }
 
@@ -94,7 +94,7 @@ fn settings_belong_to_their_algorithms() {
     );
     check_rule(
         "limit = '5 in flight'\nalgorithm = 'gcra'",
-        &["t:4:13: no limit of this rule is counted by `gcra`; remove the setting; \
+        &["t:4:13: `gcra` has no effect: it counts no limit of this rule; remove the setting; \
            in flight is chosen by the wording, and \"none\" counts nothing"],
     );
     check_rule(
@@ -126,7 +126,7 @@ fn rules_are_checked_one_against_the_other() {
     );
     check_rule(
         "limit = ['1/s', 'none']",
-        &["t:3:17: \"none\" stands beside other limits; \
+        &["t:3:17: \"none\" cannot be combined with other limits; \
            remove it from the list, or write limit = \"none\" alone"],
     );
     let many = ["'1/s'"; crate::limiter::LIMITS_MAX + 1].join(",");
@@ -171,23 +171,24 @@ fn limits_are_split_among_replicas() {
     assert_eq!(split("limit = '100/min'\nreplicas = 3\nreplica = 2"), "33 per minute");
     assert_eq!(split("limit = '2/min'\nreplicas = 3\nreplica = 3"), "0 per minute");
     assert_eq!(split("limit = '9/s burst 4'\nreplicas = 3"), "3 per second burst 1");
-    let too_small = "a limit of this rule has nothing for each of 3 replicas; raise the limit, \
+    let too_small = "a limit of this rule is too small for 3 replicas; raise the limit, \
                      write it for a longer period, or give each replica its number (replica = 1, \
                      2, ...), so that only the first ones have a part";
     check_rule("limit = ['9/s', '2 in flight']\nreplicas = 3", &[&format!("t:4:12: {too_small}")]);
     check_rule("limit = '9/s burst 2'\nreplicas = 3", &[&format!("t:4:12: {too_small}")]);
     check_rule(
         "limit = '9/s'\nreplicas = -1\nreplica = 4",
-        &["t:4:12: -1 is no number of replicas; write a whole number from 1 to 10000"],
+        &["t:4:12: -1 is not a valid number of replicas; write a whole number from 1 to 10000"],
     );
     check_rule(
         "limit = '9/s'\nreplicas = 3\nreplica = 0",
-        &["t:5:11: there are the replicas 1 to 3 only; \
-           write which one this is, from 1 to `replicas`"],
+        &["t:5:11: `replica` must be from 1 to 3; \
+           write the number of this replica, or change `replicas`"],
     );
     check_rule(
         "limit = '9/s'\nreplica = 2",
-        &["t:4:11: there is one replica only; write which one this is, from 1 to `replicas`"],
+        &["t:4:11: `replica` must be 1, since there is one replica; \
+           write the number of this replica, or change `replicas`"],
     );
 }
 
@@ -195,10 +196,8 @@ fn limits_are_split_among_replicas() {
 fn addresses_are_addresses() {
     check(
         "[text]\nlisten = 'example.net:2000'",
-        &[
-            "t:2:10: \"example.net:2000\" is not an address to listen at; an IP address and a port: \
-           \"127.0.0.1:2000\", \"[::1]:2000\"; names are not looked up",
-        ],
+        &["t:2:10: \"example.net:2000\" is not an address to listen at; \
+             an IP address and a port: \"127.0.0.1:2000\", \"[::1]:2000\"; names are not looked up"],
     );
     let listen =
         parse("[text]\nlisten = ['localhost:2000', '[::1]:2000']").file.text.unwrap().listen;
@@ -220,11 +219,11 @@ fn everything_wrong_is_told_at_once_and_only_once() {
         "[server]\nlog_format = 'jsn'\nshutdown_grace = 5\n[snapshot]\nevery = '10'\n\
          [memory]\nmax_keys = 0\nmax_bytes = '4'",
         &[
-            "t:2:14: \"jsn\" is not known here; did you mean \"json\"?",
+            "t:2:14: unknown value \"jsn\"; did you mean \"json\"?",
             "t:3:18: invalid type: integer `5`; expected a string",
             "t:5:9: a unit of time is missing; \
              write a whole number and a unit, for example `30s`, `10 min` or `250ms`",
-            "t:7:12: 0 is too few; write a whole number, 1 or more",
+            "t:7:12: 0 is too small; write a whole number, 1 or more",
             "t:8:13: \"4\" is not a size; write a whole number and a unit: \"512MiB\", \"4GiB\"",
         ],
     );
@@ -351,7 +350,7 @@ fn jarl_tables_are_checked() {
     );
     check(
         &format!("{jarl}limit = '5 in flight'"),
-        &["t:4:9: this door cannot say when a use ends, so nothing can be in flight; \
+        &["t:4:9: this door cannot tell when a use ends, so it has no limits in flight; \
            write a limit on uses in a time: limit = \"100 per 1s\""],
     );
     check(
@@ -359,7 +358,7 @@ fn jarl_tables_are_checked() {
         &[
             "t:5:9: `exact` belongs to the algorithm `jarl`; \
              remove it, or write algorithm = \"jarl\"",
-            "t:7:19: 0 is no number of connections to hold; \
+            "t:7:19: 0 is not a valid number of connections to hold; \
              write a whole number from 1 to 1000000",
         ],
     );
@@ -442,7 +441,7 @@ fn proxy_tables_are_checked() {
     check(
         &format!("{proxy}on_limit = 'drop'\ntls = {{ cert = 'a' }}"),
         &[
-            "t:5:12: \"drop\" is not known here; known here: wait, reject",
+            "t:5:12: unknown value \"drop\"; known here: wait, reject",
             "t:6:7: `key` is missing here; see the commented example: tidegate config example",
         ],
     );
@@ -514,7 +513,7 @@ fn the_tables_of_a_master_are_checked() {
     );
     check_smockron(
         "hwm = 0",
-        &["t:2:7: 0 is no number of messages that may wait; \
+        &["t:2:7: 0 is not a valid number of messages that may wait; \
            write a whole number from 1 to 1000000"],
     );
     check_smockron(
@@ -528,7 +527,7 @@ fn the_tables_of_a_master_are_checked() {
     );
     check_smockron(
         "[smockron.domains]\nweb = '5 in flight'",
-        &["t:3:7: this door cannot say when a use ends, so nothing can be in flight; \
+        &["t:3:7: this door cannot tell when a use ends, so it has no limits in flight; \
            write a limit on uses in a time: limit = \"100 per 1s\""],
     );
     check_smockron(

@@ -1,5 +1,5 @@
-//! `tidegate config` and the command line around it: what a server would refuse is refused before it
-//! is started, and links, flags and variables mean what they say.
+//! `tidegate config` and the command line around it: what a server would refuse is refused before
+//! it is started, and links, flags and variables mean what they say.
 
 use std::fs;
 use std::net::UdpSocket;

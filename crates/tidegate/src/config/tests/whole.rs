@@ -25,7 +25,7 @@ fn nothing_passes_under_deny() {
 fn deny_stands_alone_and_is_not_for_those_who_only_delay() {
     check_rule(
         "limit = ['1/s', 'deny']",
-        &["t:3:17: \"deny\" stands beside other limits; \
+        &["t:3:17: \"deny\" cannot be combined with other limits; \
            remove it from the list, or write limit = \"deny\" alone"],
     );
     for algorithm in ["jarl", "smockron"] {
@@ -98,7 +98,7 @@ fn what_others_call_an_algorithm_is_known() {
 fn another_language_is_told_by_its_name() {
     let told =
         |name: &str, text: &str| Config::parse(name, text).map(|_| ()).expect_err(text).plain();
-    let yaml = "this looks like YAML, and the file is TOML; write it as TOML; \
+    let yaml = "this looks like YAML, but the configuration file must be TOML; write it as TOML; \
                 tidegate config example prints one";
     assert_eq!(told("t", "# ours\nhttp:\n  listen: 127.0.0.1:1\n"), format!("t:1:1: {yaml}"));
     assert_eq!(told("a.yml", "- b\n"), format!("a.yml:1:1: {yaml}"));
@@ -136,7 +136,8 @@ fn what_lies_outside_is_looked_for_and_all_of_it_is_told() {
     let (folder, wrong) = (folder.path().display(), wrong.display());
     let text = format!(
         "[[proxy]]\nname = 'a'\nlisten = '127.0.0.1:0'\nupstream = 'http://a'\n\
-         upstream_ca = '{folder}/none.pem'\ntls = {{ cert = '{wrong}', key = '{folder}/key.pem' }}\n\
+         upstream_ca = '{folder}/none.pem'\n\
+         tls = {{ cert = '{wrong}', key = '{folder}/key.pem' }}\n\
          [store]\nkind = 'redis'\nurl = 'redis://a'\npassword = 'env:TIDEGATE_NO_SUCH'\n\
          [snapshot]\npath = '{folder}/no/tidegate.snapshot'\n[text]\nlistn = 1\n"
     );

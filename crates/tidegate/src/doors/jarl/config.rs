@@ -156,6 +156,8 @@ fn connections<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Err
     let fits = u32::try_from(number).ok().filter(|n| (1..=CONNECTIONS_MAX).contains(n));
     fits.ok_or_else(|| {
         let remedy = format!("write a whole number from 1 to {CONNECTIONS_MAX}");
-        de::Error::custom(format!("{number} is no number of connections to hold\n{remedy}"))
+        de::Error::custom(format!(
+            "{number} is not a valid number of connections to hold\n{remedy}"
+        ))
     })
 }

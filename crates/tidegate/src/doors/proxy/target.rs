@@ -63,11 +63,11 @@ impl FromStr for Target {
         };
         let authority = uri.authority().ok_or_else(|| wrong("names no host"))?.clone();
         if authority.as_str().contains('@') {
-            return Err(wrong("has a user in it, which no upstream is told"));
+            return Err(wrong("has a user name in it, which is not supported"));
         }
         let port = authority.as_str().rsplit_once(':').filter(|(_, port)| !port.contains(']'));
         if port.is_some() && authority.port_u16().is_none_or(|port| port == 0) {
-            return Err(wrong("has a port that there is not"));
+            return Err(wrong("has an invalid port"));
         }
         if uri.path() != "/" || uri.query().is_some() {
             return Err(wrong("has a path, and requests have their own"));

@@ -242,7 +242,7 @@ where
     let fits = u32::try_from(number).ok().filter(|number| (least..=most).contains(number));
     fits.ok_or_else(|| {
         let remedy = format!("write a whole number from {least} to {most}");
-        de::Error::custom(format!("{number} is no {what}\n{remedy}"))
+        de::Error::custom(format!("{number} is not a valid {what}\n{remedy}"))
     })
 }
 

@@ -122,7 +122,7 @@ impl Settings {
         }
         let known = |url: &str| schemes.iter().any(|scheme| url.starts_with(scheme));
         for url in urls.iter().filter(|url| !known(url)) {
-            let message = format!("\"{}\" is no url of such a store", without_login(url));
+            let message = format!("\"{}\" is not a url of this kind of store", without_login(url));
             all.extend(wrong("url", &message, &remedy));
         }
         if self.timeout().is_zero() || self.timeout() > TIMEOUT_MAX {

@@ -107,7 +107,7 @@ impl Access {
         if address.is_empty() || url.contains("://") && !has_scheme(url) {
             let shown = without_login(url);
             return Err(format!(
-                "\"{shown}\" is no address of etcd: http://HOST:PORT or https://…"
+                "\"{shown}\" is not an address of etcd: http://HOST:PORT or https://…"
             ));
         }
         self.user()?;
