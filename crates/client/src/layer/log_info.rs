@@ -3,15 +3,15 @@
 //! The method, the path without its query, and the user agent, on one line: what is not printable
 //! ASCII is escaped, and what is longer than [`BYTES_MAX`] is cut off.
 
+use http::Request;
 use http::header::USER_AGENT;
-
-use super::Head;
 
 /// The most bytes of a line. On the stack, so few enough to be made for every request.
 const BYTES_MAX: usize = 256;
 
-/// A line that is being written, or is.
-pub(super) struct LogInfo {
+/// The line about one request.
+#[derive(Clone, Debug)]
+pub struct LogInfo {
     len: usize,
     text: [u8; BYTES_MAX],
 }
@@ -19,19 +19,22 @@ pub(super) struct LogInfo {
 impl LogInfo {
     /// `GET /path curl/8.5`.
     #[inline]
-    pub(super) fn of(head: &Head<'_>) -> Self {
+    #[must_use]
+    pub fn of<B>(request: &Request<B>) -> Self {
         let mut line = Self { len: 0, text: [0; BYTES_MAX] };
-        line.add(head.method.as_str().as_bytes());
+        line.add(request.method().as_str().as_bytes());
         line.add(b" ");
-        line.add(head.uri.path().as_bytes());
-        if let Some(agent) = head.headers.get(USER_AGENT) {
+        line.add(request.uri().path().as_bytes());
+        if let Some(agent) = request.headers().get(USER_AGENT) {
             line.add(b" ");
             line.add(agent.as_bytes());
         }
         line
     }
 
-    pub(super) fn as_bytes(&self) -> &[u8] {
+    /// Its bytes.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
         &self.text[..self.len]
     }
 
@@ -64,7 +67,7 @@ impl LogInfo {
 
 #[cfg(test)]
 mod tests {
-    use http::{HeaderValue, Request};
+    use http::HeaderValue;
 
     use super::*;
 
@@ -75,7 +78,7 @@ mod tests {
             request = request.header(USER_AGENT, HeaderValue::from_bytes(agent).unwrap());
         }
         let request = request.body(()).unwrap();
-        let line = LogInfo::of(&Head::of(&request));
+        let line = LogInfo::of(&request);
         assert_eq!(line.as_bytes().escape_ascii().to_string(), expected.replace('\\', "\\\\"));
     }
 

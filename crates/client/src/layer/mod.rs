@@ -22,7 +22,7 @@ use tower_service::Service;
 
 pub use self::future::ResponseFuture;
 pub use self::identifier::Identifier;
-use self::log_info::LogInfo;
+pub use self::log_info::LogInfo;
 pub use self::refusal::{Plain, Refuse, Refused, retry_after};
 use crate::gatekeeper::{Decision, Domain, Gatekeeper};
 
@@ -201,7 +201,7 @@ where
         if !self.tells_requests {
             return self.gatekeeper.decide_in(domain, identifier.as_bytes());
         }
-        let log_info = LogInfo::of(&head);
+        let log_info = LogInfo::of(request);
         self.gatekeeper.decide_with(domain, identifier.as_bytes(), log_info.as_bytes())
     }
 }

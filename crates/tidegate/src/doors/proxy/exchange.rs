@@ -14,6 +14,7 @@ use hyper::header::{
 use hyper::http::uri::{self, Authority, PathAndQuery, Scheme};
 use hyper::{Method, Request, Response, StatusCode, Uri, Version};
 use tidegate_client::gatekeeper::Delay;
+use tidegate_client::layer::LogInfo;
 use tidegate_core::{Nanos, Now};
 
 use super::access::Record;
@@ -102,7 +103,7 @@ async fn pursue(
         turn => {
             let held = Holding::new(body, survey.expects());
             // Who is to be told at once only waits for an answer from elsewhere.
-            let waits = floor.on_limit == OnLimit::Wait || !matches!(turn, Turn::Own(_));
+            let waits = floor.on_limit == OnLimit::Wait || !matches!(turn, Turn::Own(..));
             // Few wait, and those who do not need not make room for it.
             let waited = Box::pin(wait(client, turn, held, caller, finish)).await;
             let now = floor.clock.now().mono;
@@ -233,7 +234,7 @@ enum Turn {
     /// For nobody.
     Now(Pass, Option<Box<Standing>>),
     /// For its own limit, and perhaps for the master then.
-    Own(Box<[u8]>),
+    Own(Box<[u8]>, Option<Box<LogInfo>>),
     /// For the master alone: its limit has let it pass.
     Masters(Pass, Option<Box<Standing>>, Delay),
 }
@@ -264,6 +265,8 @@ fn ask(
     check(request, survey, length, floor.body_max)?;
     let (Ok(key), Ok(mut aim)) = (key, aim) else { return Err(Problem::KeyTooLong) };
     let upgrade = upgrade_of(request, survey);
+    // Of the request as it came: it is about to be changed.
+    let log_info = floor.log_info(request);
     // Where almost all pass sooner or later, the request is made ready while memory answers, which
     // it does twice; where many may be turned away, that is to cost little.
     let early = floor.on_limit == OnLimit::Wait;
@@ -277,14 +280,14 @@ fn ask(
     let turn = if let Some(pass) = floor.admission.try_pass(key, aim, start)? {
         finish.hold(floor.admission.held(key, &pass));
         let standing = standing(floor, key, &pass);
-        match floor.ask_master(key, caller)? {
+        match floor.ask_master(key, caller, log_info.as_ref())? {
             None => Turn::Now(pass, standing),
             Some(delay) => Turn::Masters(pass, standing, delay),
         }
     } else if floor.on_limit == OnLimit::Reject && !floor.admission.is_remote() {
         return Err(floor.admission.refuse(key, start));
     } else {
-        Turn::Own(key.into())
+        Turn::Own(key.into(), log_info.map(Box::new))
     };
     if !early {
         survey.strip(request.headers_mut());
@@ -305,7 +308,7 @@ async fn wait(
     let (mut pass, standing, delay) = match turn {
         Turn::Now(pass, standing) => (pass, standing, None),
         Turn::Masters(pass, standing, delay) => (pass, standing, Some(delay)),
-        Turn::Own(key) => {
+        Turn::Own(key, log_info) => {
             let passing = match floor.on_limit {
                 OnLimit::Wait => floor.admission.pass(&key),
                 OnLimit::Reject => floor.admission.pass_or_not(&key),
@@ -317,7 +320,7 @@ async fn wait(
                 true => floor.admission.stands(&key).await,
                 false => None,
             };
-            (pass, standing, floor.ask_master(&key, caller)?)
+            (pass, standing, floor.ask_master(&key, caller, log_info.as_deref())?)
         }
     };
     if let Some(delay) = delay {

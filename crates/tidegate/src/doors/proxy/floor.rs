@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use hyper::Request;
 use tidegate_client::gatekeeper::Delay;
+use tidegate_client::layer::LogInfo;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::spawn_local;
@@ -123,10 +125,20 @@ impl Floor {
         })
     }
 
+    /// What the proxy's master is to be told of a request, if there is one.
+    pub(super) fn log_info<B>(&self, request: &Request<B>) -> Option<LogInfo> {
+        self.gatehouse.as_ref().map(|_| LogInfo::of(request))
+    }
+
     /// What the proxy's master makes of a request, if there is one.
-    pub(super) fn ask_master(&self, key: &[u8], client: IpAddr) -> Result<Option<Delay>, Problem> {
+    pub(super) fn ask_master(
+        &self,
+        key: &[u8],
+        client: IpAddr,
+        info: Option<&LogInfo>,
+    ) -> Result<Option<Delay>, Problem> {
         match &self.gatehouse {
-            Some(gatehouse) => gatehouse.ask(key, client),
+            Some(gatehouse) => gatehouse.ask(key, client, info.map_or(&[], LogInfo::as_bytes)),
             None => Ok(None),
         }
     }

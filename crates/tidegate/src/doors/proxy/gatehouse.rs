@@ -111,13 +111,16 @@ pub(super) fn open(config: &Config) -> io::Result<Option<Gatehouse>> {
 }
 
 impl Gatehouse {
-    /// Lets a request pass at once, or tells how it waits.
-    pub(super) fn ask(&self, key: &[u8], client: IpAddr) -> Result<Option<Delay>, Problem> {
-        let decision = if self.by_key {
-            self.gatekeeper.decide_in(self.domain, entries(key))
-        } else {
-            self.gatekeeper.decide_in(self.domain, Identifier::from(client).as_bytes())
-        };
+    /// Lets a request pass at once, or tells how it waits. The master hears `log_info`.
+    pub(super) fn ask(
+        &self,
+        key: &[u8],
+        client: IpAddr,
+        log_info: &[u8],
+    ) -> Result<Option<Delay>, Problem> {
+        let client = Identifier::from(client);
+        let identifier = if self.by_key { entries(key) } else { client.as_bytes() };
+        let decision = self.gatekeeper.decide_with(self.domain, identifier, log_info);
         match decision {
             Decision::Accept => Ok(None),
             Decision::Delay(delay) => Ok(Some(delay)),

@@ -10,7 +10,7 @@ accounting = "tcp://127.0.0.1:0"
 control = "tcp://127.0.0.1:0"
 [smockron.domains]
 api = "1/hour burst 2"
-[http]
+[admin]
 listen = "127.0.0.1:0"
 "#;
 
@@ -53,6 +53,28 @@ fn a_master_limits_clients_by_address() {
     eventually(|| metric(&master, told) >= 2.0);
     let rejected = "tidegate_accounting_total{status=\"rejected\"}";
     eventually(|| metric(&master, rejected) >= 2.0);
+}
+
+#[test]
+fn a_master_is_told_what_was_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("accounting.jsonl");
+    let log = format!("accounting_log = '{}'\n[smockron.domains]", file.display());
+    let mut master = Program::serve(&MASTER.replace("[smockron.domains]", &log));
+    let upstream = Upstream::mirror();
+    let program = proxy(upstream.address, &obeying(&master, ""));
+    let mut client = Client::of(&program);
+    let told = "tidegate_accounting_total{status=\"accepted\"}";
+    eventually(|| {
+        let _ = client.get("/a/b?token=secret");
+        metric(&master, told) >= 1.0
+    });
+    // It is written whole before the master ends.
+    master.signal(rustix::process::Signal::TERM);
+    assert!(master.exit_status().success());
+    let lines = std::fs::read_to_string(file).unwrap();
+    let first = lines.lines().next().expect("a line");
+    assert!(first.contains("\"log_info\":\"GET /a/b\""), "{first}");
 }
 
 #[test]
