@@ -18,6 +18,8 @@ use super::line::Line;
 const HUGE_BYTES: usize = 8 << 20;
 const PAGE_BYTES: usize = 4096;
 
+const _: () = assert!(size_of::<Line>() == 64);
+
 /// The lines. Zeroes are empty ones.
 pub(super) struct Cells {
     base: NonNull<Line>,

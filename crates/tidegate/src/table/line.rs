@@ -5,9 +5,9 @@
 //! nothing of what a cell names.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32};
 
 use super::lock::wait_for;
+use super::sync::{AtomicBool, AtomicU16, AtomicU32};
 
 /// The cells of a line.
 pub(super) const CELLS: usize = 15;
@@ -16,14 +16,13 @@ const PASSED_MAX: u16 = u16::MAX;
 
 /// A line. All zeroes is an empty one that is free.
 #[repr(C, align(64))]
+#[derive(Default)]
 pub(super) struct Line {
     taken: AtomicBool,
     /// How many entries found no cell here and lie in a later line. Guarded by the shard's lock.
     passed: AtomicU16,
     cells: [AtomicU32; CELLS],
 }
-
-const _: () = assert!(size_of::<Line>() == 64);
 
 /// A line that is locked until this is dropped.
 pub(super) struct Held<'a>(&'a Line);

@@ -6,13 +6,11 @@
 //! whoever holds it must be quick, and does little work for each time that it takes it.
 #![allow(unsafe_code, reason = "the guard is the proof that one thread has the value, see below")]
 
-use std::cell::UnsafeCell;
-use std::hint;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::thread;
 use std::time::Duration;
+
+use super::sync::{AtomicBool, UnsafeCell, nap, spin_loop, yield_now};
 
 /// Looks at a lock that is taken before the core is offered to somebody else.
 const SPINS: u32 = 100;
@@ -55,9 +53,9 @@ pub(super) fn wait_for(taken: &AtomicBool) {
     let mut looks = 0;
     while taken.load(Relaxed) || taken.swap(true, Acquire) {
         match looks {
-            0..SPINS => hint::spin_loop(),
-            SPINS..LOOKS => thread::yield_now(),
-            _ => thread::sleep(NAP),
+            0..SPINS => spin_loop(),
+            SPINS..LOOKS => yield_now(),
+            _ => nap(NAP),
         }
         looks = looks.saturating_add(1);
     }
@@ -85,38 +83,5 @@ impl<T> DerefMut for Guard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: this guard is the only one, and it is borrowed mutably.
         unsafe { &mut *self.0.value.get() }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_update_is_lost() {
-        let lock = Lock::new((0u64, 0u64));
-        thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| {
-                    for _ in 0..100_000 {
-                        let both = &mut *lock.lock();
-                        both.0 += 1;
-                        both.1 = both.0;
-                    }
-                });
-            }
-        });
-        assert_eq!(*lock.lock(), (400_000, 400_000));
-    }
-
-    #[test]
-    fn a_panic_frees_it() {
-        let lock = Lock::new(0);
-        let held = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            let _held = lock.lock();
-            panic!("while it is held");
-        }));
-        assert!(held.is_err());
-        *lock.lock() += 1;
     }
 }

@@ -22,6 +22,7 @@ mod line;
 mod lock;
 mod locked;
 mod name;
+mod sync;
 #[cfg(test)]
 mod tests;
 mod walk;

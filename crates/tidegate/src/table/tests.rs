@@ -114,6 +114,34 @@ fn no_use_is_lost_while_the_index_grows_and_is_swept() {
 }
 
 #[test]
+fn no_update_under_a_lock_is_lost() {
+    let lock = Lock::new((0u64, 0u64));
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..100_000 {
+                    let both = &mut *lock.lock();
+                    both.0 += 1;
+                    both.1 = both.0;
+                }
+            });
+        }
+    });
+    assert_eq!(*lock.lock(), (400_000, 400_000));
+}
+
+#[test]
+fn a_panic_frees_a_lock() {
+    let lock = Lock::new(0);
+    let held = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let _held = lock.lock();
+        panic!("while it is held");
+    }));
+    assert!(held.is_err());
+    *lock.lock() += 1;
+}
+
+#[test]
 fn an_aim_from_before_the_index_grew_finds_its_entry_or_none() {
     const KEYS: u32 = 5_000;
     let table = Table::<Used>::new(20_000);
