@@ -25,6 +25,7 @@ use std::thread;
 
 use arc_swap::ArcSwap;
 
+use self::io::limits::AllDoors;
 pub use crate::admin::Admin;
 use crate::clock::Clock;
 use crate::config::listen::{Address, Allow, Listen};
@@ -62,6 +63,8 @@ pub struct Gate {
     pub admin: Arc<Admin>,
     /// Who may come in. A reload swaps it without closing the door: load it per batch or accept.
     pub allow: Arc<ArcSwap<Allow>>,
+    /// Whose idle connections give way where descriptors are short.
+    pub all_doors: Arc<AllDoors>,
     /// Raised when this door must stop accepting and drain.
     pub shutdown: Shutdown,
 }

@@ -200,6 +200,7 @@ impl Server {
             uses: uses.clone(),
             waiting: waiting.clone(),
             admin: admin.clone(),
+            all_doors: Arc::default(),
             allow: Arc::default(),
             shutdown: shutdown.clone(),
         };

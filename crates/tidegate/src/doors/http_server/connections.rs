@@ -97,7 +97,7 @@ impl Lobby {
             shutdown: gate.shutdown.clone(),
             allow: gate.allow.clone(),
             router,
-            limits: Limits::new(door, limits, gate.clock.clone()),
+            limits: Limits::new(door, limits, &gate.all_doors, gate.clock.clone()),
             clock: gate.clock.clone(),
             patience: Patience { head: HEAD_READ_MAX, idle },
             write_stall,

@@ -87,6 +87,7 @@ impl House {
             clock: clock.clone(),
             metrics,
             admin,
+            all_doors: Arc::default(),
             allow: Arc::default(),
             shutdown: Shutdown::new(),
         };

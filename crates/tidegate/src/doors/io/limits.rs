@@ -4,16 +4,17 @@
 //! long as the connection lives. The owner of a connection says whether it is idle: no request has
 //! begun, no reply is owed, nothing is waited for, no subscription and no tunnel. When the door is
 //! full, the connection that has been idle for longest loses its place to the newcomer, if that is
-//! over a second; its owner is woken and closes it.
+//! over a second; its owner is woken and closes it. Where descriptors are short, the same holds
+//! for the connections of all doors.
 //!
 //! An owner says busy or idle with an atomic operation of its own, and no lock. The door's lock is
 //! taken when a connection comes, goes, or gives way. Nothing here touches a socket.
 
 use std::net::IpAddr;
 use std::os::fd::AsFd;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -66,6 +67,7 @@ pub(crate) struct Limits {
     descriptors: Option<Descriptors>,
     /// Whether newcomers were turned away for want of descriptors, which is told once.
     told_short: AtomicBool,
+    all: Arc<AllDoors>,
     clock: Clock,
     table: Mutex<Table>,
     /// Told of every place that is given back.
@@ -112,8 +114,10 @@ pub(crate) enum Refused {
     TooManyFromSource,
     /// The door is full, and nobody can give way before this moment.
     Full(Nanos),
-    /// The process has no descriptor to spare, and nobody can give way.
-    NoDescriptors,
+    /// The process is short of descriptors, and nobody can give way before this moment.
+    Short(Nanos),
+    /// The connection took a descriptor that is kept back, and nobody can give way.
+    Spent,
 }
 
 impl Refused {
@@ -122,26 +126,31 @@ impl Refused {
         match self {
             Refused::TooManyFromSource => "too_many_from_source",
             Refused::Full(_) => "too_many_connections",
-            Refused::NoDescriptors => "no_descriptors",
+            Refused::Short(_) | Refused::Spent => "no_descriptors",
         }
     }
 }
 
 impl Limits {
     /// A door without connections.
-    pub(crate) fn new(door: Door, bounds: Bounds, clock: Clock) -> Arc<Self> {
+    pub(crate) fn new(door: Door, bounds: Bounds, all: &Arc<AllDoors>, clock: Clock) -> Arc<Self> {
         let Bounds { connections, per_source, trusted, keeps_descriptors_back } = bounds;
-        Arc::new(Self {
+        let limits = Arc::new(Self {
             door,
             max: connections as usize,
             sources: Sources::new(connections, per_source, trusted),
             descriptors: keeps_descriptors_back.then(Descriptors::of_process),
             told_short: AtomicBool::new(false),
+            all: all.clone(),
             clock,
             table: Mutex::default(),
             freed: Notify::new(),
             emptied: Notify::new(),
-        })
+        });
+        if keeps_descriptors_back {
+            all.add(&limits);
+        }
+        limits
     }
 
     /// A place for a connection that was just accepted, from `address` or from a Unix socket.
@@ -151,15 +160,19 @@ impl Limits {
         socket: &impl AsFd,
     ) -> Result<Place, Refused> {
         let short = self.descriptors.is_some_and(|descriptors| descriptors.are_short(socket));
-        let spent = self.descriptors.is_some_and(|descriptors| descriptors.are_spent(socket));
         let place = self.place(address, short);
-        let refused = matches!(place, Err(Refused::Full(_)));
         if !short {
             self.told_short.store(false, Relaxed);
-        } else if refused && !self.told_short.swap(true, Relaxed) {
+            return place;
+        }
+        if !matches!(place, Err(Refused::Short(_))) {
+            return place;
+        }
+        if !self.told_short.swap(true, Relaxed) {
             tracing::warn!(door = self.door.name(), "cannot accept: file descriptors are short");
         }
-        if refused && spent { Err(Refused::NoDescriptors) } else { place }
+        let spent = self.descriptors.is_some_and(|descriptors| descriptors.are_spent(socket));
+        if spent { Err(Refused::Spent) } else { place }
     }
 
     /// As [`Self::admit`], but waits while the door is full.
@@ -170,7 +183,7 @@ impl Limits {
     ) -> Result<Place, Refused> {
         loop {
             match self.admit(address, socket) {
-                Err(Refused::Full(again_at)) => {
+                Err(Refused::Full(again_at) | Refused::Short(again_at)) => {
                     let span = again_at.saturating_sub(self.clock.now().mono);
                     let _ = timeout(Duration::from_nanos(span), self.freed.notified()).await;
                 }
@@ -190,14 +203,16 @@ impl Limits {
         let share = self.sources.enter(address).map_err(|_| Refused::TooManyFromSource)?;
         let now = self.clock.now().mono;
         let life = Arc::new(Life { state: AtomicU64::new(now), owner: Mutex::default() });
+        if short && !self.let_one_go(now) && !self.all.let_one_go(now) {
+            return Err(Refused::Short(now + GRAIN));
+        }
         let mut leaves = None;
         let mut table = self.table.lock();
-        if short || table.entries.len() >= self.max {
-            let full = Refused::Full(table.look_at.max(now + LOOK_EVERY_MIN));
-            if short && table.leaving >= LEAVING_MAX {
-                return Err(full);
+        if table.entries.len() >= self.max {
+            leaves = table.give_way(now);
+            if leaves.is_none() {
+                return Err(Refused::Full(table.look_at));
             }
-            leaves = Some(table.give_way(now).ok_or(Refused::Full(table.look_at))?);
         }
         let key = table.entries.insert(Entry { life: life.clone(), _share: share });
         drop(table);
@@ -205,6 +220,37 @@ impl Limits {
             entry.life.wake();
         }
         Ok(Place { limits: self.clone(), life, key })
+    }
+
+    /// Lets a connection give way for its descriptor alone; `false` if none can.
+    fn let_one_go(&self, now: Nanos) -> bool {
+        let mut table = self.table.lock();
+        let leaves = if table.leaving < LEAVING_MAX { table.give_way(now) } else { None };
+        drop(table);
+        leaves.is_some_and(|entry| {
+            entry.life.wake();
+            true
+        })
+    }
+}
+
+/// The doors of a process whose connections may give way where descriptors are short. They share
+/// the descriptors, so a crowd at one door must not lock another one.
+#[derive(Default)]
+pub struct AllDoors(Mutex<Vec<Weak<Limits>>>);
+
+impl AllDoors {
+    fn add(&self, limits: &Arc<Limits>) {
+        let mut doors = self.0.lock();
+        doors.retain(|door| door.strong_count() > 0);
+        doors.push(Arc::downgrade(limits));
+    }
+
+    /// Lets an idle connection of some door give way; `false` if none can.
+    pub(crate) fn let_one_go(&self, now: Nanos) -> bool {
+        // Asked without the lock: the last one to hold a door's limits drops them.
+        let doors: Vec<_> = self.0.lock().iter().filter_map(Weak::upgrade).collect();
+        doors.iter().any(|door| door.let_one_go(now))
     }
 }
 
@@ -291,7 +337,6 @@ impl Place {
     }
 
     /// Since when it has been idle, if it is.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for doors with loops of their own"))]
     pub(crate) fn idle_since(&self) -> Option<Nanos> {
         self.life.idle_since()
     }
@@ -303,7 +348,6 @@ impl Place {
     }
 
     /// Wakes `owner` once when the connection must be closed for another one.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for doors with loops of their own"))]
     pub(crate) fn set_owner(&self, owner: Waker) {
         *self.life.owner.lock() = Some(owner);
         if self.gave_way() {

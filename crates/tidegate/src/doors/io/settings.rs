@@ -14,7 +14,8 @@ pub(crate) fn connections<'de, D: Deserializer<'de>>(deserializer: D) -> Result<
     let fits = u32::try_from(number).ok().filter(|n| (1..=CONNECTIONS_MAX).contains(n));
     fits.ok_or_else(|| {
         let remedy = format!("write a whole number from 1 to {CONNECTIONS_MAX}");
-        de::Error::custom(format!("{number} is not a valid number of connections\n{remedy}"))
+        let wrong = format!("{number} is not a valid number of connections to hold");
+        de::Error::custom(format!("{wrong}\n{remedy}"))
     })
 }
 

@@ -81,7 +81,6 @@ impl Sources {
 
     /// Whether somebody who connects to `local` may be counted: if not, its address need not be
     /// asked for.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for doors with loops of their own"))]
     pub(crate) fn counts_at(&self, local: IpAddr) -> bool {
         self.counts_all || !local.to_canonical().is_loopback()
     }

@@ -14,6 +14,7 @@ use crate::config::draft::{Draft, Place};
 use crate::config::limits::{self, AlgorithmWord};
 use crate::config::listen::{Allow, Listen};
 use crate::config::rule::{NAME_BYTES_MAX, OnStoreError, RuleTable, Texts, TextsSchema};
+use crate::doors::io::settings::{self, CONNECTIONS_MAX};
 
 /// What the name of a service's own rule begins with.
 const RULE_PREFIX: &str = "jarl:";
@@ -23,8 +24,6 @@ const SERVICE_BYTES_MAX: usize = NAME_BYTES_MAX - RULE_PREFIX.len();
 const _: () = assert!(3 * SERVICE_BYTES_MAX + "jarl service=".len() <= KEY_BYTES_MAX);
 /// Clients that a door holds at most, unless told otherwise.
 const CONNECTIONS_USUAL: u32 = 10_000;
-/// The most that `max_connections` may allow: their places are made at the start.
-const CONNECTIONS_MAX: u32 = 1_000_000;
 
 /// One `[[jarl]]` table: a service, and how often it may be called.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
@@ -59,9 +58,18 @@ pub struct Config {
     #[serde(default, skip_serializing_if = "Allow::is_open")]
     pub allow: Allow,
     /// Answered clients that are given time to leave. Beyond it the oldest are closed at once.
-    #[serde(default = "connections_max", deserialize_with = "connections")]
+    #[serde(default = "connections_max", deserialize_with = "settings::connections")]
     #[schemars(range(min = 1, max = CONNECTIONS_MAX))]
     pub max_connections: u32,
+    /// The most connections from one source; those beyond it are closed without an answer. Absent:
+    /// a tenth of max_connections, at least 64, and loopback is exempt.
+    #[serde(
+        default,
+        deserialize_with = "settings::per_source",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schemars(range(min = 1, max = CONNECTIONS_MAX))]
+    pub max_connections_per_source: Option<u32>,
 }
 
 impl Config {
@@ -78,6 +86,7 @@ impl Config {
             on_store_error: OnStoreError::default(),
             allow: Allow::default(),
             max_connections: CONNECTIONS_USUAL,
+            max_connections_per_source: None,
         }
     }
 
@@ -90,7 +99,10 @@ impl Config {
     /// Whether a door of `other` can go on as this one: the rules know the limit, and the allow
     /// list is swapped.
     pub(crate) fn same_door(&self, other: &Self) -> bool {
-        let of = |config: &Self| (config.service.get_ref().clone(), config.max_connections);
+        let of = |config: &Self| {
+            let bounds = (config.max_connections, config.max_connections_per_source);
+            (config.service.get_ref().clone(), bounds)
+        };
         of(self) == of(other) && self.listen == other.listen
     }
 
@@ -149,15 +161,4 @@ fn service<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Spanned<String>
 
 fn connections_max() -> u32 {
     CONNECTIONS_USUAL
-}
-
-fn connections<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
-    let number = i64::deserialize(deserializer)?;
-    let fits = u32::try_from(number).ok().filter(|n| (1..=CONNECTIONS_MAX).contains(n));
-    fits.ok_or_else(|| {
-        let remedy = format!("write a whole number from 1 to {CONNECTIONS_MAX}");
-        de::Error::custom(format!(
-            "{number} is not a valid number of connections to hold\n{remedy}"
-        ))
-    })
 }

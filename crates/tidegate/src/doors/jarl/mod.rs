@@ -22,8 +22,10 @@ use std::thread;
 pub use self::config::{Config, check_service};
 pub use self::corridor::Corridor;
 use self::turn::Loop;
+use super::io::sources::Sources;
 use super::io::tcp;
 use super::{Gate, Serving};
+use crate::config::listen::Allow;
 use crate::metrics::Door;
 
 /// A door whose addresses are taken and that answers nobody yet.
@@ -31,7 +33,8 @@ pub struct Bound {
     /// For each address, its sockets: one for each loop.
     listeners: Vec<(SocketAddr, Vec<TcpListener>)>,
     key: Box<[u8]>,
-    connections_max: usize,
+    connections_max: u32,
+    per_source: Option<u32>,
 }
 
 /// Takes every address of `config`, or none.
@@ -42,8 +45,12 @@ pub fn bind(config: &Config) -> io::Result<Bound> {
     let loops = thread::available_parallelism().map_or(1, NonZero::get);
     let bind_one = |&address: &SocketAddr| tcp::bind(address, loops);
     let listeners = config.listen.addresses().iter().map(bind_one).collect::<io::Result<_>>()?;
-    let connections_max = config.max_connections as usize;
-    Ok(Bound { listeners, key: config.key().into(), connections_max })
+    Ok(Bound {
+        listeners,
+        key: config.key().into(),
+        connections_max: config.max_connections,
+        per_source: config.max_connections_per_source,
+    })
 }
 
 impl Bound {
@@ -59,13 +66,15 @@ impl Bound {
     /// If the system refuses a thread or an epoll.
     #[must_use]
     pub fn serve(self, gate: Gate) -> Serving {
-        let Self { listeners, key, connections_max } = self;
+        let Self { listeners, key, connections_max, per_source } = self;
+        let sources = Sources::new(connections_max, per_source, Allow::default());
         let listeners: Vec<TcpListener> = listeners.into_iter().flat_map(|(_, all)| all).collect();
         // Rounded up, so that each loop has room for one at least.
-        let share = connections_max.div_ceil(listeners.len().max(1));
+        let share = (connections_max as usize).div_ceil(listeners.len().max(1));
         let start = |(number, listener): (usize, TcpListener)| {
             let corridor = Corridor::of_key(gate.limiter.desk(Door::Jarl), key.clone());
-            let turning = Loop::new(corridor, listener, gate.allow.clone(), share)
+            let (allow, all_doors) = (gate.allow.clone(), gate.all_doors.clone());
+            let turning = Loop::new(corridor, listener, allow, share, sources.clone(), all_doors)
                 .expect("the system has file descriptors left at start-up");
             let shutdown = gate.shutdown.clone();
             thread::Builder::new()

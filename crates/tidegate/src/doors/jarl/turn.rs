@@ -10,7 +10,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -30,6 +30,9 @@ use tidegate_core::{Nanos, Now};
 use super::corridor::Corridor;
 use super::linger::{Lingering, Ticket};
 use crate::config::listen::Allow;
+use crate::doors::io::descriptors::Descriptors;
+use crate::doors::io::limits::AllDoors;
+use crate::doors::io::sources::{Share, Sources};
 use crate::doors::mailbox::Mailbox;
 use crate::limiter::Delay;
 use crate::metrics::{Door, Metrics};
@@ -75,10 +78,15 @@ pub(super) struct Loop {
     listener: Option<TcpListener>,
     epoll: OwnedFd,
     allow: Arc<ArcSwap<Allow>>,
+    sources: Arc<Sources>,
+    /// Whether callers at this address are counted by source.
+    counts_sources: bool,
+    descriptors: Descriptors,
+    all_doors: Arc<AllDoors>,
     metrics: Arc<Metrics>,
-    lingering: Lingering<OwnedFd>,
+    lingering: Lingering<Caller>,
     /// Clients that were accepted and are booked together.
-    arrived: Vec<OwnedFd>,
+    arrived: Vec<Caller>,
     pending: Option<Pending>,
     /// As many as came at once the last time: one more try would find nobody.
     accepts: usize,
@@ -93,9 +101,21 @@ pub(super) struct Loop {
 
 /// Clients whose calls are booked in a remote store, if counts lie in one.
 struct Pending {
-    mailbox: Arc<Mailbox<(OwnedFd, Delay)>>,
+    mailbox: Arc<Mailbox<(Caller, Delay)>>,
     /// Those of whom it is known how long they must wait.
-    booked: Vec<(OwnedFd, Delay)>,
+    booked: Vec<(Caller, Delay)>,
+}
+
+/// A client on its socket, counted for as long as it is there.
+struct Caller {
+    socket: OwnedFd,
+    _share: Option<Share>,
+}
+
+impl AsFd for Caller {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
 }
 
 /// What became of a client that was looked at.
@@ -115,6 +135,8 @@ impl Loop {
         listener: TcpListener,
         allow: Arc<ArcSwap<Allow>>,
         max: usize,
+        sources: Arc<Sources>,
+        all_doors: Arc<AllDoors>,
     ) -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
@@ -128,6 +150,10 @@ impl Loop {
         Ok(Self {
             now: corridor.desk().now(),
             corridor,
+            counts_sources: sources.counts_at(listener.local_addr()?.ip()),
+            sources,
+            descriptors: Descriptors::of_process(),
+            all_doors,
             listener: Some(listener),
             epoll,
             allow,
@@ -229,13 +255,20 @@ impl Loop {
         let allow = self.allow.load_full();
         for found in 0..most {
             let Some(listener) = &self.listener else { return (found, true) };
-            match next_client(listener, &allow) {
-                Ok((socket, true)) => {
+            match next_client(listener, self.counts_sources || !allow.is_open()) {
+                Ok((socket, address)) => {
                     self.refusing = false;
-                    self.arrived.push(socket);
+                    let short = self.descriptors.are_short(&socket) && !self.dismiss_oldest();
+                    match self.share(&socket, address, &allow, short) {
+                        Ok(share) => self.arrived.push(Caller { socket, _share: share }),
+                        // Counted before the socket is closed: its caller finds it counted.
+                        Err(reason) => self.metrics.bad_input(Door::Jarl, reason),
+                    }
+                    // Those who have arrived are answered first, and can make room then.
+                    if short {
+                        return (found + 1, false);
+                    }
                 }
-                // Whoever sees the end finds it counted.
-                Ok((_stranger, false)) => self.metrics.bad_input(Door::Jarl, "not_allowed"),
                 Err(Errno::AGAIN) => return (found, true),
                 // The client was gone before it was accepted.
                 Err(Errno::CONNABORTED | Errno::CONNRESET | Errno::PROTO | Errno::INTR) => {}
@@ -249,6 +282,29 @@ impl Loop {
             }
         }
         (most, false)
+    }
+
+    /// Counts a client, or says why it is not answered. It is `short` if descriptors are and no
+    /// client lingers that could make room.
+    fn share(
+        &self,
+        socket: &OwnedFd,
+        address: Option<IpAddr>,
+        allow: &Allow,
+        short: bool,
+    ) -> Result<Option<Share>, &'static str> {
+        if !allow.is_open() && !address.is_some_and(|address| allow.permits(address)) {
+            return Err("not_allowed");
+        }
+        let counted = address.filter(|_| self.counts_sources);
+        let share = counted.map(|address| self.sources.enter(Some(address))).transpose();
+        let share = share.map_err(|_| "too_many_from_source")?.flatten();
+        // This one needs its descriptor for a moment only: it is kept unless it is a last one.
+        if short && !self.all_doors.let_one_go(self.now.mono) && self.descriptors.are_spent(socket)
+        {
+            return Err("no_descriptors");
+        }
+        Ok(share)
     }
 
     /// Stops accepting for a while: the listener would be told of the same client for ever.
@@ -362,9 +418,9 @@ impl Loop {
 /// costs nothing more.
 #[inline(always)]
 fn see_off(
-    socket: OwnedFd,
+    socket: Caller,
     answer: &[u8],
-    lingering: &mut Lingering<OwnedFd>,
+    lingering: &mut Lingering<Caller>,
     metrics: &Metrics,
     sink: &mut [u8],
     now: Now,
@@ -382,26 +438,28 @@ fn see_off(
 }
 
 /// Closes the client that lingers longest; `false` if there is none.
-fn dismiss_oldest(lingering: &mut Lingering<OwnedFd>, sink: &mut [u8]) -> bool {
+fn dismiss_oldest(lingering: &mut Lingering<Caller>, sink: &mut [u8]) -> bool {
     let Some(mut guest) = lingering.remove_oldest() else { return false };
     // Bytes that lie unread would make a reset of the end.
     let _ = drain(&guest.socket, &mut guest.bytes, sink);
     true
 }
 
-/// The client that has waited longest, and whether it may come in.
-fn next_client(listener: &TcpListener, allow: &Allow) -> Result<(OwnedFd, bool), Errno> {
+/// The client that has waited longest, and where it comes from if that is wanted.
+fn next_client(
+    listener: &TcpListener,
+    with_address: bool,
+) -> Result<(OwnedFd, Option<IpAddr>), Errno> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    if allow.is_open() {
-        return Ok((accept_with(listener, flags)?, true));
+    if !with_address {
+        return Ok((accept_with(listener, flags)?, None));
     }
     let (socket, from) = acceptfrom_with(listener, flags)?;
-    let ip: Option<IpAddr> = from.and_then(|from| Some(SocketAddr::try_from(from).ok()?.ip()));
-    Ok((socket, ip.is_some_and(|ip| allow.permits(ip))))
+    Ok((socket, from.and_then(|from| Some(SocketAddr::try_from(from).ok()?.ip()))))
 }
 
 /// Throws away what is there, without copying it.
-fn drain(socket: &OwnedFd, bytes: &mut usize, sink: &mut [u8]) -> Seen {
+fn drain(socket: &Caller, bytes: &mut usize, sink: &mut [u8]) -> Seen {
     for _ in 0..SINKS_MAX {
         match recv(socket, &mut *sink, RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
             Ok((_, 0)) => return Seen::Gone,

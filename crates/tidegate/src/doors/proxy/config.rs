@@ -19,6 +19,8 @@ use crate::config::limits::{self, AlgorithmWord};
 use crate::config::listen::{Allow, Listen};
 use crate::config::rule::{NAME_BYTES_MAX, OnStoreError, RuleTable, Texts, TextsSchema};
 use crate::config::units::{Size, Span};
+use crate::doors::io::limits::Bounds;
+use crate::doors::io::settings::{self, CONNECTIONS_MAX};
 use crate::doors::template::Template;
 
 /// What the name of a proxy's own rule begins with.
@@ -132,10 +134,11 @@ pub struct Config {
     /// How long an idle connection to the upstream is kept.
     #[serde(default = "idle_upstream_timeout", deserialize_with = "span")]
     pub idle_upstream_timeout: Span,
-    /// How long a client may take for the head of a request.
+    /// How long a client may take for the head of a request, from its first byte on, and for a
+    /// handshake.
     #[serde(default = "head_timeout", deserialize_with = "span")]
     pub head_timeout: Span,
-    /// How long a client may be silent between two requests.
+    /// How long a connection may be open without a request.
     #[serde(default = "idle_timeout", deserialize_with = "span")]
     pub idle_timeout: Span,
     /// How long a body may stand still because its client neither sends nor reads.
@@ -151,10 +154,19 @@ pub struct Config {
     /// The longest body of a request. Absent: any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_body: Option<Size>,
-    /// Clients beyond it wait to be accepted.
-    #[serde(default = "connections_max", deserialize_with = "count")]
-    #[schemars(range(min = 1, max = COUNT_MAX))]
+    /// Beyond it an idle connection gives way, or clients wait to be accepted.
+    #[serde(default = "connections_max", deserialize_with = "settings::connections")]
+    #[schemars(range(min = 1, max = CONNECTIONS_MAX))]
     pub max_connections: u32,
+    /// The most connections from one source. Absent: a tenth of max_connections, at least 64, and
+    /// loopback and trusted_proxies are exempt.
+    #[serde(
+        default,
+        deserialize_with = "settings::per_source",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schemars(range(min = 1, max = CONNECTIONS_MAX))]
+    pub max_connections_per_source: Option<u32>,
     /// One line for each request: true for the log, or the path of a file.
     #[serde(default, skip_serializing_if = "AccessLog::is_off")]
     pub access_log: AccessLog,
@@ -246,6 +258,7 @@ impl Config {
             ratelimit_headers: false,
             max_body: None,
             max_connections: connections_max(),
+            max_connections_per_source: None,
             access_log: AccessLog::default(),
         }
     }
@@ -266,6 +279,16 @@ impl Config {
             ..config.clone()
         };
         of(self) == of(other)
+    }
+
+    /// What its table says about connections.
+    pub(super) fn connections(&self) -> Bounds {
+        Bounds {
+            connections: self.max_connections,
+            per_source: self.max_connections_per_source,
+            trusted: self.trusted_proxies.clone(),
+            keeps_descriptors_back: true,
+        }
     }
 
     /// The rule that its limit makes.
@@ -338,7 +361,7 @@ fn idle_upstream_timeout() -> Span {
 }
 
 fn head_timeout() -> Span {
-    Span(Duration::from_secs(15))
+    Span(Duration::from_secs(5))
 }
 
 fn idle_timeout() -> Span {

@@ -7,7 +7,7 @@ use std::io;
 use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::server::conn::{http1, http2};
@@ -24,6 +24,7 @@ use super::headers::Introduction;
 use super::stalls::Streams;
 use super::streams::{Cut, Felt, Pulse, Socket};
 use super::tls::H2;
+use crate::doors::io::limits::Place;
 use crate::metrics::Door;
 
 /// What every HTTP/2 connection begins with, and no request of HTTP/1 does.
@@ -39,8 +40,8 @@ const PING_PATIENCE: Duration = Duration::from_secs(20);
 const GOODBYE_MAX: Duration = Duration::from_secs(1);
 
 /// Speaks with one client until the end.
-pub(super) async fn converse(floor: Rc<Floor>, stream: TcpStream, peer: IpAddr) {
-    let pulse = Pulse::new(&floor.ticks, floor.patience);
+pub(super) async fn converse(floor: Rc<Floor>, stream: TcpStream, peer: IpAddr, place: Place) {
+    let pulse = Pulse::new(&floor.ticks, floor.patience, place);
     if let Err(cut) = greet(&floor, &pulse, stream, peer).await {
         let reason = match cut {
             // Nobody's fault.
@@ -48,6 +49,7 @@ pub(super) async fn converse(floor: Rc<Floor>, stream: TcpStream, peer: IpAddr) 
             Cut::SlowHead => "head_slow",
             Cut::SlowBody => "body_slow",
             Cut::SlowReader => "reader_slow",
+            Cut::GaveWay => "gave_way",
         };
         floor.metrics.bad_input(Door::Proxy, reason);
     }
@@ -62,6 +64,11 @@ async fn greet(
     let (mut socket, agreed) = match &floor.tls {
         None => (Socket::Plain(stream), None),
         Some(acceptor) => {
+            // Idle until it begins: from then on it has the time of a head for the handshake.
+            match pulse.bounds(before_end(floor, stream.peek(&mut [0]))).await? {
+                Some(Ok(1..)) => pulse.has_read(),
+                Some(_) | None => return Ok(()),
+            }
             let Some(accepted) = pulse.bounds(before_end(floor, acceptor.accept(stream))).await?
             else {
                 return Ok(());
@@ -70,13 +77,14 @@ async fn greet(
                 floor.metrics.bad_input(Door::Proxy, "tls");
                 return Ok(());
             };
+            pulse.greeted();
             let agreed = stream.get_ref().1.alpn_protocol().map(|protocol| protocol == H2);
             (Socket::Tls(Box::new(TlsStream::Server(stream))), agreed)
         }
     };
     let (http2, early) = match agreed {
         Some(http2) => (http2, Vec::new()),
-        None => match pulse.bounds(before_end(floor, sniff(&mut socket))).await? {
+        None => match pulse.bounds(before_end(floor, sniff(&mut socket, pulse))).await? {
             Some(Ok(found)) => found,
             // Gone before it said anything, or too late to say it.
             Some(Err(_)) | None => return Ok(()),
@@ -109,7 +117,7 @@ async fn before_end<F: Future>(floor: &Floor, beginning: F) -> Option<F::Output>
 }
 
 /// Reads just enough to tell which HTTP is spoken.
-async fn sniff(socket: &mut Socket) -> io::Result<(bool, Vec<u8>)> {
+async fn sniff(socket: &mut Socket, pulse: &Pulse) -> io::Result<(bool, Vec<u8>)> {
     let mut early = [0; PREFACE.len()];
     let mut count = 0;
     while count < early.len() && early[..count] == PREFACE[..count] {
@@ -118,7 +126,10 @@ async fn sniff(socket: &mut Socket) -> io::Result<(bool, Vec<u8>)> {
         match buffer.filled().len() {
             0 if count == 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
             0 => break,
-            more => count += more,
+            more => {
+                pulse.has_read();
+                count += more;
+            }
         }
     }
     Ok((early[..count] == PREFACE[..], early[..count].to_vec()))
@@ -151,6 +162,7 @@ async fn speak_http1(client: Rc<Client>, io: Felt) -> Result<(), Cut> {
     }
     let Some(tunnel) = client.tunnel.take() else { return Ok(()) };
     if ended.is_ok() {
+        client.pulse.tunnel();
         let parts = connection.into_parts();
         let io = parts.io.into_inner().after(&parts.read_buf);
         tunnel.run(io, &floor.ticks, floor.patience.tunnel).await;
@@ -190,6 +202,16 @@ async fn speak_http2(client: Rc<Client>, io: Felt) -> Result<(), Cut> {
             connection.as_mut().graceful_shutdown();
             let _ = tokio::time::timeout(GOODBYE_MAX, connection).await;
             Ok(())
+        }
+        Err(Cut::GaveWay) => {
+            // The same, but its place is taken: what leaves at once is all that it is told.
+            connection.as_mut().graceful_shutdown();
+            let last = |context: &mut Context<'_>| {
+                let _ = connection.as_mut().poll(context);
+                Poll::Ready(())
+            };
+            poll_fn(last).await;
+            Err(Cut::GaveWay)
         }
         Err(cut) => Err(cut),
     }

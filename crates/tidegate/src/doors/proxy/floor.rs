@@ -14,7 +14,7 @@ use hyper::Request;
 use tidegate_client::gatekeeper::Delay;
 use tidegate_client::layer::LogInfo;
 use tokio::runtime::{Builder, LocalOptions};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Notify;
 use tokio::task::spawn_local;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_rustls::TlsAcceptor;
@@ -32,6 +32,7 @@ use super::{Door as ProxyDoor, Loop};
 use crate::clock::Clock;
 use crate::config::listen::Allow;
 use crate::doors::Shutdown;
+use crate::doors::io::limits::{Limits, Place};
 use crate::doors::io::tcp;
 use crate::doors::template::{Scratch, Template};
 use crate::metrics::{Door, Metrics};
@@ -67,7 +68,7 @@ pub(super) struct Floor {
     pub(super) lane: Arc<Lane>,
     pub(super) metrics: Arc<Metrics>,
     allow: Arc<ArcSwap<Allow>>,
-    places: Arc<Semaphore>,
+    limits: Arc<Limits>,
     shutdown: Shutdown,
     draining: Cell<bool>,
     last_call: Cell<bool>,
@@ -116,7 +117,7 @@ impl Floor {
             lane,
             metrics: gate.metrics.clone(),
             allow: gate.allow.clone(),
-            places: door.places.clone(),
+            limits: door.limits.clone(),
             shutdown: gate.shutdown.clone(),
             draining: Cell::new(false),
             last_call: Cell::new(false),
@@ -184,36 +185,32 @@ impl Floor {
                 }
             };
             failing = false;
+            if !self.allow.load().permits(peer.ip()) {
+                self.metrics.bad_input(Door::Proxy, "not_allowed");
+                continue;
+            }
             // Asked for only now: a place that a loop keeps for whom it has not seen yet would be
             // missing where somebody has come.
             let place = tokio::select! {
-                place = self.places.clone().acquire_owned() => place,
+                place = self.limits.wait_for_place(Some(peer.ip()), &stream) => place,
                 () = self.shutdown.wait() => return,
             };
-            // The semaphore is never closed.
-            let Ok(place) = place else { return };
-            self.welcome(stream, peer, place);
+            match place {
+                Ok(place) => self.welcome(stream, peer, place),
+                Err(refused) => self.metrics.bad_input(Door::Proxy, refused.reason()),
+            }
         }
     }
 
-    fn welcome(
-        self: &Rc<Self>,
-        stream: tokio::net::TcpStream,
-        peer: SocketAddr,
-        place: tokio::sync::OwnedSemaphorePermit,
-    ) {
-        if !self.allow.load().permits(peer.ip()) {
-            self.metrics.bad_input(Door::Proxy, "not_allowed");
-            return;
-        }
+    fn welcome(self: &Rc<Self>, stream: tokio::net::TcpStream, peer: SocketAddr, place: Place) {
         if tcp::set_stream_options(&stream).is_err() {
             return;
         }
         let here = Here::new(self.clone());
         let floor = self.clone();
         spawn_local(async move {
-            converse(floor, stream, peer.ip()).await;
-            drop((here, place));
+            converse(floor, stream, peer.ip(), place).await;
+            drop(here);
         });
     }
 

@@ -42,14 +42,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use tokio::sync::Semaphore;
-
 use self::access::Access;
 pub use self::config::{AccessLog, Config, OnLimit, Tls};
 use self::gatehouse::Gatehouse;
 pub use self::gatehouse::GatekeeperConfig;
 pub use self::target::Target;
 pub(crate) use self::tls::wrong_files;
+use super::io::limits::Limits;
 use super::io::tcp;
 pub use super::template::Template;
 use super::{Gate, Serving, Shutdown};
@@ -93,7 +92,7 @@ struct Door {
     gate: Gate,
     crowd: Arc<Crowd>,
     figures: Arc<ProxyFigures>,
-    places: Arc<Semaphore>,
+    limits: Arc<Limits>,
     client_tls: Option<Arc<rustls::ServerConfig>>,
     upstream_tls: Option<Arc<rustls::ClientConfig>>,
     access: Access,
@@ -135,10 +134,13 @@ impl Bound {
             per_key: config.max_waiters as usize,
             total: config.max_waiters_total as usize,
         };
+        let connections = config.connections();
+        let limits =
+            Limits::new(metrics::Door::Proxy, connections, &gate.all_doors, gate.clock.clone());
         let door = Arc::new(Door {
             crowd: Crowd::new(&gate.metrics, metrics::Door::Proxy, bounds),
             figures: gate.proxies.figures(config.name.get_ref()),
-            places: Arc::new(Semaphore::new(config.max_connections as usize)),
+            limits,
             config,
             gate,
             client_tls,

@@ -15,14 +15,15 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsStream;
 
 use super::ticks::{Deadline, Tick, Ticks};
+use crate::doors::io::limits::Place;
 use crate::doors::io::tcp;
 
 /// How long a client may be at something.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
-    /// For the head of a request, or for a handshake.
+    /// For the head of a request, from its first byte on, or for a handshake.
     pub(super) head: Tick,
-    /// Between two requests.
+    /// Before a request and between two.
     pub(super) idle: Tick,
     /// With a body, or an answer, that does not move.
     pub(super) stall: Tick,
@@ -33,7 +34,7 @@ pub(super) struct Patience {
 /// What a client is at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Nothing: the last answer is sent.
+    /// Nothing: it has said nothing yet, or the last answer is sent.
     Idle,
     /// A head, or a handshake, has begun.
     Head,
@@ -52,6 +53,8 @@ pub(super) enum Cut {
     SlowBody,
     /// The answer is not read.
     SlowReader,
+    /// Idle, and another client needed its place.
+    GaveWay,
 }
 
 /// Since when something has stood still; not at all if there is nothing in it.
@@ -70,14 +73,16 @@ pub(super) struct Pulse {
     listens: Cell<bool>,
     patience: Patience,
     deadline: Deadline,
+    place: Place,
 }
 
 impl Pulse {
-    pub(super) fn new(ticks: &Rc<Ticks>, patience: Patience) -> Rc<Self> {
+    /// Of a client that has said nothing yet.
+    pub(super) fn new(ticks: &Rc<Ticks>, patience: Patience, place: Place) -> Rc<Self> {
         let deadline = ticks.deadline();
-        deadline.set(patience.head);
+        deadline.set(patience.idle);
         Rc::new(Self {
-            phase: Cell::new(Phase::Head),
+            phase: Cell::new(Phase::Idle),
             since: Cell::new(ticks.now()),
             requests: Cell::new(0),
             shared: Cell::new(false),
@@ -86,6 +91,7 @@ impl Pulse {
             listens: Cell::new(false),
             patience,
             deadline,
+            place,
         })
     }
 
@@ -97,6 +103,27 @@ impl Pulse {
         self.phase.set(phase);
         self.since.set(self.now());
         self.deadline.no_later(patience);
+        self.tell();
+    }
+
+    /// Tells whether another client may take the place of this one.
+    fn tell(&self) {
+        if self.phase.get() == Phase::Idle && self.write_blocked.get().is_none() {
+            self.place.set_idle(self.deadline.ticks().now_nanos());
+        } else {
+            self.place.set_busy();
+        }
+    }
+
+    /// A handshake is over, and no request has begun.
+    pub(super) fn greeted(&self) {
+        self.enter(Phase::Idle, self.patience.idle);
+    }
+
+    /// The connection goes on as something else.
+    pub(super) fn tunnel(&self) {
+        self.phase.set(Phase::Busy);
+        self.tell();
     }
 
     /// The connection is one that many requests share, and that may be idle from the start.
@@ -109,6 +136,7 @@ impl Pulse {
     pub(super) fn begin(&self) {
         self.requests.set(self.requests.get() + 1);
         self.phase.set(Phase::Busy);
+        self.tell();
     }
 
     /// A request has been answered, or given up.
@@ -139,7 +167,8 @@ impl Pulse {
         self.listens.get()
     }
 
-    fn has_read(&self) {
+    /// Something has come of the client.
+    pub(super) fn has_read(&self) {
         if self.phase.get() == Phase::Idle && !self.shared.get() {
             self.enter(Phase::Head, self.patience.head);
         }
@@ -177,6 +206,9 @@ impl Pulse {
                 && let Some(cut) = self.verdict()
             {
                 return Poll::Ready(Err(cut));
+            }
+            if self.place.poll_gave_way(context).is_ready() {
+                return Poll::Ready(Err(Cut::GaveWay));
             }
             work.as_mut().poll(context).map(Ok)
         })
@@ -295,7 +327,10 @@ impl Felt {
     }
 
     fn wrote<T>(&self, polled: Poll<T>) -> Poll<T> {
-        self.pulse.stands_still(&self.pulse.write_blocked, polled.is_pending());
+        if self.pulse.write_blocked.get().is_some() != polled.is_pending() {
+            self.pulse.stands_still(&self.pulse.write_blocked, polled.is_pending());
+            self.pulse.tell();
+        }
         polled
     }
 }
@@ -352,11 +387,29 @@ impl AsyncWrite for Felt {
 #[cfg(test)]
 mod tests {
     use std::future::pending;
+    use std::sync::Arc;
     use std::task::Waker;
 
+    use tidegate_core::Now;
+    use tidegate_core::time::SECOND;
+
     use super::*;
+    use crate::clock::Clock;
+    use crate::config::listen::Allow;
+    use crate::doors::io::limits::{Bounds, Limits};
+    use crate::metrics::Door;
 
     const PATIENCE: Patience = Patience { head: 10, idle: 100, stall: 50, tunnel: 500 };
+
+    /// A place at a door that nobody else wants.
+    fn place() -> Place {
+        let clock = Clock::manual(Now { mono: 1000 * SECOND, unix: 0 });
+        let (per_source, trusted) = (None, Allow::default());
+        let bounds = Bounds { connections: 1, per_source, trusted, keeps_descriptors_back: false };
+        Limits::new(Door::Proxy, bounds, &Arc::default(), clock)
+            .admit(None, &io::stdin())
+            .expect("a place")
+    }
 
     /// A client, and how it is cut while hyper has nothing to do: asked at each tick in turn.
     struct Watched {
@@ -368,7 +421,7 @@ mod tests {
         fn new() -> Self {
             let ticks = Rc::new(Ticks::default());
             ticks.advance(1000);
-            let pulse = Pulse::new(&ticks, PATIENCE);
+            let pulse = Pulse::new(&ticks, PATIENCE, place());
             Self { ticks, pulse }
         }
 
@@ -389,7 +442,7 @@ mod tests {
 
     #[test]
     fn each_phase_has_its_own_patience() {
-        assert_eq!(Watched::new().pass(1000), Some((10, Cut::SlowHead)), "said nothing");
+        assert_eq!(Watched::new().pass(1000), Some((100, Cut::Idle)), "said nothing");
         let client = Watched::new();
         client.pulse.begin();
         assert_eq!(client.pass(1000), None, "what we take does not count");

@@ -51,6 +51,11 @@ impl Ticks {
         self.now.get()
     }
 
+    /// The same as a moment of the clock: when the tick began.
+    pub(super) fn now_nanos(&self) -> Nanos {
+        self.now() * TICK
+    }
+
     /// A place in the list, not set.
     pub(super) fn deadline(self: &Rc<Self>) -> Deadline {
         let mut slots = self.slots.borrow_mut();

@@ -10,12 +10,18 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::config::listen::{Address, Allow, Listen};
 use crate::config::units::{Size, Span};
+use crate::doors::io::limits::Bounds;
+use crate::doors::io::settings::{self, CONNECTIONS_MAX};
 
 /// The port of the built-in default.
 const PORT: u16 = 9000;
 /// The most that `max_value` may allow: every connection may have one such value half sent.
 const VALUE_BYTES_MAX: u64 = 16 << 20;
 
+/// Connections of a door, unless told otherwise.
+const CONNECTIONS_USUAL: u32 = 10_000;
+/// How long a connection may be idle, unless told otherwise.
+const IDLE_USUAL: Duration = Duration::from_secs(600);
 /// The longest path that the system has for a socket.
 const PATH_BYTES_MAX: usize = 107;
 
@@ -36,11 +42,14 @@ pub struct Config {
     pub allow: Allow,
     /// The longest value of a SET and the longest payload of a PUBLISH.
     pub max_value: Size,
-    /// Connections beyond it are closed at once.
+    /// Beyond it an idle connection gives way, or the newcomer is closed at once.
     pub max_connections: u32,
-    /// Connections that sent nothing for so long are closed. Absent: they stay open.
+    /// The most connections from one source. Absent: a tenth of max_connections, at least 64, and
+    /// loopback and Unix sockets are exempt.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub idle_timeout: Option<Span>,
+    pub max_connections_per_source: Option<u32>,
+    /// Idle connections without a subscription are closed after this time.
+    pub idle_timeout: Span,
 }
 
 /// The table as it is written: whatever is left out has its default, and a listener without any
@@ -60,10 +69,18 @@ struct Table {
     /// The longest value of a SET and the longest payload of a PUBLISH.
     #[serde(deserialize_with = "value_bytes")]
     max_value: Size,
-    /// Connections beyond it are closed at once.
+    /// Beyond it an idle connection gives way, or the newcomer is closed at once.
+    #[serde(deserialize_with = "settings::connections")]
+    #[schemars(range(min = 1, max = CONNECTIONS_MAX))]
     max_connections: u32,
-    /// Connections that sent nothing for so long are closed. Absent: they stay open.
-    idle_timeout: Option<Span>,
+    /// The most connections from one source. Absent: a tenth of max_connections, at least 64, and
+    /// loopback and Unix sockets are exempt.
+    #[serde(deserialize_with = "settings::per_source")]
+    #[schemars(range(min = 1, max = CONNECTIONS_MAX))]
+    max_connections_per_source: Option<u32>,
+    /// Idle connections without a subscription are closed after this time.
+    #[serde(deserialize_with = "settings::idle_timeout")]
+    idle_timeout: Span,
 }
 
 impl Default for Table {
@@ -74,19 +91,27 @@ impl Default for Table {
             value_size: Bits::default(),
             allow: Allow::default(),
             max_value: Size(64 << 10),
-            max_connections: 10_000,
-            idle_timeout: None,
+            max_connections: CONNECTIONS_USUAL,
+            max_connections_per_source: None,
+            idle_timeout: Span(IDLE_USUAL),
         }
     }
 }
 
 impl From<Table> for Config {
     fn from(table: Table) -> Self {
-        let Table { listen, unix, value_size, allow, max_value, max_connections, idle_timeout } =
-            table;
         let usual = || SocketAddr::from((Ipv4Addr::LOCALHOST, PORT)).into();
-        let listen = listen.or_else(|| unix.is_none().then(usual));
-        Self { listen, unix, value_size, allow, max_value, max_connections, idle_timeout }
+        let listen = table.listen.or_else(|| table.unix.is_none().then(usual));
+        Self {
+            listen,
+            unix: table.unix,
+            value_size: table.value_size,
+            allow: table.allow,
+            max_value: table.max_value,
+            max_connections: table.max_connections,
+            max_connections_per_source: table.max_connections_per_source,
+            idle_timeout: table.idle_timeout,
+        }
     }
 }
 
@@ -111,9 +136,14 @@ impl Config {
             == Self { allow: Allow::default(), ..other.clone() }
     }
 
-    /// After how long without a byte a connection is closed.
-    pub(super) fn idle_max(&self) -> Option<Duration> {
-        self.idle_timeout.map(|span| span.0)
+    /// What its table says about connections.
+    pub(super) fn connections(&self) -> Bounds {
+        Bounds {
+            connections: self.max_connections,
+            per_source: self.max_connections_per_source,
+            trusted: Allow::default(),
+            keeps_descriptors_back: true,
+        }
     }
 }
 

@@ -18,8 +18,8 @@ use super::guest::Guest;
 use super::output::OutputBuffer;
 use super::permits::Permit;
 use super::poll::Interest;
-use super::room::Place;
 use crate::clock::Clock;
+use crate::doors::io::limits::Place;
 use crate::metrics::Door;
 
 /// Bytes that one read takes, about.
@@ -41,6 +41,8 @@ const ANSWER_STALL_MAX: Nanos = 30 * SECOND;
 const ANSWER_STALL_WANTED_MAX: Nanos = SECOND;
 /// How slowly a client may read such an answer.
 const ANSWER_BYTES_PER_SECOND_MIN: u64 = 64 << 10;
+/// A request of which nothing has come for so long does not keep its connection from being idle.
+const REQUEST_STALL_MAX: Nanos = 5 * SECOND;
 /// Buffers larger than this are given back when they are empty.
 const KEEP_BYTES_MAX: usize = 4 << 10;
 
@@ -116,7 +118,7 @@ pub(super) struct Connection {
     discarded: usize,
     /// When something was last read or written.
     pub(super) stirred: Nanos,
-    _place: Place,
+    pub(super) place: Place,
 }
 
 impl Connection {
@@ -144,7 +146,7 @@ impl Connection {
             broken: false,
             discarded: 0,
             stirred: now.mono,
-            _place: place,
+            place,
         }
     }
 
@@ -430,6 +432,23 @@ impl Connection {
     /// Whether nothing keeps it from being closed.
     pub(super) fn is_done(&self) -> bool {
         self.is_drained() && !self.asking && !self.again && self.events.is_empty()
+    }
+
+    /// Tells its place whether it is idle. A request that has stood still for long is none.
+    #[inline]
+    pub(super) fn tell_place(&self, now: Nanos) {
+        let begun = !self.input.is_empty() && now.saturating_sub(self.stirred) < REQUEST_STALL_MAX;
+        let listens = self.guest.as_ref().is_none_or(Guest::has_chosen);
+        if begun || listens || !self.is_done() {
+            self.place.set_busy();
+        } else {
+            self.place.set_idle(self.stirred);
+        }
+    }
+
+    /// Whether the client has left replies unread for so long.
+    pub(super) fn is_stuck(&self, now: Nanos, most: Nanos) -> bool {
+        !self.is_drained() && now.saturating_sub(self.stirred) > most
     }
 
     /// Gives large buffers back that are empty, and tells what the others take.

@@ -67,6 +67,8 @@ pub(super) struct Guest {
     /// Its place in the loop.
     slot: u32,
     subscriptions: Vec<Subscription>,
+    /// How many of them it asked for: all but everybody's channel and its own.
+    chosen: usize,
 }
 
 impl Guest {
@@ -80,7 +82,7 @@ impl Guest {
     ) -> Result<Self, getrandom::Error> {
         let card = hall.enter(peer, now)?;
         let own = card.own_channel();
-        let mut guest = Self { card, slot, subscriptions: Vec::with_capacity(2) };
+        let mut guest = Self { card, slot, subscriptions: Vec::with_capacity(2), chosen: 0 };
         for channel in [EVERYBODY, &own] {
             // A new connection is subscribed to nothing.
             let _ = guest.subscribe(channel, hall, floor, now);
@@ -110,7 +112,17 @@ impl Guest {
         let subscription = hall.channels.subscribe(channel, &self.card, &floor.post, now.unix);
         floor.add(self.slot, &subscription);
         self.subscriptions.push(subscription);
+        self.chosen += usize::from(self.is_choice(channel));
         Ok(())
+    }
+
+    /// Whether it listens to a channel that it asked for.
+    pub(super) fn has_chosen(&self) -> bool {
+        self.chosen > 0
+    }
+
+    fn is_choice(&self, channel: &[u8]) -> bool {
+        channel != EVERYBODY && channel != self.card.own_channel()
     }
 
     /// Ends a subscription; `false` if there is none.
@@ -120,6 +132,7 @@ impl Guest {
         let subscription = self.subscriptions.swap_remove(at);
         hall.channels.unsubscribe([&subscription], &floor.post);
         floor.remove(self.slot, &subscription);
+        self.chosen -= usize::from(self.is_choice(channel));
         true
     }
 

@@ -46,11 +46,12 @@ use self::connection::Bench;
 use self::corridor::Corridor;
 use self::guest::Floor;
 use self::post::Post;
-use self::room::Room;
 use self::socket::{Listener, SocketFile};
 use self::turn::{Loop, Parts};
+use super::io::limits::{Bounds, Limits};
 use super::{Gate, Serving};
 use crate::config::listen::Address;
+use crate::metrics::Door;
 
 pub use self::config::{Bits, Config};
 pub use self::conversation::Conversation;
@@ -80,8 +81,8 @@ pub struct Bound {
 struct Settings {
     size: ValueSize,
     value_max: usize,
-    idle_max: Option<Duration>,
-    room: Arc<Room>,
+    idle_max: Duration,
+    connections: Bounds,
 }
 
 /// Takes every address of `config`, or none.
@@ -94,8 +95,8 @@ pub fn bind(config: &Config) -> io::Result<Bound> {
     let settings = Settings {
         size: config.value_size.into(),
         value_max: usize::try_from(config.max_value.0).unwrap_or(usize::MAX),
-        idle_max: config.idle_max(),
-        room: Room::new(config.max_connections as usize),
+        idle_max: config.idle_timeout.0,
+        connections: config.connections(),
     };
     Ok(Bound {
         tcp: tcp.collect::<io::Result<_>>()?,
@@ -125,11 +126,16 @@ impl Bound {
     #[must_use]
     pub fn serve(self, gate: Gate) -> Serving {
         let Self { tcp, unix, settings } = self;
+        let bounds = settings.connections.clone();
+        let limits = Limits::new(Door::Throttr, bounds, &gate.all_doors, gate.clock.clone());
+        let begin = |post, listener, deal_to, file| {
+            start(&gate, &settings, limits.clone(), post, listener, deal_to, file)
+        };
         let mut threads = Vec::new();
         for (_, listeners) in tcp {
             for listener in listeners {
                 let post = open_post();
-                threads.push(start(&gate, &settings, post, Some(listener), Vec::new(), None));
+                threads.push(begin(post, Some(listener), Vec::new(), None));
             }
         }
         if let Some((listener, file)) = unix {
@@ -139,7 +145,7 @@ impl Bound {
                 // The first one accepts for all, and its end takes the file away.
                 let (listener, file) = door.take().unzip();
                 let deal_to = if listener.is_some() { posts.clone() } else { Vec::new() };
-                threads.push(start(&gate, &settings, post.clone(), listener, deal_to, file));
+                threads.push(begin(post.clone(), listener, deal_to, file));
             }
         }
         Serving::threads(threads)
@@ -153,6 +159,7 @@ fn open_post() -> Arc<Post> {
 fn start(
     gate: &Gate,
     settings: &Settings,
+    limits: Arc<Limits>,
     post: Arc<Post>,
     listener: Option<Listener>,
     deal_to: Vec<Arc<Post>>,
@@ -170,7 +177,7 @@ fn start(
         bench: Bench::new(corridor, gate.clock.clone()),
         listener,
         deal_to,
-        room: settings.room.clone(),
+        limits,
         allow: gate.allow.clone(),
         idle_max: settings.idle_max,
     };

@@ -8,14 +8,15 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::Wake;
 
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::channels::Event;
 use super::clerk::Answer;
-use super::room::Place;
 use super::socket::Peer;
+use crate::doors::io::limits::Place;
 
 /// The most events that wait for one loop.
 const EVENTS_MAX: usize = 4096;
@@ -30,6 +31,22 @@ pub(super) enum Letter {
     Client(OwnedFd, Peer, Place),
     /// The answer that a connection waits for.
     Answer(Answer),
+    /// An idle connection whose place another one needed.
+    GaveWay { slot: u32, generation: u32 },
+}
+
+/// Tells a loop that one of its connections must be closed for another one.
+pub(super) struct GiveWay {
+    pub(super) post: Arc<Post>,
+    pub(super) slot: u32,
+    pub(super) generation: u32,
+}
+
+impl Wake for GiveWay {
+    fn wake(self: Arc<Self>) {
+        let Self { post, slot, generation } = &*self;
+        post.leave(Letter::GaveWay { slot: *slot, generation: *generation });
+    }
 }
 
 /// One loop's box.

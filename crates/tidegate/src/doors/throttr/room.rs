@@ -1,37 +1,6 @@
-//! The room for connections: how many a door may have, and the places of one loop.
-
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+//! The connections of one loop, by place.
 
 use super::connection::Connection;
-
-/// How many connections all loops of one door may have together.
-pub(super) struct Room {
-    max: usize,
-    taken: AtomicUsize,
-}
-
-/// The right of one connection to be there.
-pub(super) struct Place(Arc<Room>);
-
-impl Room {
-    pub(super) fn new(max: usize) -> Arc<Self> {
-        Arc::new(Self { max, taken: AtomicUsize::new(0) })
-    }
-
-    /// A place, if there is one left.
-    pub(super) fn take(self: &Arc<Self>) -> Option<Place> {
-        let place = Place(self.clone());
-        // Dropping the place gives it back, also when it was one too many.
-        (self.taken.fetch_add(1, Relaxed) < self.max).then_some(place)
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.taken.fetch_sub(1, Relaxed);
-    }
-}
 
 /// The connections of one loop, by place. A place is used again by later connections.
 #[derive(Default)]
@@ -90,20 +59,5 @@ impl Connections {
     /// The places, used or not.
     pub(super) fn places(&self) -> u32 {
         self.slots.len() as u32
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn places_are_bounded_and_come_back() {
-        let room = Room::new(2);
-        let (one, two) = (room.take(), room.take());
-        assert!(one.is_some() && two.is_some() && room.take().is_none());
-        assert!(room.take().is_none(), "being refused takes no place");
-        drop(one);
-        assert!(room.take().is_some());
     }
 }

@@ -21,10 +21,11 @@ use super::connection::{Bench, Connection, Next};
 use super::counts::Figure;
 use super::guest::Guest;
 use super::poll::{Interest, Poll, Ready, Token};
-use super::post::{Letter, Post};
-use super::room::{Connections, Place, Room};
+use super::post::{GiveWay, Letter, Post};
+use super::room::Connections;
 use super::socket::{Listener, Peer, SocketFile};
 use crate::config::listen::Allow;
+use crate::doors::io::limits::{Limits, Place};
 use crate::doors::io::tcp;
 use crate::metrics::Door;
 use crate::shutdown::Shutdown;
@@ -57,9 +58,9 @@ pub(super) struct Parts {
     pub(super) listener: Option<Listener>,
     /// The loops among which accepted clients are dealt out; empty to keep all.
     pub(super) deal_to: Vec<Arc<Post>>,
-    pub(super) room: Arc<Room>,
+    pub(super) limits: Arc<Limits>,
     pub(super) allow: Arc<ArcSwap<Allow>>,
-    pub(super) idle_max: Option<Duration>,
+    pub(super) idle_max: Duration,
 }
 
 /// One loop.
@@ -70,9 +71,9 @@ pub(super) struct Loop {
     listener: Option<Listener>,
     deal_to: Vec<Arc<Post>>,
     dealt: usize,
-    room: Arc<Room>,
+    limits: Arc<Limits>,
     allow: Arc<ArcSwap<Allow>>,
-    idle_max: Option<Nanos>,
+    idle_max: Nanos,
     connections: Connections,
     /// Connections that go on when the others had their turn.
     again: VecDeque<u32>,
@@ -90,14 +91,14 @@ pub(super) struct Loop {
 impl Loop {
     /// Takes its sockets in hand.
     pub(super) fn new(parts: Parts) -> io::Result<Self> {
-        let Parts { bench, listener, deal_to, room, allow, idle_max } = parts;
+        let Parts { bench, listener, deal_to, limits, allow, idle_max } = parts;
         let post = bench.corridor.floor.post.clone();
         let poll = Poll::new()?;
         poll.watch(post.bell(), Token::Bell, Interest::IN)?;
         if let Some(listener) = &listener {
             poll.watch(listener.socket(), Token::Listener, Interest::IN)?;
         }
-        let idle_max = idle_max.map(|most| u64::try_from(most.as_nanos()).unwrap_or(u64::MAX));
+        let idle_max = Nanos::try_from(idle_max.as_nanos()).unwrap_or(Nanos::MAX);
         Ok(Self {
             bench,
             poll,
@@ -105,7 +106,7 @@ impl Loop {
             listener,
             deal_to,
             dealt: 0,
-            room,
+            limits,
             allow,
             idle_max,
             connections: Connections::default(),
@@ -225,6 +226,7 @@ impl Loop {
             Next::Close => return self.close(slot),
         }
         let Some(connection) = self.connections.at(slot) else { return };
+        connection.tell_place(connection.stirred);
         let interest = connection.interest();
         if interest != connection.watched {
             connection.watched = interest;
@@ -286,8 +288,9 @@ impl Loop {
         if peer.ip().is_some_and(|ip| !self.allow.load().permits(ip)) {
             return metrics.bad_input(Door::Throttr, "not_allowed");
         }
-        let Some(place) = self.room.take() else {
-            return metrics.bad_input(Door::Throttr, "too_many_connections");
+        let place = match self.limits.admit(peer.ip(), &socket) {
+            Ok(place) => place,
+            Err(refused) => return metrics.bad_input(Door::Throttr, refused.reason()),
         };
         if self.deal_to.is_empty() {
             return self.seat(socket, peer, place);
@@ -309,10 +312,13 @@ impl Loop {
             return tracing::error!("throttr: the system has no randomness for an id");
         };
         let Some(connection) = self.connections.at(slot) else { return };
-        let token = Token::Connection { slot, generation: connection.generation };
+        let generation = connection.generation;
+        let token = Token::Connection { slot, generation };
         if self.poll.watch(connection.socket(), token, connection.watched).is_err() {
-            self.close(slot);
+            return self.close(slot);
         }
+        let owner = GiveWay { post: self.post.clone(), slot, generation };
+        connection.place.set_owner(Arc::new(owner).into());
     }
 
     /// Reads what other loops and the clerk left, up to a number of events.
@@ -324,6 +330,7 @@ impl Loop {
                 Letter::Event(event) => handed += self.hand_out(&event),
                 Letter::Client(socket, peer, place) => self.seat(socket, peer, place),
                 Letter::Answer(answer) => self.answered(answer),
+                Letter::GaveWay { slot, generation } => self.gave_way(slot, generation),
             }
             if handed >= HANDED_MAX {
                 // The rest in the next turn, after the sockets.
@@ -340,6 +347,14 @@ impl Loop {
             connection.answered(bytes, permit, now);
             let next = connection.writable(&mut self.bench);
             self.follow(slot, next);
+        }
+    }
+
+    /// Closes a connection whose place another one has.
+    fn gave_way(&mut self, slot: u32, generation: u32) {
+        if self.connections.same(slot, generation).is_some() {
+            self.bench.corridor.metrics.bad_input(Door::Throttr, "gave_way");
+            self.close(slot);
         }
     }
 
@@ -385,13 +400,15 @@ impl Loop {
         for slot in 0..self.connections.places() {
             let idle_max = self.idle_max;
             let Some(connection) = self.connections.at(slot) else { continue };
+            connection.tell_place(now.mono);
             let silent = now.mono.saturating_sub(connection.stirred);
             let reason = if connection.is_lingering() {
                 (silent > LINGER_MAX).then_some("slow_to_leave")
-            } else if connection.loses_permit(now.mono) {
+            } else if connection.loses_permit(now.mono) || connection.is_stuck(now.mono, idle_max) {
                 Some("slow_reader")
             } else {
-                idle_max.filter(|most| silent > *most && connection.is_done()).map(|_| "idle")
+                let idle = connection.place.idle_since().is_some() && silent > idle_max;
+                idle.then_some("idle")
             };
             if let Some(reason) = reason {
                 self.bench.corridor.metrics.bad_input(Door::Throttr, reason);

@@ -1,6 +1,6 @@
 //! How connections end: what a client sends never costs it the answer, and nobody stays for ever.
 
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::thread;
 
@@ -126,19 +126,15 @@ fn who_lingers_makes_room_when_files_run_out() {
 }
 
 #[test]
-fn the_door_comes_back_when_files_are_there_again() {
+fn callers_are_answered_when_another_door_has_taken_the_files() {
     let mut program = Program::serve_with_few_files(&format!("{DOORS}{}", table("a", PLENTY, "")));
     let (door, http) = (program.address("jarl"), program.address("http"));
-    let takers: Vec<TcpStream> = (0..100).map(|_| connect(http)).collect();
-    // Not before all files are taken: whoever calls then finds none.
-    program.wait_for_line(|line| line.contains("cannot accept door=\"http\""));
-    let mut waiting = connect(door);
-    program.wait_for_line(|line| line.contains("jarl: cannot accept"));
-    drop(takers);
-    let mut answer = String::new();
-    waiting.read_to_string(&mut answer).expect("an answer after all");
-    assert_eq!(answer, "0.000");
-    assert_eq!(ask(door), "0.000");
+    let _takers: Vec<TcpStream> = (0..100).map(|_| connect(http)).collect();
+    // Not before all files are taken that may be.
+    program.wait_for_line(|line| line.contains("descriptors are short door=\"http\""));
+    for _ in 0..100 {
+        assert_eq!(ask(door), "0.000");
+    }
 }
 
 #[test]

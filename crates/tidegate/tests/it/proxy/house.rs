@@ -72,6 +72,7 @@ impl House {
             proxies: Proxies::new(),
             clock: clock.clone(),
             admin: Admin::new(),
+            all_doors: Arc::default(),
             allow: Arc::default(),
             shutdown: Shutdown::new(),
             limiter,

@@ -13,7 +13,7 @@ use tidegate_core::Now;
 use tidegate_wire::throttr::{Attribute, Change, Kind, Request, Take, Takes, Ttl, Unit, ValueSize};
 
 use super::{Client, DOOR, MINUTE, bad_input, u64_at, until, written};
-use crate::program::{PATIENCE, Program, binary};
+use crate::program::{Program, binary};
 
 /// One request of each kind.
 fn one_of_each() -> Vec<Vec<u8>> {
@@ -290,19 +290,22 @@ fn as_many_connections_as_the_process_may_open() {
     program.wait_until_ready();
     let mut first = Client::new(&program);
     first.id();
-    // More than it can have: the system queues the rest.
-    let mut clients: Vec<TcpStream> = (0..2 * FILES)
+    // More than it can have: the rest is closed.
+    let clients: Vec<TcpStream> = (0..2 * FILES)
         .map(|_| TcpStream::connect(program.address("throttr")).expect("queued at least"))
         .collect();
-    program.wait_for_line(|line| line.contains("cannot accept"));
+    program.wait_for_line(|line| line.contains("file descriptors are short"));
     // Who came in before is served.
     for _ in 0..100 {
         first.id();
     }
-    // When they have left, the others get in.
-    let last = clients.pop().expect("some");
+    // When they have left, others get in.
     drop(clients);
-    last.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-    Client(last).id();
-    Client::new(&program).id();
+    until(|| {
+        let mut client = Client::new(&program);
+        let _ = client.0.write_all(b"\x18");
+        client.end();
+        client.rest().len() == 17
+    });
+    first.id();
 }

@@ -14,7 +14,7 @@ fn open(connections: u32, per_source: Option<u32>) -> (Arc<Limits>, Clock) {
     let clock = Clock::manual(Now { mono: START, unix: START });
     let trusted = Allow::default();
     let bounds = Bounds { connections, per_source, trusted, keeps_descriptors_back: false };
-    (Limits::new(Door::Http, bounds, clock.clone()), clock)
+    (Limits::new(Door::Http, bounds, &Arc::default(), clock.clone()), clock)
 }
 
 /// A place for a client of a Unix socket.
@@ -146,6 +146,28 @@ fn where_descriptors_are_short_few_leave_at_a_time() {
     drop(places.remove(left));
     let _newcomer = short().unwrap();
     assert!(short().is_err());
+}
+
+#[test]
+fn where_descriptors_are_short_any_door_lets_an_idle_one_go() {
+    let clock = Clock::manual(Now { mono: START, unix: START });
+    let all = Arc::new(AllDoors::default());
+    let open = |door| {
+        let (per_source, trusted) = (None, Allow::default());
+        let bounds = Bounds { connections: 9, per_source, trusted, keeps_descriptors_back: true };
+        Limits::new(door, bounds, &all, clock.clone())
+    };
+    let (one, other) = (open(Door::Http), open(Door::Throttr));
+    drop(open(Door::Proxy));
+    let idle = enter(&one).unwrap();
+    let busy = enter(&other).unwrap();
+    busy.set_busy();
+    clock.advance(2 * SECOND);
+    let newcomer = other.place(None, true).unwrap();
+    assert!(idle.gave_way() && !busy.gave_way());
+    let again_at = clock.now().mono + GRAIN;
+    assert_eq!(other.place(None, true).err(), Some(Refused::Short(again_at)));
+    assert!(!newcomer.gave_way(), "its own door's connections are too young");
 }
 
 #[tokio::test(start_paused = true)]

@@ -42,7 +42,9 @@ impl House {
         let listener = listeners.pop().expect("a listener");
         let corridor = Corridor::new(limiter.desk(Door::Jarl), "a");
         let allow = Arc::new(ArcSwap::from_pointee(Allow::default()));
-        let turning = Loop::new(corridor, listener, allow, max).expect("an epoll");
+        let sources = Sources::new(100, None, Allow::default());
+        let turning =
+            Loop::new(corridor, listener, allow, max, sources, Arc::default()).expect("an epoll");
         Self { turning, door, limiter }
     }
 
@@ -67,7 +69,7 @@ impl House {
     /// Which clients linger, oldest first. None does from then on.
     fn lingering(&mut self) -> Vec<SocketAddr> {
         let guests = std::iter::from_fn(|| self.turning.lingering.remove_oldest());
-        let peer = |socket: OwnedFd| TcpStream::from(socket).peer_addr().expect("a client");
+        let peer = |caller: Caller| TcpStream::from(caller.socket).peer_addr().expect("a client");
         guests.map(|guest| peer(guest.socket)).collect()
     }
 

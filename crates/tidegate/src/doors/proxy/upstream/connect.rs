@@ -21,6 +21,7 @@ use super::super::ticks::Tick;
 use super::super::tls::H2;
 use super::line::Line;
 use super::names::Names;
+use crate::doors::io::descriptors::Descriptors;
 use crate::doors::io::tcp;
 use crate::proxies::Lane;
 
@@ -45,6 +46,7 @@ pub(super) struct Opener {
     tls: Option<(TlsConnector, ServerName<'static>)>,
     patience: Duration,
     names: Names,
+    descriptors: Descriptors,
 }
 
 /// Runs what hyper spawns on this loop.
@@ -71,6 +73,7 @@ impl Opener {
             http2: config.http2,
             patience: config.connect_timeout.0,
             names: Names::default(),
+            descriptors: Descriptors::of_process(),
         }
     }
 
@@ -86,6 +89,9 @@ impl Opener {
 
     async fn open_at_leisure(&self, lane: &Arc<Lane>, now: Tick) -> io::Result<Fresh> {
         let stream = self.dial(now).await?;
+        if self.descriptors.are_spent(&stream) {
+            return Err(rustix::io::Errno::MFILE.into());
+        }
         tcp::set_stream_options(&stream)?;
         let (socket, http2) = match &self.tls {
             None if self.target.tls() => {

@@ -12,6 +12,7 @@ use super::super::hall::Hall;
 use super::super::permits::Permits;
 use super::*;
 use crate::clock::Clock;
+use crate::doors::io::limits::Bounds;
 use crate::metrics::Metrics;
 use crate::records::{Records, Settings};
 
@@ -24,13 +25,16 @@ fn open() -> (Loop, Ready) {
     let floor = Floor::new(Arc::new(Post::new().expect("an eventfd")));
     let (hall, metrics) = (Hall::new(clock.clone()), Arc::new(Metrics::new()));
     let corridor = Corridor::new(records, hall, floor, metrics, SIZE, 100);
+    let trusted = Allow::default();
+    let bounds =
+        Bounds { connections: 3, per_source: None, trusted, keeps_descriptors_back: false };
     let parts = Parts {
+        limits: Limits::new(Door::Throttr, bounds, &Arc::default(), clock.clone()),
         bench: Bench::new(corridor, clock),
         listener: None,
         deal_to: Vec::new(),
-        room: Room::new(10),
         allow: Arc::default(),
-        idle_max: Some(Duration::from_secs(60)),
+        idle_max: Duration::from_secs(60),
     };
     (Loop::new(parts).expect("an epoll"), Ready::new())
 }
@@ -40,7 +44,7 @@ fn client(turning: &mut Loop) -> UnixStream {
     let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
     ours.set_nonblocking(true).expect("a socket");
     theirs.set_nonblocking(true).expect("a socket");
-    let place = turning.room.take().expect("a place");
+    let place = turning.limits.admit(None, &ours).expect("a place");
     turning.seat(ours.into(), Peer::Unix, place);
     theirs
 }
@@ -95,6 +99,36 @@ fn who_is_silent_for_too_long_is_closed() {
     assert_eq!(turning.connections.len(), 1);
     assert_eq!((&silent).read(&mut [0; 9]).expect("the end"), 0);
     assert_eq!(heard(&busy), [0]);
+}
+
+#[test]
+fn who_is_idle_gives_way_and_who_listens_does_not() {
+    let (mut turning, mut ready) = open();
+    let (listening, idle, begun) =
+        (client(&mut turning), client(&mut turning), client(&mut turning));
+    say(&listening, Request::Subscribe { channel: b"news" });
+    (&begun).write_all(&[2]).expect("the socket takes it");
+    turning.turn(&mut ready);
+    turning.bench.clock.advance(2 * SECOND);
+    let _newcomer = client(&mut turning);
+    turning.turn(&mut ready);
+    assert_eq!((&idle).read(&mut [0; 9]).expect("the end"), 0);
+    assert_eq!((turning.connections.len(), heard(&listening)), (3, vec![1]));
+
+    // A request that stands still is no reason to stay, and neither is one that is no more.
+    turning.bench.clock.advance(5 * SECOND);
+    turning.look_around();
+    let _newcomer = client(&mut turning);
+    turning.turn(&mut ready);
+    assert_eq!((&begun).read(&mut [0; 9]).expect("the end"), 0);
+    turning.bench.clock.advance(61 * SECOND);
+    turning.look_around();
+    assert_eq!(turning.connections.len(), 1, "only who listens is left");
+    say(&listening, Request::Unsubscribe { channel: b"news" });
+    turning.turn(&mut ready);
+    turning.bench.clock.advance(61 * SECOND);
+    turning.look_around();
+    assert_eq!(turning.connections.len(), 0);
 }
 
 #[test]
