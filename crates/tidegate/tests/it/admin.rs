@@ -85,7 +85,8 @@ impl Nginx {
         let files = tempfile::tempdir().expect("a folder");
         let config = files.path().join("nginx.conf");
         let text = format!(
-            "daemon off; pid nginx.pid; error_log stderr crit; events {{}}\n\
+            "daemon off; master_process off; pid nginx.pid; error_log stderr crit;\n\
+             events {{}}\n\
              http {{ access_log off; client_body_temp_path body; proxy_temp_path proxy;\n\
              fastcgi_temp_path f; uwsgi_temp_path u; scgi_temp_path s;\n\
              server {{ listen {address}; location / {{ proxy_pass http://{upstream}; }} }} }}\n"
@@ -133,6 +134,48 @@ fn nothing_is_administered_through_a_proxy_before_the_http_door() {
     assert_eq!(key["limits"][0]["remaining"], 1, "{key}");
     let rule = ask(&program, "admin", "GET", "/v1/rules/r").json();
     assert_eq!((&rule["changed"], &rule["limit"]), (&json!(false), &json!("2 per day")));
+}
+
+fn answers_for_the_process(program: &Program) {
+    for path in ["/healthz", "/metrics", "/readyz"] {
+        assert_eq!(ask(program, "admin", "GET", path).status, 200, "{path}");
+    }
+}
+
+#[test]
+fn it_answers_for_the_process_while_the_http_door_is_full() {
+    let file = DOORS.replace("[http]\n", "[http]\nmax_connections = 2\n");
+    let program = Program::serve(&file);
+    // Requests whose bodies never come: nobody gives way, and whoever comes next waits.
+    let head = b"POST /v1/check HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n\
+                 Content-Type: application/json\r\nContent-Length: 9\r\n\r\n";
+    let mut busy = Vec::new();
+    for _ in 0..2 {
+        let mut client = TcpStream::connect(program.address("http")).expect("a place");
+        client.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        client.write_all(head).expect("it reads");
+        let mut told = [0; 12];
+        client.read_exact(&mut told).expect("it is asked for its body");
+        assert_eq!(&told, b"HTTP/1.1 100");
+        busy.push(client);
+    }
+    let mut next = TcpStream::connect(program.address("http")).expect("the kernel accepts");
+    next.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("it has room");
+    answers_for_the_process(&program);
+    next.set_nonblocking(true).expect("a socket");
+    let early = next.read(&mut [0; 1]).map_err(|error| error.kind());
+    assert_eq!(early, Err(std::io::ErrorKind::WouldBlock), "both places are taken");
+}
+
+#[test]
+fn it_answers_for_the_process_while_files_are_short() {
+    let program = Program::serve_with_few_files(DOORS);
+    let connect = |_| TcpStream::connect(program.address("http")).expect("the kernel accepts");
+    let crowd: Vec<TcpStream> = (0..100).map(connect).collect();
+    // As many as there are, but for those that are kept back.
+    until(|| program.files() >= 60);
+    answers_for_the_process(&program);
+    drop(crowd);
 }
 
 #[test]
