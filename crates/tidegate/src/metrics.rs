@@ -3,7 +3,7 @@
 //! Decisions are counted in lanes, one for each door loop, so that counting never makes two cores
 //! meet; a scrape sums them. Everything else is rare enough for an ordinary registry.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -121,10 +121,10 @@ impl Counts {
         cells[rule].fetch_add(1, Relaxed);
     }
 
-    fn each_degraded(&self, doors: &[Door], mut see: impl FnMut(Door, &RuleLabels, u64)) {
+    fn each_degraded(&self, doors: &[Door], mut see: impl FnMut(Door, (usize, &RuleLabels), u64)) {
         for (lane, door) in self.degraded.iter().zip(doors) {
             let cells = lane.get().into_iter().flatten();
-            for (rule, count) in self.rules.iter().zip(cells) {
+            for (rule, count) in self.rules.iter().enumerate().zip(cells) {
                 see(*door, rule, count.load(Relaxed));
             }
         }
@@ -138,16 +138,16 @@ impl Counts {
         cells[rule.unwrap_or(self.rules.len())][counted as usize].fetch_add(decisions, Relaxed);
     }
 
-    fn each(&self, doors: &[Door], mut see: impl FnMut(Door, &Arc<str>, usize, u64)) {
+    fn each(&self, doors: &[Door], mut see: impl FnMut(Door, (usize, &Arc<str>), usize, u64)) {
         let none: Arc<str> = NO_RULE.into();
         let names = || self.rules.iter().map(|(name, _)| name).chain([&none]);
         for (lane, door) in self.lanes.iter().zip(doors) {
             let Some(cells) = lane.get() else { continue };
-            for (name, cell) in names().zip(cells) {
+            for (rule, cell) in names().enumerate().zip(cells) {
                 for (kind, count) in cell.iter().enumerate() {
                     let count = count.load(Relaxed);
                     if count > 0 {
-                        see(*door, name, kind, count);
+                        see(*door, rule, kind, count);
                     }
                 }
             }
@@ -163,16 +163,27 @@ struct Totals {
 }
 
 impl Totals {
-    fn add(&mut self, counts: &Counts, doors: &[Door]) {
-        counts.each(doors, |door, rule, kind, count| {
-            self.decisions.entry((door, rule.clone())).or_default()[kind] += count;
+    fn add(&mut self, Open { counts, shown }: &Open, doors: &[Door]) {
+        // What no rule matched has no place among the rules.
+        let is_shown = |rule: usize| shown.get(rule).is_none_or(|shown| *shown);
+        counts.each(doors, |door, (at, rule), kind, count| {
+            if is_shown(at) {
+                self.decisions.entry((door, rule.clone())).or_default()[kind] += count;
+            }
         });
-        counts.each_degraded(doors, |door, rule, count| {
-            if count > 0 {
+        counts.each_degraded(doors, |door, (at, rule), count| {
+            if count > 0 && is_shown(at) {
                 *self.degraded.entry((door, rule.clone())).or_default() += count;
             }
         });
     }
+}
+
+/// The counts of one configuration, and which of its rules are shown.
+struct Open {
+    counts: Arc<Counts>,
+    /// Not so once a later configuration has had no such rule: one that comes back begins anew.
+    shown: Vec<bool>,
 }
 
 #[derive(Default)]
@@ -182,7 +193,7 @@ struct Books {
     /// Lanes whose loop has ended.
     free: Vec<usize>,
     /// Counts of configurations that are in use, or were and may still be written to.
-    open: Vec<Arc<Counts>>,
+    open: Vec<Open>,
     /// Counts of configurations that nobody writes to any more.
     closed: Totals,
 }
@@ -191,14 +202,27 @@ impl Books {
     /// Folds the counts of configurations that are gone into the totals.
     fn close_retired(&mut self) {
         let Self { doors, open, closed, .. } = self;
-        open.retain_mut(|counts| {
+        open.retain_mut(|open| {
             // Only this list holds it: its configuration is gone and nobody can add any more.
-            let retired = Arc::get_mut(counts).is_some();
+            let retired = Arc::get_mut(&mut open.counts).is_some();
             if retired {
-                closed.add(counts, doors);
+                closed.add(open, doors);
             }
             !retired
         });
+    }
+
+    /// Forgets the counts of rules that a new configuration does not have, so that series do not
+    /// pile up over many reloads.
+    fn forget_all_but(&mut self, rules: &[RuleLabels]) {
+        let names: HashSet<&str> = rules.iter().map(|(name, _)| &**name).chain([NO_RULE]).collect();
+        self.closed.decisions.retain(|(_, rule), _| names.contains(&**rule));
+        self.closed.degraded.retain(|(_, (rule, _)), _| names.contains(&**rule));
+        for Open { counts, shown } in &mut self.open {
+            for ((name, _), shown) in counts.rules.iter().zip(shown) {
+                *shown &= names.contains(&**name);
+            }
+        }
     }
 }
 
@@ -468,7 +492,9 @@ impl Metrics {
         let counts = Arc::new(Counts::new(rules));
         let mut books = self.books.lock();
         books.close_retired();
-        books.open.push(counts.clone());
+        books.forget_all_but(&counts.rules);
+        let shown = vec![true; counts.rules.len()];
+        books.open.push(Open { counts: counts.clone(), shown });
         counts
     }
 }
@@ -497,7 +523,7 @@ impl Scrape {
         let mut books = self.books.lock();
         books.close_retired();
         let mut totals = books.closed.clone();
-        books.open.iter().for_each(|counts| totals.add(counts, &books.doors));
+        books.open.iter().for_each(|open| totals.add(open, &books.doors));
         totals
     }
 }

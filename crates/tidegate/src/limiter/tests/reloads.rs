@@ -99,7 +99,7 @@ fn totals_survive_reloads() {
     }
     counted("allow", 2);
     counted("refuse", 4);
-    install(&desk, vec![rule("other", vec![fixed(1)])]);
+    install(&desk, vec![rule("other", vec![fixed(1)]), rule("k", vec![fixed(2)])]);
     counted("refuse", 4);
     counted("refuse", 4);
     let after = limiter.desk(Door::Text);
@@ -148,4 +148,38 @@ fn decisions_during_reloads_lose_nothing() {
     assert_eq!(admitted, USES, "as many as one thread would have had");
     let stats = limiter.stats(b"k same", START);
     assert_eq!((stats.requests, stats.over), (2 * USES, USES));
+}
+
+/// The rules that have a series of decisions, with their counts.
+fn series(desk: &Desk) -> Vec<String> {
+    let limiter = desk.limiter();
+    let page = limiter.metrics().encode(limiter.size(), crate::records::Size::default());
+    let start = "tidegate_decisions_total{door=\"http\",rule=\"";
+    let row = |line: &str| Some(line.strip_prefix(start)?.replace("\",verdict=\"allow\"}", ""));
+    page.lines().filter_map(row).collect()
+}
+
+#[test]
+fn series_of_a_rule_go_with_it_and_begin_anew_if_it_comes_back() {
+    let rules = || vec![rule("k", vec![fixed(99)]), rule("other", vec![fixed(99)])];
+    let desk = desk(rules());
+    for key in ["k a", "other a", "other a", "nobody's"] {
+        assert!(take(&desk, &[key]).allowed);
+    }
+    assert_eq!(series(&desk), ["k 1", "none 1", "other 2"]);
+    // Somebody still works by the first rules.
+    let first = desk.limiter().catalog.load_full();
+    install(&desk, vec![rule("k", vec![fixed(99)])]);
+    assert_eq!(series(&desk), ["k 1", "none 1"]);
+    install(&desk, rules());
+    assert!(take(&desk, &["other a"]).allowed);
+    first.counts.add(desk.lane, Some(1), crate::metrics::Counted::Allow, 1);
+    assert_eq!(series(&desk), ["k 1", "none 1", "other 1"]);
+    drop(first);
+    assert_eq!(series(&desk), ["k 1", "none 1", "other 1"]);
+    for number in 0..100 {
+        install(&desk, vec![rule(&format!("rule {number}"), vec![fixed(99)])]);
+        assert!(take(&desk, &[&format!("rule {number} a")]).allowed);
+    }
+    assert_eq!(series(&desk), ["none 1", "rule 99 1"]);
 }
