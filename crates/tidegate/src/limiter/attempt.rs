@@ -64,6 +64,17 @@ pub(crate) struct TakeAnswer {
     pub(crate) at: Now,
     /// It was decided without the store: nothing was counted there.
     pub(crate) degraded: bool,
+    /// When the first of the windows ends that the use was counted in, on this process' monotonic
+    /// clock: later it would start in a window that does not know of it. [`Nanos::MAX`] if it was
+    /// counted in none.
+    pub(crate) window_ends: Nanos,
+}
+
+impl TakeAnswer {
+    /// An answer that the store had no part in.
+    pub(crate) fn made_here(tried: Tried, at: Now, degraded: bool) -> Self {
+        Self { tried, at, degraded, window_ends: Nanos::MAX }
+    }
 }
 
 /// What uses are taken from: a key's own count, or the one that all keys of a rule share.

@@ -221,6 +221,36 @@ impl<const N: usize> Opinion<N> {
     }
 }
 
+/// Takes back a use that was counted at `taken` and is not made, from every limit that still
+/// counts it. A use in flight only where `in_flight` says so: as a rule its end gives it back.
+pub(super) fn refund(
+    rule: &Rule,
+    body: &mut Body,
+    cost: u64,
+    (taken, in_flight): (Now, bool),
+    now: Now,
+) {
+    let op = Op::Refund(cost);
+    for (limit, state) in rule.limits.iter().zip(body.held.states_mut()) {
+        // What the present window counts are the uses of others.
+        if is_past_window(limit, taken, now) || limit.ends() && !in_flight {
+            continue;
+        }
+        let judgement = algorithms::judge(limit, state, op, now);
+        algorithms::apply(limit, state, op, &judgement, Outcome::Granted, now);
+    }
+}
+
+/// Whether the limit counts in windows of the wall clock, and that of `taken` has ended.
+fn is_past_window(limit: &Limit, taken: Now, now: Now) -> bool {
+    let windows = match limit.algorithm {
+        Algorithm::FixedWindow | Algorithm::SlidingWindow => true,
+        Algorithm::InFlight { per_window } => per_window,
+        _ => false,
+    };
+    windows && now.unix / limit.period > taken.unix / limit.period
+}
+
 impl Plain {
     /// Takes a use of a key and applies what comes of it: whether it is over, the rate that it is
     /// told, and how it is counted.

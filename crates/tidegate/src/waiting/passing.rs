@@ -3,6 +3,7 @@
 //! The use is taken inside of `poll`, so nothing lies between taking it and the caller going on.
 //! Dropped before that, the request is out of its line and has taken nothing.
 
+use std::cell::Cell;
 use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -23,6 +24,10 @@ const RETRY_MIN: Nanos = 100 * MICROSECOND;
 /// but a word may be lost.
 const RETRY_ELSEWHERE: Nanos = SECOND;
 
+/// How often a use is taken anew because its window had ended when the answer came. Windows shorter
+/// than the way to the store and back would have it taken for ever.
+const LATE_MAX: u8 = 3;
+
 /// A request that waits. Made by [`Waiting::pass`].
 #[must_use = "futures do nothing unless polled"]
 pub struct Passing<'a> {
@@ -31,6 +36,8 @@ pub struct Passing<'a> {
     crowd: &'a Crowd,
     ask: Ask<'a>,
     state: State<'a>,
+    /// Uses that came too late and were given back.
+    late: Cell<u8>,
 }
 
 enum State<'a> {
@@ -90,7 +97,7 @@ impl<'a> Passing<'a> {
         crowd: &'a Crowd,
         ask: Ask<'a>,
     ) -> Self {
-        Self { waiting, desk, crowd, ask, state: State::Coming }
+        Self { waiting, desk, crowd, ask, state: State::Coming, late: Cell::new(0) }
     }
 
     /// Finds a place in line, or else the answer at once.
@@ -201,10 +208,22 @@ impl<'a> Passing<'a> {
         }
     }
 
+    /// Whether the window has ended in which the use was counted: then it is given back, and must
+    /// be taken anew. Started now, it would be one more than its limit in a window that does not
+    /// know of it.
+    fn came_late(&self, answer: &TakeAnswer) -> bool {
+        let late = self.late.get();
+        let is_late = self.desk.now().mono >= answer.window_ends && late < LATE_MAX;
+        if is_late {
+            self.late.set(late + 1);
+            self.desk.take_back(self.ask.key, self.ask.cost, *answer);
+        }
+        is_late
+    }
+
     /// Comes: into line, or, where counts lie elsewhere and nobody is in line, straight to the
     /// question. Many who come at once are answered at once then, in their order.
-    fn come(&mut self, cx: &Context<'_>) -> Poll<Result<Pass, NotPassed>> {
-        let arrived = self.desk.now();
+    fn come(&mut self, arrived: Now, cx: &Context<'_>) -> Poll<Result<Pass, NotPassed>> {
         let Ask { key, cost, can_end, max_wait } = self.ask;
         if self.desk.denies(key) {
             return self.too_late(cx);
@@ -213,7 +232,7 @@ impl<'a> Passing<'a> {
             let booking_max = max_wait.unwrap_or(Nanos::MAX);
             let take = Take { key, cost, can_end, booking_max, waited: false };
             let mut asked = None;
-            return match self.ask(&mut asked, &take, arrived, cx) {
+            return match self.ask(&mut asked, &take, self.desk.now(), cx) {
                 Some(Ok(tried)) => self.told(arrived, tried, cx),
                 Some(Err(unfit)) => Poll::Ready(Err(NotPassed::Unfit(unfit))),
                 None => {
@@ -239,7 +258,10 @@ impl<'a> Passing<'a> {
         answer: TakeAnswer,
         cx: &Context<'_>,
     ) -> Poll<Result<Pass, NotPassed>> {
-        let TakeAnswer { tried, at, degraded } = answer;
+        if self.came_late(&answer) {
+            return self.come(arrived, cx);
+        }
+        let TakeAnswer { tried, at, degraded, .. } = answer;
         match tried {
             Tried::Taken(Taken { held, booked: 0, .. }) => {
                 // Nothing but the store was waited for: that is overhead, as all that is ours.
@@ -283,15 +305,18 @@ impl<'a> Passing<'a> {
         let tried = match &mut stay.asked {
             None if !self.desk.is_remote() => {
                 let tried = self.desk.try_take_here(&take, now, |_| true);
-                tried.map(|tried| TakeAnswer { tried, at: now, degraded: false })
+                tried.map(|tried| TakeAnswer::made_here(tried, now, false))
             }
-            asked => match self.ask(asked, &take, now, cx) {
-                Some(tried) => tried,
-                // Whoever answers wakes it.
-                None => return Try::Later(Nanos::MAX),
+            asked => loop {
+                match self.ask(asked, &take, now, cx) {
+                    Some(Ok(answer)) if self.came_late(&answer) => {}
+                    Some(tried) => break tried,
+                    // Whoever answers wakes it.
+                    None => return Try::Later(Nanos::MAX),
+                }
             },
         };
-        let TakeAnswer { tried, at: started, degraded } = match tried {
+        let TakeAnswer { tried, at: started, degraded, .. } = match tried {
             Ok(answer) => answer,
             Err(unfit) => return Try::Out(Leaving::Unfit(unfit)),
         };
@@ -375,7 +400,7 @@ impl Future for Passing<'_> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         match mem::replace(&mut this.state, State::Gone) {
-            State::Coming => this.come(cx),
+            State::Coming => this.come(this.desk.now(), cx),
             State::Asking(arrived, asked) => match asked.poll(cx) {
                 Poll::Ready(tried) => this.told(arrived, tried, cx),
                 Poll::Pending => {

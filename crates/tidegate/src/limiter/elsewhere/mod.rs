@@ -248,7 +248,7 @@ impl Desk {
         let slot = found.and_then(|rule| origin.catalog.count_elsewhere(rule, take.key));
         let Some((position, slot)) = found.zip(slot) else {
             let tried = self.try_without_slot(&origin.catalog, found, take, now);
-            tell(TakeAnswer { tried, at: now, degraded: false });
+            tell(TakeAnswer::made_here(tried, now, false));
             return Ok(());
         };
         let Take { key, cost, can_end, booking_max, waited } = *take;
@@ -261,6 +261,7 @@ impl Desk {
             booking_max,
             waited,
             attempt: None,
+            ran: now.mono,
             tell: Some(Box::new(tell)),
         };
         self.submit(vec![slot], Box::new(step), Kind::Take, now);
@@ -304,14 +305,14 @@ impl Desk {
     ) {
         let op = Op::Release { cost, started };
         for (key, _) in held.iter().filter(|(_, from)| *from == TakenFrom::Elsewhere) {
-            self.give_back(key, op, Kind::GiveBack, now);
+            self.give_back(key, op, (started, true), Kind::GiveBack, now);
         }
     }
 
-    fn give_back(&self, key: &[u8], op: Op, kind: Kind, now: Now) {
+    fn give_back(&self, key: &[u8], op: Op, taken: (Now, bool), kind: Kind, now: Now) {
         let origin = Origin::of(self, now);
         let Some((position, slot)) = origin.catalog.find_elsewhere(key, op) else { return };
-        let step = GiveBack { origin, position, op, key: Some(key.to_vec()) };
+        let step = GiveBack { origin, position, op, taken, key: Some(key.to_vec()) };
         self.submit(vec![slot], Box::new(step), kind, now);
     }
 
@@ -320,14 +321,16 @@ impl Desk {
         self.door
     }
 
-    /// Gives back a use, if one was taken elsewhere, for a client that has left. What was booked
-    /// stays; what the store has not counted it is not told.
+    /// Gives back a use, if one was taken elsewhere, that is not made: its client has left, or its
+    /// window has ended. What was booked stays; what the store has not counted it is not told.
     pub(crate) fn take_back(&self, key: &[u8], cost: u64, answer: TakeAnswer) {
-        let TakeAnswer { tried: Tried::Taken(taken), at, degraded } = answer else { return };
+        let TakeAnswer { tried: Tried::Taken(taken), at, degraded, .. } = answer else { return };
         if let Some(from) = taken.held {
             self.release(&[(key, from)], cost, at, self.now());
-        } else if taken.booked == 0 && !degraded {
-            self.give_back(key, Op::Refund(cost), Kind::Refund, self.now());
+        }
+        if taken.booked == 0 && !degraded {
+            let in_flight = taken.held.is_none();
+            self.give_back(key, Op::Refund(cost), (at, in_flight), Kind::Refund, self.now());
         }
     }
 

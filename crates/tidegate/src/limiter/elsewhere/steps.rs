@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use tidegate_core::rules::{OnStoreError, Rule};
 use tidegate_core::time::SECOND;
-use tidegate_core::{Nanos, Now, Op, Verdict};
+use tidegate_core::{Algorithm, Nanos, Now, Op, Verdict};
 
 use super::super::attempt::{Attempt, Went};
 use super::super::catalog::Catalog;
-use super::super::decision::{LIMITS_MAX, Opinion};
+use super::super::decision::{LIMITS_MAX, Opinion, refund};
 use super::super::desk::{Note, judge_all};
 use super::super::record::{When, write};
 use super::super::{
@@ -124,7 +124,8 @@ impl Step for Decide {
 
     fn undo(&self, slot: usize) -> Box<dyn Step> {
         let position = self.places[self.denied + slot].1;
-        undo(&self.origin, position, self.op)
+        let at = self.decided.as_ref().map_or(self.origin.arrived, |(answer, _)| answer.at);
+        undo(&self.origin, position, self.op, at)
     }
 
     fn end(mut self: Box<Self>, outcome: Result<Now, Trouble>) {
@@ -273,11 +274,14 @@ pub(super) struct TryTake {
     pub(super) booking_max: Nanos,
     pub(super) waited: bool,
     pub(super) attempt: Option<Attempt>,
+    /// When the last run was, on this process' monotonic clock.
+    pub(super) ran: Nanos,
     pub(super) tell: Tell<TakeAnswer>,
 }
 
 impl Step for TryTake {
     fn run(&mut self, bodies: &mut [Body], now: Now) {
+        self.ran = self.origin.limiter.clock.now().mono;
         let take = self.take();
         let Some(body) = bodies.first_mut() else { return };
         let rule = self.origin.rule(self.position);
@@ -285,14 +289,15 @@ impl Step for TryTake {
     }
 
     fn undo(&self, _: usize) -> Box<dyn Step> {
-        undo(&self.origin, self.position, Op::Take(self.cost))
+        undo(&self.origin, self.position, Op::Take(self.cost), self.origin.arrived)
     }
 
     fn end(mut self: Box<Self>, outcome: Result<Now, Trouble>) {
         let tried = match (outcome, self.attempt.take()) {
             (Ok(at), Some(attempt)) => {
                 self.origin.time();
-                TakeAnswer { tried: self.tried(&attempt), at, degraded: false }
+                let window_ends = self.window_ends(&attempt, at);
+                TakeAnswer { tried: self.tried(&attempt), at, degraded: false, window_ends }
             }
             (Ok(_), None) => return,
             (Err(trouble), _) => self.without_store(&trouble),
@@ -308,6 +313,20 @@ impl TryTake {
         let Self { key, cost, can_end, booking_max, waited, .. } = self;
         let (cost, can_end) = (*cost, *can_end);
         Take { key, cost, can_end, booking_max: *booking_max, waited: *waited }
+    }
+
+    /// When the first of the windows ends that the use was counted in at `at`, the store's time:
+    /// on this process' monotonic clock.
+    fn window_ends(&self, attempt: &Attempt, at: Now) -> Nanos {
+        if attempt.over || !matches!(attempt.went, Went::Taken { booked: 0 }) {
+            return Nanos::MAX;
+        }
+        let windows = self.origin.rule(self.position).limits.iter().filter(|limit| {
+            let fixed = limit.algorithm == Algorithm::FixedWindow;
+            fixed || limit.algorithm == Algorithm::InFlight { per_window: true }
+        });
+        let left = windows.map(|limit| limit.period - at.unix % limit.period).min();
+        left.map_or(Nanos::MAX, |left| self.ran.saturating_add(left))
     }
 
     fn tried(&self, attempt: &Attempt) -> Tried {
@@ -335,7 +354,7 @@ impl TryTake {
         if matches!(tried, Tried::Taken(_)) {
             self.origin.count_degraded(self.position);
         }
-        TakeAnswer { tried, at, degraded: true }
+        TakeAnswer::made_here(tried, at, true)
     }
 
     fn decide_here(&self) -> (Tried, Now) {
@@ -383,7 +402,7 @@ impl Step for Record {
     }
 
     fn undo(&self, _: usize) -> Box<dyn Step> {
-        undo(&self.origin, self.position, Op::Take(1))
+        undo(&self.origin, self.position, Op::Take(1), self.origin.arrived)
     }
 
     fn end(mut self: Box<Self>, outcome: Result<Now, Trouble>) {
@@ -434,6 +453,9 @@ pub(super) struct GiveBack {
     pub(super) origin: Origin,
     pub(super) position: usize,
     pub(super) op: Op,
+    /// Of a refund: when the use was taken, by the store's time, and whether uses in flight are
+    /// taken back with it.
+    pub(super) taken: (Now, bool),
     /// Whoever waits here for the same key is told.
     pub(super) key: Option<Vec<u8>>,
 }
@@ -443,12 +465,15 @@ impl Step for GiveBack {
         let rule = self.origin.rule(self.position);
         for body in bodies {
             let moment = (now, Bucket::of(now));
-            Opinion::<LIMITS_MAX>::settled(rule, body, Place::Own, self.op, moment);
+            match self.op {
+                Op::Refund(cost) => refund(rule, body, cost, self.taken, now),
+                op => _ = Opinion::<LIMITS_MAX>::settled(rule, body, Place::Own, op, moment),
+            }
         }
     }
 
     fn undo(&self, _: usize) -> Box<dyn Step> {
-        undo(&self.origin, self.position, Op::Peek(1))
+        undo(&self.origin, self.position, Op::Peek(1), self.origin.arrived)
     }
 
     fn end(self: Box<Self>, outcome: Result<Now, Trouble>) {
@@ -464,12 +489,12 @@ impl Step for GiveBack {
     }
 }
 
-/// Takes back what an operation has taken from one count.
-fn undo(origin: &Origin, position: usize, op: Op) -> Box<dyn Step> {
+/// Takes back what an operation has taken from one count at `taken`.
+fn undo(origin: &Origin, position: usize, op: Op, taken: Now) -> Box<dyn Step> {
     let op = match op {
         Op::Take(cost) | Op::TakeUpTo(cost) => Op::Refund(cost),
         // Nothing was taken.
         _ => Op::Peek(1),
     };
-    Box::new(GiveBack { origin: origin.clone(), position, op, key: None })
+    Box::new(GiveBack { origin: origin.clone(), position, op, taken: (taken, true), key: None })
 }

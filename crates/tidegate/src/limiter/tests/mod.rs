@@ -5,6 +5,7 @@ mod elsewhere;
 mod exactness;
 mod forgiveness;
 mod in_flight;
+mod late;
 mod records;
 mod reloads;
 mod requests;

@@ -1,0 +1,106 @@
+//! Uses that a remote store grants in one window and that are told in the next: they are given back
+//! and taken anew. The store is real, and halted while the clock is moved by hand.
+
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Waker};
+
+use super::stores::{at, node, runtime};
+use super::*;
+use crate::stores::remote::engines::{redis, until};
+use crate::stores::remote::settings::Kind;
+use crate::waiting::{self, Bounds, Crowd, Pass, Passing, Waiting};
+
+const KEY: &[u8] = b"k a";
+
+fn poll(passing: Pin<&mut Passing<'_>>) -> Option<Pass> {
+    match passing.poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(passed) => Some(passed.expect("it passes")),
+        Poll::Pending => None,
+    }
+}
+
+/// What is left of each limit. Whatever was asked for before has been answered then: questions
+/// about one key are answered in their order.
+fn left(desk: &Desk) -> Vec<u64> {
+    let peek = desk.decided(&[KEY], Op::Peek(1), true, desk.now());
+    let answer = runtime().block_on(peek).expect("fit");
+    answer.limits.iter().map(|limit| limit.verdict.remaining).collect()
+}
+
+/// A use that is granted in the last moment of a window, of a request that has or has not waited in
+/// line, starts in the window that knows of it.
+fn starts_where_it_is_counted(algorithm: Algorithm, in_line: bool) {
+    let log = limit(10, 30 * DAY, Algorithm::SlidingLog);
+    let rules = vec![rule("k", vec![limit(1, DAY, algorithm), log])];
+    let server = redis::Server::start(&[]);
+    let clock = Clock::manual(START);
+    let limiter = node(clock.clone(), rules, &at(Kind::Redis, vec![server.url()]));
+    let waiting = Waiting::before(&limiter);
+    let crowd = Crowd::new(limiter.metrics(), Door::Http, Bounds::default());
+    let desk = limiter.desk(Door::Http);
+    let ask = waiting::Ask { key: KEY, cost: 1, max_wait: None, can_end: true };
+    let mut passing = pin!(waiting.pass(&desk, &crowd, ask));
+    let mut window = START.unix;
+    if in_line {
+        let taken = runtime().block_on(desk.decided(&[KEY], Op::Take(1), true, desk.now()));
+        assert!(taken.expect("fit").allowed);
+        until(|| {
+            assert_eq!(poll(passing.as_mut()), None, "another has the only use");
+            waiting.len() == 1
+        });
+        left(&desk);
+        assert_eq!(poll(passing.as_mut()), None);
+        clock.advance(DAY);
+        window += DAY;
+    }
+    clock.advance(DAY - 5);
+    server.halt();
+    assert_eq!(poll(passing.as_mut()), None, "the store has not answered");
+    server.go_on();
+    let before = if in_line { 8 } else { 9 };
+    assert_eq!(left(&desk), [0, before], "it was granted");
+    clock.advance(10);
+    window += DAY;
+    let mut pass = None;
+    until(|| {
+        pass = poll(passing.as_mut());
+        pass.is_some()
+    });
+    let started = pass.expect("it passed").started.unix;
+    assert_eq!(started - started % DAY, window, "where it starts");
+    assert_eq!(left(&desk), [0, before], "counted once, and where it starts");
+}
+
+#[test]
+fn a_use_whose_window_has_ended_is_taken_anew() {
+    for algorithm in [Algorithm::FixedWindow, Algorithm::InFlight { per_window: true }] {
+        for in_line in [false, true] {
+            starts_where_it_is_counted(algorithm, in_line);
+        }
+    }
+}
+
+#[test]
+fn what_is_given_back_after_its_window_is_not_taken_from_the_next() {
+    let server = redis::Server::start(&[]);
+    let clock = Clock::manual(START);
+    for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow] {
+        let name = format!("{algorithm:?}");
+        let settings = at(Kind::Redis, vec![server.url()]);
+        let settings =
+            crate::stores::remote::settings::Settings { prefix: Some(name.clone()), ..settings };
+        let rules = vec![rule("k", vec![limit(3, DAY, algorithm)])];
+        let desk = node(clock.clone(), rules, &settings).desk(Door::Http);
+        let take = Take { key: KEY, cost: 1, can_end: true, booking_max: 0, waited: false };
+        let (tell, told) = std::sync::mpsc::channel();
+        desk.ask_take(&take, desk.now(), move |answer| tell.send(answer).expect("it listens"))
+            .expect("fit");
+        let early = told.recv().expect("an answer");
+        clock.advance(DAY + DAY / 2);
+        let taken = runtime().block_on(desk.decided(&[KEY], Op::Take(1), true, desk.now()));
+        assert!(taken.expect("fit").allowed);
+        let before = left(&desk);
+        desk.take_back(KEY, 1, early);
+        assert_eq!(left(&desk), before, "{name}");
+    }
+}
