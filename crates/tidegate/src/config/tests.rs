@@ -197,7 +197,8 @@ fn addresses_are_addresses() {
     check(
         "[text]\nlisten = 'example.net:2000'",
         &["t:2:10: \"example.net:2000\" is not an address to listen at; \
-             an IP address and a port: \"127.0.0.1:2000\", \"[::1]:2000\"; names are not looked up"],
+             an IP address and a port: \"127.0.0.1:2000\", \"[::1]:2000\"; \
+             names are not looked up"],
     );
     let listen =
         parse("[text]\nlisten = ['localhost:2000', '[::1]:2000']").file.text.unwrap().listen;

@@ -512,8 +512,10 @@ pub(super) fn judge_all(
     let rule = |at: usize| -> &Rule { catalog.rule(places[at].1) };
     let mut denied: Vec<Body> = Vec::new();
     denied.resize_with(places.len() - seats.len(), Body::default);
-    let denied = denied.iter_mut().map(|body| (body, Place::Own));
-    let seats: Vec<_> = denied.chain(seats).collect();
+    let mut seats = seats;
+    if !denied.is_empty() {
+        seats.splice(0..0, denied.iter_mut().map(|body| (body, Place::Own)));
+    }
     let opinions: Vec<Opinion<LIMITS_MAX>> = seats
         .iter()
         .enumerate()
