@@ -49,7 +49,7 @@ fn a_master_that_was_stopped_delays_no_innocent() {
         program.signal(Signal::CONT);
         barrier(&mut gatekeeper, "second");
         assert_eq!(bad_input(&program, "too_old"), 1, "{algorithm}");
-        let series = format!("tidegate_decisions_total{{door=\"smockron\",rule=\"web *\"");
+        let series = "tidegate_decisions_total{door=\"smockron\",rule=\"web *\"";
         assert_eq!(metric(&program, &format!("{series},verdict=\"allow\"}}")), 4, "{algorithm}");
         assert_eq!(metric(&program, &format!("{series},verdict=\"delay\"}}")), 0, "{algorithm}");
     }
