@@ -71,15 +71,15 @@ pub(super) fn open(path: &Path) -> io::Result<File> {
         let linked = || io::Error::other("it is a symbolic link; name the file itself");
         if link { linked() } else { error }
     })?;
-    let found = file.metadata()?;
-    if !found.is_file() {
+    if !file.metadata()?.is_file() {
         return Err(io::Error::other("it is not a regular file"));
     }
-    if found.permissions().mode() & !OWNER_ONLY & 0o777 != 0 {
-        // One that was copied here. Somebody else's file stays as it is.
-        let _ = file.set_permissions(Permissions::from_mode(OWNER_ONLY));
-    }
     Ok(file)
+}
+
+/// Lets nobody else read a snapshot that was copied here. Somebody else's file stays as it is.
+pub(super) fn keep_private(file: &File) {
+    let _ = file.set_permissions(Permissions::from_mode(OWNER_ONLY));
 }
 
 /// Makes a file that is written before it gets its name. What an earlier process left is removed.

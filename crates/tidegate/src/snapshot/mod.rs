@@ -160,6 +160,7 @@ impl Snapshot {
     /// Reads one file back. The whole of it is checked before any of it is believed.
     fn read(limiter: &Limiter, records: &Records, file: &Path) -> Result<Restored, Problem> {
         let mut file = files::open(file)?;
+        files::keep_private(&file);
         let mut check = Reader::begin(BufReader::new(&file)).map_err(shortened)?;
         while check.entry().map_err(shortened)?.is_some() {}
         file.rewind()?;

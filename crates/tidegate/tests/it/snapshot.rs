@@ -2,6 +2,8 @@
 //! of a file that cannot be used.
 
 use std::fs;
+use std::io::Write as _;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -263,4 +265,27 @@ fn an_end_leaves_a_snapshot_and_nothing_half_written() {
     names.retain(|name| name.starts_with("kept.") && name != "kept.previous");
     assert!(names.is_empty(), "nothing half written is left: {names:?}");
     assert!(snapshot(&program).exists());
+}
+
+#[test]
+fn a_second_signal_to_stop_does_not_cost_the_snapshot() {
+    // Takes a request, and never answers it: draining would take its time.
+    let upstream = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = upstream.local_addr().expect("an address");
+    let mut program = Program::serve(&format!(
+        "{}[[proxy]]\nname = 'p'\nlisten = '127.0.0.1:0'\nlimit = 'none'\n\
+         upstream = 'http://{address}'\n[server]\nshutdown_grace = '10min'\n",
+        config("1h")
+    ));
+    assert_eq!(take(&program, "k1"), Some(0));
+    let mut client = TcpStream::connect(program.address("proxy")).expect("the proxy accepts");
+    client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect("the proxy reads");
+    let _under_way = upstream.accept().expect("the request reaches the upstream");
+    program.signal(Signal::TERM);
+    program.wait_for_line(|line| line.contains("stopping"));
+    program.signal(Signal::TERM);
+    program.wait_for_line(|line| line.contains("told to stop twice"));
+    assert!(program.exit_status().success());
+    let kept = fs::read(snapshot(&program)).expect("a snapshot");
+    assert!(kept.windows(2).any(|bytes| bytes == b"k1"), "with what was used");
 }

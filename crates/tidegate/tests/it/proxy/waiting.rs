@@ -78,7 +78,7 @@ fn the_next_goes_when_one_has_ended_in_the_order_of_arrival() {
 #[test]
 fn a_body_is_not_asked_for_before_its_turn() {
     let upstream = Upstream::mirror();
-    let settings = "limit = '1 per 1h'\nmax_wait = '10ms'";
+    let settings = "limit = '1 per 1h'\nalgorithm = 'sliding-log'\nmax_wait = '10ms'";
     let program = proxy(upstream.address, settings);
     let mut client = Client::of(&program);
     assert_eq!(client.get("/a").status(), 200);
@@ -162,7 +162,7 @@ fn a_body_that_came_along_while_waiting_arrives_whole() {
 #[test]
 fn over_the_limit_and_not_to_wait_is_429_with_all_that_a_client_needs() {
     let upstream = Upstream::mirror();
-    let settings = "limit = '2 per day'\non_limit = 'reject'";
+    let settings = "limit = '2 per day'\nalgorithm = 'sliding-log'\non_limit = 'reject'";
     let program = proxy(upstream.address, settings);
     let mut client = Client::of(&program);
     assert_eq!(client.get("/a").status(), 200);
@@ -191,7 +191,7 @@ fn answers_tell_what_is_left_of_a_limit_if_they_are_to() {
         "HTTP/1.1 200 OK\r\nRateLimit: \"own\";r=7\r\nContent-Length: 0\r\n\r\n".to_owned()
     });
     let standing = |settings: &str| {
-        let limit = "limit = ['3 per day', '9 in flight']\n";
+        let limit = "limit = ['3 per day', '9 in flight']\nalgorithm = 'sliding-log'\n";
         let program = proxy(upstream.address, &format!("{limit}{settings}"));
         let mut client = Client::of(&program);
         client.get("/a");
@@ -212,7 +212,8 @@ fn answers_tell_what_is_left_of_a_limit_if_they_are_to() {
 #[test]
 fn a_wait_has_an_end_if_there_is_one() {
     let upstream = Upstream::mirror();
-    let settings = "limit = '1 per day'\nmax_wait = '100ms'\naccess_log = 'access.txt'";
+    let settings = "limit = '1 per day'\nalgorithm = 'sliding-log'\nmax_wait = '100ms'\n\
+                    access_log = 'access.txt'";
     let program = proxy(upstream.address, settings);
     let mut client = Client::of(&program);
     assert_eq!(client.get("/a").status(), 200);
@@ -231,7 +232,8 @@ fn a_wait_has_an_end_if_there_is_one() {
 #[test]
 fn a_crowd_has_bounds() {
     let upstream = Upstream::mirror();
-    let settings = "limit = '1 per day'\nmax_waiters = 2\nmax_waiters_total = 3";
+    let settings = "limit = '1 per day'\nalgorithm = 'sliding-log'\nmax_waiters = 2\n\
+                    max_waiters_total = 3";
     let program = proxy(upstream.address, settings);
     for path in ["/a", "/b"] {
         assert_eq!(Client::of(&program).get(path).status(), 200);
@@ -257,7 +259,8 @@ fn a_crowd_has_bounds() {
 #[test]
 fn a_raised_limit_frees_those_who_wait() {
     let upstream = Upstream::mirror();
-    let program = proxy(upstream.address, "limit = '1 per day'\nreplicas = 1");
+    let settings = "limit = '1 per day'\nalgorithm = 'sliding-log'\nreplicas = 1";
+    let program = proxy(upstream.address, settings);
     let mut client = Client::of(&program);
     assert_eq!(client.get("/a").status(), 200);
     client.send(b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n");
