@@ -1,11 +1,9 @@
 //! Bodies on their way through: what a client sends, and what it is sent.
 //!
-//! Nothing is gathered here but the little that a request may bring along while it waits. What
-//! must happen once a request is over hangs on the body of its answer, and happens when that is
-//! dropped, however it ended.
+//! Nothing is gathered here. What must happen once a request is over hangs on the body of its
+//! answer, and happens when that is dropped, however it ended.
 
 use std::cell::Cell;
-use std::collections::VecDeque;
 use std::mem;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -80,31 +78,11 @@ impl Progress {
     }
 }
 
-/// What a request has brought along before it was its turn.
-#[derive(Default)]
-pub(super) struct Early {
-    frames: VecDeque<Frame<Bytes>>,
-    bytes: u64,
-}
-
-impl Early {
-    pub(super) fn push(&mut self, frame: Frame<Bytes>) {
-        self.bytes += frame.data_ref().map_or(0, |data| data.len() as u64);
-        self.frames.push_back(frame);
-    }
-
-    /// Bytes that are held.
-    pub(super) fn bytes(&self) -> u64 {
-        self.bytes
-    }
-}
-
 /// The body of a request on its way to the upstream. Most requests have none, and are moved about
 /// a good deal: so what there is of it lies elsewhere.
 pub(super) struct Upload(Option<Box<Rest>>);
 
 struct Rest {
-    early: Early,
     incoming: Incoming,
     progress: Rc<Progress>,
     pulse: Rc<Pulse>,
@@ -121,13 +99,12 @@ impl Upload {
 
     /// The body of a request; nothing to watch if it is over already.
     pub(super) fn new(
-        early: Early,
         incoming: Incoming,
         pulse: &Rc<Pulse>,
         ticks: &Rc<Ticks>,
         max: Option<u64>,
     ) -> (Self, Option<Rc<Progress>>) {
-        if early.frames.is_empty() && incoming.is_end_stream() {
+        if incoming.is_end_stream() {
             return (Self::none(), None);
         }
         // It may go on after the answer is through: until then the client is at something.
@@ -135,7 +112,6 @@ impl Upload {
         let progress = Progress::new(ticks.now());
         let rest = Rest {
             left: max,
-            early,
             incoming,
             progress: progress.clone(),
             pulse: pulse.clone(),
@@ -164,12 +140,8 @@ impl Rest {
         Poll::Ready(Some(Ok(frame)))
     }
 
-    /// What has come before it was its turn, and then what comes.
+    /// What comes next.
     fn next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Frame<Bytes>>, Broken>> {
-        if let Some(frame) = self.early.frames.pop_front() {
-            self.early.bytes -= frame.data_ref().map_or(0, |data| data.len() as u64);
-            return Poll::Ready(Ok(Some(frame)));
-        }
         let polled = Pin::new(&mut self.incoming).poll_frame(context);
         self.pulse.want_body(polled.is_pending());
         match ready!(polled).transpose() {
@@ -182,10 +154,6 @@ impl Rest {
                 Poll::Ready(Err(error.into()))
             }
         }
-    }
-
-    fn is_over(&self) -> bool {
-        self.early.frames.is_empty() && self.incoming.is_end_stream()
     }
 }
 
@@ -211,13 +179,13 @@ impl Body for Upload {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0.as_ref().is_none_or(|rest| rest.is_over())
+        self.0.as_ref().is_none_or(|rest| rest.incoming.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {
         let Some(rest) = &self.0 else { return SizeHint::with_exact(0) };
         match rest.incoming.size_hint().exact() {
-            Some(more) => SizeHint::with_exact(more + rest.early.bytes),
+            Some(more) => SizeHint::with_exact(more),
             None => SizeHint::default(),
         }
     }

@@ -21,10 +21,3 @@ pub(super) struct Client {
     /// Absent where streams are shared: there, leaving is told by the protocol.
     pub(super) socket: Option<Rc<RefCell<Socket>>>,
 }
-
-impl Client {
-    /// Whether the client has closed its side, even if there is something left to read.
-    pub(super) fn left(&self) -> bool {
-        self.socket.as_ref().is_some_and(|socket| socket.borrow().left())
-    }
-}

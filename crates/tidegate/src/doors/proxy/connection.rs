@@ -23,6 +23,7 @@ use super::floor::Floor;
 use super::headers::Introduction;
 use super::stalls::Streams;
 use super::streams::{Cut, Felt, Pulse, Socket};
+use super::ticks::Tick;
 use super::tls::H2;
 use crate::doors::io::limits::Place;
 use crate::metrics::Door;
@@ -33,11 +34,15 @@ const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const HEAD_BYTES_MAX: usize = 64 << 10;
 /// The most requests of one HTTP/2 connection at a time.
 const STREAMS_MAX: u32 = 250;
+/// How many bytes of a body an HTTP/2 client may send before they are read.
+pub(super) const STREAM_WINDOW: u32 = 256 << 10;
 /// How often a silent HTTP/2 client is asked whether it still lives, and how long it has.
 const PING_EVERY: Duration = Duration::from_secs(30);
 const PING_PATIENCE: Duration = Duration::from_secs(20);
-/// How long an idle HTTP/2 client has to take its leave.
+/// How long an idle HTTP/2 client has to take its leave, when it has been idle for too long and when
+/// the proxy stops.
 const GOODBYE_MAX: Duration = Duration::from_secs(1);
+const GOODBYE_TICKS: Tick = 5;
 
 /// Speaks with one client until the end.
 pub(super) async fn converse(floor: Rc<Floor>, stream: TcpStream, peer: IpAddr, place: Place) {
@@ -45,7 +50,7 @@ pub(super) async fn converse(floor: Rc<Floor>, stream: TcpStream, peer: IpAddr, 
     if let Err(cut) = greet(&floor, &pulse, stream, peer).await {
         let reason = match cut {
             // Nobody's fault.
-            Cut::Idle => return,
+            Cut::Idle | Cut::Left => return,
             Cut::SlowHead => "head_slow",
             Cut::SlowBody => "body_slow",
             Cut::SlowReader => "reader_slow",
@@ -152,7 +157,11 @@ async fn speak_http1(client: Rc<Client>, io: Felt) -> Result<(), Cut> {
             told = true;
             connection.as_mut().graceful_shutdown();
         }
-        connection.poll(context)
+        match connection.poll(context) {
+            // What has come of a head is no request yet, and the end does not wait for one.
+            Poll::Pending if told && !client.pulse.is_busy() => Poll::Ready(Ok(())),
+            polled => polled,
+        }
     });
     let ended = client.pulse.bounds(conversation).await?;
     if let Err(error) = &ended
@@ -182,17 +191,27 @@ async fn speak_http2(client: Rc<Client>, io: Felt) -> Result<(), Cut> {
             .keep_alive_interval(PING_EVERY)
             .keep_alive_timeout(PING_PATIENCE)
             .max_concurrent_streams(STREAMS_MAX)
+            .initial_stream_window_size(STREAM_WINDOW)
             .max_header_list_size(HEAD_BYTES_MAX as u32)
             .serve_connection(TokioIo::new(io), service)
     );
     client.pulse.share();
     let mut told = false;
+    let goodbye = floor.ticks.deadline();
     let conversation = poll_fn(|context| {
         if floor.is_draining() && !told {
             told = true;
             connection.as_mut().graceful_shutdown();
         }
-        connection.as_mut().poll(context)
+        if let Poll::Ready(ended) = connection.as_mut().poll(context) {
+            return Poll::Ready(ended);
+        }
+        // A client that is at nothing is not waited for if it does not take its leave.
+        match told && !client.pulse.is_busy() {
+            true => goodbye.no_later(GOODBYE_TICKS),
+            false => goodbye.clear(),
+        }
+        goodbye.poll(context).map(Ok)
     });
     match client.pulse.bounds(conversation).await {
         // How a connection ended says nothing about the requests that it carried.

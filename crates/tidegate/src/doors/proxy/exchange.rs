@@ -19,13 +19,13 @@ use tidegate_core::{Nanos, Now};
 
 use super::access::Record;
 use super::admission::not_passed;
-use super::bodies::{Early, Fault, Reply, Upload};
+use super::bodies::{Fault, Reply, Upload};
 use super::client::Client;
 use super::config::OnLimit;
 use super::finish::Finish;
 use super::floor::Floor;
 use super::headers::{self, Survey};
-use super::holding::{self, Ended, Holding};
+use super::holding::{self, Ended};
 use super::problem::Problem;
 use super::ticks::Deadline;
 use super::tunnel::Tunnel;
@@ -43,9 +43,11 @@ pub(super) fn answer(
 ) -> impl Future<Output = Result<Response<Reply>, Infallible>> {
     let (parts, body) = request.into_parts();
     let mut crossing = Crossing::new(Request::from_parts(parts, Upload::none()));
+    // Begun before hyper looks further: what the client does from here on, it does behind a request.
+    let mut finish = Finish::new(client.clone());
     async move {
         let floor = &client.floor;
-        let mut finish = Finish::new(client.clone());
+        finish.on_stream();
         let response = match pursue(&client, &mut crossing, body, &mut finish).await {
             Ok(Outcome::Answer(deadline)) => {
                 let patience = floor.upstream.patience();
@@ -96,23 +98,23 @@ async fn pursue(
         let caller = client.introduction.borrow().client(request.headers(), &floor.trusted);
         finish.log(Record::new(start.unix, caller, request.method(), request.uri().path()));
     }
-    let Asked { survey, caller, upgrade, turn } =
+    let Asked { caller, upgrade, turn } =
         ask(client, request, body.size_hint().exact(), start, finish)?;
-    let (pass, standing, body, early) = match turn {
-        Turn::Now(pass, standing) => (pass, standing, body, Early::default()),
+    let (pass, standing) = match turn {
+        Turn::Now(pass, standing) => (pass, standing),
         turn => {
-            let held = Holding::new(body, survey.expects());
+            let _parked = holding::park(client, &body)?;
             // Who is to be told at once only waits for an answer from elsewhere.
             let waits = floor.on_limit == OnLimit::Wait || !matches!(turn, Turn::Own(..));
             // Few wait, and those who do not need not make room for it.
-            let waited = Box::pin(wait(client, turn, held, caller, finish)).await;
+            let waited = Box::pin(wait(client, turn, caller, finish)).await;
             let now = floor.clock.now().mono;
             let in_vain = if waits { now.saturating_sub(start.mono) } else { 0 };
             waited.inspect_err(|_| note_wait(floor, finish, in_vain))?
         }
     };
     note_wait(floor, finish, pass.waited);
-    let (upload, progress) = Upload::new(early, body, &client.pulse, &floor.ticks, floor.body_max);
+    let (upload, progress) = Upload::new(body, &client.pulse, &floor.ticks, floor.body_max);
     *request.body_mut() = upload;
     // As far as is known now: over HTTP/2 nobody can be asked.
     if let Some(protocol) = upgrade.as_ref().filter(|_| !floor.upstream.http2()) {
@@ -221,7 +223,6 @@ fn settle_host(request: &mut Request<Upload>) -> Result<(), Problem> {
 
 /// What has become of a request that was looked at.
 struct Asked {
-    survey: Survey,
     /// Who sent it.
     caller: IpAddr,
     /// The protocol that it asks to go on with.
@@ -293,17 +294,16 @@ fn ask(
         survey.strip(request.headers_mut());
         prepare(client, request, survey)?;
     }
-    Ok(Asked { survey, caller, upgrade, turn })
+    Ok(Asked { caller, upgrade, turn })
 }
 
 /// Holds a request until it may go.
 async fn wait(
     client: &Rc<Client>,
     turn: Turn,
-    mut held: Holding,
     caller: IpAddr,
     finish: &mut Finish,
-) -> Result<(Pass, Option<Box<Standing>>, Incoming, Early), Problem> {
+) -> Result<(Pass, Option<Box<Standing>>), Problem> {
     let floor = &client.floor;
     let (mut pass, standing, delay) = match turn {
         Turn::Now(pass, standing) => (pass, standing, None),
@@ -313,7 +313,7 @@ async fn wait(
                 OnLimit::Wait => floor.admission.pass(&key),
                 OnLimit::Reject => floor.admission.pass_or_not(&key),
             };
-            let passed = ended(holding::hold(client, &mut held, passing).await)?;
+            let passed = ended(holding::hold(client, passing).await)?;
             let pass = passed.map_err(not_passed)?;
             finish.hold(floor.admission.held(&key, &pass));
             let standing = match floor.tells_limits && !pass.degraded {
@@ -325,12 +325,11 @@ async fn wait(
     };
     if let Some(delay) = delay {
         let before = floor.clock.now().mono;
-        ended(holding::hold(client, &mut held, delay.wait()).await)?;
+        ended(holding::hold(client, delay.wait()).await)?;
         pass.due = floor.clock.now().mono;
         pass.waited += pass.due.saturating_sub(before);
     }
-    let (body, early) = held.into_parts();
-    Ok((pass, standing, body, early))
+    Ok((pass, standing))
 }
 
 fn ended<T>(ended: Ended<T>) -> Result<T, Problem> {

@@ -26,8 +26,12 @@ impl Finish {
     /// For a request that has just begun.
     pub(super) fn new(client: Rc<Client>) -> Self {
         client.pulse.begin();
-        let stall = client.stream.take();
-        Self { client, held: None, line: None, record: None, whole: false, stall }
+        Self { client, held: None, line: None, record: None, whole: false, stall: None }
+    }
+
+    /// The stream that carries the request is being looked at, if there is one.
+    pub(super) fn on_stream(&mut self) {
+        self.stall = self.client.stream.take();
     }
 
     /// The log wants to know of it.

@@ -24,6 +24,7 @@ use super::admission::Admission;
 use super::config::OnLimit;
 use super::connection::converse;
 use super::gatehouse::Gatehouse;
+use super::leaving::Leaving;
 use super::problem::Problem;
 use super::streams::Patience;
 use super::ticks::{TICK_SPAN, Ticks, ticks_in};
@@ -54,6 +55,7 @@ pub(super) struct Floor {
     pub(super) template: Template,
     pub(super) clock: Clock,
     pub(super) ticks: Rc<Ticks>,
+    pub(super) leaving: Rc<Leaving>,
     pub(super) scratch: RefCell<Scratch>,
     pub(super) admission: Rc<Admission>,
     gatehouse: Option<Gatehouse>,
@@ -77,7 +79,7 @@ pub(super) struct Floor {
 }
 
 impl Floor {
-    fn new(door: &ProxyDoor) -> Rc<Self> {
+    fn new(door: &ProxyDoor, leaving: Rc<Leaving>) -> Rc<Self> {
         let ProxyDoor { config, gate, crowd, figures, .. } = door;
         let ticks = Rc::new(Ticks::default());
         ticks.advance(Ticks::of(gate.clock.now().mono));
@@ -98,6 +100,7 @@ impl Floor {
             template: config.key.clone().unwrap_or_default(),
             clock: gate.clock.clone(),
             ticks,
+            leaving,
             scratch: RefCell::default(),
             admission: Rc::new(admission),
             gatehouse: door.gatehouse.clone(),
@@ -222,6 +225,7 @@ impl Floor {
             timer.tick().await;
             let now = Ticks::of(self.clock.now().mono);
             self.ticks.advance(now);
+            self.leaving.look();
             if now.is_multiple_of(SWEEP_EVERY) {
                 self.upstream.sweep();
             }
@@ -287,7 +291,9 @@ impl Loop {
             Builder::new_current_thread().enable_all().build_local(LocalOptions::default());
         let runtime = runtime.expect("the system has file descriptors left at start-up");
         runtime.block_on(async {
-            let floor = Floor::new(&self.door);
+            let leaving = Leaving::new();
+            let leaving = leaving.expect("the system has file descriptors left at start-up");
+            let floor = Floor::new(&self.door, leaving);
             spawn_local(floor.clone().keep_ticking());
             let mut accepting = Vec::new();
             for listener in listeners {

@@ -122,11 +122,6 @@ impl Survey {
         self.upgrade
     }
 
-    /// Whether the client waits to be told that it may send its body.
-    pub(super) fn expects(&self) -> bool {
-        self.expects
-    }
-
     /// How many hosts are named.
     pub(super) fn hosts(&self) -> u32 {
         self.hosts

@@ -1,24 +1,31 @@
-//! Holding a request until its turn: it waits, a little of its body comes along, and it is noticed
-//! if its client leaves or the proxy stops.
+//! Holding a request until its turn. Its body stays where it is, and it is noticed if its client
+//! leaves or the proxy stops.
 
 use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use hyper::body::{Body, Bytes, Incoming};
+use hyper::body::Body;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
-use super::bodies::Early;
 use super::client::Client;
+use super::connection::STREAM_WINDOW;
+use super::leaving::Watched;
+use super::problem::Problem;
 use super::ticks::{Deadline, Tick};
 
-/// The most bytes of a body that come along while its request waits. hyper reads no further, and
-/// so would not see the client leave: from here on the socket is asked instead. So it is where the
-/// client has sent another request behind the one that waits, since hyper reads no further then,
-/// either.
-const EARLY_BYTES_MAX: u64 = 64 << 10;
-/// How often the socket is asked, in ticks.
-const LOOK_EVERY: Tick = 5;
+/// How long a request waits before its client is watched, in ticks: most waits are over sooner.
+const WATCH_AFTER: Tick = 1;
+/// How often a client that cannot be watched is looked at instead.
+const LOOK_EVERY: Tick = 10;
+/// For how long a request does not wait, but for the answer of a remote store.
+const STORE_PATIENCE: Tick = 10;
+
+/// The most KiB that bodies over HTTP/2 may take up while their requests wait. Such a client sends
+/// as much as the window of its stream lets it, whether or not that is read.
+const PARKED_KIB_MAX: usize = 256 << 10;
+static PARKED: Semaphore = Semaphore::const_new(PARKED_KIB_MAX);
 
 /// How a wait ends.
 pub(super) enum Ended<T> {
@@ -30,111 +37,91 @@ pub(super) enum Ended<T> {
     Left,
 }
 
-/// The body of a request that waits.
-pub(super) struct Holding<B = Incoming> {
-    body: B,
-    early: Early,
-    /// The body is at its end, or must not be read yet.
-    closed: bool,
-    /// hyper does not see the client leave.
-    blind: bool,
-}
-
-impl<B: Body<Data = Bytes> + Unpin> Holding<B> {
-    /// A body that is `expected` comes only once it is asked for, and that is not before its turn.
-    pub(super) fn new(body: B, expected: bool) -> Self {
-        let ended = body.is_end_stream();
-        Self { body, early: Early::default(), closed: ended || expected, blind: expected && !ended }
+/// Makes room for the body of a request that is about to wait, if that takes any.
+pub(super) fn park(
+    client: &Client,
+    body: &impl Body,
+) -> Result<Option<SemaphorePermit<'static>>, Problem> {
+    if !client.pulse.is_shared() || body.is_end_stream() {
+        return Ok(None);
     }
-
-    pub(super) fn into_parts(self) -> (B, Early) {
-        (self.body, self.early)
-    }
-
-    /// Takes in what has come. An error means that the client is gone.
-    fn take_in(&mut self, context: &mut Context<'_>) -> Result<(), B::Error> {
-        while !self.closed {
-            match Pin::new(&mut self.body).poll_frame(context) {
-                Poll::Pending => break,
-                Poll::Ready(None) => self.closed = true,
-                Poll::Ready(Some(frame)) => {
-                    self.early.push(frame?);
-                    self.blind = self.early.bytes() >= EARLY_BYTES_MAX;
-                    self.closed = self.blind || self.body.is_end_stream();
-                    self.blind &= !self.body.is_end_stream();
-                }
-            }
-        }
-        Ok(())
-    }
+    let window = u64::from(STREAM_WINDOW);
+    let bytes = body.size_hint().exact().unwrap_or(window).min(window);
+    // At most a window, which is a few KiB many.
+    let kib = u32::try_from(bytes.div_ceil(1 << 10)).unwrap_or(u32::MAX);
+    PARKED.try_acquire_many(kib).map(Some).map_err(|_| Problem::Crowded)
 }
 
 /// Waits for `turn`, or for a reason not to.
-pub(super) async fn hold<T>(
-    client: &Rc<Client>,
-    held: &mut Holding,
-    turn: impl Future<Output = T>,
-) -> Ended<T> {
+pub(super) async fn hold<T>(client: &Rc<Client>, turn: impl Future<Output = T>) -> Ended<T> {
+    let floor = &client.floor;
     let mut turn = pin!(turn);
-    let look: Deadline = client.floor.ticks.deadline();
+    let mut watch = Watch {
+        client,
+        look: floor.ticks.deadline(),
+        waits_from: floor.ticks.now()
+            + if floor.admission.is_remote() { STORE_PATIENCE } else { 0 },
+        watched: None,
+    };
     poll_fn(|context| {
         if let Poll::Ready(passed) = turn.as_mut().poll(context) {
             return Poll::Ready(Ended::Passed(passed));
         }
-        if client.floor.is_last_call() {
+        if floor.is_last_call() {
             return Poll::Ready(Ended::Stopping);
         }
-        if held.take_in(context).is_err() {
-            return Poll::Ready(Ended::Left);
-        }
-        let unheard = client.socket.is_some() && (held.blind || !client.pulse.listens());
-        // Also without a moment to wait for: this is where the loop finds those it must wake.
-        let due = look.poll(context).is_ready();
-        if unheard && due && client.left() {
-            return Poll::Ready(Ended::Left);
-        }
-        if unheard {
-            look.no_later(LOOK_EVERY);
-        }
-        Poll::Pending
+        watch.poll(context).map(|()| Ended::Left)
     })
     .await
 }
 
-#[cfg(test)]
-mod tests {
-    use std::convert::Infallible;
-    use std::task::Waker;
+/// Looks out for a client that leaves. One that has closed its sending side counts as gone: whether
+/// it still listens cannot be told before it is sent something, and others are in line behind it.
+struct Watch<'a> {
+    client: &'a Client,
+    look: Deadline,
+    /// From when on it counts as waiting, and so may be given up.
+    waits_from: Tick,
+    watched: Option<Watched>,
+}
 
-    use hyper::body::Frame;
-
-    use super::*;
-
-    /// A body that never ends, in pieces of this size.
-    struct Endless(usize);
-
-    impl Body for Endless {
-        type Data = Bytes;
-        type Error = Infallible;
-
-        fn poll_frame(
-            self: Pin<&mut Self>,
-            _: &mut Context<'_>,
-        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-            Poll::Ready(Some(Ok(Frame::data(Bytes::from(vec![0; self.0])))))
+impl Watch<'_> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        // Also without a moment to wait for: this is where the loop finds those it must wake.
+        let due = self.look.poll(context).is_ready();
+        let now = self.look.ticks().now();
+        if self.has_left(context, due) {
+            if now >= self.waits_from {
+                return Poll::Ready(());
+            }
+            self.look.no_later(self.waits_from - now);
         }
+        Poll::Pending
     }
 
-    #[test]
-    fn no_more_of_a_body_comes_along_than_there_is_room_for() {
-        let mut context = Context::from_waker(Waker::noop());
-        for (piece, expected, most) in [(1000, false, EARLY_BYTES_MAX + 999), (1000, true, 0)] {
-            let mut held = Holding::new(Endless(piece), expected);
-            for _ in 0..3 {
-                assert_eq!(held.take_in(&mut context), Ok(()));
-                assert!(held.early.bytes() <= most, "{} of {most}", held.early.bytes());
+    fn has_left(&mut self, context: &mut Context<'_>, due: bool) -> bool {
+        let Self { client, look, watched, .. } = self;
+        if let Some(watched) = watched {
+            return watched.poll(context).is_ready();
+        }
+        if client.pulse.has_ended() {
+            return true;
+        }
+        // Where many share a connection, leaving is told by the protocol; and while the socket is
+        // read, by that.
+        let Some(socket) = client.socket.as_ref().filter(|_| !client.pulse.listens()) else {
+            return false;
+        };
+        if !due {
+            look.no_later(WATCH_AFTER);
+            return false;
+        }
+        match client.floor.leaving.watch(socket) {
+            Ok(fresh) => watched.insert(fresh).poll(context).is_ready(),
+            Err(_) => {
+                look.no_later(LOOK_EVERY);
+                socket.borrow().left()
             }
-            assert!(held.blind, "from here on the socket is asked");
         }
     }
 }

@@ -7,7 +7,7 @@ use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use bytes::{Buf as _, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -55,7 +55,13 @@ pub(super) enum Cut {
     SlowReader,
     /// Idle, and another client needed its place.
     GaveWay,
+    /// It has closed its sending side, and nothing could be sent to it since. Nobody's fault.
+    Left,
 }
+
+/// How long a client that has closed its sending side is still answered, in ticks. Whether it
+/// listens or has left cannot be told before it is sent something.
+const HALF_CLOSED_MAX: Tick = 50;
 
 /// Since when something has stood still; not at all if there is nothing in it.
 type Since = Cell<Option<Tick>>;
@@ -69,6 +75,12 @@ pub(super) struct Pulse {
     shared: Cell<bool>,
     body_wanted: Since,
     write_blocked: Since,
+    /// Since the client closed its sending side, or was last sent something after that.
+    half_closed: Since,
+    /// Who reads the socket, if the end was kept from it.
+    reader: Cell<Option<Waker>>,
+    /// Something was read since a part of the body was last waited for in vain.
+    heard: Cell<bool>,
     /// Whoever reads the socket has read all there is, and is told of more, and of the end.
     listens: Cell<bool>,
     patience: Patience,
@@ -88,6 +100,9 @@ impl Pulse {
             shared: Cell::new(false),
             body_wanted: Cell::new(None),
             write_blocked: Cell::new(None),
+            half_closed: Cell::new(None),
+            reader: Cell::new(None),
+            heard: Cell::new(false),
             listens: Cell::new(false),
             patience,
             deadline,
@@ -145,12 +160,61 @@ impl Pulse {
         if self.requests.get() == 0 {
             self.body_wanted.set(None);
             self.enter(Phase::Idle, self.patience.idle);
+            self.reveal_end();
         }
     }
 
     /// The next part of a body is waited for, or has come.
     pub(super) fn want_body(&self, wanted: bool) {
         self.stands_still(&self.body_wanted, wanted);
+        if wanted {
+            self.heard.set(false);
+            self.reveal_end();
+        }
+    }
+
+    /// Whether hyper need not know yet that the client has closed its sending side: it would take
+    /// that for leaving, but a client whose request is here may still listen. Known it must be once
+    /// the request is over, or a part of its body is missed.
+    fn keeps_end(&self, context: &Context<'_>) -> bool {
+        let missed = self.body_wanted.get().is_some() && !self.heard.get();
+        if self.phase.get() != Phase::Busy || missed || self.shared.get() {
+            return false;
+        }
+        if self.half_closed.get().is_none() {
+            self.half_closed.set(Some(self.now()));
+            self.deadline.no_later(HALF_CLOSED_MAX);
+        }
+        self.reader.set(Some(context.waker().clone()));
+        true
+    }
+
+    fn reveal_end(&self) {
+        if let Some(reader) = self.reader.take() {
+            reader.wake();
+        }
+    }
+
+    /// Whether the client has closed its sending side behind its request.
+    pub(super) fn has_ended(&self) -> bool {
+        self.half_closed.get().is_some()
+    }
+
+    /// Whether a request is under way.
+    pub(super) fn is_busy(&self) -> bool {
+        self.phase.get() == Phase::Busy
+    }
+
+    /// Whether many requests share the connection.
+    pub(super) fn is_shared(&self) -> bool {
+        self.shared.get()
+    }
+
+    /// The client was sent something, or at least its system took it.
+    fn has_written(&self) {
+        if self.half_closed.get().is_some() {
+            self.half_closed.set(Some(self.now()));
+        }
     }
 
     fn stands_still(&self, since: &Since, still: bool) {
@@ -172,6 +236,7 @@ impl Pulse {
         if self.phase.get() == Phase::Idle && !self.shared.get() {
             self.enter(Phase::Head, self.patience.head);
         }
+        self.heard.set(true);
         if self.body_wanted.get().is_some() {
             self.body_wanted.set(Some(self.now()));
         }
@@ -185,6 +250,7 @@ impl Pulse {
             (self.phase.get() == Phase::Idle).then_some((self.since.get(), idle, Cut::Idle)),
             self.body_wanted.get().map(|since| (since, stall, Cut::SlowBody)),
             self.write_blocked.get().map(|since| (since, stall, Cut::SlowReader)),
+            self.half_closed.get().map(|since| (since, HALF_CLOSED_MAX, Cut::Left)),
         ];
         let now = self.now();
         self.deadline.clear();
@@ -225,7 +291,8 @@ pub(super) enum Socket {
 }
 
 impl Socket {
-    fn tcp(&self) -> &TcpStream {
+    /// What is below.
+    pub(super) fn tcp(&self) -> &TcpStream {
         match self {
             Socket::Plain(stream) => stream,
             Socket::Tls(stream) => stream.get_ref().0,
@@ -313,25 +380,35 @@ pub(super) struct Felt {
     socket: Rc<RefCell<Socket>>,
     pulse: Rc<Pulse>,
     early: BytesMut,
+    /// It is no longer HTTP.
+    bare: bool,
 }
 
 impl Felt {
     pub(super) fn new(socket: Rc<RefCell<Socket>>, pulse: Rc<Pulse>, early: Vec<u8>) -> Self {
-        Self { socket, pulse, early: BytesMut::from(&early[..]) }
+        Self { socket, pulse, early: BytesMut::from(&early[..]), bare: false }
     }
 
     /// The same socket once it is no longer HTTP, with what was read too far.
     pub(super) fn after(mut self, read: &[u8]) -> Self {
         self.early.extend_from_slice(read);
+        self.bare = true;
         self
     }
 
-    fn wrote<T>(&self, polled: Poll<T>) -> Poll<T> {
+    fn flushed<T>(&self, polled: Poll<T>) -> Poll<T> {
         if self.pulse.write_blocked.get().is_some() != polled.is_pending() {
             self.pulse.stands_still(&self.pulse.write_blocked, polled.is_pending());
             self.pulse.tell();
         }
         polled
+    }
+
+    fn wrote(&self, polled: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if matches!(polled, Poll::Ready(Ok(1..))) {
+            self.pulse.has_written();
+        }
+        self.flushed(polled)
     }
 }
 
@@ -347,8 +424,14 @@ impl AsyncRead for Felt {
         let before = buffer.filled().len();
         let polled = Pin::new(&mut *self.socket.borrow_mut()).poll_read(context, buffer);
         self.pulse.listens.set(polled.is_pending());
-        if polled.is_ready() && buffer.filled().len() > before {
+        if buffer.filled().len() > before {
             self.pulse.has_read();
+        } else if matches!(polled, Poll::Ready(Ok(())))
+            && buffer.remaining() > 0
+            && !self.bare
+            && self.pulse.keeps_end(context)
+        {
+            return Poll::Pending;
         }
         polled
     }
@@ -376,11 +459,11 @@ impl AsyncWrite for Felt {
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.wrote(Pin::new(&mut *self.socket.borrow_mut()).poll_flush(context))
+        self.flushed(Pin::new(&mut *self.socket.borrow_mut()).poll_flush(context))
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.wrote(Pin::new(&mut *self.socket.borrow_mut()).poll_shutdown(context))
+        self.flushed(Pin::new(&mut *self.socket.borrow_mut()).poll_shutdown(context))
     }
 }
 
@@ -490,6 +573,23 @@ mod tests {
         assert_eq!(client.pass(30), None);
         client.pulse.stands_still(&client.pulse.write_blocked, true);
         assert_eq!(client.pass(1000), Some((20, Cut::SlowReader)), "counted from the beginning");
+    }
+
+    #[test]
+    fn a_client_that_closed_its_side_is_answered_for_as_long_as_it_takes_what_it_is_sent() {
+        let context = Context::from_waker(Waker::noop());
+        let client = Watched::new();
+        assert!(!client.pulse.keeps_end(&context), "no request: the end is the end");
+        client.pulse.begin();
+        client.pulse.want_body(true);
+        assert!(!client.pulse.keeps_end(&context), "within a body: it breaks off");
+        client.pulse.want_body(false);
+        assert!(client.pulse.keeps_end(&context) && client.pulse.has_ended());
+        for _ in 0..3 {
+            assert_eq!(client.pass(HALF_CLOSED_MAX - 1), None);
+            client.pulse.has_written();
+        }
+        assert_eq!(client.pass(1000), Some((HALF_CLOSED_MAX, Cut::Left)));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use hyper::Request;
 use hyper::body::Bytes;
 
 use super::http2::prior_knowledge;
-use super::{Client, Message, Upstream, eventually, metric, ok, proxy};
+use super::{Client, Message, Upstream, eventually, half_close, metric, ok, proxy};
 use crate::program::{PATIENCE, Program};
 
 const WAITING: &str = "tidegate_waiting{door=\"proxy\"}";
@@ -130,4 +130,69 @@ async fn shared_streams_with_bodies_wait_at_rest_and_stop_nobody() {
     assert!(used <= CPU_TICKS_MAX, "{used} ticks");
     tokio::task::block_in_place(|| honest_clients_are_answered(&program));
     drop((first, go));
+}
+
+#[test]
+fn who_closes_only_its_own_side_is_answered() {
+    let (go, gone) = std::sync::mpsc::channel::<()>();
+    let gone = std::sync::Mutex::new(gone);
+    let (tell, started) = std::sync::mpsc::channel();
+    let upstream = Upstream::answering(move |request| {
+        if request.first.starts_with("GET /slow ") {
+            tell.send(()).expect("the test listens");
+            let _ = gone.lock().expect("no panic").recv();
+        }
+        ok(&request.text())
+    });
+    let program = proxy(upstream.address, "limit = '1 in flight'");
+    let whole = "POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello";
+    let chunked = "POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n\
+                   5\r\nhello\r\n0\r\n\r\n";
+    for request in [whole, chunked] {
+        // Whole, and in two parts, wherever it is parted: the end may come at any moment.
+        for split in 0..request.len() {
+            let mut client = Client::of(&program);
+            client.send(&request.as_bytes()[..split]);
+            client.send(&request.as_bytes()[split..]);
+            half_close(&client.stream);
+            assert_eq!(client.read().text(), "hello", "{split}");
+            assert!(client.closed());
+        }
+    }
+    let two = "GET /a HTTP/1.1\r\nHost: a\r\n\r\nGET /b HTTP/1.1\r\nHost: a\r\n\r\n";
+    let mut client = Client::of(&program);
+    client.send(two.as_bytes());
+    half_close(&client.stream);
+    assert_eq!((client.read().status(), client.read().status()), (200, 200));
+    // Also while the upstream is at work.
+    let mut client = Client::of(&program);
+    client.send(b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n");
+    half_close(&client.stream);
+    started.recv_timeout(PATIENCE).expect("it starts");
+    // But a request that waits is given up, for others are in line.
+    let mut waits = Client::of(&program);
+    waits.send(b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n");
+    eventually(|| metric(&program, WAITING) == 1.0);
+    half_close(&waits.stream);
+    eventually(|| metric(&program, WAITING) == 0.0);
+    go.send(()).expect("the upstream listens");
+    assert_eq!(client.read().status(), 200);
+    assert!(client.closed());
+}
+
+#[test]
+fn half_a_body_is_no_request() {
+    let upstream = Upstream::mirror();
+    let program = proxy(upstream.address, "limit = '1 in flight'");
+    for request in [
+        "POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 50\r\n\r\nhello",
+        "POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel",
+    ] {
+        let mut client = Client::of(&program);
+        client.send(request.as_bytes());
+        half_close(&client.stream);
+        assert!(!client.all().starts_with("HTTP/1.1 200"));
+        // Its use was given back.
+        assert_eq!(Client::of(&program).get("/a").status(), 200);
+    }
 }

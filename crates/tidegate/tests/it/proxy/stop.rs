@@ -173,3 +173,40 @@ fn a_request_behind_its_answer_leaves_whole() {
     assert_eq!(taken.recv_timeout(PATIENCE).expect("the upstream is told"), "firstagain");
     assert!(program.exit_status().success());
 }
+
+#[test]
+fn half_a_head_holds_up_nobody() {
+    let (upstream, started, go) = patient();
+    let mut program = serve(&upstream, "1h");
+    let half = b"GET /a HTTP/1.1\r\nHost: a";
+    let mut halves: Vec<Client> = (0..8).map(|_| Client::of(&program)).collect();
+    halves.iter_mut().for_each(|client| client.send(half));
+    // One of them begins another request on a connection that is of use.
+    go.send(()).expect("the upstream listens");
+    let mut second = Client::of(&program);
+    second.get("/b");
+    started.recv_timeout(PATIENCE).expect("it starts");
+    second.send(half);
+    halves.push(second);
+    let mut busy = Client::of(&program);
+    busy.send(b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n");
+    started.recv_timeout(PATIENCE).expect("it starts");
+    program.signal(Signal::TERM);
+    halves.iter_mut().for_each(|client| assert!(client.closed()));
+    go.send(()).expect("the upstream listens");
+    assert_eq!(busy.read().status(), 200);
+    assert!(program.exit_status().success());
+}
+
+#[test]
+fn a_client_of_http2_that_takes_no_leave_holds_up_nobody() {
+    let upstream = Upstream::mirror();
+    let mut program = serve(&upstream, "1h");
+    let mut client = Client::of(&program);
+    // A preface, settings, and the beginning of a head that does not end.
+    client.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0");
+    client.send(b"\0\0\x05\x01\0\0\0\0\x01\x82");
+    program.signal(Signal::TERM);
+    client.all();
+    assert!(program.exit_status().success());
+}
