@@ -170,16 +170,19 @@ impl ProxyFigures {
         lane
     }
 
-    /// Notes whether a connection to the upstream could be made. Tells how many could not, one
-    /// after another.
+    /// Notes whether a connection to the upstream could be made. Tells how many could not before
+    /// it, one after another.
     pub(crate) fn connected(&self, made: bool) -> u64 {
-        if made {
-            if self.failures.load(Relaxed) != 0 {
-                self.failures.store(0, Relaxed);
-            }
-            return 0;
+        match made {
+            true if self.failures.load(Relaxed) == 0 => 0,
+            true => self.failures.swap(0, Relaxed),
+            false => self.failures.fetch_add(1, Relaxed),
         }
-        self.failures.fetch_add(1, Relaxed) + 1
+    }
+
+    /// The proxy's name.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
     }
 
     /// Whether the last connection to the upstream could be made.
@@ -492,7 +495,7 @@ mod tests {
         lane.overhead(30_000);
         lane.overhead(9 * SECOND);
         lane.answered(404);
-        assert_eq!((figures.connected(false), figures.connected(false)), (1, 2));
+        assert_eq!((figures.connected(false), figures.connected(false)), (0, 1));
         let page = metrics.encode(Default::default(), Default::default());
         for line in [
             "tidegate_proxy_overhead_seconds_bucket{le=\"0.00002\",proxy=\"api\"} 0",
@@ -508,7 +511,7 @@ mod tests {
         ] {
             assert!(page.lines().any(|found| found == line), "{line} is not in\n{page}");
         }
-        figures.connected(true);
+        assert_eq!((figures.connected(true), figures.connected(true)), (2, 0));
         assert!(figures.upstream_up());
     }
 }

@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write as _};
 use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -53,6 +54,24 @@ impl Record {
             waited: 0,
             upstream: None,
         })
+    }
+
+    /// Hands it to the log, with a field for each thing.
+    fn tell(&self, proxy: &str, whole: bool) {
+        let ms = |span: Nanos| span as f64 / MILLISECOND as f64;
+        tracing::info!(
+            target: "access",
+            proxy = %proxy,
+            client = %self.client,
+            method = %self.method,
+            path = %self.path,
+            status = self.status,
+            bytes = self.bytes,
+            waited_ms = ms(self.waited),
+            upstream_ms = self.upstream.map(ms),
+            cut = !whole,
+            "request"
+        );
     }
 
     /// The line, without its end.
@@ -142,7 +161,7 @@ impl Access {
     pub(super) fn write(&self, proxy: &str, record: &Record, whole: bool) {
         match self {
             Access::Off => {}
-            Access::Log => tracing::info!(target: "access", "{}", record.line(proxy, whole)),
+            Access::Log => record.tell(proxy, whole),
             Access::File(file) => {
                 if file.lines.try_send(record.line(proxy, whole)).is_err() {
                     file.lost.fetch_add(1, Relaxed);
@@ -153,7 +172,8 @@ impl Access {
 }
 
 fn open(path: &Path) -> io::Result<File> {
-    let opened = OpenOptions::new().create(true).append(true).open(path);
+    // Paths and addresses are nobody else's business.
+    let opened = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
     opened.map_err(|error| {
         let text = format!("cannot open the access log {}: {error}", path.display());
         io::Error::new(error.kind(), text)

@@ -65,6 +65,8 @@ pub(super) fn answer(
                     floor.metrics.bad_input(Door::Proxy, reason);
                 }
                 let response = problem.response();
+                let (status, reason) = (response.status().as_u16(), problem.reason());
+                tracing::debug!(proxy = %floor.name, status, reason, "not forwarded");
                 if let Some(record) = finish.record() {
                     record.status = response.status().as_u16();
                     record.bytes = response.body().size_hint().lower();
@@ -138,11 +140,11 @@ async fn pursue(
     }
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         return switch(response, upgrade).map(|()| Outcome::Tunnel).ok_or_else(|| {
-            floor.lane.failed(UpstreamError::Protocol);
+            floor.failures.count(UpstreamError::Protocol);
             Problem::BadAnswer
         });
     }
-    tidy(response).inspect_err(|_| floor.lane.failed(UpstreamError::Protocol))?;
+    tidy(response).inspect_err(|_| floor.failures.count(UpstreamError::Protocol))?;
     if let Some(standing) = standing {
         standing.write(response.headers_mut());
     }
@@ -165,7 +167,7 @@ fn failed(client: &Client, error: UpstreamError, fault: Option<Fault>) -> Proble
         Some(Fault::Broken) => return Problem::Malformed("the body broke off"),
         None => {}
     }
-    client.floor.lane.failed(error);
+    client.floor.failures.count(error);
     match error {
         UpstreamError::Connect | UpstreamError::BackingOff => Problem::Unreachable,
         UpstreamError::Timeout => Problem::TooSlow,

@@ -72,7 +72,7 @@ impl Finish {
 
     /// The upstream failed within its answer.
     pub(super) fn failed(&self, error: UpstreamError) {
-        self.client.floor.lane.failed(error);
+        self.client.floor.failures.count(error);
     }
 
     /// The answer was whole.

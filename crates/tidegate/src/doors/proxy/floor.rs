@@ -23,6 +23,7 @@ use super::access::{Access, Record};
 use super::admission::Admission;
 use super::config::OnLimit;
 use super::connection::converse;
+use super::failures::Failures;
 use super::gatehouse::Gatehouse;
 use super::leaving::Leaving;
 use super::problem::Problem;
@@ -68,6 +69,7 @@ pub(super) struct Floor {
     pub(super) tls: Option<TlsAcceptor>,
     pub(super) access: Access,
     pub(super) lane: Arc<Lane>,
+    pub(super) failures: Failures,
     pub(super) metrics: Arc<Metrics>,
     allow: Arc<ArcSwap<Allow>>,
     limits: Arc<Limits>,
@@ -95,8 +97,10 @@ impl Floor {
             lane.clone(),
             figures.clone(),
         );
+        let name: Arc<str> = config.name.get_ref().as_str().into();
         Rc::new(Self {
-            name: config.name.get_ref().as_str().into(),
+            failures: Failures::new(name.clone(), lane.clone(), ticks.clone()),
+            name,
             template: config.key.clone().unwrap_or_default(),
             clock: gate.clock.clone(),
             ticks,

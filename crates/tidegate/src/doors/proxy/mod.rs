@@ -8,7 +8,7 @@
 //! - [`exchange`]: one request's way; [`holding`] while it waits, [`leaving`] if its client does not; [`finish`] when it is over
 //! - [`admission`]: the waiting room as a loop uses it; [`gatehouse`]: a master that is obeyed
 //! - [`upstream`], [`bodies`], [`headers`], [`tls`]: the other side, and what goes between
-//! - [`problem`], [`access`]: what clients are told, and what the log is
+//! - [`problem`], [`access`], [`failures`]: what clients are told, and what the log is
 //!
 //! There is one loop for each core, each on a thread of its own with a listener of its own at
 //! every address and connections of its own to the upstream. The bytes of HTTP are hyper's
@@ -21,6 +21,7 @@ mod client;
 mod config;
 mod connection;
 mod exchange;
+mod failures;
 mod finish;
 mod floor;
 mod gatehouse;

@@ -72,7 +72,7 @@ impl Problem {
     }
 
     /// The word under which it is counted, or told.
-    fn reason(&self) -> &'static str {
+    pub(super) fn reason(&self) -> &'static str {
         match self {
             Problem::Malformed(_) => "malformed",
             Problem::Left => "left",

@@ -79,8 +79,8 @@ pub(super) struct Pulse {
     half_closed: Since,
     /// Who reads the socket, if the end was kept from it.
     reader: Cell<Option<Waker>>,
-    /// Something was read since a part of the body was last waited for in vain.
-    heard: Cell<bool>,
+    /// A part of the body was missed since.
+    missed: Cell<bool>,
     /// Whoever reads the socket has read all there is, and is told of more, and of the end.
     listens: Cell<bool>,
     patience: Patience,
@@ -102,7 +102,7 @@ impl Pulse {
             write_blocked: Cell::new(None),
             half_closed: Cell::new(None),
             reader: Cell::new(None),
-            heard: Cell::new(false),
+            missed: Cell::new(false),
             listens: Cell::new(false),
             patience,
             deadline,
@@ -167,18 +167,17 @@ impl Pulse {
     /// The next part of a body is waited for, or has come.
     pub(super) fn want_body(&self, wanted: bool) {
         self.stands_still(&self.body_wanted, wanted);
-        if wanted {
-            self.heard.set(false);
-            self.reveal_end();
+        if wanted && self.reveal_end() {
+            self.missed.set(true);
         }
     }
 
     /// Whether hyper need not know yet that the client has closed its sending side: it would take
     /// that for leaving, but a client whose request is here may still listen. Known it must be once
-    /// the request is over, or a part of its body is missed.
+    /// the request is over, or a part of its body turns out to be missing.
     fn keeps_end(&self, context: &Context<'_>) -> bool {
-        let missed = self.body_wanted.get().is_some() && !self.heard.get();
-        if self.phase.get() != Phase::Busy || missed || self.shared.get() {
+        let misses = self.missed.take() && self.body_wanted.get().is_some();
+        if self.phase.get() != Phase::Busy || misses || self.shared.get() {
             return false;
         }
         if self.half_closed.get().is_none() {
@@ -186,13 +185,17 @@ impl Pulse {
             self.deadline.no_later(HALF_CLOSED_MAX);
         }
         self.reader.set(Some(context.waker().clone()));
+        if self.body_wanted.get().is_some() {
+            // Whoever wants the body finds its end now, or misses a part.
+            context.waker().wake_by_ref();
+        }
         true
     }
 
-    fn reveal_end(&self) {
-        if let Some(reader) = self.reader.take() {
-            reader.wake();
-        }
+    /// Lets the end be read, if it was kept.
+    fn reveal_end(&self) -> bool {
+        let reader = self.reader.take();
+        reader.map(Waker::wake).is_some()
     }
 
     /// Whether the client has closed its sending side behind its request.
@@ -236,7 +239,6 @@ impl Pulse {
         if self.phase.get() == Phase::Idle && !self.shared.get() {
             self.enter(Phase::Head, self.patience.head);
         }
-        self.heard.set(true);
         if self.body_wanted.get().is_some() {
             self.body_wanted.set(Some(self.now()));
         }
@@ -582,7 +584,11 @@ mod tests {
         assert!(!client.pulse.keeps_end(&context), "no request: the end is the end");
         client.pulse.begin();
         client.pulse.want_body(true);
-        assert!(!client.pulse.keeps_end(&context), "within a body: it breaks off");
+        assert!(client.pulse.keeps_end(&context), "the rest of the body may be here");
+        client.pulse.want_body(true);
+        assert!(!client.pulse.keeps_end(&context), "it is not: the body breaks off");
+        client.pulse.want_body(true);
+        assert!(client.pulse.keeps_end(&context));
         client.pulse.want_body(false);
         assert!(client.pulse.keeps_end(&context) && client.pulse.has_ended());
         for _ in 0..3 {

@@ -3,6 +3,7 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
 use std::sync::mpsc::channel;
 use std::thread;
 
@@ -274,6 +275,8 @@ fn the_access_log_has_a_line_for_each_request() {
     client.send(b"CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\n\r\n");
     client.read();
     let path = program.folder().join("access.txt");
+    let mode = std::fs::metadata(&path).expect("a file").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "it is nobody else's business");
     let lines = || std::fs::read_to_string(&path).unwrap_or_default();
     eventually(|| lines().lines().count() == 2);
     let text = lines();
@@ -289,6 +292,79 @@ fn the_access_log_may_be_the_log() {
     assert_eq!(Client::of(&program).get("/a?b").status(), 200);
     let line = program.wait_for_line(|line| line.contains("path=/a"));
     assert!(line.contains("access") && line.contains("status=200"), "{line}");
+}
+
+#[test]
+fn the_access_log_as_json_has_a_field_for_each_thing() {
+    let upstream = Upstream::mirror();
+    let settings = format!("{PLENTY}\naccess_log = true\n[server]\nlog_format = 'json'");
+    let mut program = proxy(upstream.address, &settings);
+    let mut client = Client::of(&program);
+    let length = client.get("/a?b").body.len();
+    client.send(b"CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\n\r\n");
+    client.read();
+    let mut next = || -> serde_json::Value {
+        let line = program.wait_for_line(|line| line.contains("\"target\":\"access\""));
+        serde_json::from_str(&line).expect("an object")
+    };
+    let first = next();
+    let expected = serde_json::json!({
+        "proxy": "api", "client": "127.0.0.1", "method": "GET", "path": "/a", "status": 200,
+        "bytes": length, "waited_ms": 0.0, "cut": false,
+    });
+    for (field, value) in expected.as_object().expect("an object") {
+        assert_eq!(&first[field], value, "{field} of {first}");
+    }
+    assert!(first["upstream_ms"].is_number() && first["timestamp"].is_string(), "{first}");
+    let second = next();
+    assert_eq!(
+        (second["method"].as_str(), second["status"].as_u64()),
+        (Some("CONNECT"), Some(405))
+    );
+    assert!(second.get("upstream_ms").is_none(), "{second}");
+}
+
+#[test]
+fn failures_of_the_upstream_are_told_without_an_access_log_and_not_each() {
+    let upstream = Upstream::new(|mut stream| {
+        let Some(request) = Message::read(&mut stream) else { return };
+        let answer = match request.first.as_str() {
+            "GET /nonsense HTTP/1.1" => "nonsense\r\n\r\n",
+            _ => "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf",
+        };
+        let _ = stream.get_mut().write_all(answer.as_bytes());
+    });
+    let program = proxy(upstream.address, PLENTY);
+    let dead = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
+    let mut down = proxy(dead, PLENTY);
+    for _ in 0..20 {
+        for path in ["/nonsense", "/cut"] {
+            let mut client = Client::of(&program);
+            client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes());
+            let _ = Message::read(&mut client.stream);
+        }
+        assert_eq!(Client::of(&down).get("/").status(), 502);
+    }
+    let told = |mut program: Program, what: &str, most: usize| {
+        program.signal(rustix::process::Signal::TERM);
+        let lines = program.rest_of_stderr();
+        let count = lines.iter().filter(|line| line.contains(what)).count();
+        assert!((1..=most).contains(&count), "{count} of {what:?} in {lines:#?}");
+        let warned = |line: &String| line.contains("WARN") && line.contains("proxy=api");
+        assert!(lines.iter().filter(|line| line.contains(what)).all(warned), "{lines:#?}");
+        lines
+    };
+    // One for each loop, and one more should the test be slow.
+    let loops = std::thread::available_parallelism().map_or(1, usize::from);
+    let lines = told(program, "not valid HTTP", 2 * loops);
+    let cut = |line: &&String| line.contains("broke off within its answer");
+    assert!((1..=2 * loops).contains(&lines.iter().filter(cut).count()), "{lines:#?}");
+    let line = down.wait_for_line(|line| line.contains("cannot be reached"));
+    assert!(line.contains("WARN") && line.contains(&format!("upstream=http://{dead}")), "{line}");
+    assert!(!line.contains('{') && !line.contains("Os"), "no Rust: {line}");
+    down.signal(rustix::process::Signal::TERM);
+    let more = down.rest_of_stderr();
+    assert!(!more.iter().any(|line| line.contains("cannot be reached")), "once: {more:#?}");
 }
 
 #[test]

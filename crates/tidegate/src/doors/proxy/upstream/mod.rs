@@ -360,15 +360,28 @@ impl Upstream {
             return Err(Failure(UpstreamError::BackingOff));
         }
         let opened = self.opener.open(&self.lane, self.ticks.now()).await;
-        let failures = self.figures.connected(opened.is_ok());
-        if let Some(beyond) = failures.checked_sub(FAILURES_MAX) {
+        let before = self.figures.connected(opened.is_ok());
+        let (proxy, upstream) = (self.figures.name(), self.opener.target());
+        let error = match opened {
+            Ok(fresh) => {
+                if before > 0 {
+                    tracing::info!(%proxy, %upstream, "the upstream can be reached again");
+                }
+                return Ok(fresh);
+            }
+            Err(error) => error,
+        };
+        // Told when it begins; whoever wants to see every one looks closer.
+        if before == 0 {
+            tracing::warn!(%proxy, %upstream, %error, "the upstream cannot be reached");
+        } else {
+            tracing::debug!(%proxy, %upstream, %error, "the upstream cannot be reached");
+        }
+        if let Some(beyond) = (before + 1).checked_sub(FAILURES_MAX) {
             let rest = (1 << beyond.min(16)).min(BACK_OFF_MAX);
             self.resting_until.set(self.ticks.now() + rest);
         }
-        opened.map_err(|error| {
-            tracing::debug!(%error, "cannot connect to the upstream");
-            Failure(UpstreamError::Connect)
-        })
+        Err(Failure(UpstreamError::Connect))
     }
 
     /// Waits for an answer's head, but not for ever: only for as long as the upstream takes
