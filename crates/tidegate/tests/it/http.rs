@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::process::Command;
 
 use rustix::process::Signal;
@@ -395,5 +395,51 @@ fn those_who_wait_are_sent_away_when_the_server_stops() {
     program.signal(Signal::TERM);
     let reply = Reply::read(waits);
     assert_eq!((reply.status, reply.header("retry-after")), (503, "1"));
+    assert!(program.exit_status().success());
+}
+
+#[test]
+fn who_closes_only_its_own_side_is_answered_unless_it_waits() {
+    let program = Program::serve(CONFIG);
+    let post = |path: &str, body: &str| {
+        format!(
+            "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+             Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+    };
+    let half_closed = |parts: [&[u8]; 2]| {
+        let mut stream = connect(&program);
+        parts.iter().for_each(|part| stream.write_all(part).expect("the door reads"));
+        stream.shutdown(Shutdown::Write).expect("one side is closed");
+        Reply::read(stream).status
+    };
+    let check = post("/v1/check", r#"{"key":"free"}"#);
+    // Wherever it is parted: the end may come at any moment.
+    for (split, _) in check.char_indices() {
+        let (head, rest) = check.as_bytes().split_at(split);
+        assert_eq!(half_closed([head, rest]), 200, "{split}");
+    }
+    let wait = post("/v1/wait", r#"{"key":"jobs","hold_ms":3600000}"#);
+    assert_eq!(half_closed([wait.as_bytes(), b""]), 200, "what does not wait is answered");
+    let waits = in_line(&program, 0, &json!({"key": "jobs", "hold_ms": 3_600_000}));
+    waits.shutdown(Shutdown::Write).expect("one side is closed");
+    wait_for_waiters(&program, 0);
+}
+
+#[test]
+fn half_a_head_does_not_hold_up_the_end() {
+    let config = format!("{CONFIG}\n[server]\nshutdown_grace = '1h'\n");
+    let mut program = Program::serve(&config);
+    let mut halves: Vec<TcpStream> = (0..8).map(|_| connect(&program)).collect();
+    for stream in &mut halves {
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: local").expect("the door reads");
+    }
+    let mut second = connect(&program);
+    second.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("sent");
+    let mut byte = [0];
+    second.read_exact(&mut byte).expect("an answer begins");
+    second.write_all(b"GET /healthz HTTP/1.1\r\nHost: local").expect("the door reads");
+    program.signal(Signal::TERM);
     assert!(program.exit_status().success());
 }

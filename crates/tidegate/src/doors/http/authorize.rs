@@ -24,6 +24,7 @@ use crate::doors::forwarded::{self, X_FORWARDED_FOR};
 use crate::doors::http_server::connections::Peer;
 use crate::doors::http_server::json::respond;
 use crate::doors::http_server::problem::Problem;
+use crate::doors::http_server::shared::Shared;
 use crate::doors::ratelimit::{Standing, printable, retry_after_s};
 use crate::doors::template::{Asked, Scratch};
 use crate::limiter::{Answer, Unfit};
@@ -66,8 +67,9 @@ pub(super) async fn authorize(
         let detail = "no [[http.authorize]] table has this name";
         return Err(Problem::new(StatusCode::NOT_FOUND, "authorize", detail));
     };
+    let client = request.extensions().get::<Shared>().cloned();
     let word = match key(table, rest, &request) {
-        Ok(key) => decide(&context, table, key).await,
+        Ok(key) => decide(&context, table, key, client).await,
         Err(problem) => Err(problem),
     };
     let refused = table.refuse.status();
@@ -147,7 +149,12 @@ fn read_uri(text: &[u8]) -> Result<Uri, Problem> {
     uri.ok_or_else(|| Problem::bad_request("uri", "what the client asked for is no path"))
 }
 
-async fn decide(context: &Context, table: &Authorize, key: Vec<u8>) -> Result<Word, Problem> {
+async fn decide(
+    context: &Context,
+    table: &Authorize,
+    key: Vec<u8>,
+    client: Option<Shared>,
+) -> Result<Word, Problem> {
     let Some(max_wait) = table.max_wait else {
         let now = context.desk.now();
         let answer = context.desk.decided(&[&key], Op::Take(1), false, now).await?;
@@ -155,7 +162,7 @@ async fn decide(context: &Context, table: &Authorize, key: Vec<u8>) -> Result<Wo
     };
     let max_wait = u64::try_from(max_wait.0.as_nanos()).unwrap_or(u64::MAX);
     let check = Check::one(key);
-    match wait::pass(context, &check, Some(max_wait)).await? {
+    match wait::pass(context, &check, Some(max_wait), client).await? {
         Ok(pass) => Ok(Word::Go(wait::taken(&context.desk, &check, &pass).await)),
         Err(NotPassed::TooLate(answer)) => Ok(Word::OverLimit(*answer)),
         Err(NotPassed::Crowded { .. }) => Ok(Word::Crowded),

@@ -1,8 +1,10 @@
 //! `POST /v1/wait`: takes a use as soon as it may be had, in the order of arrival.
 //!
-//! A client that leaves is out of its line at once, because its connection ends the handler.
+//! A client that leaves is out of its line at once: the handler looks out for that.
 
+use std::future::pending;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State;
@@ -12,11 +14,13 @@ use axum::response::Response;
 use serde::Deserialize;
 use tidegate_core::time::MILLISECOND;
 use tidegate_core::{Nanos, Op};
+use tokio::time::sleep;
 
 use super::check::{Check, CheckJson, answered};
 use super::router::Context;
 use crate::doors::http_server::body::read_json;
 use crate::doors::http_server::problem::Problem;
+use crate::doors::http_server::shared::Shared;
 use crate::limiter::{Answer, Basis, Desk, TakenFrom};
 use crate::uses::UseId;
 use crate::waiting::{Ask, Bounds, NotPassed, Pass};
@@ -24,6 +28,8 @@ use crate::waiting::{Ask, Bounds, NotPassed, Pass};
 /// How many may wait: three quarters of all connections, so that others still get in.
 pub(super) const BOUNDS: Bounds = Bounds { per_key: WAITERS_MAX, total: WAITERS_MAX };
 const WAITERS_MAX: usize = 3_072;
+/// How long a client that has closed its sending side may have to wait for a store's answer.
+const STORE_PATIENCE: Duration = Duration::from_secs(1);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -39,11 +45,12 @@ pub(super) async fn wait(
     State(context): State<Arc<Context>>,
     request: Request<Body>,
 ) -> Result<Response, Problem> {
+    let client = request.extensions().get::<Shared>().cloned();
     let WaitJson { key, cost, max_wait_ms, hold_ms } = read_json(request).await?;
     let json = CheckJson { key: Some(key), keys: None, cost, peek: None, hold_ms };
     let check = Check::try_from(json)?;
     let max_wait = max_wait_ms.map(|span| span.saturating_mul(MILLISECOND));
-    let passed = pass(&context, &check, max_wait).await?;
+    let passed = pass(&context, &check, max_wait, client).await?;
     // Until a use is held nothing awaits: a client that leaves cannot lose it in between.
     match passed {
         Ok(pass) => {
@@ -61,21 +68,35 @@ pub(super) async fn wait(
     }
 }
 
-/// Waits until the use is taken, or the door closes.
+/// Waits until the use is taken, the door closes, or the client has closed its sending side: whether
+/// it still reads cannot be told, and others are in line behind it.
 pub(super) async fn pass(
     context: &Context,
     check: &Check,
     max_wait: Option<Nanos>,
+    client: Option<Shared>,
 ) -> Result<Result<Pass, NotPassed>, Problem> {
     if check.hold.is_some() {
         context.gate.uses.room_for(&check.keys)?;
     }
     let key = check.keys.first().map_or(&b""[..], Vec::as_slice);
     let ask = Ask { key, cost: check.cost, max_wait, can_end: check.hold.is_some() };
+    let left = async {
+        let Some(client) = client else { return pending().await };
+        client.closed().await;
+        if context.desk.is_remote() {
+            // It may not wait at all, but for the store.
+            sleep(STORE_PATIENCE).await;
+        }
+    };
     tokio::select! {
         biased;
         passed = context.gate.waiting.pass(&context.desk, &context.crowd, ask) => Ok(passed),
         () = context.gate.shutdown.wait() => Err(Problem::stopping()),
+        () = left => {
+            let detail = "the client has closed its sending side while its request waited";
+            Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "left", detail))
+        }
     }
 }
 

@@ -44,8 +44,8 @@ const HEAD_READ_MAX: Duration = Duration::from_secs(5);
 const WRITE_STALL_MAX: Duration = Duration::from_secs(30);
 /// How long a client that waits for an answer may be silent before it is asked whether it lives.
 const KEEPALIVE: Duration = Duration::from_secs(15);
-/// How often it is looked whether a client that waits is still there.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How long a connection must be at rest before it is closed when the server stops.
+const REST_AT_END: Duration = Duration::from_millis(250);
 /// The most bytes of a request's head: room for a key of 1024 bytes, each percent-encoded.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 /// How long to wait before accepting again when that failed, say for want of file descriptors.
@@ -143,55 +143,43 @@ impl Lobby {
             };
             let Ok(local) = prepare(&stream, self.write_stall) else { continue };
             let (lobby, stream) = (self.clone(), Shared::new(stream));
-            let left = {
-                let stream = stream.clone();
-                move || stream.left()
-            };
+            let client = Some(stream.clone());
             let (local, peer) = (Local(local.ip()), Peer(peer.ip()));
-            tokio::spawn(async move { lobby.converse(stream, place, left, local, peer).await });
+            tokio::spawn(async move { lobby.converse(stream, place, client, local, peer).await });
         }
     }
 
-    /// Answers one connection until it closes, is cut, or has been drained. `left` says whether the
-    /// client has closed, also where hyper does not read so far: it does not once another request
-    /// has come behind one that waits.
+    /// Answers one connection until it closes, is cut, or has been drained. A client that closes its
+    /// sending side behind its request is answered; a request that waits looks at `client` for that,
+    /// and gives up.
     pub(crate) async fn converse<T>(
         &self,
         stream: T,
         place: Place,
-        left: impl Fn() -> bool,
+        client: Option<Shared>,
         local: Local,
         peer: Peer,
     ) where
         T: AsyncRead + AsyncWrite + Unpin,
     {
-        let gone = || async {
-            loop {
-                tokio::time::sleep(LOOK_EVERY).await;
-                if left() {
-                    break;
-                }
-            }
-        };
         let activity = Activity::new(place, self.clock.clone());
         let service = service_fn(|request: Request<Incoming>| {
             let answering = activity.begin();
             let mut request = request.map(Body::new);
             request.extensions_mut().insert(local);
             request.extensions_mut().insert(peer);
-            let answer = self.router.clone().oneshot(request);
-            let gone = gone();
-            async move {
-                tokio::select! {
-                    biased;
-                    Ok(answer) = answer => Ok(answer.map(|body| Tracked { body, answering })),
-                    () = gone => Err(io::Error::from(io::ErrorKind::ConnectionAborted)),
-                }
+            if let Some(client) = client.clone() {
+                request.extensions_mut().insert(client);
             }
+            let answer = self.router.clone().oneshot(request);
+            async move { answer.await.map(|answer| answer.map(|body| Tracked { body, answering })) }
         });
         let mut http = http1::Builder::new();
         // How long a head may take is measured from its first byte, which hyper cannot do.
-        http.timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(HEAD_BYTES_MAX);
+        http.timer(TokioTimer::new())
+            .header_read_timeout(None)
+            .max_buf_size(HEAD_BYTES_MAX)
+            .half_close(true);
         let stream = Noted::new(stream, activity.clone());
         let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
         let conversation = async {
@@ -199,7 +187,11 @@ impl Lobby {
                 ended = connection.as_mut() => ended,
                 () = self.shutdown.wait() => {
                     connection.as_mut().graceful_shutdown();
-                    connection.await
+                    tokio::select! {
+                        ended = connection => ended,
+                        // Half a head is no request, and the end does not wait for one.
+                        () = activity.rests(REST_AT_END) => Ok(()),
+                    }
                 }
             }
         };

@@ -16,6 +16,6 @@ pub(crate) mod health;
 pub(crate) mod host;
 pub(crate) mod json;
 pub(crate) mod problem;
-mod shared;
+pub(crate) mod shared;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -5,10 +5,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
-
-use crate::doors::io::tcp;
 
 /// One of the two who have it.
 #[derive(Clone)]
@@ -19,9 +17,10 @@ impl Shared {
         Self(Arc::new(stream))
     }
 
-    /// Whether the client has closed its side.
-    pub(crate) fn left(&self) -> bool {
-        tcp::left(&*self.0)
+    /// Waits until the client has closed its sending side, whether or not all before that was read.
+    pub(crate) async fn closed(&self) {
+        // This interest includes the end of the stream and not what there is to read before it.
+        let _ = self.0.ready(Interest::PRIORITY).await;
     }
 }
 

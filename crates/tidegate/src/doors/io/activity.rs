@@ -99,6 +99,18 @@ impl Activity {
         polled
     }
 
+    /// Waits until no request has been under way and no answer unread for `span`.
+    pub(crate) async fn rests(&self, span: Duration) {
+        loop {
+            let before = self.changes.load(Relaxed);
+            sleep(span).await;
+            let rests = self.phase.load(Relaxed) != BUSY && !self.write_blocked.load(Relaxed);
+            if rests && self.changes.load(Relaxed) == before {
+                return;
+            }
+        }
+    }
+
     /// Runs `work`, which serves the client, for as long as the client keeps to its bounds.
     pub(crate) async fn bounds<F: Future>(
         &self,

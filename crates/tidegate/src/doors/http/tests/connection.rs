@@ -22,7 +22,7 @@ fn connect(house: &House) -> (DuplexStream, JoinHandle<()>) {
     let place = lobby.limits.admit(None, &std::io::stdin()).unwrap();
     let local = Local(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 7)));
     let peer = Peer(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 8)));
-    (ours, tokio::spawn(async move { lobby.converse(theirs, place, || false, local, peer).await }))
+    (ours, tokio::spawn(async move { lobby.converse(theirs, place, None, local, peer).await }))
 }
 
 /// Sends `text` and reads until the door closes the connection.
