@@ -27,6 +27,8 @@ limit = '10 per 1h'
 exact = true
 [http]
 listen = '127.0.0.1:0'
+[admin]
+listen = '127.0.0.1:0'
 [[rule]]
 match = 'k *'
 limit = '10 per 1h'
@@ -43,7 +45,7 @@ fn bound(kind: &str, url: &str, start_timeout: &str) -> Program {
          start_timeout = '{start_timeout}'\n"
     );
     let mut program = Program::start(&[DOORS, &store].concat());
-    program.wait_for_line(|line| line.starts_with("listening door=http "));
+    program.wait_for_line(|line| line.starts_with("listening door=admin "));
     program
 }
 
@@ -131,6 +133,11 @@ fn requests_are_held_and_health_is_answered_until_the_store_answers() {
         assert_eq!(ask(&program, "/healthz").status, 200);
         assert!(ask(&program, "/metrics").body.contains("tidegate_build_info"));
         waits_on(&program);
+        let admin = program.address("admin");
+        for (path, status) in [("/healthz", 200), ("/readyz", 503), ("/metrics", 200)] {
+            let reply = send_to(admin, "GET", path, "Host: localhost\r\n", "");
+            assert_eq!(reply.status, status, "{path}");
+        }
         assert!(!held.is_finished());
         server.go_on();
         program.wait_until_ready();

@@ -133,8 +133,8 @@ impl Tally {
 }
 
 /// Asks two nodes as fast as it goes while `disturb` does what it does. Whatever is granted has
-/// been counted, whatever was counted was granted or its answer was lost, and once the store is well
-/// a limit is granted whole and never more.
+/// been counted, whatever was counted was granted or its answer was lost, and once the store is
+/// well a limit is granted whole and never more.
 fn under_load(kind: &str, urls: &[String], disturb: impl FnOnce()) {
     let programs = [node(kind, urls, "50ms"), node(kind, urls, "50ms")];
     let nodes = programs.each_ref().map(|program| program.address("http"));
