@@ -68,8 +68,8 @@ pub(super) async fn wait(
     }
 }
 
-/// Waits until the use is taken, the door closes, or the client has closed its sending side: whether
-/// it still reads cannot be told, and others are in line behind it.
+/// Waits until the use is taken, the door closes, or the client has closed its sending side:
+/// whether it still reads cannot be told, and others are in line behind it.
 pub(super) async fn pass(
     context: &Context,
     check: &Check,

@@ -149,9 +149,9 @@ impl Lobby {
         }
     }
 
-    /// Answers one connection until it closes, is cut, or has been drained. A client that closes its
-    /// sending side behind its request is answered; a request that waits looks at `client` for that,
-    /// and gives up.
+    /// Answers one connection until it closes, is cut, or has been drained. A client that closes
+    /// its sending side behind its request is answered; a request that waits looks at `client` for
+    /// that, and gives up.
     pub(crate) async fn converse<T>(
         &self,
         stream: T,

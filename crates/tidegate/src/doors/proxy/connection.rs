@@ -39,8 +39,8 @@ pub(super) const STREAM_WINDOW: u32 = 256 << 10;
 /// How often a silent HTTP/2 client is asked whether it still lives, and how long it has.
 const PING_EVERY: Duration = Duration::from_secs(30);
 const PING_PATIENCE: Duration = Duration::from_secs(20);
-/// How long an idle HTTP/2 client has to take its leave, when it has been idle for too long and when
-/// the proxy stops.
+/// How long an idle HTTP/2 client has to take its leave, when it has been idle for too long and
+/// when the proxy stops.
 const GOODBYE_MAX: Duration = Duration::from_secs(1);
 const GOODBYE_TICKS: Tick = 5;
 

@@ -43,7 +43,7 @@ pub(super) fn answer(
 ) -> impl Future<Output = Result<Response<Reply>, Infallible>> {
     let (parts, body) = request.into_parts();
     let mut crossing = Crossing::new(Request::from_parts(parts, Upload::none()));
-    // Begun before hyper looks further: what the client does from here on, it does behind a request.
+    // Begun before hyper looks further: what the client does from here on is behind a request.
     let mut finish = Finish::new(client.clone());
     async move {
         let floor = &client.floor;

@@ -1,7 +1,7 @@
 //! Failures of the upstream, counted each and told now and then.
 //!
-//! That it cannot be reached is told when it begins and when it ends, wherever connections are made;
-//! what goes wrong with an answer, once in a while for each kind, with how often it went wrong since.
+//! That it cannot be reached is told when it begins and when it ends, where connections are made;
+//! what goes wrong with an answer, once in a while for each kind, with how often it has since.
 
 use std::cell::Cell;
 use std::rc::Rc;

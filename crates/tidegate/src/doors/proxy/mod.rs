@@ -5,7 +5,8 @@
 //! - [`floor`]: one loop, with [`ticks`], its coarse time; [`streams`]: sockets and their pulse
 //! - [`connection`], [`client`]: one client; [`tunnel`]: one that goes on as something else;
 //!   [`stalls`]: streams that it does not read
-//! - [`exchange`]: one request's way; [`holding`] while it waits, [`leaving`] if its client does not; [`finish`] when it is over
+//! - [`exchange`]: one request's way; [`holding`] while it waits, [`leaving`] if its client does
+//!   not; [`finish`] when it is over
 //! - [`admission`]: the waiting room as a loop uses it; [`gatehouse`]: a master that is obeyed
 //! - [`upstream`], [`bodies`], [`headers`], [`tls`]: the other side, and what goes between
 //! - [`problem`], [`access`], [`failures`]: what clients are told, and what the log is
