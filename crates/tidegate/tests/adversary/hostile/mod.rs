@@ -179,13 +179,13 @@ pub(crate) fn flood(target: &Target, count: usize, random: &mut Random) {
     for _ in 0..count {
         let Ok(mut stream) = Stream::connect(&target.address) else { continue };
         let _ = stream.patience(HASTE);
-        if random.one_in(3) {
-            let _ = stream.write_all(random.pick::<Vec<u8>>(&target.scripts));
-        }
-        streams.push(stream);
+        let speaks = random.one_in(3);
+        let said = if speaks { random.pick(&target.scripts).as_slice() } else { &[] };
+        let _ = stream.write_all(said);
+        streams.push((stream, said.len()));
     }
-    for stream in streams {
-        if random.one_in(2) {
+    for (stream, said) in streams {
+        if said > SEEN_LEAVING_MAX || random.one_in(2) {
             stream.reset();
         }
     }
