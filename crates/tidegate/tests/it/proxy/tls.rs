@@ -330,7 +330,7 @@ fn files_that_are_no_certificates_are_told_before_anything_opens() {
     let upstream = "http://127.0.0.1:9";
     let settings = "tls = { cert = 'none.pem', key = 'none.key' }";
     let mut program = Program::start(&config(upstream, settings));
-    assert_eq!(program.exit_status().code(), Some(1));
+    assert_eq!(program.exit_status().code(), Some(2));
     let said = program.rest_of_stderr().join("\n");
     assert!(said.contains("cannot read the certificate none.pem"), "{said}");
 }
