@@ -255,7 +255,7 @@ fn whole_amount(text: &str) -> Option<String> {
     let mut periods = 10_u64.pow(u32::try_from(decimals.len()).ok()?);
     let mut amount = uses;
     for prime in [2, 5] {
-        while amount > 0 && amount % prime == 0 && periods % prime == 0 {
+        while amount > 0 && amount.is_multiple_of(prime) && periods.is_multiple_of(prime) {
             (amount, periods) = (amount / prime, periods / prime);
         }
     }

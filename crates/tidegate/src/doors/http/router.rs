@@ -63,7 +63,7 @@ async fn elsewhere(uri: Uri) -> Problem {
         let rest = uri.path().strip_prefix(*prefix);
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     };
-    if !ADMINISTRATION.iter().any(|prefix| below(&prefix)) {
+    if !ADMINISTRATION.iter().any(below) {
         return unknown_path().await;
     }
     let detail = "administration has a listener of its own: ask [admin], by default \
