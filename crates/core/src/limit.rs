@@ -54,17 +54,17 @@ pub enum Algorithm {
     SlidingWindow,
     /// Exact: no window of `period` ever holds more than the amount.
     SlidingLog,
-    /// Seed 000's average.
+    /// An exponentially weighted average of the rate.
     Average {
         /// Whether refused attempts are counted.
         strict: bool,
     },
-    /// Seed 003's bookings.
+    /// Bookings of the JARL protocol.
     Jarl {
         /// Whether starts are booked instead of arrivals.
         exact: bool,
     },
-    /// Seed 004's rule.
+    /// The rule of the Smockron protocol.
     Smockron {
         /// Uses before the rate takes effect.
         burst: u64,

@@ -1,4 +1,4 @@
-//! Seed 000's law: an exponentially weighted average of the rate of uses.
+//! The text door's own law: an exponentially weighted average of the rate of uses.
 //!
 //! In f64, as its document says. The n-th use at one instant reads n - 1, so `amount` uses fit at
 //! once. Strict mode also remembers refused attempts: hammering keeps you out.

@@ -1,4 +1,4 @@
-//! No limit that counts: every use is refused, and nothing is remembered.
+//! The limit `deny`: every use is refused, and nothing is remembered.
 
 use super::{Law, judge_room, until_allowed};
 use crate::limit::Limit;

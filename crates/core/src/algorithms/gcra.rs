@@ -4,11 +4,11 @@
 //! a nanosecond pays back `amount` of them. No division, no rounding, no drift; and since the
 //! unit does not depend on the amount, a reload that changes the amount keeps the count.
 //!
-//! A use that is told late, after others that happened later, adds what would be left of it. While
-//! the bucket was owing all the time since, that is all of it; for as long as it owed nothing,
-//! the use would have been paid back. How long the bucket has been owing is remembered for that.
-//! Uses from before are no longer known, so a late use counts for what it was at least: in order
-//! the count is exact, and out of order it is never above that.
+//! A use that is told late, after others that happened later, adds what would be left of it. If the
+//! bucket has been owing ever since the use, that is all of it; time in which the bucket owed
+//! nothing would have paid the use back. So the bucket remembers for how long it has been owing.
+//! What it owed before that is no longer known, and a late use counts for the least that can be
+//! left of it: the count is exact for uses told in order, and otherwise never above the exact one.
 
 use super::{Law, div_ceil_nanos, memory, until_allowed};
 use crate::limit::{Algorithm, Limit};

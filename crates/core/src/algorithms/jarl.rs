@@ -1,4 +1,4 @@
-//! Seed 003's law: every caller is booked and told how long to wait; nobody is turned away.
+//! The JARL law: every caller is booked and told how long to wait; nobody is turned away.
 //!
 //! The document's formula books arrivals and lengthens the wait of each caller that finds the
 //! last period full. Exact mode books the moment at which the call will start, so that no window

@@ -1,4 +1,4 @@
-//! Seed 004's law: once `burst` uses lie within `burst / rate`, the next one may come `1 / rate`
+//! The Smockron rule: once `burst` uses lie within `burst / rate`, the next one may come `1 / rate`
 //! after the last.
 //!
 //! The history holds when accepted uses came and when delayed ones will go, so moments ahead of

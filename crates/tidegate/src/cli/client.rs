@@ -23,8 +23,8 @@ use crate::doors::io::tcp;
 const ANSWER_WAIT: Duration = Duration::from_secs(5);
 /// The largest answer that is read.
 const ANSWER_BYTES_MAX: usize = 4 << 20;
-/// How long a server may leave unacknowledged what it is sent, the kernel's asking whether it is
-/// still there among it: so one that vanished is noticed while it is waited for.
+/// How long a server may leave what it is sent unacknowledged, the kernel's keep-alive probes too:
+/// a server that vanished is noticed while the command waits for its answer.
 const UNHEARD_MAX: Duration = Duration::from_secs(60);
 
 /// Which server is asked for uses.

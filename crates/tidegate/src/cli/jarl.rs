@@ -1,4 +1,4 @@
-//! `tidegate jarl`: seed 003's program, one service on one address.
+//! `tidegate jarl`, also as `jarl`: one service on one address.
 
 use std::net::{IpAddr, SocketAddr};
 

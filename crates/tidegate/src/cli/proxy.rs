@@ -1,4 +1,4 @@
-//! `tidegate proxy`: seed 001's program, one proxy in front of one upstream.
+//! `tidegate proxy`, also as `rate`: one proxy in front of one upstream.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -40,12 +40,12 @@ pub(super) struct Args {
     /// Address to listen at, 0.0.0.0 or :: for all.
     #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     ip: IpAddr,
-    /// Where metrics are served and uses are asked for, such as 127.0.0.1:8080. Without it they
-    /// are not.
+    /// Where metrics are served and uses are asked for, such as 127.0.0.1:8080. Without it the
+    /// HTTP door stays closed.
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = address)]
     http: Option<SocketAddr>,
     /// Where the proxy is administered, such as 127.0.0.1:8090: its rule, its keys, what it has
-    /// measured. Loopback only. Without it, nowhere.
+    /// measured. Loopback only. Without it administration stays closed.
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = loopback)]
     admin: Option<SocketAddr>,
 }

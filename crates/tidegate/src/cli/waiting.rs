@@ -115,7 +115,7 @@ impl Waiting {
             return Ok(Taken::Yes(verdict.use_id));
         }
         let within = self.max_wait.map_or(String::new(), |span| format!(" within {span}"));
-        warn(&format!("\"{key}\" was not had{within}: {}", outcome(&verdict)));
+        warn(&format!("no use of \"{key}\" was taken{within}: {}", outcome(&verdict)));
         Ok(Taken::NotInTime)
     }
 }

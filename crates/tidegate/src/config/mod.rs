@@ -44,7 +44,7 @@ const REMOTE_STAMPS_MAX: u64 = 10_000;
 
 /// The file that is read where none is named, if it is there.
 pub const DEFAULT_PATH: &str = "tidegate.toml";
-/// What runs without a file: every door on loopback, with the seeds' own rules.
+/// What runs without a file: doors on loopback, rules of the protocols' documents.
 pub const BUILT_IN: &str = include_str!("built_in.toml");
 /// How the built-in configuration is called in messages.
 pub const BUILT_IN_NAME: &str = "<built-in default>";

@@ -15,7 +15,8 @@ pub(super) fn check(file: &File, text: &str) -> Vec<Problem> {
     for (at, table) in file.proxy.iter().enumerate() {
         for (setting, wrong) in proxy::wrong_files(table) {
             let place = read::place(text, &format!("proxy.{at}.{setting}"));
-            let remedy = "name a readable PEM file; paths are from the folder it is started in";
+            let remedy =
+                "name a readable PEM file; paths start in the folder that the server is started in";
             problems.push(Problem::new(place, wrong, remedy));
         }
     }

@@ -72,15 +72,15 @@ pub struct Gate {
 /// The configuration of one door, whichever it is.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DoorConfig {
-    /// Seed 000's datagrams.
+    /// Limits over UDP, one line per datagram.
     Text(text::Config),
-    /// Seed 002's records.
+    /// Records over TCP and Unix sockets.
     Throttr(throttr::Config),
-    /// Seed 003's delays.
+    /// Delays over TCP.
     Jarl(jarl::Config),
-    /// Seed 004's master.
+    /// The master of gatekeepers, over ZeroMQ.
     Smockron(Box<smockron::Config>),
-    /// Seed 001's proxy.
+    /// A reverse proxy.
     Proxy(Box<proxy::Config>),
     /// Asking over JSON, `/metrics`, `/healthz` and `/readyz`.
     Http(http::Config),
@@ -156,8 +156,8 @@ impl DoorConfig {
     }
 
     /// Whether it must not be served before a remote store has answered once. The HTTP door and
-    /// administration are: they answer for the process' health meanwhile and hold all other
-    /// requests themselves. Throttr's records lie in no store.
+    /// administration are served before: they answer for the process' health meanwhile and hold
+    /// all other requests themselves. Throttr's records lie in no store.
     #[must_use]
     pub fn waits_for_store(&self) -> bool {
         match self {
@@ -185,15 +185,15 @@ impl DoorConfig {
 
 /// A door whose addresses are taken and that answers nobody yet.
 pub enum Bound {
-    /// Seed 000's datagrams.
+    /// Limits over UDP, one line per datagram.
     Text(text::Bound),
-    /// Seed 002's records.
+    /// Records over TCP and Unix sockets.
     Throttr(throttr::Bound),
-    /// Seed 003's delays.
+    /// Delays over TCP.
     Jarl(jarl::Bound),
-    /// Seed 004's master.
+    /// The master of gatekeepers, over ZeroMQ.
     Smockron(smockron::Bound),
-    /// Seed 001's proxy.
+    /// A reverse proxy.
     Proxy(Box<proxy::Bound>),
     /// Asking over JSON.
     Http(http::Bound),

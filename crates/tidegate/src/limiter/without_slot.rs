@@ -1,7 +1,7 @@
 //! Keys of which nothing is remembered: their rule limits nothing, or lets nothing pass.
 //!
-//! No slot is looked for and no store is asked, so neither a full table nor an outage changes what
-//! is said of them.
+//! No slot is looked for and no store is asked, so neither a full table nor an outage changes the
+//! answer.
 
 use tidegate_core::{Nanos, Now, Op};
 
@@ -76,7 +76,7 @@ impl Desk {
         }
     }
 
-    /// A use for one who waits: there is nothing to wait for.
+    /// A try of a request that may wait. It is decided at once: there is nothing to wait for.
     pub(super) fn try_without_slot(
         &self,
         catalog: &Catalog,

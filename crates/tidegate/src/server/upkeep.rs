@@ -120,11 +120,14 @@ impl Kept {
                 Ok(Aside { name, replaced }) => {
                     let kept = name.display();
                     let more = if *replaced { ", in place of an older one" } else { "" };
-                    tracing::error!(%file, "snapshot not restored, now {kept}{more}: {problem}");
+                    tracing::error!(
+                        %file,
+                        "snapshot not restored, kept as {kept}{more}: {problem}"
+                    );
                 }
                 Err(error) => tracing::error!(
                     %file,
-                    "snapshot not restored: {problem}; and it could not be renamed: {error}"
+                    "snapshot not restored: {problem}; it could not be renamed: {error}"
                 ),
             }
         }

@@ -27,8 +27,8 @@ pub struct BadPath {
 /// Whether snapshots can be read from and written to `path`. Leaves nothing behind.
 ///
 /// # Errors
-/// When its folder does not exist or cannot be written, or something else than a file that can be
-/// read has its name.
+/// When its folder does not exist or cannot be written, or something other than a readable file
+/// has its name.
 pub fn check(path: &Path) -> Result<(), BadPath> {
     let bad = |reason: String| BadPath { path: path.to_owned(), reason };
     if path.file_name().is_none() {
@@ -77,7 +77,8 @@ pub(super) fn open(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Lets nobody else read a snapshot that was copied here. Somebody else's file stays as it is.
+/// Restricts a snapshot that was copied here to its owner. The mode of another user's file cannot
+/// be changed, and stays.
 pub(super) fn keep_private(file: &File) {
     let _ = file.set_permissions(Permissions::from_mode(OWNER_ONLY));
 }
@@ -93,8 +94,8 @@ pub(super) fn create(path: &Path) -> io::Result<File> {
     options.custom_flags(OFlags::NOFOLLOW.bits() as i32).open(path)
 }
 
-/// Puts the file that was written aside in its place, and the one there in that of the previous.
-/// Between the two steps the previous one is the newest. `rename` renames files.
+/// Renames the newest file to the previous one, and then the file that was just written to the
+/// newest. Between the two steps the previous one is the newest. `rename` renames files.
 pub(super) fn publish(
     path: &Path,
     mut rename: impl FnMut(&Path, &Path) -> io::Result<()>,

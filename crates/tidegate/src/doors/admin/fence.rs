@@ -1,15 +1,15 @@
 //! Which requests administration answers: those of programs on this machine, and of its own pages.
 //!
-//! As long as there are no tokens, whoever reaches the listener is an admin. It listens on loopback
-//! alone, so what remains are web pages that a browser on this machine shows, and proxies on it:
+//! There is no authentication yet, so whoever reaches the listener is an admin. It listens on
+//! loopback alone. What remains are web pages in a browser on this machine, and proxies on it:
 //!
-//! - a name of somebody else that points here (DNS rebinding) is betrayed by the Host header;
-//! - a page of somebody else is betrayed by Origin, or by Sec-Fetch-Site where a browser sends no
-//!   Origin, as with images and links;
-//! - a form needs no permission of the server to send its few content types, so whatever changes
-//!   something is refused with one of these;
-//! - a proxy that forwards the requests of others is betrayed by the headers that it adds. This
-//!   fence has a gap, a proxy that adds none, so nothing leans on it alone.
+//! - a foreign name that points here (DNS rebinding) shows in the Host header;
+//! - a page of another site shows in Origin, or in Sec-Fetch-Site where a browser sends no Origin,
+//!   as with images and links;
+//! - a form needs no permission of the server to send its few content types, so a request that
+//!   changes something is refused with one of these;
+//! - a proxy that forwards the requests of others shows in the headers that it adds. A proxy that
+//!   adds none passes this check, so nothing relies on it alone.
 
 use axum::body::Body;
 use axum::http::header::{CONTENT_TYPE, FORWARDED, HOST, HeaderName, ORIGIN, VIA};
@@ -32,7 +32,7 @@ const FORWARDING: [HeaderName; 6] = [
 const FORM_TYPES: [&str; 3] =
     ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"];
 
-/// Refuses what a page of somebody else could have sent, or a proxy.
+/// Refuses what a page of another site, or a proxy, could have sent.
 pub(super) fn check(request: &Request<Body>) -> Result<(), Problem> {
     let headers = request.headers();
     let local = request.extensions().get::<Local>().copied();
@@ -55,12 +55,12 @@ fn check_origin(headers: &HeaderMap) -> Result<(), Problem> {
         name.is_some_and(|name| name.eq_ignore_ascii_case(host))
     };
     if !headers.get_all(ORIGIN).iter().all(|origin| is_own(origin.as_bytes())) {
-        return Err(forbidden("origin", "the Origin header names a page of somebody else"));
+        return Err(forbidden("origin", "the Origin header names another site"));
     }
     // "none": somebody has typed the address.
     let is_own = |site: &[u8]| site == b"same-origin" || site == b"none";
     if !headers.get_all(SEC_FETCH_SITE).iter().all(|site| is_own(site.as_bytes())) {
-        return Err(forbidden("origin", "a page of somebody else has sent this (Sec-Fetch-Site)"));
+        return Err(forbidden("origin", "a page of another site has sent this (Sec-Fetch-Site)"));
     }
     Ok(())
 }

@@ -5,7 +5,7 @@
 //! - `keys`, `rules`, `records`, `proxies`: the handlers
 //!
 //! It has a thread and a runtime of its own, so that `/healthz` and `/metrics` answer here whatever
-//! happens at the other doors. It listens on loopback alone, because it cannot tell yet who asks.
+//! happens at the other doors. It listens on loopback alone, because it has no authentication yet.
 
 mod fence;
 mod keys;

@@ -128,8 +128,8 @@ impl Lobby {
                 self.metrics.bad_input(self.door, "not_allowed");
                 continue;
             }
-            // Asked for only now: who comes from a source that has too many is not worth a wait,
-            // and an address whose clients stay away keeps no place of the others.
+            // A place is asked for only after the accept: a newcomer whose source has too many is
+            // closed without a wait, and a listener without clients reserves no place.
             let place = tokio::select! {
                 place = self.limits.wait_for_place(Some(peer.ip()), &stream) => place,
                 () = self.shutdown.wait() => return,

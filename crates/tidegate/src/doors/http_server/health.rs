@@ -1,4 +1,4 @@
-//! `/healthz`, `/readyz` and `/metrics`: what watches the server asks.
+//! `/healthz`, `/readyz` and `/metrics`, for whatever watches the server.
 
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ async fn readyz(State(gate): State<Arc<Gate>>) -> Response {
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let reload_error = gate.admin.reload_error();
     let last_reload_error = reload_error.as_ref().map(|text| text.as_str());
-    // A store that is away is no reason to send nobody: the rules say what is done without it.
+    // A store that is away does not make the node unready: `on_store_error` decides without it.
     let store_away = gate.limiter.store_away();
     let snapshot_error = gate.admin.snapshot_error();
     let ready = ReadyJson {

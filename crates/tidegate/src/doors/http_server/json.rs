@@ -1,4 +1,4 @@
-//! The JSON that the HTTP door answers with, field by field as the contract has it.
+//! The JSON that the HTTP door and administration answer with, field by field.
 //!
 //! Times are whole milliseconds, rounded up, so that a client that waits as long as it was told
 //! is never early. No number is ever NaN or infinite.

@@ -1,6 +1,6 @@
-//! What the HTTP door says when it cannot do as asked: `application/problem+json` (RFC 9457).
+//! What a listener answers when it cannot do as asked: `application/problem+json` (RFC 9457).
 //!
-//! A problem that is the client's fault carries the reason under which it is counted; the router
+//! A problem that is the client's fault carries the reason under which it is counted; `guard`
 //! counts it once, when the response leaves.
 
 use std::borrow::Cow;
@@ -15,7 +15,7 @@ use crate::limiter::Unfit;
 use crate::records::KEY_BYTES_MAX;
 use crate::uses::HoldError;
 
-/// The label under which bad input is counted; rides on the response to the router.
+/// The reason under which bad input is counted; the response carries it to `guard`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Counted(pub(crate) &'static str);
 

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
-/// One of the two who have it.
+/// One handle of the socket: the connection has one, and so has a request that waits.
 #[derive(Clone)]
 pub(crate) struct Shared(Arc<TcpStream>);
 

@@ -11,7 +11,8 @@ use rustix::process::{Resource, getrlimit};
 
 /// Descriptors that no connection keeps.
 const KEPT_BACK: u64 = 32;
-/// Descriptors in front of those that a connection has only while it waits for another to close.
+/// Descriptors just below those that are kept back. A connection that gets one of them must wait
+/// until another one closes.
 const MARGIN: u64 = 16;
 
 /// How many descriptors there are.

@@ -65,14 +65,14 @@ pub(crate) struct Limits {
     max: usize,
     sources: Arc<Sources>,
     descriptors: Option<Descriptors>,
-    /// Whether newcomers were turned away for want of descriptors, which is told once.
+    /// Whether the log already says that descriptors are short.
     told_short: AtomicBool,
     all: Arc<AllDoors>,
     clock: Clock,
     table: Mutex<Table>,
-    /// Told of every place that is given back.
+    /// Notified of every place that is given back.
     freed: Notify,
-    /// Told when the last one is.
+    /// Notified when the last place is given back.
     emptied: Notify,
 }
 
@@ -82,7 +82,7 @@ struct Table {
     /// Idle connections, the one that has been idle for longest last. Whatever became idle later
     /// than the look that found them has been idle for less time than each of them.
     found: Vec<(Nanos, usize)>,
-    /// When the next look can find somebody.
+    /// When the next look can find a connection.
     look_at: Nanos,
     /// Connections that have given way and are not closed yet.
     leaving: usize,
@@ -235,7 +235,7 @@ impl Limits {
 }
 
 /// The doors of a process whose connections may give way where descriptors are short. They share
-/// the descriptors, so a crowd at one door must not lock another one.
+/// the descriptors, so a crowd at one door must not close the others.
 #[derive(Default)]
 pub struct AllDoors(Mutex<Vec<Weak<Limits>>>);
 
@@ -248,7 +248,7 @@ impl AllDoors {
 
     /// Lets an idle connection of some door give way; `false` if none can.
     pub(crate) fn let_one_go(&self, now: Nanos) -> bool {
-        // Asked without the lock: the last one to hold a door's limits drops them.
+        // Not under the lock: a reference taken here may be the last, and drops a door's limits.
         let doors: Vec<_> = self.0.lock().iter().filter_map(Weak::upgrade).collect();
         doors.iter().any(|door| door.let_one_go(now))
     }
@@ -274,7 +274,7 @@ impl Table {
 
     /// Looks for connections that have been idle for long enough.
     fn look(&mut self, now: Nanos) {
-        // Whoever becomes idle after this look is not long enough idle before that.
+        // A connection that becomes idle after this look has not been idle for long enough before.
         let mut next = now + IDLE_MIN;
         for (key, entry) in &self.entries {
             let Some(since) = entry.life.idle_since() else { continue };
@@ -331,7 +331,7 @@ impl Place {
     fn set(&self, state: u64) {
         let known = self.life.state.load(Relaxed);
         if known != GAVE_WAY && known != state {
-            // Only who takes the place away changes it meanwhile, and that must stand.
+            // Only a loss of the place changes it meanwhile, and that must stand.
             let _ = self.life.state.compare_exchange(known, state, AcqRel, Relaxed);
         }
     }

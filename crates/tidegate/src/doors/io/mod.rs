@@ -2,7 +2,8 @@
 //!
 //! - [`tcp`]: listening sockets, options of connections, and how the other side is seen to leave
 //! - [`limits`]: how many connections a door has, and which one gives way to a newcomer
-//! - [`sources`]: how many of them come from one place; [`descriptors`]: which are kept back
+//! - [`sources`]: how many of them come from one source
+//! - [`descriptors`]: which file descriptors are kept back
 //! - [`activity`]: what an HTTP/1 client is doing, and how long it may
 //! - [`settings`]: what tables say about connections
 

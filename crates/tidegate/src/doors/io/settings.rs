@@ -33,5 +33,5 @@ pub(crate) fn idle_timeout<'de, D: Deserializer<'de>>(deserializer: D) -> Result
         return Ok(span);
     }
     let remedy = "write a span like \"75s\" or, to keep connections for very long, \"365d\"";
-    Err(de::Error::custom(format!("a connection is idle for a moment in any case\n{remedy}")))
+    Err(de::Error::custom(format!("with 0 every connection would be closed at once\n{remedy}")))
 }

@@ -1,4 +1,4 @@
-//! The JARL door: seed 003's protocol. Who connects is told how long to wait.
+//! The JARL door, over TCP. Who connects is told how long to wait.
 //!
 //! - [`config`]: the `[[jarl]]` tables, and the rule that each of them makes
 //! - [`corridor`]: book and encode, without a socket

@@ -1,4 +1,4 @@
-//! The proxy door: seed 001's program. Requests pass on to an upstream, at most as many as their
+//! The proxy door: a reverse proxy. Requests pass on to an upstream, at most as many as their
 //! limit lets start; the others wait.
 //!
 //! - [`config`], [`target`]: the `[[proxy]]` tables and their upstreams

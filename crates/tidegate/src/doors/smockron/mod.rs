@@ -1,4 +1,4 @@
-//! The Smockron door: seed 004's master. Gatekeepers tell what they let pass, and hear who must
+//! The Smockron door: the master. Gatekeepers tell what they let pass, and hear who must
 //! wait.
 //!
 //! - [`config`]: the `[smockron]` table, and the rules that its domains make

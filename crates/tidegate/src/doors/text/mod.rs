@@ -1,4 +1,4 @@
-//! The text door: seed 000's protocol, one datagram asks and one answers.
+//! The text door, over UDP: one datagram asks and one answers.
 //!
 //! - [`corridor`]: parse, decide, encode, without a socket
 //! - [`turn`]: one loop: receive a batch, answer it, send the replies

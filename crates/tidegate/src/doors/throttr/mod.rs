@@ -1,4 +1,4 @@
-//! The Throttr door: seed 002's records over TCP and Unix sockets, one value size per listener.
+//! The Throttr door: records over TCP and Unix sockets, one value size per listener.
 //!
 //! - [`config`]: the `[[throttr]]` table
 //! - [`socket`], [`poll`], [`turn`]: binding, waiting, and one loop; [`room`] has its connections
