@@ -1,7 +1,8 @@
-//! Failures of the upstream, counted each and told now and then.
+//! Failures of the upstream: all are counted, some are logged.
 //!
-//! That it cannot be reached is told when it begins and when it ends, where connections are made;
-//! what goes wrong with an answer, once in a while for each kind, with how often it has since.
+//! An upstream that cannot be reached is logged where connections are made, when that begins and
+//! when it ends. Other failures are logged here: at most one line per kind every [`TELL_EVERY`]
+//! ticks, with how many there were since the last line.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use super::ticks::{Tick, Ticks};
 use crate::proxies::{Lane, UpstreamError};
 
-/// How many ticks lie between two lines of one kind, at least.
+/// The least number of ticks between two log lines of one kind.
 const TELL_EVERY: Tick = 100;
 
 /// What one loop remembers of its upstream's failures.
@@ -24,7 +25,7 @@ pub(super) struct Failures {
     protocol: Told,
 }
 
-/// When a kind was last told, and how often it has come since.
+/// When a kind was last logged, and how often it has happened since.
 #[derive(Default)]
 struct Told {
     at: Cell<Option<Tick>>,
@@ -32,7 +33,7 @@ struct Told {
 }
 
 impl Told {
-    /// How many there were, if that is to be told now.
+    /// Counts one; returns how many there were since the last line, if a line is due.
     fn count(&self, now: Tick) -> Option<u64> {
         let count = self.since.get() + 1;
         let due = self.at.get().is_none_or(|at| now >= at + TELL_EVERY);
@@ -61,7 +62,7 @@ impl Failures {
     pub(super) fn count(&self, error: UpstreamError) {
         self.lane.failed(error);
         let (told, what) = match error {
-            // Told by whoever makes connections.
+            // Logged where connections are made.
             UpstreamError::Connect | UpstreamError::BackingOff => return,
             UpstreamError::Timeout => (&self.timeout, "the upstream did not answer in time"),
             UpstreamError::Closed => (&self.closed, "the upstream closed before it answered"),

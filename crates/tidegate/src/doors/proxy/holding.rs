@@ -1,4 +1,4 @@
-//! Holding a request until its turn. Its body stays where it is, and it is noticed if its client
+//! Holding a request until its turn. Its body stays unread, and the wait ends early if the client
 //! leaves or the proxy stops.
 
 use std::future::{Future, poll_fn};
@@ -19,7 +19,8 @@ use super::ticks::{Deadline, Tick};
 const WATCH_AFTER: Tick = 1;
 /// How often a client that cannot be watched is looked at instead.
 const LOOK_EVERY: Tick = 10;
-/// For how long a request does not wait, but for the answer of a remote store.
+/// For so long a request counts as waiting for a remote store's answer and not for its turn, in
+/// ticks: until then its client is not given up.
 const STORE_PATIENCE: Tick = 10;
 
 /// The most KiB that bodies over HTTP/2 may take up while their requests wait. Such a client sends
@@ -29,7 +30,7 @@ static PARKED: Semaphore = Semaphore::const_new(PARKED_KIB_MAX);
 
 /// How a wait ends.
 pub(super) enum Ended<T> {
-    /// Its turn, or none to be had.
+    /// Its turn has come, or it can have none.
     Passed(T),
     /// The proxy stops.
     Stopping,
@@ -47,7 +48,7 @@ pub(super) fn park(
     }
     let window = u64::from(STREAM_WINDOW);
     let bytes = body.size_hint().exact().unwrap_or(window).min(window);
-    // At most a window, which is a few KiB many.
+    // At most a window: few enough KiB for 32 bits.
     let kib = u32::try_from(bytes.div_ceil(1 << 10)).unwrap_or(u32::MAX);
     PARKED.try_acquire_many(kib).map(Some).map_err(|_| Problem::Crowded)
 }

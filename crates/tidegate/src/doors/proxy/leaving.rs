@@ -1,8 +1,8 @@
 //! Clients that leave while nobody reads their sockets.
 //!
 //! The body of a request that waits is left in its socket, and so is a request that came behind one
-//! that waits: whoever reads the socket stops there and does not see the client leave. The system
-//! takes note of that instead, and at every tick it is asked for all of them at once.
+//! that waits: the reader of the socket stops there and does not see the client leave. So epoll
+//! watches these sockets, and at every tick the loop asks it for all of them at once.
 
 use std::cell::RefCell;
 use std::io;
@@ -14,7 +14,7 @@ use rustix::event::{Timespec, epoll};
 
 use super::streams::Socket;
 
-/// How many clients that have left are taken note of at a time.
+/// How many clients that have left one call of epoll reports.
 const EVENTS_AT_ONCE: usize = 256;
 
 /// The clients of one loop that are watched.
@@ -52,12 +52,13 @@ impl Leaving {
         places.places.len() > places.free.len()
     }
 
-    /// How many have left since it was last asked, or at most as many as fit.
+    /// Notes which clients have left since the last call, and wakes their tasks. Returns how many:
+    /// at most [`EVENTS_AT_ONCE`].
     fn note_who_left(&self) -> usize {
         let mut events = Vec::with_capacity(EVENTS_AT_ONCE);
         let spare = rustix::buffer::spare_capacity(&mut events);
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        // Nothing is waited for, so nothing can interrupt it; what else fails has nobody to tell.
+        // The call does not wait, so no signal interrupts it; other errors cannot be handled here.
         let count = epoll::wait(&self.epoll, spare, Some(&at_once)).unwrap_or(0);
         let wakers: Vec<Waker> = {
             let mut places = self.places.borrow_mut();

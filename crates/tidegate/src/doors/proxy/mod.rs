@@ -5,11 +5,11 @@
 //! - [`floor`]: one loop, with [`ticks`], its coarse time; [`streams`]: sockets and their pulse
 //! - [`connection`], [`client`]: one client; [`tunnel`]: one that goes on as something else;
 //!   [`stalls`]: streams that it does not read
-//! - [`exchange`]: one request's way; [`holding`] while it waits, [`leaving`] if its client does
-//!   not; [`finish`] when it is over
+//! - [`exchange`]: one request's way; [`holding`]: while it waits; [`leaving`]: if its client
+//!   leaves meanwhile; [`finish`]: when it is over
 //! - [`admission`]: the waiting room as a loop uses it; [`gatehouse`]: a master that is obeyed
 //! - [`upstream`], [`bodies`], [`headers`], [`tls`]: the other side, and what goes between
-//! - [`problem`], [`access`], [`failures`]: what clients are told, and what the log is
+//! - [`problem`]: what clients are told; [`access`], [`failures`]: what is logged
 //!
 //! There is one loop for each core, each on a thread of its own with a listener of its own at
 //! every address and connections of its own to the upstream. The bytes of HTTP are hyper's

@@ -10,8 +10,9 @@ use crate::net::Stream;
 use crate::seed::Random;
 use crate::server::Doors;
 
-/// Two starts at `Booked` are a second apart. The server reads its clock once for a batch of
-/// callers, before it accepts them, so a start can be earlier than it looks from here.
+/// The least time between two starts at `Booked`, as a caller sees it. They are a second apart, but
+/// the server reads its clock once for a batch of callers, before it accepts them, so a start can
+/// be earlier than the caller believes.
 const APART_S: f64 = 0.2;
 
 pub(super) fn add(doors: &Doors, canaries: &mut Vec<Named>) {

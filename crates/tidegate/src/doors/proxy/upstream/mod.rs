@@ -371,7 +371,7 @@ impl Upstream {
             }
             Err(error) => error,
         };
-        // Told when it begins; whoever wants to see every one looks closer.
+        // Logged once when it begins; every further failure only at the level debug.
         if before == 0 {
             tracing::warn!(%proxy, %upstream, %error, "the upstream cannot be reached");
         } else {

@@ -232,13 +232,13 @@ impl Link {
                     let mut line = Arc::new(line);
                     tracing::info!(
                         member = without_login(self.access.url(line.member)),
-                        "etcd answers"
+                        "connected to etcd"
                     );
                     self.state.send_replace(State::Up(line.clone()));
                     while let Some(better) = self.tend(&line).await {
                         tracing::info!(
                             member = without_login(self.access.url(better.member)),
-                            "etcd moved"
+                            "moved to another member of etcd"
                         );
                         let old = std::mem::replace(&mut line, better);
                         self.state.send_replace(State::Up(line.clone()));
