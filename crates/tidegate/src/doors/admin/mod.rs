@@ -25,8 +25,8 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 use tokio::runtime::Builder;
 
 use super::http_server::connections::{Bounds, IDLE_USUAL, Lobby};
-use super::io::limits;
 use super::io::settings::{self, CONNECTIONS_MAX};
+use super::io::{limits, tcp};
 use super::{Gate, Serving};
 use crate::config::listen::{Address, Allow, Listen};
 use crate::config::units::Span;
@@ -124,12 +124,7 @@ pub struct Bound {
 /// # Errors
 /// When an address cannot be had; none is kept then.
 pub fn bind(config: &Config) -> io::Result<Bound> {
-    let bind_one = |address: &SocketAddr| {
-        let listener = TcpListener::bind(address)?;
-        listener.set_nonblocking(true)?;
-        Ok(listener)
-    };
-    let listeners = config.listen.addresses().iter().map(bind_one).collect::<io::Result<_>>()?;
+    let listeners = tcp::bind_each(config.listen.addresses())?;
     Ok(Bound { listeners, bounds: config.bounds() })
 }
 

@@ -25,8 +25,8 @@ use serde::{Deserialize, Serialize};
 pub use self::asking::{Authorize, RefuseStatus};
 use super::http_server::connections::{Bounds, CONNECTIONS_USUAL, IDLE_USUAL, Lobby};
 pub use super::http_server::host::HostName;
-use super::io::limits;
 use super::io::settings::{self, CONNECTIONS_MAX};
+use super::io::{limits, tcp};
 use super::{Gate, Serving};
 use crate::config::listen::{Allow, Listen};
 use crate::config::units::Span;
@@ -118,12 +118,7 @@ pub struct Bound {
 /// # Errors
 /// When an address cannot be had; none is kept then.
 pub fn bind(config: &Config) -> io::Result<Bound> {
-    let bind_one = |address: &SocketAddr| {
-        let listener = TcpListener::bind(address)?;
-        listener.set_nonblocking(true)?;
-        Ok(listener)
-    };
-    let listeners = config.listen.addresses().iter().map(bind_one).collect::<io::Result<_>>()?;
+    let listeners = tcp::bind_each(config.listen.addresses())?;
     Ok(Bound { listeners, bounds: config.bounds() })
 }
 

@@ -19,6 +19,16 @@ const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(15);
 const KEEPALIVE_PROBES: u32 = 4;
 
+/// Binds one socket to each address, or none at all. They do not block.
+pub(crate) fn bind_each(addresses: &[SocketAddr]) -> io::Result<Vec<TcpListener>> {
+    let bind_one = |address: &SocketAddr| {
+        let listener = TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    };
+    addresses.iter().map(bind_one).collect()
+}
+
 /// Binds `count` sockets to `address`, or none. Port 0 takes a free port, the same for all. They
 /// do not block.
 ///
