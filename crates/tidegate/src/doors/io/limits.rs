@@ -13,7 +13,7 @@
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -55,7 +55,7 @@ pub(crate) struct Bounds {
     pub(crate) per_source: Option<u32>,
     /// Proxies that speak for many clients.
     pub(crate) trusted: Allow,
-    /// Whether the last descriptors are for others.
+    /// Whether the last descriptors are for others; administration may take most of them.
     pub(crate) keeps_descriptors_back: bool,
 }
 
@@ -64,7 +64,7 @@ pub(crate) struct Limits {
     door: Door,
     max: usize,
     sources: Arc<Sources>,
-    descriptors: Option<Descriptors>,
+    descriptors: Descriptors,
     /// Whether the log already says that descriptors are short.
     told_short: AtomicBool,
     all: Arc<AllDoors>,
@@ -105,6 +105,8 @@ pub(crate) struct Place {
     limits: Arc<Limits>,
     life: Arc<Life>,
     key: usize,
+    /// Whether its descriptor has one of the last numbers.
+    is_high: bool,
 }
 
 /// Why a newcomer has no place.
@@ -116,7 +118,7 @@ pub(crate) enum Refused {
     Full(Nanos),
     /// The process is short of descriptors, and nobody can give way before this moment.
     Short(Nanos),
-    /// The connection took a descriptor that is kept back, and nobody can give way.
+    /// The connection took a descriptor that is kept back.
     Spent,
 }
 
@@ -139,7 +141,10 @@ impl Limits {
             door,
             max: connections as usize,
             sources: Sources::new(connections, per_source, trusted),
-            descriptors: keeps_descriptors_back.then(Descriptors::of_process),
+            descriptors: match keeps_descriptors_back {
+                true => Descriptors::of_process(),
+                false => Descriptors::for_administration(),
+            },
             told_short: AtomicBool::new(false),
             all: all.clone(),
             clock,
@@ -147,9 +152,7 @@ impl Limits {
             freed: Notify::new(),
             emptied: Notify::new(),
         });
-        if keeps_descriptors_back {
-            all.add(&limits);
-        }
+        all.add(&limits);
         limits
     }
 
@@ -159,20 +162,18 @@ impl Limits {
         address: Option<IpAddr>,
         socket: &impl AsFd,
     ) -> Result<Place, Refused> {
-        let short = self.descriptors.is_some_and(|descriptors| descriptors.are_short(socket));
+        let short = self.descriptors.are_short(socket, self.all.high.load(Relaxed));
         let place = self.place(address, short);
         if !short {
             self.told_short.store(false, Relaxed);
-            return place;
-        }
-        if !matches!(place, Err(Refused::Short(_))) {
-            return place;
-        }
-        if !self.told_short.swap(true, Relaxed) {
+        } else if matches!(place, Err(Refused::Short(_))) && !self.told_short.swap(true, Relaxed) {
             tracing::warn!(door = self.door.name(), "cannot accept: file descriptors are short");
         }
-        let spent = self.descriptors.is_some_and(|descriptors| descriptors.are_spent(socket));
-        if spent { Err(Refused::Spent) } else { place }
+        if short && self.descriptors.are_spent(socket) {
+            // Whoever gave way has left its descriptor to the next newcomer.
+            return Err(Refused::Spent);
+        }
+        place.map(|place| place.at(self.descriptors.is_high(socket)))
     }
 
     /// As [`Self::admit`], but waits while the door is full.
@@ -219,7 +220,7 @@ impl Limits {
         if let Some(entry) = leaves {
             entry.life.wake();
         }
-        Ok(Place { limits: self.clone(), life, key })
+        Ok(Place { limits: self.clone(), life, key, is_high: false })
     }
 
     /// Lets a connection give way for its descriptor alone; `false` if none can.
@@ -237,11 +238,15 @@ impl Limits {
 /// The doors of a process whose connections may give way where descriptors are short. They share
 /// the descriptors, so a crowd at one door must not close the others.
 #[derive(Default)]
-pub struct AllDoors(Mutex<Vec<Weak<Limits>>>);
+pub struct AllDoors {
+    doors: Mutex<Vec<Weak<Limits>>>,
+    /// Connections whose descriptors have one of the last numbers.
+    high: AtomicUsize,
+}
 
 impl AllDoors {
     fn add(&self, limits: &Arc<Limits>) {
-        let mut doors = self.0.lock();
+        let mut doors = self.doors.lock();
         doors.retain(|door| door.strong_count() > 0);
         doors.push(Arc::downgrade(limits));
     }
@@ -249,7 +254,7 @@ impl AllDoors {
     /// Lets an idle connection of some door give way; `false` if none can.
     pub(crate) fn let_one_go(&self, now: Nanos) -> bool {
         // Not under the lock: a reference taken here may be the last, and drops a door's limits.
-        let doors: Vec<_> = self.0.lock().iter().filter_map(Weak::upgrade).collect();
+        let doors: Vec<_> = self.doors.lock().iter().filter_map(Weak::upgrade).collect();
         doors.iter().any(|door| door.let_one_go(now))
     }
 }
@@ -313,6 +318,15 @@ impl Life {
 }
 
 impl Place {
+    /// Notes whether the connection's descriptor has one of the last numbers.
+    fn at(mut self, is_high: bool) -> Self {
+        if is_high {
+            self.limits.all.high.fetch_add(1, Relaxed);
+            self.is_high = true;
+        }
+        self
+    }
+
     /// Something is under way.
     #[inline]
     pub(crate) fn set_busy(&self) {
@@ -368,7 +382,10 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let Limits { table, freed, emptied, .. } = &*self.limits;
+        let Limits { table, freed, emptied, all, .. } = &*self.limits;
+        if self.is_high {
+            all.high.fetch_sub(1, Relaxed);
+        }
         let mut table = table.lock();
         // Taken away under the lock: whoever has it now keeps it.
         let entry = if self.gave_way() {

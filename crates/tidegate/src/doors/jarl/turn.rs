@@ -258,7 +258,7 @@ impl Loop {
             match next_client(listener, self.counts_sources || !allow.is_open()) {
                 Ok((socket, address)) => {
                     self.refusing = false;
-                    let short = self.descriptors.are_short(&socket) && !self.dismiss_oldest();
+                    let short = self.descriptors.are_short(&socket, 0) && !self.dismiss_oldest();
                     match self.share(&socket, address, &allow, short) {
                         Ok(share) => self.arrived.push(Caller { socket, _share: share }),
                         // Counted before the socket is closed: its caller finds it counted.
