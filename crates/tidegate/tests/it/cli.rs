@@ -133,7 +133,7 @@ fn wait_sleeps_until_it_may() {
     assert_eq!(code(&impatient), 3);
     assert!(stdout(&impatient).is_empty(), "{impatient:?}");
     let said = stderr(&impatient);
-    assert!(said.contains("not had within 1ms: refused by two, try again in "), "{said}");
+    assert!(said.contains("was taken within 1ms: refused by two, try again in "), "{said}");
     assert_eq!(code(&ask(&program, &["wait", "booked"])), 0);
     assert_eq!(code(&ask(&program, &["wait", "booked", "--max-wait", "1ms"])), 3);
 }

@@ -245,7 +245,8 @@ mod throttr {
             honest.extend(served.then_some(stream));
             honest.len() == 3
         });
-        assert!(silent.iter().filter(|stream| is_closed_now(stream)).count() >= 3);
+        // The loop of each one that gives way closes it, in its own time.
+        until(|| silent.iter().filter(|stream| is_closed_now(stream)).count() >= 3);
         assert!(is_served(&subscriber));
         assert!(bad_input(&program, "throttr", "gave_way") >= 3);
     }
