@@ -10,6 +10,9 @@ use std::sync::Arc;
 use crate::key::same;
 use crate::limit::Limit;
 
+/// The most limits that a rule may have.
+pub const LIMITS_MAX: usize = 8;
+
 /// What a failing remote store means for a rule's keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnStoreError {

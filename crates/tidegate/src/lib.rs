@@ -12,6 +12,7 @@
 //! - [`metrics`]: what is counted; [`proxies`]: what proxies measure
 //! - [`clock`]: the only room that reads a clock
 //! - [`config`]: the file, read and checked whole
+//! - [`settings`]: what its tables are made of: addresses, units, rules
 //! - [`reload`]: a changed file, found and put into effect
 //! - [`rulebook`]: the rules in force, and how they change while the server runs
 //! - [`server`]: spawns, binds, stops
@@ -32,6 +33,7 @@ pub mod records;
 pub mod reload;
 pub mod rulebook;
 pub mod server;
+pub mod settings;
 pub mod shutdown;
 pub mod snapshot;
 pub mod stores;

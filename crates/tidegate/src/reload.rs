@@ -15,8 +15,8 @@ use notify_debouncer_full::{
 };
 use tokio::sync::mpsc::{self, Receiver};
 
-use crate::config::problem::Problems;
 use crate::config::{Config, Source};
+use crate::settings::problem::Problems;
 
 /// Writers are given this long to finish before the file is read.
 const DEBOUNCE: Duration = Duration::from_millis(100);

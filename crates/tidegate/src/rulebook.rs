@@ -11,10 +11,10 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tidegate_core::time::MILLISECOND;
 
-use crate::config::change::{self, Fields, Wrong};
-use crate::config::draft::{self, Place, Written};
 use crate::config::too_long_elsewhere;
 use crate::limiter::{Limiter, keeps_counts};
+use crate::settings::change::{self, Fields, Wrong};
+use crate::settings::draft::{self, Place, Written};
 
 /// The most rules that can be added to those of the file.
 pub const ADDED_MAX: usize = 1_000;

@@ -3,8 +3,8 @@
 use std::io::{self, IsTerminal as _, Write as _};
 
 use super::{Code, FAILED, USAGE};
-use crate::config::problem::Problems;
 use crate::server::ServeError;
+use crate::settings::problem::Problems;
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]

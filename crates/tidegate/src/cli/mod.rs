@@ -26,7 +26,7 @@ use std::path::Path;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 pub use self::failure::Failure;
-use crate::config::listen::socket_address;
+use crate::settings::listen::socket_address;
 
 /// A code to exit with.
 pub type Code = u8;

@@ -9,11 +9,11 @@ use tracing_subscriber::filter::LevelFilter;
 use super::{Code, Failure, OK, address};
 use crate::config::Config;
 use crate::config::file::File;
-use crate::config::rule::OnStoreError;
 use crate::doors::proxy::{self, Target};
 use crate::doors::{admin, http};
 use crate::logs::Logs;
 use crate::server;
+use crate::settings::rule::OnStoreError;
 use crate::stores::remote::settings::{Kind, Settings, Urls};
 
 /// What the one proxy is called: keys begin with it, and its rule is `proxy:proxy`.

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt as _;
 
 use super::output::print;
 use super::{Code, Failure, OK, address};
-use crate::config::units::Span;
+use crate::settings::units::Span;
 
 /// The largest reply that is read.
 const REPLY_BYTES_MAX: usize = 65_536;

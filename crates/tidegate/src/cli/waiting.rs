@@ -12,7 +12,7 @@ use super::child;
 use super::client::{Client, ServerArgs, Wait};
 use super::output::warn;
 use super::{Code, Failure, OK, REFUSED};
-use crate::config::units::Span;
+use crate::settings::units::Span;
 
 /// What an unreachable server means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -9,12 +9,12 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de};
 
-use super::draft::Draft;
-use super::rule::{DefaultTable, RuleTable};
-use super::units::{Size, Span};
 use crate::doors::{DoorConfig, admin, http, jarl, proxy, smockron, text, throttr};
 use crate::records;
 use crate::server;
+use crate::settings::draft::Draft;
+use crate::settings::rule::{DefaultTable, RuleTable};
+use crate::settings::units::{Size, Span};
 use crate::stores::{memory, remote};
 
 /// Tidegate's configuration: one TOML file.

@@ -1,27 +1,16 @@
 //! The configuration: one TOML file, read and checked whole, and turned into what runs.
 //!
-//! Nothing here opens a door or changes what runs; that is for `reload.rs` and `server.rs`.
+//! Nothing here opens a door or changes what runs; that is for `server/`. What tables are made of
+//! (addresses, units, rules) is in `settings/`.
 //!
 //! - [`file`]: the tables; each door's own table lives beside its code
-//! - [`rule`], [`limits`]: the table of a rule, and its limits
-//! - [`draft`]: from such tables to rules; [`change`]: one changed while the server runs
 //! - [`outside`]: the certificates, keys and secrets that a file names
 //! - [`read`], [`names`]: text to tables, and which names are known
-//! - [`problem`]: what is wrong, where, and what would be right
-//! - [`listen`], [`units`]: addresses, networks, sizes and spans of time
 
-pub(crate) mod change;
-pub(crate) mod draft;
 pub mod file;
-pub mod limits;
-pub mod listen;
 mod names;
 mod outside;
-pub mod problem;
 mod read;
-pub mod rule;
-pub(crate) mod secret;
-pub mod units;
 
 use std::path::{Path, PathBuf};
 
@@ -29,14 +18,14 @@ use tidegate_core::Limit;
 use tidegate_core::rules::RuleSet;
 use toml::Spanned;
 
-use draft::Written;
 pub use file::File;
-use listen::Address;
-use problem::{Problem, Problems};
-use rule::DefaultTable;
 
 use crate::doors::DoorConfig;
 use crate::metrics::Door;
+use crate::settings::draft::{self, Written};
+use crate::settings::listen::Address;
+use crate::settings::problem::{Problem, Problems};
+use crate::settings::rule::DefaultTable;
 use crate::stores::remote::settings::{Kind, Settings, Wrong};
 
 /// The most single uses that one key may remember in a remote store.

@@ -2,9 +2,9 @@
 //! before anything is opened, so that all that is missing is told at once and with its place.
 
 use super::file::File;
-use super::problem::Problem;
 use super::read;
 use crate::doors::proxy;
+use crate::settings::problem::Problem;
 use crate::snapshot;
 use crate::stores::remote;
 use crate::stores::remote::settings::Kind;

@@ -1,19 +1,16 @@
-//! Text of a file to its tables, telling all that is wrong and not only the first.
-//!
-//! One table is read at a time. Whatever a table does not accept is told, taken out, and the
-//! rest is read again: a file with three slips in it needs one look, not three.
+//! Text of a file to its tables, one after another; `settings/read.rs` reads each.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use serde::de::DeserializeOwned;
 use toml::Spanned;
-use toml::de::{DeString, DeTable, DeValue, ValueDeserializer};
+use toml::de::{DeTable, DeValue};
 
 use super::file::File;
 use super::names;
-use super::problem::Problem;
-use super::rule::RuleTable;
+use crate::settings::problem::Problem;
+use crate::settings::read::{from_toml, read};
 
 /// Reads the tables of `text`, of the file `name`. What could not be read is in `problems`, and
 /// its default in its place.
@@ -92,28 +89,6 @@ fn in_another_language(name: &str, text: &str) -> Option<Problem> {
     ))
 }
 
-/// Reads `text` as the table of one rule. The second half of what it returns is the place of each
-/// name and its value, by name.
-pub(super) fn rule(
-    text: &str,
-    problems: &mut Vec<Problem>,
-) -> (Option<RuleTable>, Vec<(String, Range<usize>)>) {
-    let mut table = match DeTable::parse(text) {
-        Ok(table) => table,
-        Err(error) => {
-            problems.push(from_toml(&error, 0..text.len()));
-            return (None, Vec::new());
-        }
-    };
-    let place = |(name, value): (&Spanned<DeString>, &Spanned<DeValue>)| {
-        (name.get_ref().to_string(), name.span().start..value.span().end)
-    };
-    let places = table.get_ref().iter().map(place).collect();
-    names::check_rule(&mut table, problems);
-    let whole = Spanned::new(table.span(), DeValue::Table(table.into_inner()));
-    (read(whole, problems), places)
-}
-
 fn by_name(tables: DeTable) -> BTreeMap<String, Spanned<DeValue>> {
     tables.into_iter().map(|(name, value)| (name.into_inner().into_owned(), value)).collect()
 }
@@ -154,79 +129,4 @@ impl Tables<'_, '_> {
     fn wrong(&mut self, span: Range<usize>, message: String, remedy: String) {
         self.problems.push(Problem::new(span, message, remedy));
     }
-}
-
-/// Reads one table; each setting that does not fit is told and left out.
-fn read<T: DeserializeOwned>(
-    mut value: Spanned<DeValue>,
-    problems: &mut Vec<Problem>,
-) -> Option<T> {
-    let mut left_out = Vec::new();
-    loop {
-        let error = match T::deserialize(ValueDeserializer::from(value.clone())) {
-            Ok(table) => return Some(table),
-            Err(error) => error,
-        };
-        if missing_field(&error).is_some_and(|name| left_out.contains(&name)) {
-            return None;
-        }
-        let problem = from_toml(&error, value.span());
-        let at = problem.span.clone();
-        // What is missing may have been told when the names were checked.
-        if !problems.contains(&problem) {
-            problems.push(problem);
-        }
-        let DeValue::Table(table) = value.get_mut() else { return None };
-        let holds = |v: &Spanned<DeValue>| v.span().start <= at.start && at.end <= v.span().end;
-        let culprit = table.iter().find(|(_, v)| holds(v)).map(|(name, _)| name.clone())?;
-        table.remove(&culprit);
-        left_out.push(culprit.into_inner().into_owned());
-    }
-}
-
-fn missing_field(error: &toml::de::Error) -> Option<String> {
-    let name = error.message().strip_prefix("missing field `")?.strip_suffix('`')?;
-    Some(name.to_owned())
-}
-
-/// A problem out of what toml or a setting's own type says: the first line is what is wrong, a
-/// second one the remedy.
-fn from_toml(error: &toml::de::Error, otherwise: Range<usize>) -> Problem {
-    let span = error.span().unwrap_or(otherwise);
-    let message = error.message();
-    if let Some(name) = missing_field(error) {
-        return missing(span, &name);
-    }
-    if let Some((wrong, remedy)) = message.split_once('\n') {
-        return Problem::new(span, wrong, remedy);
-    }
-    if let Some(rest) = message.strip_prefix("unknown variant ") {
-        return unknown_word(span, rest);
-    }
-    if let Some((wrong, expected)) = message.split_once(", expected ") {
-        return Problem::new(span, wrong, format!("expected {expected}"));
-    }
-    Problem::new(span, message, "see the commented example: tidegate config example")
-}
-
-/// A name that a table must have and has not.
-pub(super) fn missing(span: Range<usize>, name: &str) -> Problem {
-    let remedy = match name {
-        "match" => "say which keys it is for: match = \"ws ip=*\"",
-        "service" => "name what callers wait for: service = \"PaymentGateway\"",
-        "name" => "give the proxy a name: name = \"api\"",
-        "upstream" => "say where requests go: upstream = \"http://127.0.0.1:3000\"",
-        "listen" => "say where: listen = \"127.0.0.1:1234\"",
-        "limit" => "add a limit: limit = \"22 per 20s\", or limit = \"none\"",
-        _ => "see the commented example: tidegate config example",
-    };
-    Problem::new(span, format!("`{name}` is missing here"), remedy)
-}
-
-/// Serde's ``unknown variant `a`, expected one of `b`, `c` `` in our own words.
-fn unknown_word(span: Range<usize>, rest: &str) -> Problem {
-    let mut words = rest.split('`').skip(1).step_by(2);
-    let word = words.next().unwrap_or_default();
-    let message = format!("unknown value \"{word}\"");
-    Problem::new(span, message, names::meant(word, words))
 }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use hyper::header::{HeaderMap, HeaderName};
 
-use crate::config::listen::Allow;
+use crate::settings::listen::Allow;
 
 /// Who asked, and through whom: each hop adds the address that it was asked from.
 pub(crate) const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");

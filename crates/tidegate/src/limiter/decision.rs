@@ -3,6 +3,7 @@
 //! Works on bodies that the store has handed out; knows neither locks nor doors.
 
 use tidegate_core::algorithms;
+pub use tidegate_core::rules::LIMITS_MAX;
 use tidegate_core::rules::Rule;
 use tidegate_core::{Algorithm, Judgement, Limit, Nanos, Now, Op, Outcome, Verdict};
 
@@ -10,9 +11,6 @@ use super::catalog::Plain;
 use super::{Delay, Line};
 use crate::metrics::Counted;
 use crate::stores::memory::{Body, Bucket, Place};
-
-/// The most limits that a rule may have.
-pub const LIMITS_MAX: usize = 8;
 
 /// What became of a line, in two words that are handed on in registers: carried through memory as
 /// a [`Line`], it cost an eighth of a decision.

@@ -12,8 +12,8 @@ use arc_swap::ArcSwap;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::config::listen::{Address, Allow};
 use crate::doors::{Bound, DoorConfig, Gate, Serving, Shutdown};
+use crate::settings::listen::{Address, Allow};
 
 /// A door could not have its addresses.
 #[derive(Debug, thiserror::Error)]

@@ -28,9 +28,9 @@ use super::http_server::connections::{Bounds, IDLE_USUAL, Lobby};
 use super::io::settings::{self, CONNECTIONS_MAX};
 use super::io::{limits, tcp};
 use super::{Gate, Serving};
-use crate::config::listen::{Address, Allow, Listen};
-use crate::config::units::Span;
 use crate::metrics::Door;
+use crate::settings::listen::{Address, Allow, Listen};
+use crate::settings::units::Span;
 
 /// Connections over all its addresses, unless told otherwise: people, their tools, and what
 /// scrapes metrics.

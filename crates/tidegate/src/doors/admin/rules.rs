@@ -14,13 +14,13 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::keys::key_behind;
 use super::router::Context;
-use crate::config::change::{self, Fields};
-use crate::config::rule::RuleTable;
 use crate::doors::http_server::body::read_json;
 use crate::doors::http_server::connections::Peer;
 use crate::doors::http_server::json::respond;
 use crate::doors::http_server::problem::Problem;
 use crate::rulebook::{ChangeError, Changed, Entry};
+use crate::settings::change::{self, Fields};
+use crate::settings::rule::RuleTable;
 
 #[derive(Serialize)]
 struct RulesJson<'a> {

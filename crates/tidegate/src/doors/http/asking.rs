@@ -5,9 +5,9 @@ use axum::http::StatusCode;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use crate::config::listen::Allow;
-use crate::config::units::Span;
 use crate::doors::template::Template;
+use crate::settings::listen::Allow;
+use crate::settings::units::Span;
 
 /// The longest name: it stands in a path and at the beginning of every key.
 const NAME_BYTES_MAX: usize = 64;

@@ -28,9 +28,9 @@ pub use super::http_server::host::HostName;
 use super::io::settings::{self, CONNECTIONS_MAX};
 use super::io::{limits, tcp};
 use super::{Gate, Serving};
-use crate::config::listen::{Allow, Listen};
-use crate::config::units::Span;
 use crate::metrics::Door;
+use crate::settings::listen::{Allow, Listen};
+use crate::settings::units::Span;
 
 /// The `[http]` table.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]

@@ -27,12 +27,12 @@ use tower::ServiceExt;
 use super::host::Local;
 use super::shared::Shared;
 use crate::clock::Clock;
-use crate::config::listen::Allow;
 use crate::doors::io::activity::{Activity, Answering, Cut, Noted, Patience};
 use crate::doors::io::limits::{self, Limits, Place};
 use crate::doors::io::tcp;
 use crate::doors::{Gate, Shutdown};
 use crate::metrics::{Door, Metrics};
+use crate::settings::listen::Allow;
 
 /// Connections of a door, over all its addresses, unless told otherwise.
 pub(crate) const CONNECTIONS_USUAL: u32 = 4_096;

@@ -10,9 +10,9 @@ use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-use crate::config::change::Wrong;
 use crate::limiter::Unfit;
 use crate::records::KEY_BYTES_MAX;
+use crate::settings::change::Wrong;
 use crate::uses::HoldError;
 
 /// The reason under which bad input is counted; the response carries it to `guard`.

@@ -28,8 +28,8 @@ use tokio::time::timeout;
 use super::descriptors::Descriptors;
 use super::sources::{Share, Sources};
 use crate::clock::Clock;
-use crate::config::listen::Allow;
 use crate::metrics::Door;
+use crate::settings::listen::Allow;
 
 /// Owners need not say more exactly than this since when a connection has been idle.
 pub(crate) const GRAIN: Nanos = 100 * MILLISECOND;

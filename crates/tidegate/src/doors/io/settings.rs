@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Deserializer, de};
 
-use crate::config::units::Span;
+use crate::settings::units::Span;
 
 /// The most connections that a table may allow.
 pub(crate) const CONNECTIONS_MAX: u32 = 1_000_000;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::config::listen::Allow;
+use crate::settings::listen::Allow;
 
 /// The share of one source, unless it is set: this part of all connections of the door.
 const SHARE_OF_ALL: u32 = 10;

@@ -10,11 +10,11 @@ use tidegate_core::limit::AlgorithmName;
 use tidegate_core::rules::Pattern;
 use toml::Spanned;
 
-use crate::config::draft::{Draft, Place};
-use crate::config::limits::{self, AlgorithmWord};
-use crate::config::listen::{Allow, Listen};
-use crate::config::rule::{NAME_BYTES_MAX, OnStoreError, RuleTable, Texts, TextsSchema};
 use crate::doors::io::settings::{self, CONNECTIONS_MAX};
+use crate::settings::draft::{Draft, Place};
+use crate::settings::limits::{self, AlgorithmWord};
+use crate::settings::listen::{Allow, Listen};
+use crate::settings::rule::{NAME_BYTES_MAX, OnStoreError, RuleTable, Texts, TextsSchema};
 
 /// What the name of a service's own rule begins with.
 const RULE_PREFIX: &str = "jarl:";

@@ -25,8 +25,8 @@ use self::turn::Loop;
 use super::io::sources::Sources;
 use super::io::tcp;
 use super::{Gate, Serving};
-use crate::config::listen::Allow;
 use crate::metrics::Door;
+use crate::settings::listen::Allow;
 
 /// A door whose addresses are taken and that answers nobody yet.
 pub struct Bound {

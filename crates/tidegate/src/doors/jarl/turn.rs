@@ -29,13 +29,13 @@ use tidegate_core::{Nanos, Now};
 
 use super::corridor::Corridor;
 use super::linger::{Lingering, Ticket};
-use crate::config::listen::Allow;
 use crate::doors::io::descriptors::Descriptors;
 use crate::doors::io::limits::AllDoors;
 use crate::doors::io::sources::{Share, Sources};
 use crate::doors::mailbox::Mailbox;
 use crate::limiter::Delay;
 use crate::metrics::{Door, Metrics};
+use crate::settings::listen::Allow;
 use crate::shutdown::Shutdown;
 
 /// How long a loop sleeps in the kernel before it looks whether the door is closing.

@@ -14,14 +14,15 @@ use toml::Spanned;
 
 use super::gatehouse::GatekeeperConfig;
 use super::target::Target;
-use crate::config::draft::{Draft, Place};
-use crate::config::limits::{self, AlgorithmWord};
-use crate::config::listen::{Allow, Listen};
-use crate::config::rule::{NAME_BYTES_MAX, OnStoreError, RuleTable, Texts, TextsSchema};
-use crate::config::units::{Size, Span};
 use crate::doors::io::limits::Bounds;
 use crate::doors::io::settings::{self, CONNECTIONS_MAX};
 use crate::doors::template::Template;
+use crate::settings::draft::{Draft, Place};
+use crate::settings::limits::{self, AlgorithmWord};
+use crate::settings::listen::{Allow, Listen};
+use crate::settings::rule::{NAME_BYTES_MAX, OnStoreError, RuleTable, Texts, TextsSchema};
+use crate::settings::tls::Tls;
+use crate::settings::units::{Size, Span};
 
 /// What the name of a proxy's own rule begins with.
 const RULE_PREFIX: &str = "proxy:";
@@ -181,19 +182,6 @@ pub enum OnLimit {
     Wait,
     /// It is refused at once.
     Reject,
-}
-
-/// Certificates for clients.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Tls {
-    /// The certificate and what leads up to it, PEM.
-    pub cert: PathBuf,
-    /// Its key, PEM.
-    pub key: PathBuf,
-    /// Who must have signed the certificate that every client then has to show.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub client_ca: Option<PathBuf>,
 }
 
 /// Where a line for each request goes.

@@ -32,13 +32,13 @@ use super::ticks::{TICK_SPAN, Ticks, ticks_in};
 use super::upstream::Upstream;
 use super::{Door as ProxyDoor, Loop};
 use crate::clock::Clock;
-use crate::config::listen::Allow;
 use crate::doors::Shutdown;
 use crate::doors::io::limits::{Limits, Place};
 use crate::doors::io::tcp;
 use crate::doors::template::{Scratch, Template};
 use crate::metrics::{Door, Metrics};
 use crate::proxies::Lane;
+use crate::settings::listen::Allow;
 
 /// How long to wait before accepting again when that failed, say for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);

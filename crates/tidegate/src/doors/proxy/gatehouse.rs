@@ -18,7 +18,7 @@ use tidegate_client::layer::Identifier;
 
 use super::config::{Config, count, count_or_none};
 use super::problem::Problem;
-use crate::config::units::Span;
+use crate::settings::units::Span;
 
 /// The master that a proxy obeys.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]

@@ -13,8 +13,8 @@ use hyper::header::{
     TRANSFER_ENCODING, UPGRADE,
 };
 
-use crate::config::listen::Allow;
 use crate::doors::forwarded::{self, X_FORWARDED_FOR};
+use crate::settings::listen::Allow;
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");

@@ -46,7 +46,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use self::access::Access;
-pub use self::config::{AccessLog, Config, OnLimit, Tls};
+pub use self::config::{AccessLog, Config, OnLimit};
 use self::gatehouse::Gatehouse;
 pub use self::gatehouse::GatekeeperConfig;
 pub use self::target::Target;
@@ -76,7 +76,8 @@ pub struct Bound {
 /// The address that cannot be had, or the file that is no use, and why.
 pub fn bind(config: &Config) -> io::Result<Bound> {
     let gatehouse = gatehouse::open(config)?;
-    let client_tls = config.tls.as_ref().map(tls::for_clients).transpose()?;
+    let client_tls =
+        config.tls.as_ref().map(|tls| tls.for_clients(&[tls::H2, tls::HTTP_1_1])).transpose()?;
     let upstream_tls = tls::for_upstream(config)?;
     let access = Access::open(&config.access_log)?;
     let bind_one = |&address: &SocketAddr| tcp::bind(address, loops());

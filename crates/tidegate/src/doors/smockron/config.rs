@@ -13,11 +13,11 @@ use tidegate_core::limit::AlgorithmName;
 use tidegate_core::rules::Pattern;
 use toml::Spanned;
 
-use crate::config::draft::{Draft, Place};
-use crate::config::limits::AlgorithmWord;
-use crate::config::listen::{Address, Allow, socket_address};
-use crate::config::rule::{RuleTable, Texts, TextsSchema};
-use crate::config::units::{Size, Span};
+use crate::settings::draft::{Draft, Place};
+use crate::settings::limits::AlgorithmWord;
+use crate::settings::listen::{Address, Allow, socket_address};
+use crate::settings::rule::{RuleTable, Texts, TextsSchema};
+use crate::settings::units::{Size, Span};
 
 /// The ports of the document.
 const ACCOUNTING_PORT: u16 = 10004;

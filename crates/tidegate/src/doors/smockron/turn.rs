@@ -19,9 +19,9 @@ use tokio::time::timeout;
 use super::Config;
 use super::corridor::{Corridor, Messages, Post, Settings};
 use super::log::Log;
-use crate::config::listen::Allow;
 use crate::doors::Gate;
 use crate::metrics::{Door, Metrics};
+use crate::settings::listen::Allow;
 
 /// The most messages of one batch.
 const BATCH: usize = 256;

@@ -31,8 +31,8 @@ use serde::{Deserialize, Serialize};
 pub use self::corridor::{Replies, answer_batch};
 use self::turn::Loop;
 use super::{Gate, Serving};
-use crate::config::listen::{Allow, Listen};
 use crate::metrics::{Door, Metrics};
+use crate::settings::listen::{Allow, Listen};
 
 /// The port of the built-in default.
 const PORT: u16 = 2000;

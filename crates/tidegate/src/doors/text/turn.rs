@@ -21,9 +21,9 @@ use super::grouping::Parcel;
 use super::mmsg::{Address, BATCH, Inbox, Local, receive_joined};
 use super::post::Post;
 use super::socket::{NOTICE_SHUTDOWN, Wire};
-use crate::config::listen::Allow;
 use crate::limiter::Desk;
 use crate::metrics::Door;
+use crate::settings::listen::Allow;
 use crate::shutdown::Shutdown;
 
 /// Batches that are still answered after the door began to close, if they are already there.

@@ -8,10 +8,10 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use crate::config::listen::{Address, Allow, Listen};
-use crate::config::units::{Size, Span};
 use crate::doors::io::limits::Bounds;
 use crate::doors::io::settings::{self, CONNECTIONS_MAX};
+use crate::settings::listen::{Address, Allow, Listen};
+use crate::settings::units::{Size, Span};
 
 /// The port of the built-in default.
 const PORT: u16 = 9000;

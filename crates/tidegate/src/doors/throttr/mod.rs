@@ -50,8 +50,8 @@ use self::socket::{Listener, SocketFile};
 use self::turn::{Loop, Parts};
 use super::io::limits::{Bounds, Limits};
 use super::{Gate, Serving};
-use crate::config::listen::Address;
 use crate::metrics::Door;
+use crate::settings::listen::Address;
 
 pub use self::config::{Bits, Config};
 pub use self::conversation::Conversation;

@@ -24,10 +24,10 @@ use super::poll::{Interest, Poll, Ready, Token};
 use super::post::{GiveWay, Letter, Post};
 use super::room::Connections;
 use super::socket::{Listener, Peer, SocketFile};
-use crate::config::listen::Allow;
 use crate::doors::io::limits::{Limits, Place};
 use crate::doors::io::tcp;
 use crate::metrics::Door;
+use crate::settings::listen::Allow;
 use crate::shutdown::Shutdown;
 
 /// How long a loop sleeps in the kernel before it looks whether the door is closing.

@@ -10,7 +10,7 @@ use proptest::test_runner::{Config, TestRunner};
 use tidegate_core::rules::OnStoreError;
 
 use super::*;
-use crate::config::units::Span;
+use crate::settings::units::Span;
 use crate::stores::remote::engines::{etcd, redis, until};
 use crate::stores::remote::settings::{Kind, Settings, Urls};
 use crate::waiting::{self, Bounds, Crowd, NotPassed, Waiting};

@@ -5,11 +5,11 @@
 //! which nodes live is told, and names, versions and time are the business of others.
 
 use smallvec::SmallVec;
+use tidegate_core::rules::LIMITS_MAX;
 use tidegate_core::state::DecodeError;
 use tidegate_core::{Limit, Nanos, Now, State, algorithms};
 
 use super::cell::Value;
-use crate::limiter::LIMITS_MAX;
 use crate::stores::memory::Held;
 
 /// The version of the form that is written; others are not read.

@@ -5,8 +5,8 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::secret::Secret;
-use crate::config::units::Span;
+use crate::settings::secret::Secret;
+use crate::settings::units::Span;
 
 /// How long a decision waits for Redis, unless told otherwise.
 const REDIS_TIMEOUT: Duration = Duration::from_millis(15);

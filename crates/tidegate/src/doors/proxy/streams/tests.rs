@@ -9,9 +9,9 @@ use tidegate_core::time::SECOND;
 
 use super::*;
 use crate::clock::Clock;
-use crate::config::listen::Allow;
 use crate::doors::io::limits::{Bounds, Limits};
 use crate::metrics::Door;
+use crate::settings::listen::Allow;
 
 const PATIENCE: Patience = Patience { head: 10, idle: 100, stall: 50, tunnel: 500 };
 

@@ -2,7 +2,7 @@
 //! whether they get on with each other.
 //!
 //! A door that has a limit of its own gives its `Config` a method that returns a [`Draft`], and
-//! [`File::drafts`](super::File) lists it behind every `[[rule]]`. All else is done here: names are
+//! [`File::drafts`](crate::config::File) lists it behind every `[[rule]]`. All else is done here: names are
 //! told apart, limits compiled and split among replicas, places kept.
 
 use std::collections::HashMap;
@@ -138,7 +138,7 @@ impl Draft {
 }
 
 /// Writes all rules of a file, in order.
-pub(super) fn write_all(
+pub(crate) fn write_all(
     source: &str,
     drafts: Vec<Draft>,
     problems: &mut Vec<Problem>,
@@ -161,7 +161,7 @@ pub(super) fn write_all(
 
 /// Rules that decide nothing, because one before them matches all their keys. The limits of doors
 /// are left out: a rule before one is how it is changed.
-pub(super) fn never_matched(written: &[Written], source: &str) -> Vec<Problem> {
+pub(crate) fn never_matched(written: &[Written], source: &str) -> Vec<Problem> {
     // By what their keys begin with: another pattern covers only what begins with the same.
     let mut before: HashMap<&[u8], Vec<&Draft>> = HashMap::new();
     let mut problems = Vec::new();

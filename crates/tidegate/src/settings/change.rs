@@ -157,8 +157,8 @@ fn located(problem: Problem, fields: &[(String, std::ops::Range<usize>)]) -> Wro
 mod tests {
     use serde_json::json;
 
-    use super::super::Config;
     use super::*;
+    use crate::config::Config;
 
     /// The rule `r`, as a file has it.
     fn rule(settings: &str) -> Written {

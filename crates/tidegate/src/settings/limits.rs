@@ -7,13 +7,13 @@ use std::ops::Range;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use tidegate_core::limit::{AlgorithmName, GrammarError, REPLICAS_MAX, Share, Spec};
+use tidegate_core::rules::LIMITS_MAX;
 use tidegate_core::{Algorithm, Limit};
 use toml::Spanned;
 
 use super::names;
 use super::problem::Problem;
 use super::rule::{RuleTable, Texts};
-use crate::limiter::LIMITS_MAX;
 
 /// The word in the file for an algorithm. In flight is chosen by the wording of the limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -94,7 +94,7 @@ impl RuleTable {
     }
 
     /// Writes out what the limits are counted by, where that was left to the default.
-    pub(super) fn fill_in(&mut self, limits: &[Limit]) {
+    pub(crate) fn fill_in(&mut self, limits: &[Limit]) {
         limits::fill_in(limits, &mut self.algorithm, &mut self.strict, &mut self.exact);
     }
 }

@@ -1,0 +1,23 @@
+//! What the tables of a configuration are made of, for everybody who has one: doors, stores, rules.
+//!
+//! A leaf: it knows the law of limits, and neither the file as a whole (`config/`) nor who uses
+//! what it reads.
+//!
+//! - [`listen`], [`units`]: addresses, networks, sizes and spans of time
+//! - [`secret`], [`tls`]: secrets and certificates, which a table names and does not contain
+//! - [`rule`], [`limits`]: the table of a rule, and its limits
+//! - [`draft`]: from such tables to rules; [`change`]: one that is changed while the server runs
+//! - [`read`], [`names`]: text to one table, and which names are known
+//! - [`problem`]: what is wrong, where, and what would be right
+
+pub(crate) mod change;
+pub(crate) mod draft;
+pub mod limits;
+pub mod listen;
+pub(crate) mod names;
+pub mod problem;
+pub(crate) mod read;
+pub mod rule;
+pub(crate) mod secret;
+pub mod tls;
+pub mod units;

@@ -1,0 +1,101 @@
+//! Certificates and keys: the files that a table names, read and checked.
+//!
+//! Files are read when a door is bound, so that a mistake in one is reported before anything
+//! changes.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Certificates for clients.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Tls {
+    /// The certificate and what leads up to it, PEM.
+    pub cert: PathBuf,
+    /// Its key, PEM.
+    pub key: PathBuf,
+    /// Who must have signed the certificate that every client then has to show.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_ca: Option<PathBuf>,
+}
+
+impl Tls {
+    /// What clients are shown. `protocols` are the names that are agreed upon, best first.
+    ///
+    /// # Errors
+    /// The file that is of no use, and why.
+    pub fn for_clients(&self, protocols: &[&[u8]]) -> io::Result<Arc<ServerConfig>> {
+        let chain = certificates(&self.cert)?;
+        let key = key(&self.key)?;
+        let builder = match &self.client_ca {
+            None => ServerConfig::builder().with_no_client_auth(),
+            Some(path) => {
+                let verifier = WebPkiClientVerifier::builder(Arc::new(roots(path)?)).build();
+                let verifier = verifier.map_err(|error| wrong("cannot trust", path, error))?;
+                ServerConfig::builder().with_client_cert_verifier(verifier)
+            }
+        };
+        let mut config = builder.with_single_cert(chain, key).map_err(|error| match error {
+            rustls::Error::InconsistentKeys(_) => {
+                let cert = self.cert.display();
+                wrong("cannot use the key", &self.key, format!("it is not that of {cert}"))
+            }
+            error => wrong("cannot use the key", &self.key, error),
+        })?;
+        config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
+        Ok(Arc::new(config))
+    }
+
+    /// What is wrong with the files: in which setting, and why.
+    #[must_use]
+    pub fn wrong_files(&self) -> Vec<(&'static str, String)> {
+        let mut checked = vec![
+            ("tls.cert", certificates(&self.cert).map(drop)),
+            ("tls.key", key(&self.key).map(drop)),
+        ];
+        checked.extend(self.client_ca.as_ref().map(|ca| ("tls.client_ca", roots(ca).map(drop))));
+        if checked.iter().all(|(_, read)| read.is_ok()) {
+            checked.push(("tls.key", self.for_clients(&[]).map(drop)));
+        }
+        let wrong = checked.into_iter().filter_map(|(setting, read)| Some((setting, read.err()?)));
+        wrong.map(|(setting, error)| (setting, error.to_string())).collect()
+    }
+}
+
+fn wrong(what: &str, path: &Path, error: impl std::fmt::Display) -> io::Error {
+    let text = format!("{what} {}: {error}", path.display());
+    io::Error::new(io::ErrorKind::InvalidInput, text)
+}
+
+fn certificates(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
+    let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<_, _>>);
+    let read: Vec<_> = read.map_err(|error| wrong("cannot read the certificate", path, error))?;
+    if read.is_empty() {
+        return Err(wrong("cannot read the certificate", path, "there is none in the file"));
+    }
+    Ok(read)
+}
+
+fn key(path: &Path) -> io::Result<PrivateKeyDer<'static>> {
+    PrivateKeyDer::from_pem_file(path).map_err(|error| wrong("cannot read the key", path, error))
+}
+
+/// The certificates of a file, to check a peer's against.
+///
+/// # Errors
+/// Why the file is of no use.
+pub(crate) fn roots(path: &Path) -> io::Result<RootCertStore> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(path)? {
+        roots.add(certificate).map_err(|error| wrong("cannot trust", path, error))?;
+    }
+    Ok(roots)
+}
