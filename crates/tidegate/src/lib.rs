@@ -9,29 +9,24 @@
 //! - `table`, `budget`: what both are kept in, and the bytes that they share
 //! - [`uses`]: uses in flight that somebody will give back
 //! - [`waiting`]: holds requests until they may go
-//! - [`metrics`]: what is counted; [`proxies`]: what proxies measure
+//! - [`metrics`]: what is counted
 //! - [`clock`]: the only room that reads a clock
 //! - [`config`]: the file, read and checked whole
 //! - [`settings`]: what its tables are made of: addresses, units, rules
-//! - [`reload`]: a changed file, found and put into effect
-//! - [`rulebook`]: the rules in force, and how they change while the server runs
-//! - [`server`]: spawns, binds, stops
-//! - [`admin`], [`shutdown`]: what the process tells of itself, and its sign to stop
+//! - [`server`]: spawns, binds, stops, reloads, changes rules
+//! - [`control`], [`shutdown`]: what doors may ask of the process, and its sign to stop
 //! - [`cli`], [`logs`]: the command line, and what it writes to standard error
 
-pub mod admin;
 mod budget;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod control;
 pub mod doors;
 pub mod limiter;
 pub mod logs;
 pub mod metrics;
-pub mod proxies;
 pub mod records;
-pub mod reload;
-pub mod rulebook;
 pub mod server;
 pub mod settings;
 pub mod shutdown;

@@ -22,9 +22,6 @@ use prometheus_client::registry::Registry;
 use tidegate_core::Nanos;
 use tidegate_core::time::SECOND;
 
-use crate::records;
-use crate::stores::memory::Size;
-
 /// The most door loops that count apart at one time; more share the last lane.
 const LANES_MAX: usize = 256;
 /// What keys are counted under that no rule matches.
@@ -423,8 +420,8 @@ impl Metrics {
 
     /// Everything in Prometheus' text form, with the tables as full as is said.
     #[must_use]
-    pub fn encode(&self, keys: Size, records: records::Size) -> String {
-        *self.sizes.lock() = Sizes { keys, records };
+    pub fn encode(&self, sizes: Sizes) -> String {
+        *self.sizes.lock() = sizes;
         let mut page = String::new();
         // Writing to a string does not fail.
         let _ = text::encode(&mut page, &self.registry.lock());
@@ -499,11 +496,15 @@ impl Metrics {
     }
 }
 
-/// How full both tables were when a page was asked for.
+/// How full the tables are when a page is asked for.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sizes {
-    keys: Size,
-    records: records::Size,
+pub struct Sizes {
+    /// Keys of the limiter.
+    pub keys: usize,
+    /// Counters and buffers.
+    pub records: usize,
+    /// What both take.
+    pub bytes: usize,
 }
 
 /// Sums the lanes when a page is asked for.
@@ -551,11 +552,10 @@ impl Collector for Scrape {
             let labels = [("door", door.name()), ("rule", &*rule), ("policy", policy)];
             ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
         }
-        let Sizes { keys, records } = *self.sizes.lock();
-        let bytes = keys.bytes.saturating_add(records.bytes);
+        let Sizes { keys, records, bytes } = *self.sizes.lock();
         for (name, help, value) in [
-            ("keys", "Remembered keys", keys.keys),
-            ("records", "Counters and buffers with a time to live", records.records()),
+            ("keys", "Remembered keys", keys),
+            ("records", "Counters and buffers with a time to live", records),
             ("memory_bytes", "Bytes that remembered keys and records take", bytes),
         ] {
             let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));

@@ -7,14 +7,16 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tidegate_core::{Nanos, Now};
 use tokio::sync::Notify;
 
-use crate::doors::Shutdown;
-use crate::limiter::{Desk, TakenFrom};
+use crate::limiter::{Desk, Limiter, TakenFrom};
+use crate::metrics::Door;
+use crate::shutdown::Shutdown;
 
 /// The most uses that are held at once.
 pub const USES_MAX: usize = 1_000_000;
@@ -123,10 +125,10 @@ pub struct Uses {
 }
 
 impl Uses {
-    /// An empty register that gives uses back through `desk`.
+    /// An empty register that gives uses back to `limiter`, for clients that hold them over HTTP.
     #[must_use]
-    pub fn new(desk: Desk) -> Self {
-        Self::bounded(desk, USES_MAX, USES_BYTES_MAX)
+    pub fn before(limiter: &Arc<Limiter>) -> Arc<Self> {
+        Arc::new(Self::bounded(limiter.desk(Door::Http), USES_MAX, USES_BYTES_MAX))
     }
 
     fn bounded(desk: Desk, uses_max: usize, bytes_max: usize) -> Self {

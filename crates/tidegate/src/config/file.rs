@@ -10,8 +10,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de};
 
 use crate::doors::{DoorConfig, admin, http, jarl, proxy, smockron, text, throttr};
+use crate::logs::LogFormat;
 use crate::records;
-use crate::server;
 use crate::settings::draft::Draft;
 use crate::settings::rule::{DefaultTable, RuleTable};
 use crate::settings::units::{Size, Span};
@@ -56,7 +56,7 @@ pub struct File {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<SnapshotTable>,
     /// The process as a whole.
-    pub server: server::Settings,
+    pub server: ServerTable,
 }
 
 impl File {
@@ -143,6 +143,23 @@ impl Default for SnapshotTable {
     fn default() -> Self {
         let every = Span(Duration::from_secs(60));
         Self { path: PathBuf::from("tidegate.snapshot"), every }
+    }
+}
+
+/// The process as a whole.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ServerTable {
+    /// How long open requests may take to end when the process is told to stop.
+    pub shutdown_grace: Span,
+    /// The form of log lines on standard error.
+    pub log_format: LogFormat,
+}
+
+impl Default for ServerTable {
+    fn default() -> Self {
+        let shutdown_grace = Span(Duration::from_secs(10));
+        Self { shutdown_grace, log_format: LogFormat::default() }
     }
 }
 

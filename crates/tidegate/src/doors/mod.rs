@@ -4,10 +4,11 @@
 //! until its [`Shutdown`] is set. Doors know neither each other nor the store.
 //!
 //! To add one: a folder here, a codec in `tidegate-wire`, a variant in [`DoorConfig`] and in
-//! [`Bound`], and a field in [`config::File`](crate::config::File).
+//! [`Bound`], and a field in the configuration's `File`.
 
 pub mod admin;
 pub(crate) mod forwarded;
+mod gate;
 pub mod http;
 pub(crate) mod http_server;
 pub(crate) mod io;
@@ -20,54 +21,12 @@ pub(crate) mod template;
 pub mod text;
 pub mod throttr;
 
-use std::sync::Arc;
 use std::thread;
 
-use arc_swap::ArcSwap;
-
-use self::io::limits::AllDoors;
-pub use crate::admin::Admin;
-use crate::clock::Clock;
-use crate::limiter::Limiter;
+pub use self::gate::{DoorSwitches, Gate, Report, SharedState};
 use crate::metrics::{Door, Metrics};
-use crate::proxies::Proxies;
-use crate::records::Records;
-use crate::rulebook::Rulebook;
 use crate::settings::listen::{Address, Allow, Listen};
 pub use crate::shutdown::Shutdown;
-use crate::uses::Uses;
-use crate::waiting::Waiting;
-
-/// All that a door may touch.
-#[derive(Clone)]
-pub struct Gate {
-    /// Where decisions are made.
-    pub limiter: Arc<Limiter>,
-    /// The rules in force, and how they change.
-    pub rulebook: Arc<Rulebook>,
-    /// Counters and buffers with a time to live.
-    pub records: Arc<Records>,
-    /// The time.
-    pub clock: Clock,
-    /// Where bad input is counted.
-    pub metrics: Arc<Metrics>,
-    /// Uses in flight that somebody will give back.
-    pub uses: Arc<Uses>,
-    /// Where requests are held until they may go.
-    pub waiting: Arc<Waiting>,
-    /// What the proxies measure.
-    pub proxies: Arc<Proxies>,
-    /// What the loops of all Throttr listeners share.
-    pub throttr: Arc<throttr::Hall>,
-    /// What the process tells about itself.
-    pub admin: Arc<Admin>,
-    /// Who may come in. A reload swaps it without closing the door: load it per batch or accept.
-    pub allow: Arc<ArcSwap<Allow>>,
-    /// Whose idle connections give way where descriptors are short.
-    pub all_doors: Arc<AllDoors>,
-    /// Raised when this door must stop accepting and drain.
-    pub shutdown: Shutdown,
-}
 
 /// The configuration of one door, whichever it is.
 #[derive(Clone, Debug, PartialEq)]
@@ -166,6 +125,13 @@ impl DoorConfig {
             | DoorConfig::Smockron(_)
             | DoorConfig::Proxy(_) => true,
             DoorConfig::Throttr(_) | DoorConfig::Http(_) | DoorConfig::Admin(_) => false,
+        }
+    }
+
+    /// Puts in force what can change while the door is open, beside its allow list.
+    pub fn renew(&self, gate: &Gate) {
+        if let DoorConfig::Http(config) = self {
+            config.renew(gate);
         }
     }
 

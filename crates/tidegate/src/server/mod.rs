@@ -4,58 +4,39 @@
 //! it: a new configuration, or the end. Decisions are made elsewhere, on the doors' own loops.
 
 mod open_doors;
+mod process;
+mod reload;
 mod report;
+mod rulebook;
 mod upkeep;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use tidegate_core::rules::RuleSet;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 pub use self::open_doors::BindError;
 use self::open_doors::{OpenDoors, say};
+pub use self::process::Process;
+use self::reload::{Reloader, Watch};
 use self::report::Report;
+use self::rulebook::Difference;
 use self::upkeep::Upkeep;
-use crate::admin::Admin;
 use crate::clock::Clock;
+use crate::config::file::ServerTable;
 use crate::config::{Config, Source};
-use crate::doors::{Gate, Shutdown, throttr};
+use crate::doors::Gate;
 use crate::limiter::Limiter;
-use crate::logs::{LogFormat, Logs};
-use crate::metrics::{Door, Metrics};
-use crate::proxies::Proxies;
+use crate::logs::Logs;
+use crate::metrics::Metrics;
 use crate::records::Records;
-use crate::reload::{Reloader, Watch};
-use crate::rulebook::{Difference, Rulebook};
 use crate::settings::problem::Problems;
-use crate::settings::units::Span;
+use crate::shutdown::Shutdown;
 use crate::snapshot::BadPath;
 use crate::stores::remote::settings::{self, Kind};
-use crate::uses::Uses;
-use crate::waiting::Waiting;
-
-/// `[server]`: the process as a whole.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    /// How long open requests may take to end when the process is told to stop.
-    pub shutdown_grace: Span,
-    /// The form of log lines on standard error.
-    pub log_format: LogFormat,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        let shutdown_grace = Span(Duration::from_secs(10));
-        Self { shutdown_grace, log_format: LogFormat::default() }
-    }
-}
 
 /// Why the server did not start.
 #[derive(Debug, thiserror::Error)]
@@ -156,16 +137,11 @@ impl Stop {
 }
 
 struct Server {
-    limiter: Arc<Limiter>,
-    rulebook: Arc<Rulebook>,
-    records: Arc<Records>,
-    metrics: Arc<Metrics>,
-    admin: Arc<Admin>,
-    uses: Arc<Uses>,
-    waiting: Arc<Waiting>,
+    gate: Gate,
+    process: Arc<Process>,
     doors: OpenDoors,
     upkeep: Upkeep,
-    settings: Settings,
+    settings: ServerTable,
     store: settings::Settings,
     logs: Logs,
     /// Stops what runs beside the doors.
@@ -178,49 +154,19 @@ impl Server {
         let metrics = Arc::new(Metrics::new());
         let memory = config.file.memory.settings();
         // The rules come with the first reload, like everything else.
-        let limiter = Limiter::new(clock.clone(), metrics.clone(), RuleSet::default(), memory);
-        let rulebook = Rulebook::new(limiter.clone());
+        let limiter = Limiter::new(clock, metrics.clone(), RuleSet::default(), memory);
         let records = Records::beside(&limiter, config.file.memory.records().max_records);
-        let uses = Arc::new(Uses::new(limiter.desk(Door::Http)));
-        let waiting = Waiting::before(&limiter);
-        let admin = Admin::new();
-        let shutdown = Shutdown::new();
-        let throttr = throttr::Hall::new(clock.clone());
-        metrics.register(throttr.clone().collector());
-        let proxies = Proxies::new();
-        metrics.register(proxies.clone().collector());
-        let gate = Gate {
-            limiter: limiter.clone(),
-            rulebook: rulebook.clone(),
-            records: records.clone(),
-            throttr,
-            proxies,
-            clock,
-            metrics: metrics.clone(),
-            uses: uses.clone(),
-            waiting: waiting.clone(),
-            admin: admin.clone(),
-            all_doors: Arc::default(),
-            allow: Arc::default(),
-            shutdown: shutdown.clone(),
-        };
-        let doors = OpenDoors::new(gate);
-        let upkeep = Upkeep::new(limiter.clone(), records.clone(), metrics.clone(), admin.clone());
-        let settings = Settings::default();
+        let process = Process::new(limiter.clone());
+        let gate = Gate::new(limiter, records, metrics, process.clone());
         Self {
-            limiter,
-            rulebook,
-            records,
-            metrics,
-            admin,
-            uses,
-            waiting,
-            doors,
-            upkeep,
-            settings,
+            doors: OpenDoors::new(gate.clone()),
+            upkeep: Upkeep::new(&gate, process.state.clone()),
+            gate,
+            process,
+            settings: ServerTable::default(),
             store: settings::Settings::default(),
             logs,
-            shutdown,
+            shutdown: Shutdown::new(),
         }
     }
 
@@ -236,7 +182,7 @@ impl Server {
     ) -> Result<bool, ServeError> {
         let store = &config.file.store;
         if store.kind != Kind::Memory {
-            self.limiter.keep_elsewhere(store).map_err(ServeError::Store)?;
+            self.gate.limiter.keep_elsewhere(store).map_err(ServeError::Store)?;
             self.doors.hold();
         }
         self.store = store.clone();
@@ -244,20 +190,20 @@ impl Server {
         if let Some(file) = file {
             tracing::info!(file, "configuration loaded");
         }
-        self.metrics.config_reload(true);
-        let (uses, shutdown) = (self.uses.clone(), self.shutdown.clone());
+        self.gate.metrics.config_reload(true);
+        let (uses, shutdown) = (self.gate.uses.clone(), self.shutdown.clone());
         tokio::spawn(async move { uses.keep_lapsing(shutdown).await });
-        let (waiting, shutdown) = (self.waiting.clone(), self.shutdown.clone());
+        let (waiting, shutdown) = (self.gate.waiting.clone(), self.shutdown.clone());
         thread::Builder::new()
             .name("waiting".to_owned())
             .spawn(move || waiting.keep_waking(&shutdown))
             .expect("the system has threads left at start-up");
         tokio::select! {
             () = stop.told() => return Ok(false),
-            () = self.limiter.store_started() => {}
+            () = self.gate.limiter.store_started() => {}
         }
         self.doors.serve_held();
-        self.admin.set_ready(true);
+        self.process.state.set_ready(true);
         say("ready");
         Ok(true)
     }
@@ -266,36 +212,27 @@ impl Server {
     async fn apply(&mut self, config: Config) -> Result<Report, ServeError> {
         let Config { file, written, warnings, .. } = config;
         self.upkeep.check_snapshot(file.snapshot.as_ref())?;
-        let first = !self.admin.is_ready();
-        let http = file.http.clone().unwrap_or_default();
+        let first = !self.process.state.is_ready();
         let grace = self.settings.shutdown_grace.0;
-        let (limiter, store, rulebook, records, admin, logs, upkeep) = (
-            &self.limiter,
-            &self.store,
-            &self.rulebook,
-            &self.records,
-            &self.admin,
-            &self.logs,
-            &mut self.upkeep,
-        );
+        let (gate, process, store, logs, upkeep) =
+            (&self.gate, &self.process, &self.store, &self.logs, &mut self.upkeep);
         let mut rules = Difference::default();
         let commit = || {
             logs.set_format(file.server.log_format);
             let memory = &file.memory;
-            if !(limiter.resize(memory.settings()) && records.resize(memory.records())) {
+            let resized = gate.limiter.resize(memory.settings());
+            if !(resized && gate.records.resize(memory.records())) {
                 tracing::warn!("the new [memory] needs a restart; old bounds stay until then");
             }
             if file.store != *store {
                 tracing::warn!("the new [store] needs a restart; the old one stays until then");
             }
             warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-            rules = rulebook.install(written);
+            rules = process.rulebook.install(written);
             if rules.taken_back > 0 {
                 let rules = rules.taken_back;
                 tracing::warn!(rules, "changes made over the API are taken back");
             }
-            admin.set_host_names(http.host_names());
-            admin.set_authorize(http.authorize);
             upkeep.set_snapshot(file.snapshot.clone());
             if first {
                 // Before any door answers, so that no verdict is given without the past.
@@ -346,7 +283,7 @@ impl Server {
             Ok(config) => self.apply(config).await.map_err(|error| error.to_string()),
             Err(problems) => Err(problems.plain()),
         };
-        self.metrics.config_reload(applied.is_ok());
+        self.gate.metrics.config_reload(applied.is_ok());
         match &applied {
             Ok(report) => report.log(&source.name()),
             Err(error) => {
@@ -356,14 +293,14 @@ impl Server {
                 );
             }
         }
-        self.admin.set_reload_error(applied.err());
+        self.process.state.set_reload_error(applied.err());
     }
 
     /// Stops accepting, drains, and writes down what must be remembered. A second signal cuts
     /// the draining short.
     async fn stop(self, stop: &mut Stop) {
         tracing::info!("stopping");
-        self.admin.set_ready(false);
+        self.process.state.set_ready(false);
         tokio::select! {
             in_time = self.doors.stop(self.settings.shutdown_grace.0) => {
                 if !in_time {
@@ -373,7 +310,7 @@ impl Server {
             () = stop.told() => tracing::warn!("told to stop twice: not waiting any longer"),
         }
         self.shutdown.set();
-        self.limiter.close().await;
+        self.gate.limiter.close().await;
         self.upkeep.finish().await;
     }
 }

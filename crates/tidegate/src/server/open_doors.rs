@@ -12,8 +12,8 @@ use arc_swap::ArcSwap;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::doors::{Bound, DoorConfig, Gate, Serving, Shutdown};
-use crate::settings::listen::{Address, Allow};
+use crate::doors::{Bound, DoorConfig, DoorSwitches, Gate, Serving, Shutdown};
+use crate::settings::listen::Address;
 
 /// A door could not have its addresses.
 #[derive(Debug, thiserror::Error)]
@@ -37,8 +37,7 @@ pub(super) struct Moved {
 struct OpenDoor {
     config: DoorConfig,
     addresses: Vec<Address>,
-    allow: Arc<ArcSwap<Allow>>,
-    shutdown: Shutdown,
+    switches: DoorSwitches,
     serving: Serving,
     /// Bound, and not served before the store has answered.
     held: Option<Box<(Bound, Gate)>>,
@@ -126,7 +125,7 @@ impl OpenDoors {
         self.settle(wanted, staying, bound);
         for door in leaving {
             moved.closed.extend(shown(door.config.door().name(), door.addresses));
-            door.shutdown.set_within(grace);
+            door.switches.shutdown.set_within(grace);
             self.draining.spawn(door.serving.join());
         }
         Ok(moved)
@@ -141,8 +140,9 @@ impl OpenDoors {
                 let mut door = staying.remove(kept);
                 if door.config.allow() != config.allow() {
                     warn_if_open_to_all(&config);
-                    door.allow.store(Arc::new(config.allow().clone()));
+                    door.switches.allow.store(Arc::new(config.allow().clone()));
                 }
+                config.renew(&self.gate);
                 door.config = config;
                 self.open.push(door);
             } else if let Some(bound) = bound.next() {
@@ -155,8 +155,9 @@ impl OpenDoors {
     fn open(&mut self, config: DoorConfig, bound: Bound) {
         let addresses = bound.addresses();
         let allow = Arc::new(ArcSwap::from_pointee(config.allow().clone()));
-        let shutdown = Shutdown::new();
-        let gate = Gate { allow: allow.clone(), shutdown: shutdown.clone(), ..self.gate.clone() };
+        let switches = DoorSwitches { allow, shutdown: Shutdown::new() };
+        let gate = Gate { door: switches.clone(), ..self.gate.clone() };
+        config.renew(&gate);
         let (serving, held) = match self.holding && config.waits_for_store() {
             true => (Serving::default(), Some(Box::new((bound, gate)))),
             false => (bound.serve(gate), None),
@@ -164,13 +165,13 @@ impl OpenDoors {
         for address in &addresses {
             say(&format!("listening door={} addr={address}", config.door().name()));
         }
-        self.open.push(OpenDoor { config, addresses, allow, shutdown, serving, held });
+        self.open.push(OpenDoor { config, addresses, switches, serving, held });
     }
 
     /// Puts back doors that had to make room for what then could not be had.
     fn reopen(&mut self, doors: Vec<OpenDoor>) {
         for door in doors {
-            if !door.shutdown.is_set() {
+            if !door.switches.shutdown.is_set() {
                 self.open.push(door);
                 continue;
             }
@@ -187,7 +188,7 @@ impl OpenDoors {
     /// Tells every door to stop and waits until they have drained; `false` if time ran out.
     pub(super) async fn stop(mut self, grace: Duration) -> bool {
         for door in &self.open {
-            door.shutdown.set_within(grace);
+            door.switches.shutdown.set_within(grace);
         }
         for door in self.open {
             self.draining.spawn(door.serving.join());
@@ -222,7 +223,7 @@ impl BindError {
 /// Closes doors and waits until their sockets are free, but not for ever.
 async fn close(doors: &mut [OpenDoor], grace: Duration, draining: &mut JoinSet<()>) {
     for door in doors.iter() {
-        door.shutdown.set_within(grace);
+        door.switches.shutdown.set_within(grace);
     }
     for door in doors {
         let serving = std::mem::take(&mut door.serving);

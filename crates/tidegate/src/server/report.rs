@@ -1,7 +1,7 @@
 //! What a reload changed, as the log tells it.
 
 use super::open_doors::Moved;
-use crate::rulebook::Difference;
+use super::rulebook::Difference;
 
 /// The most names of one kind that a line shows.
 const NAMES_MAX: usize = 20;

@@ -8,8 +8,9 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-use crate::admin::Admin;
 use crate::config::file::SnapshotTable;
+use crate::control::ProcessState;
+use crate::doors::Gate;
 use crate::limiter::Limiter;
 use crate::metrics::Metrics;
 use crate::records::Records;
@@ -43,17 +44,13 @@ struct Kept {
     limiter: Arc<Limiter>,
     records: Arc<Records>,
     metrics: Arc<Metrics>,
-    admin: Arc<Admin>,
+    state: Arc<ProcessState>,
 }
 
 impl Upkeep {
-    pub(super) fn new(
-        limiter: Arc<Limiter>,
-        records: Arc<Records>,
-        metrics: Arc<Metrics>,
-        admin: Arc<Admin>,
-    ) -> Self {
-        let kept = Arc::new(Kept { limiter, records, metrics, admin });
+    pub(super) fn new(gate: &Gate, state: Arc<ProcessState>) -> Self {
+        let (limiter, records) = (gate.limiter.clone(), gate.records.clone());
+        let kept = Arc::new(Kept { limiter, records, metrics: gate.metrics.clone(), state });
         let write = Chore::new(SnapshotTable::default().every.0);
         Self { kept, sweep: Chore::new(SWEEP_EVERY), snapshot: None, write }
     }
@@ -133,7 +130,7 @@ impl Kept {
         }
         let from = restored.map(|(source, _)| source);
         if from != Some(Source::Newest) && (from.is_some() || !unusable.is_empty()) {
-            self.admin.set_snapshot_restored_from(from.map_or("nothing", Source::name));
+            self.state.set_snapshot_restored_from(from.map_or("nothing", Source::name));
         }
         self.metrics.snapshot_restored(from.map_or("nothing", Source::name));
         let file = path.display();
@@ -154,12 +151,12 @@ impl Kept {
         match Snapshot::write(&self.limiter, &self.records, path) {
             Ok(written) => {
                 self.metrics.snapshot_written(written.at);
-                self.admin.set_snapshot_error(None);
+                self.state.set_snapshot_error(None);
                 tracing::debug!(%file, entries = written.entries, "snapshot written");
             }
             Err(error) => {
                 self.metrics.snapshot_failed();
-                self.admin.set_snapshot_error(Some(format!("{file}: {error}")));
+                self.state.set_snapshot_error(Some(format!("{file}: {error}")));
                 tracing::error!(%file, "snapshot not written, the older ones stay: {error}");
             }
         }

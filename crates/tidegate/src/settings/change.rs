@@ -21,7 +21,7 @@ const SHOWN_ONLY: [&str; 3] = ["from", "in_force", "changed"];
 
 /// What is wrong with one field.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Wrong {
+pub struct Wrong {
     pub(crate) field: String,
     pub(crate) message: String,
     pub(crate) remedy: String,

@@ -1,9 +1,9 @@
 //! Rules on their way from a table to the law: whose they are, what their place makes of them, and
 //! whether they get on with each other.
 //!
-//! A door that has a limit of its own gives its `Config` a method that returns a [`Draft`], and
-//! [`File::drafts`](crate::config::File) lists it behind every `[[rule]]`. All else is done here: names are
-//! told apart, limits compiled and split among replicas, places kept.
+//! A door that has a limit of its own gives its `Config` a method that returns a [`Draft`], and the
+//! file lists it behind every `[[rule]]`. All else is done here: names are told apart, limits
+//! compiled and split among replicas, places kept.
 
 use std::collections::HashMap;
 use std::ops::Range;

@@ -7,11 +7,13 @@
 //! - [`secret`], [`tls`]: secrets and certificates, which a table names and does not contain
 //! - [`rule`], [`limits`]: the table of a rule, and its limits
 //! - [`draft`]: from such tables to rules; [`change`]: one that is changed while the server runs
+//! - [`in_force`]: all rules of one moment
 //! - [`read`], [`names`]: text to one table, and which names are known
 //! - [`problem`]: what is wrong, where, and what would be right
 
 pub(crate) mod change;
 pub(crate) mod draft;
+pub(crate) mod in_force;
 pub mod limits;
 pub mod listen;
 pub(crate) mod names;

@@ -85,8 +85,43 @@ pub(crate) fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
 }
 
 /// Whether the whole file is test code.
-fn is_test_file(path: &str) -> bool {
-    path.contains("/tests/") || path.ends_with("/tests.rs") || path.ends_with("_tests.rs")
+pub(crate) fn is_test_file(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    path.contains("/tests/") || name.ends_with("tests.rs") || name == "suite.rs"
+}
+
+/// `code` with every item blanked that is marked as a test's.
+pub(crate) fn without_tests(code: &str) -> String {
+    let mut out = String::with_capacity(code.len());
+    let mut rest = code;
+    while let Some(at) =
+        ["#[cfg(test)]", "#[cfg(all(test"].iter().filter_map(|m| rest.find(m)).min()
+    {
+        out.push_str(&rest[..at]);
+        let length = item_length(&rest[at..]);
+        let item = &rest[at..at + length];
+        out.extend(item.chars().map(|c| if c == '\n' { c } else { ' ' }));
+        rest = &rest[at + length..];
+    }
+    out.push_str(rest);
+    out
+}
+
+/// Up to the semicolon or the closing brace that ends the item at the beginning of `code`.
+fn item_length(code: &str) -> usize {
+    let (mut braces, mut brackets) = (0, 0);
+    for (at, c) in code.char_indices() {
+        match c {
+            '(' | '[' => brackets += 1,
+            ')' | ']' => brackets -= 1,
+            '{' => braces += 1,
+            '}' if braces == 1 => return at + 1,
+            '}' => braces -= 1,
+            ';' if braces == 0 && brackets == 0 => return at + 1,
+            _ => {}
+        }
+    }
+    code.len()
 }
 
 /// The number of the line at which the tests of a file begin; past its end if it has none.
@@ -129,6 +164,18 @@ fn phrases_stand_alone() {
     assert!(!says("const INSTANTS", "INSTANT"));
     assert!(says("x.sleep(1)", "sleep("));
     assert!(!says("no_sleep(1)", "sleep("));
+}
+
+#[test]
+fn items_of_tests_are_blanked() {
+    let check = |text: &str, expected: &str| {
+        let found = without_tests(text);
+        assert_eq!(found.split_whitespace().collect::<Vec<_>>().join(" "), expected, "{text}");
+        assert_eq!(found.lines().count(), text.lines().count(), "{text}");
+    };
+    check("a\n#[cfg(test)]\nuse b;\nc", "a c");
+    check("a\n#[cfg(test)]\nmod tests {\n fn f() { b }\n}\nc", "a c");
+    check("#[cfg(all(test, not(loom)))]\nmod tests;\nc", "c");
 }
 
 #[test]

@@ -9,10 +9,11 @@
 //! - [`tree`]: files, faults and the listing of the repository
 //! - [`code`]: Rust text without its comments and strings, and where its tests begin
 //! - [`style`]: sizes, headers, names, debris
-//! - [`rooms`]: which room may use which
+//! - [`rooms`]: which room may use which; [`arrows`]: the same for the modules of the server
 //! - [`house`]: what belongs together across files: doors, manifests, records
 //! - [`links`]: links between pages
 
+mod arrows;
 mod code;
 mod house;
 mod links;
@@ -100,6 +101,11 @@ fn crates_look_one_way() {
 #[test]
 fn doors_know_neither_each_other_nor_the_store() {
     hold(rooms::doors(&Tree::load()));
+}
+
+#[test]
+fn modules_of_the_server_look_one_way() {
+    hold(arrows::arrows(&Tree::load()));
 }
 
 #[test]

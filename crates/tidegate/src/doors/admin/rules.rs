@@ -14,12 +14,13 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::keys::key_behind;
 use super::router::Context;
+use crate::control::{ChangeError, Changed};
 use crate::doors::http_server::body::read_json;
 use crate::doors::http_server::connections::Peer;
 use crate::doors::http_server::json::respond;
 use crate::doors::http_server::problem::Problem;
-use crate::rulebook::{ChangeError, Changed, Entry};
 use crate::settings::change::{self, Fields};
+use crate::settings::in_force::Entry;
 use crate::settings::rule::RuleTable;
 
 #[derive(Serialize)]
@@ -121,7 +122,7 @@ fn tagged(mut response: Response, version: u64) -> Response {
 
 /// Lists all rules in the order in which they are tried.
 pub(super) async fn list(State(context): State<Arc<Context>>) -> Response {
-    let pages = context.gate.rulebook.pages();
+    let pages = context.gate.control.rules();
     let rules = pages.entries.iter().map(|entry| RuleJson::new(entry)).collect();
     let json = RulesJson { version: pages.version, rules };
     tagged(respond(StatusCode::OK, &json), pages.version)
@@ -133,7 +134,7 @@ pub(super) async fn show(
     uri: Uri,
 ) -> Result<Response, Problem> {
     let name = name_in(&uri)?;
-    let pages = context.gate.rulebook.pages();
+    let pages = context.gate.control.rules();
     let entry = pages.find(&name).ok_or(ChangeError::Unknown)?;
     Ok(tagged(respond(StatusCode::OK, &RuleJson::new(entry)), pages.version))
 }
@@ -147,7 +148,7 @@ pub(super) async fn set(
     let name = name_in(request.uri())?;
     let expected = expected(request.headers())?;
     let FieldsJson(fields) = read_json(request).await?;
-    let change = move |context: &Context| context.gate.rulebook.set(&name, fields, expected);
+    let change = move |context: &Context| context.gate.control.set_rule(&name, fields, expected);
     let Changed { entry, created, version } = on_the_side(&context, change).await?;
     let json = RuleJson::new(&entry);
     context.gate.metrics.rule_change("set");
@@ -167,7 +168,8 @@ pub(super) async fn restore(
     let name = name_in(&uri)?;
     let expected = expected(&headers)?;
     let rule = name.clone();
-    on_the_side(&context, move |context| context.gate.rulebook.restore(&rule, expected)).await?;
+    on_the_side(&context, move |context| context.gate.control.restore_rule(&rule, expected))
+        .await?;
     context.gate.metrics.rule_change("restored");
     tracing::info!(rule = name, %peer, "rule restored over the API");
     Ok(StatusCode::NO_CONTENT.into_response())

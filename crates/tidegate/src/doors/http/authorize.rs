@@ -59,7 +59,7 @@ pub(super) async fn authorize(
     State(context): State<Arc<Context>>,
     request: Request<Body>,
 ) -> Result<Response, Problem> {
-    let tables = context.gate.admin.authorize();
+    let tables = context.live.authorize.load_full();
     let behind = request.uri().path().strip_prefix("/v1/authorize/").unwrap_or_default();
     let end = behind.find('/').unwrap_or(behind.len());
     let (name, rest) = behind.split_at(end);

@@ -18,7 +18,9 @@ mod wait;
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -77,11 +79,12 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The names as [`Admin::set_host_names`](super::Admin::set_host_names) takes them: a reload
-    /// replaces them without closing the door.
-    #[must_use]
-    pub fn host_names(&self) -> Vec<String> {
-        self.names.iter().cloned().map(String::from).collect()
+    /// Puts in force what a reload changes without closing the door.
+    pub(crate) fn renew(&self, gate: &Gate) {
+        let live = Live::of(gate);
+        let names = self.names.iter().cloned().map(String::from).collect();
+        live.host_names.store(Arc::new(names));
+        live.authorize.store(Arc::new(self.authorize.clone()));
     }
 
     /// Whether a door of `other` can go on as this one: allow list, names and tables are swapped.
@@ -104,6 +107,21 @@ impl Config {
             idle: self.idle_timeout.0,
             ..Bounds::default()
         }
+    }
+}
+
+/// What a reload changes without closing the door.
+#[derive(Default)]
+struct Live {
+    /// Names, beside the listener's own and loopback, that a `Host` header may carry.
+    host_names: ArcSwap<Vec<String>>,
+    /// What other servers may ask about their requests.
+    authorize: ArcSwap<Vec<Authorize>>,
+}
+
+impl Live {
+    fn of(gate: &Gate) -> Arc<Self> {
+        gate.shared.part(Arc::default)
     }
 }
 

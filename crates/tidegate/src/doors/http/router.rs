@@ -7,7 +7,7 @@ use axum::body::Body;
 use axum::http::{Request, StatusCode, Uri};
 use axum::routing::{any, delete, post};
 
-use super::{authorize, check, records, wait};
+use super::{Live, authorize, check, records, wait};
 use crate::doors::Gate;
 use crate::doors::http_server::guard::{guarded, unknown_path};
 use crate::doors::http_server::health;
@@ -27,13 +27,15 @@ pub(super) struct Context {
     pub(super) desk: Desk,
     /// Those who wait.
     pub(super) crowd: Arc<Crowd>,
+    pub(super) live: Arc<Live>,
 }
 
 impl Context {
     fn new(gate: Gate) -> Arc<Self> {
         let desk = gate.limiter.desk(Door::Http);
         let crowd = Crowd::new(&gate.metrics, Door::Http, wait::BOUNDS);
-        Arc::new(Self { gate, desk, crowd })
+        let live = Live::of(&gate);
+        Arc::new(Self { gate, desk, crowd, live })
     }
 }
 
@@ -49,10 +51,10 @@ pub(super) fn router(gate: &Gate) -> Router {
         .merge(health::router(gate))
         .fallback(elsewhere)
         .with_state(Context::new(gate.clone()));
-    let state = gate.admin.clone();
+    let live = Live::of(gate);
     let check = move |request: &Request<Body>| {
         let local = request.extensions().get::<Local>().copied();
-        host::check(request.headers(), request.uri(), local, &state.host_names())
+        host::check(request.headers(), request.uri(), local, &live.host_names.load())
     };
     guarded(routes, Door::Http, gate, check)
 }

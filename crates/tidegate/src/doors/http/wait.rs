@@ -92,7 +92,7 @@ pub(super) async fn pass(
     tokio::select! {
         biased;
         passed = context.gate.waiting.pass(&context.desk, &context.crowd, ask) => Ok(passed),
-        () = context.gate.shutdown.wait() => Err(Problem::stopping()),
+        () = context.gate.door.shutdown.wait() => Err(Problem::stopping()),
         () = left => {
             let detail = "the client has closed its sending side while its request waited";
             Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "left", detail))

@@ -94,11 +94,11 @@ impl Lobby {
         Arc::new(Self {
             door,
             metrics: gate.metrics.clone(),
-            shutdown: gate.shutdown.clone(),
-            allow: gate.allow.clone(),
+            shutdown: gate.door.shutdown.clone(),
+            allow: gate.door.allow.clone(),
             router,
-            limits: Limits::new(door, limits, &gate.all_doors, gate.clock.clone()),
-            clock: gate.clock.clone(),
+            limits: Limits::of(door, limits, gate),
+            clock: gate.clock().clone(),
             patience: Patience { head: HEAD_READ_MAX, idle },
             write_stall,
         })

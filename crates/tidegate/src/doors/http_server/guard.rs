@@ -10,8 +10,10 @@ use axum::middleware::{Next, from_fn};
 use axum::response::IntoResponse;
 
 use super::problem::{Counted, Problem};
+use crate::control::ProcessState;
 use crate::doors::Gate;
-use crate::metrics::Door;
+use crate::metrics::{Door, Metrics};
+use crate::shutdown::Shutdown;
 
 /// Paths that are answered while the process starts: all others are held until then, because
 /// without the store's first answer nothing is known of any key.
@@ -24,13 +26,17 @@ pub(crate) fn guarded(
     gate: &Gate,
     check: impl Fn(&Request<Body>) -> Result<(), Problem> + Clone + Send + Sync + 'static,
 ) -> Router {
-    let gate = Arc::new(gate.clone());
+    let guard = Arc::new(Guard {
+        metrics: gate.metrics.clone(),
+        process: gate.control.state().clone(),
+        shutdown: gate.door.shutdown.clone(),
+    });
     let pass = move |request: Request<Body>, next: Next| {
         let checked = check(&request);
-        let gate = gate.clone();
+        let guard = guard.clone();
         async move {
             let checked = match checked {
-                Ok(()) => until_started(&gate, request.uri().path()).await,
+                Ok(()) => guard.until_started(request.uri().path()).await,
                 Err(problem) => Err(problem),
             };
             let mut response = match checked {
@@ -38,7 +44,7 @@ pub(crate) fn guarded(
                 Err(problem) => problem.into_response(),
             };
             if let Some(Counted(reason)) = response.extensions_mut().remove::<Counted>() {
-                gate.metrics.bad_input(door, reason);
+                guard.metrics.bad_input(door, reason);
             }
             let nosniff = HeaderValue::from_static("nosniff");
             response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, nosniff);
@@ -48,15 +54,24 @@ pub(crate) fn guarded(
     routes.method_not_allowed_fallback(unknown_method).layer(from_fn(pass))
 }
 
-/// Holds a request until the process has started. How many are held is bounded by the door's
-/// connections; a client that leaves takes its request along.
-async fn until_started(gate: &Gate, path: &str) -> Result<(), Problem> {
-    if gate.admin.has_started() || EARLY.contains(&path) {
-        return Ok(());
-    }
-    tokio::select! {
-        () = gate.admin.started() => Ok(()),
-        () = gate.shutdown.wait() => Err(Problem::stopping()),
+/// What every request looks at.
+struct Guard {
+    metrics: Arc<Metrics>,
+    process: Arc<ProcessState>,
+    shutdown: Shutdown,
+}
+
+impl Guard {
+    /// Holds a request until the process has started. How many are held is bounded by the door's
+    /// connections; a client that leaves takes its request along.
+    async fn until_started(&self, path: &str) -> Result<(), Problem> {
+        if self.process.has_started() || EARLY.contains(&path) {
+            return Ok(());
+        }
+        tokio::select! {
+            () = self.process.started() => Ok(()),
+            () = self.shutdown.wait() => Err(Problem::stopping()),
+        }
     }
 }
 

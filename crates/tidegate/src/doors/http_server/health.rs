@@ -48,27 +48,28 @@ async fn healthz() -> Response {
 
 /// Whether work should be sent here. A reload that failed changed nothing: still ready.
 async fn readyz(State(gate): State<Arc<Gate>>) -> Response {
-    let draining = gate.shutdown.is_set();
-    let ready = gate.admin.is_ready() && !draining;
+    let draining = gate.door.shutdown.is_set();
+    let state = gate.control.state();
+    let ready = state.is_ready() && !draining;
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let reload_error = gate.admin.reload_error();
+    let reload_error = state.reload_error();
     let last_reload_error = reload_error.as_ref().map(|text| text.as_str());
     // A store that is away does not make the node unready: `on_store_error` decides without it.
     let store_away = gate.limiter.store_away();
-    let snapshot_error = gate.admin.snapshot_error();
+    let snapshot_error = state.snapshot_error();
     let ready = ReadyJson {
         ready,
         draining,
         last_reload_error,
         store_away,
         snapshot_error: snapshot_error.as_ref().map(|text| text.as_str()),
-        snapshot_restored_from: gate.admin.snapshot_restored_from(),
+        snapshot_restored_from: state.snapshot_restored_from(),
     };
     respond(status, &ready)
 }
 
 /// Every series, for Prometheus.
 async fn metrics(State(gate): State<Arc<Gate>>) -> Response {
-    let text = gate.metrics.encode(gate.limiter.size(), gate.records.size());
+    let text = gate.metrics_page();
     ([(CONTENT_TYPE, OPENMETRICS), (CACHE_CONTROL, "no-store")], text).into_response()
 }

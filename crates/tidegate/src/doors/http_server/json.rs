@@ -136,7 +136,11 @@ impl<'a> TopJson<'a> {
 /// A response with a JSON body.
 pub(crate) fn respond(status: StatusCode, body: &impl Serialize) -> Response {
     // Only maps with keys that are not strings can fail to encode, and there are none here.
-    let body = serde_json::to_vec(body).unwrap_or_default();
+    respond_with(status, serde_json::to_vec(body).unwrap_or_default())
+}
+
+/// A response with a body that is JSON already.
+pub(crate) fn respond_with(status: StatusCode, body: impl IntoResponse) -> Response {
     let mut response = (status, body).into_response();
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

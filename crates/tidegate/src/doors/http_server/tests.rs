@@ -14,14 +14,12 @@ use tidegate_core::{Algorithm, Limit, Now};
 use tower::ServiceExt;
 
 use crate::clock::Clock;
-use crate::doors::{Admin, Gate, Shutdown, throttr};
+use crate::doors::Gate;
 use crate::limiter::Limiter;
 use crate::metrics::{Door, Metrics};
 use crate::records::Records;
-use crate::rulebook::Rulebook;
+use crate::server::Process;
 use crate::stores::memory;
-use crate::uses::Uses;
-use crate::waiting::Waiting;
 
 /// `ws ip=*` has 3 per 10 s, `jobs` 2 in flight, `both *` 5 per 10 s and 1 in flight; others none.
 fn rules() -> RuleSet {
@@ -43,6 +41,7 @@ fn rules() -> RuleSet {
 pub(crate) struct House {
     pub(crate) clock: Clock,
     pub(crate) gate: Gate,
+    pub(crate) process: Arc<Process>,
     pub(crate) router: Router,
     door: Door,
 }
@@ -65,7 +64,7 @@ impl House {
     /// A door with the paths that `router` makes.
     pub(crate) fn of(door: Door, router: impl FnOnce(&Gate) -> Router) -> Self {
         let house = Self::starting(door, router);
-        house.gate.admin.set_ready(true);
+        house.process.state.set_ready(true);
         house
     }
 
@@ -75,24 +74,11 @@ impl House {
         let metrics = Arc::new(Metrics::default());
         let settings = memory::Settings { max_keys: 10_000, max_bytes: 16 << 20 };
         let limiter = Limiter::new(clock.clone(), metrics.clone(), rules(), settings);
-        let admin = Admin::new();
-        let gate = Gate {
-            uses: Arc::new(Uses::new(limiter.desk(Door::Http))),
-            proxies: crate::proxies::Proxies::new(),
-            waiting: Waiting::before(&limiter),
-            records: Records::beside(&limiter, 4),
-            rulebook: Rulebook::new(limiter.clone()),
-            throttr: throttr::Hall::new(clock.clone()),
-            limiter,
-            clock: clock.clone(),
-            metrics,
-            admin,
-            all_doors: Arc::default(),
-            allow: Arc::default(),
-            shutdown: Shutdown::new(),
-        };
+        let process = Process::new(limiter.clone());
+        let records = Records::beside(&limiter, 4);
+        let gate = Gate::new(limiter, records, metrics, process.clone());
         let router = router(&gate);
-        Self { clock, gate, router, door }
+        Self { clock, gate, process, router, door }
     }
 
     pub(crate) async fn send(&self, request: Request<Body>) -> Reply {
@@ -115,7 +101,7 @@ impl House {
 
     /// How often bad input was counted under `reason`.
     pub(crate) fn bad_input(&self, reason: &str) -> u64 {
-        let text = self.gate.metrics.encode(self.gate.limiter.size(), self.gate.records.size());
+        let text = self.gate.metrics_page();
         let (door, label) = (self.door.name(), format!("reason=\"{reason}\""));
         let is_ours = |line: &&str| {
             line.starts_with("tidegate_bad_input_total{")

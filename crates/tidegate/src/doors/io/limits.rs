@@ -28,6 +28,7 @@ use tokio::time::timeout;
 use super::descriptors::Descriptors;
 use super::sources::{Share, Sources};
 use crate::clock::Clock;
+use crate::doors::Gate;
 use crate::metrics::Door;
 use crate::settings::listen::Allow;
 
@@ -134,6 +135,11 @@ impl Refused {
 }
 
 impl Limits {
+    /// A door without connections, among the other doors of the process.
+    pub(crate) fn of(door: Door, bounds: Bounds, gate: &Gate) -> Arc<Self> {
+        Self::new(door, bounds, &AllDoors::of(gate), gate.clock().clone())
+    }
+
     /// A door without connections.
     pub(crate) fn new(door: Door, bounds: Bounds, all: &Arc<AllDoors>, clock: Clock) -> Arc<Self> {
         let Bounds { connections, per_source, trusted, keeps_descriptors_back } = bounds;
@@ -238,13 +244,18 @@ impl Limits {
 /// The doors of a process whose connections may give way where descriptors are short. They share
 /// the descriptors, so a crowd at one door must not close the others.
 #[derive(Default)]
-pub struct AllDoors {
+pub(crate) struct AllDoors {
     doors: Mutex<Vec<Weak<Limits>>>,
     /// Connections whose descriptors have one of the last numbers.
     high: AtomicUsize,
 }
 
 impl AllDoors {
+    /// Those of the process.
+    pub(crate) fn of(gate: &Gate) -> Arc<Self> {
+        gate.shared.part(Arc::default)
+    }
+
     fn add(&self, limits: &Arc<Limits>) {
         let mut doors = self.doors.lock();
         doors.retain(|door| door.strong_count() > 0);

@@ -22,6 +22,7 @@ use std::thread;
 pub use self::config::{Config, check_service};
 pub use self::corridor::Corridor;
 use self::turn::Loop;
+use super::io::limits::AllDoors;
 use super::io::sources::Sources;
 use super::io::tcp;
 use super::{Gate, Serving};
@@ -73,10 +74,10 @@ impl Bound {
         let share = (connections_max as usize).div_ceil(listeners.len().max(1));
         let start = |(number, listener): (usize, TcpListener)| {
             let corridor = Corridor::of_key(gate.limiter.desk(Door::Jarl), key.clone());
-            let (allow, all_doors) = (gate.allow.clone(), gate.all_doors.clone());
+            let (allow, all_doors) = (gate.door.allow.clone(), AllDoors::of(&gate));
             let turning = Loop::new(corridor, listener, allow, share, sources.clone(), all_doors)
                 .expect("the system has file descriptors left at start-up");
-            let shutdown = gate.shutdown.clone();
+            let shutdown = gate.door.shutdown.clone();
             thread::Builder::new()
                 .name(format!("jarl-{number}"))
                 .spawn(move || turning.run(&shutdown))

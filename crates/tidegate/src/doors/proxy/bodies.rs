@@ -11,12 +11,12 @@ use std::task::{Context, Poll, ready};
 
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 
+use super::figures::UpstreamError;
 use super::finish::Finish;
 use super::headers;
 use super::streams::Pulse;
 use super::ticks::{Deadline, Tick, Ticks};
 use super::upstream::Answer;
-use crate::proxies::UpstreamError;
 
 /// Why a body ends before its end.
 #[derive(Debug, thiserror::Error)]

@@ -22,6 +22,7 @@ use super::admission::not_passed;
 use super::bodies::{Fault, Reply, Upload};
 use super::client::Client;
 use super::config::OnLimit;
+use super::figures::UpstreamError;
 use super::finish::Finish;
 use super::floor::Floor;
 use super::headers::{self, Survey};
@@ -33,7 +34,6 @@ use super::upstream::{Answer, Crossing, Failure};
 use crate::doors::ratelimit::Standing;
 use crate::doors::template;
 use crate::metrics::Door;
-use crate::proxies::UpstreamError;
 use crate::waiting::Pass;
 
 /// Answers one request, whatever becomes of it.

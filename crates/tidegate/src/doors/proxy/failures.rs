@@ -8,8 +8,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use super::figures::{Lane, UpstreamError};
 use super::ticks::{Tick, Ticks};
-use crate::proxies::{Lane, UpstreamError};
 
 /// The least number of ticks between two log lines of one kind.
 const TELL_EVERY: Tick = 100;

@@ -6,9 +6,9 @@ use std::rc::Rc;
 use super::access::Record;
 use super::admission::Held;
 use super::client::Client;
+use super::figures::UpstreamError;
 use super::ticks::Deadline;
 use super::upstream::Line;
-use crate::proxies::UpstreamError;
 
 /// All of it, done when dropped.
 pub(super) struct Finish {

@@ -24,6 +24,7 @@ use super::admission::Admission;
 use super::config::OnLimit;
 use super::connection::converse;
 use super::failures::Failures;
+use super::figures::Lane;
 use super::gatehouse::Gatehouse;
 use super::leaving::Leaving;
 use super::problem::Problem;
@@ -37,7 +38,6 @@ use crate::doors::io::limits::{Limits, Place};
 use crate::doors::io::tcp;
 use crate::doors::template::{Scratch, Template};
 use crate::metrics::{Door, Metrics};
-use crate::proxies::Lane;
 use crate::settings::listen::Allow;
 
 /// How long to wait before accepting again when that failed, say for want of file descriptors.
@@ -84,7 +84,7 @@ impl Floor {
     fn new(door: &ProxyDoor, leaving: Rc<Leaving>) -> Rc<Self> {
         let ProxyDoor { config, gate, crowd, figures, .. } = door;
         let ticks = Rc::new(Ticks::default());
-        ticks.advance(Ticks::of(gate.clock.now().mono));
+        ticks.advance(Ticks::of(gate.clock().now().mono));
         let lane = figures.lane();
         let max_wait =
             config.max_wait.map(|span| u64::try_from(span.0.as_nanos()).unwrap_or(u64::MAX));
@@ -102,7 +102,7 @@ impl Floor {
             failures: Failures::new(name.clone(), lane.clone(), ticks.clone()),
             name,
             template: config.key.clone().unwrap_or_default(),
-            clock: gate.clock.clone(),
+            clock: gate.clock().clone(),
             ticks,
             leaving,
             scratch: RefCell::default(),
@@ -123,9 +123,9 @@ impl Floor {
             access: door.access.clone(),
             lane,
             metrics: gate.metrics.clone(),
-            allow: gate.allow.clone(),
+            allow: gate.door.allow.clone(),
             limits: door.limits.clone(),
-            shutdown: gate.shutdown.clone(),
+            shutdown: gate.door.shutdown.clone(),
             draining: Cell::new(false),
             last_call: Cell::new(false),
             connections: Cell::new(0),

@@ -9,7 +9,8 @@
 //!   leaves meanwhile; [`finish`]: when it is over
 //! - [`admission`]: the waiting room as a loop uses it; [`gatehouse`]: a master that is obeyed
 //! - [`upstream`], [`bodies`], [`headers`], [`tls`]: the other side, and what goes between
-//! - [`problem`]: what clients are told; [`access`], [`failures`]: what is logged
+//! - [`problem`]: what clients are told; [`access`], [`failures`]: what is logged;
+//!   [`figures`]: what is measured
 //!
 //! There is one loop for each core, each on a thread of its own with a listener of its own at
 //! every address and connections of its own to the upstream. The bytes of HTTP are hyper's
@@ -23,6 +24,7 @@ mod config;
 mod connection;
 mod exchange;
 mod failures;
+mod figures;
 mod finish;
 mod floor;
 mod gatehouse;
@@ -47,6 +49,7 @@ use std::thread;
 
 use self::access::Access;
 pub use self::config::{AccessLog, Config, OnLimit};
+use self::figures::{Proxies, ProxyFigures};
 use self::gatehouse::Gatehouse;
 pub use self::gatehouse::GatekeeperConfig;
 pub use self::target::Target;
@@ -56,7 +59,6 @@ use super::io::tcp;
 pub use super::template::Template;
 use super::{Gate, Serving, Shutdown};
 use crate::metrics;
-use crate::proxies::ProxyFigures;
 use crate::waiting::{Bounds, Crowd};
 
 /// A door whose addresses are taken and that answers nobody yet.
@@ -139,11 +141,10 @@ impl Bound {
             total: config.max_waiters_total as usize,
         };
         let connections = config.connections();
-        let limits =
-            Limits::new(metrics::Door::Proxy, connections, &gate.all_doors, gate.clock.clone());
+        let limits = Limits::of(metrics::Door::Proxy, connections, &gate);
         let door = Arc::new(Door {
             crowd: Crowd::new(&gate.metrics, metrics::Door::Proxy, bounds),
-            figures: gate.proxies.figures(config.name.get_ref()),
+            figures: Proxies::of(&gate).figures(config.name.get_ref()),
             limits,
             config,
             gate,

@@ -146,7 +146,7 @@ pub(super) async fn run(sockets: Sockets, config: Config, gate: oneshot::Receive
     let events = [sockets.accounting.events(), sockets.control.events()];
     let watched = ["accounting", "control"].into_iter().zip(events);
     for (guests, (socket, events)) in sockets.guests.iter().zip(watched) {
-        let _ = guests.allow.set(gate.allow.clone());
+        let _ = guests.allow.set(gate.door.allow.clone());
         tokio::spawn(watch(events, guests.clone(), metrics.clone(), socket));
     }
     let (log, writer) = match open_log(&config, metrics) {
@@ -169,7 +169,7 @@ async fn serve(sockets: Sockets, mut corridor: Corridor, gate: &Gate) {
     let Sockets { accounting, control, .. } = sockets;
     let mut outlet = Outlet(control);
     let mut batch = Batch::new();
-    let closing = gate.shutdown.wait();
+    let closing = gate.door.shutdown.wait();
     tokio::pin!(closing);
     loop {
         tokio::select! {

@@ -293,7 +293,7 @@ mod tests {
 
     /// How many replies were left out for their length.
     fn left_out(desk: &Desk) -> u64 {
-        let told = desk.limiter().metrics().encode(desk.limiter().size(), Default::default());
+        let told = desk.limiter().metrics().encode(Default::default());
         let series = "tidegate_bad_input_total{door=\"text\",reason=\"amplifies\"} ";
         let line = told.lines().find_map(|line| line.strip_prefix(series));
         line.map_or(0, |count| count.parse().expect("a count"))

@@ -110,9 +110,9 @@ impl Bound {
                 .name(format!("text-{number}"))
                 .spawn(move || {
                     let desk = gate.limiter.desk(Door::Text);
-                    Loop::new(wire, desk, gate.allow)
+                    Loop::new(wire, desk, gate.door.allow)
                         .expect("the system has file descriptors left at start-up")
-                        .run(&gate.shutdown);
+                        .run(&gate.door.shutdown);
                 })
                 .expect("the system has threads left at start-up")
         };

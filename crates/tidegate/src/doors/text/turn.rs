@@ -344,7 +344,7 @@ mod tests {
         allow.store(Arc::new(strict.allow));
         client.send(&requests[..70]);
         assert_eq!(own.turn(true).expect("requests"), 2);
-        let told = limiter.metrics().encode(limiter.size(), Default::default());
+        let told = limiter.metrics().encode(Default::default());
         let counted = "tidegate_bad_input_total{door=\"text\",reason=\"not_allowed\"} 70";
         assert!(told.contains(counted), "{told}");
     }

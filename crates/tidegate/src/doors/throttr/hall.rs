@@ -20,6 +20,7 @@ use super::counts::{Figure, Lane, Lanes, Sum};
 use super::series::Series;
 use super::socket::Peer;
 use crate::clock::Clock;
+use crate::doors::Gate;
 use crate::records::Records;
 
 /// Shared by all Throttr listeners of the process.
@@ -39,8 +40,22 @@ impl Hall {
     /// Nobody is here yet.
     #[must_use]
     pub fn new(clock: Clock) -> Arc<Self> {
+        let started_at = clock.now().unix;
+        Self::since(started_at, clock)
+    }
+
+    /// The one of the process.
+    pub(super) fn of(gate: &Gate) -> Arc<Self> {
+        gate.shared.part(|| {
+            let hall = Self::since(gate.control.state().begun_at(), gate.clock().clone());
+            gate.metrics.register(hall.clone().collector());
+            hall
+        })
+    }
+
+    fn since(started_at: Nanos, clock: Clock) -> Arc<Self> {
         Arc::new(Self {
-            started_at: clock.now().unix,
+            started_at,
             clock,
             channels: Channels::default(),
             cards: Mutex::default(),
@@ -51,8 +66,7 @@ impl Hall {
     }
 
     /// What of it Prometheus is shown.
-    #[must_use]
-    pub fn collector(self: Arc<Self>) -> Box<dyn Collector> {
+    fn collector(self: Arc<Self>) -> Box<dyn Collector> {
         Box::new(Series(self))
     }
 

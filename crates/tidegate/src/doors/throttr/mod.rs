@@ -127,7 +127,7 @@ impl Bound {
     pub fn serve(self, gate: Gate) -> Serving {
         let Self { tcp, unix, settings } = self;
         let bounds = settings.connections.clone();
-        let limits = Limits::new(Door::Throttr, bounds, &gate.all_doors, gate.clock.clone());
+        let limits = Limits::of(Door::Throttr, bounds, &gate);
         let begin = |post, listener, deal_to, file| {
             start(&gate, &settings, limits.clone(), post, listener, deal_to, file)
         };
@@ -167,22 +167,22 @@ fn start(
 ) -> thread::JoinHandle<()> {
     let corridor = Corridor::new(
         gate.records.clone(),
-        gate.throttr.clone(),
+        Hall::of(gate),
         Floor::new(post),
         gate.metrics.clone(),
         settings.size,
         settings.value_max,
     );
     let parts = Parts {
-        bench: Bench::new(corridor, gate.clock.clone()),
+        bench: Bench::new(corridor, gate.clock().clone()),
         listener,
         deal_to,
         limits,
-        allow: gate.allow.clone(),
+        allow: gate.door.allow.clone(),
         idle_max: settings.idle_max,
     };
     let turning = Loop::new(parts).expect("the system has file descriptors left at start-up");
-    let shutdown = gate.shutdown.clone();
+    let shutdown = gate.door.shutdown.clone();
     thread::Builder::new()
         .name("throttr".to_owned())
         .spawn(move || turning.run(&shutdown, file))

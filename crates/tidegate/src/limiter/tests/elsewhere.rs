@@ -57,7 +57,7 @@ fn refuse(desk: &Desk, key: &str) -> Result<Answer, Unfit> {
 /// How often each verdict was counted, by rule.
 fn counted(desk: &Desk) -> Vec<String> {
     let limiter = desk.limiter();
-    let page = limiter.metrics().encode(limiter.size(), crate::records::Size::default());
+    let page = limiter.metrics().encode(Default::default());
     let lines = page.lines().filter(|line| line.starts_with("tidegate_decisions_total"));
     let mut lines: Vec<String> = lines.map(str::to_owned).collect();
     lines.sort_unstable();
@@ -267,7 +267,7 @@ fn one_rule_that_denies_decides_for_all_keys_and_nothing_is_taken_then() {
 /// How many decisions of each rule were made without the store.
 fn degraded(desk: &Desk) -> Vec<(String, u64)> {
     let limiter = desk.limiter();
-    let page = limiter.metrics().encode(limiter.size(), crate::records::Size::default());
+    let page = limiter.metrics().encode(Default::default());
     let row = |line: &str| {
         let rest = line.strip_prefix("tidegate_degraded_total{door=\"http\",rule=\"")?;
         let (rule, rest) = rest.split_once("\",policy=\"")?;

@@ -82,7 +82,7 @@ fn keys_of_a_newer_configuration_are_alive_for_an_older_one() {
 fn totals_survive_reloads() {
     let desk = desk(vec![rule("k", vec![fixed(2)])]);
     let limiter = desk.limiter();
-    let page = || limiter.metrics().encode(limiter.size(), Default::default());
+    let page = || limiter.metrics().encode(Default::default());
     let counted = |verdict: &str, count: u64| {
         let line = format!("{{door=\"http\",rule=\"k\",verdict=\"{verdict}\"}} {count}\n");
         let page = page();
@@ -110,7 +110,7 @@ fn totals_survive_reloads() {
 #[test]
 fn a_door_has_its_series_before_anything_is_sampled() {
     let desk = desk(Vec::new());
-    let page = desk.limiter().metrics().encode(desk.limiter().size(), Default::default());
+    let page = desk.limiter().metrics().encode(Default::default());
     assert!(page.contains("tidegate_decision_seconds_count{door=\"http\"} 0"), "{page}");
 }
 
@@ -153,7 +153,7 @@ fn decisions_during_reloads_lose_nothing() {
 /// The rules that have a series of decisions, with their counts.
 fn series(desk: &Desk) -> Vec<String> {
     let limiter = desk.limiter();
-    let page = limiter.metrics().encode(limiter.size(), crate::records::Size::default());
+    let page = limiter.metrics().encode(Default::default());
     let start = "tidegate_decisions_total{door=\"http\",rule=\"";
     let row = |line: &str| Some(line.strip_prefix(start)?.replace("\",verdict=\"allow\"}", ""));
     page.lines().filter_map(row).collect()

@@ -81,7 +81,7 @@ fn a_shadow_rule_counts_and_reports_but_never_refuses() {
     let stats = desk.limiter().stats(b"shadow x", desk.now());
     assert_eq!((stats.requests, stats.over), (5, 3));
     assert_eq!(remaining(&desk, "real x"), 4);
-    let page = desk.limiter().metrics().encode(desk.limiter().size(), Default::default());
+    let page = desk.limiter().metrics().encode(Default::default());
     let counted = "tidegate_decisions_total{door=\"http\",rule=\"shadow\",verdict=\"shadow\"} 6";
     assert!(page.contains(counted), "{page}");
 }
@@ -131,7 +131,7 @@ fn keys_without_a_limit_are_not_remembered_and_count_only_when_they_go() {
     assert!(!take(&desk, &["free x", "k x"]).allowed);
     let unfit = desk.decide(&[b"free x", b"k x"], Op::Take(2), desk.now());
     assert!(unfit.is_err());
-    let page = desk.limiter().metrics().encode(desk.limiter().size(), Default::default());
+    let page = desk.limiter().metrics().encode(Default::default());
     assert!(page.contains("rule=\"free\",verdict=\"allow\"} 2"), "{page}");
     assert!(page.contains("rule=\"none\",verdict=\"allow\"} 1"), "{page}");
 }

@@ -237,7 +237,7 @@ fn without_its_store_a_rule_allows_denies_or_counts_by_itself() {
     server.go_on();
     until(|| limiter.store_away().is_none());
     until(|| !ask(b"allow k").allowed);
-    let page = limiter.metrics().encode(limiter.size(), crate::records::Size::default());
+    let page = limiter.metrics().encode(Default::default());
     let errors = "tidegate_store_errors_total{store=\"redis\"";
     assert!(page.contains(&format!("{errors},kind=\"timeout\"}}")), "{page}");
     assert!(page.contains(&format!("{errors},kind=\"away\"}}")), "{page}");

@@ -31,7 +31,7 @@ fn one_key_admits_exactly_its_amount() {
     assert_eq!(admitted, AMOUNT);
     let stats = limiter.stats(b"k same", START);
     assert_eq!((stats.requests, stats.over), (THREADS * AMOUNT, (THREADS - 1) * AMOUNT));
-    let page = limiter.metrics().encode(limiter.size(), Default::default());
+    let page = limiter.metrics().encode(Default::default());
     assert!(page.contains(&format!("verdict=\"allow\"}} {AMOUNT}\n")), "{page}");
 }
 

@@ -96,7 +96,7 @@ impl House {
 
     /// A line of the metrics page.
     fn metric(&self, name: &str) -> u64 {
-        let page = self.limiter.metrics().encode(self.limiter.size(), Default::default());
+        let page = self.limiter.metrics().encode(Default::default());
         let line = page.lines().find_map(|line| line.strip_prefix(name));
         line.map_or(0, |value| value.trim().parse().expect("a number"))
     }

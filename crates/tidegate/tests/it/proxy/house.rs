@@ -9,14 +9,12 @@ use std::thread;
 use serde_json::Value;
 use tidegate::clock::Clock;
 use tidegate::config::Config;
-use tidegate::doors::{Admin, Gate, Serving, Shutdown, proxy, throttr};
+use tidegate::doors::{Gate, Serving, proxy};
 use tidegate::limiter::{Desk, Limiter};
 use tidegate::metrics::{Door, Metrics};
-use tidegate::proxies::Proxies;
 use tidegate::records::Records;
-use tidegate::rulebook::Rulebook;
-use tidegate::uses::Uses;
-use tidegate::waiting::{Ask, Bounds, Crowd, NotPassed, Waiting};
+use tidegate::server::Process;
+use tidegate::waiting::{Ask, Bounds, Crowd, NotPassed};
 use tidegate_core::time::DAY;
 use tidegate_core::{Nanos, Now};
 use tokio::runtime::{Builder, Runtime};
@@ -62,25 +60,12 @@ impl House {
         let Config { file, rules, .. } = config(upstream, settings);
         let metrics = Arc::new(Metrics::new());
         let limiter = Limiter::new(clock.clone(), metrics.clone(), rules, file.memory.settings());
-        let waiting = Waiting::before(&limiter);
         let desk = limiter.desk(Door::Http);
-        let gate = Gate {
-            uses: Arc::new(Uses::new(limiter.desk(Door::Http))),
-            rulebook: Rulebook::new(limiter.clone()),
-            records: Records::beside(&limiter, 1),
-            throttr: throttr::Hall::new(clock.clone()),
-            proxies: Proxies::new(),
-            clock: clock.clone(),
-            admin: Admin::new(),
-            all_doors: Arc::default(),
-            allow: Arc::default(),
-            shutdown: Shutdown::new(),
-            limiter,
-            waiting,
-            metrics,
-        };
+        let process = Process::new(limiter.clone());
+        let records = Records::beside(&limiter, 1);
+        let gate = Gate::new(limiter, records, metrics, process);
         let runtime = Builder::new_current_thread().build().expect("a runtime");
-        let (waiting, shutdown) = (gate.waiting.clone(), gate.shutdown.clone());
+        let (waiting, shutdown) = (gate.waiting.clone(), gate.door.shutdown.clone());
         thread::spawn(move || waiting.keep_waking(&shutdown));
         let bound = proxy::bind(&file.proxy[0]).expect("a free port");
         let address = bound.addresses()[0];
@@ -141,7 +126,7 @@ impl House {
 
     /// How many requests were let go.
     pub(super) fn allowed(&self) -> usize {
-        let page = self.gate.metrics.encode(self.gate.limiter.size(), self.gate.records.size());
+        let page = self.gate.metrics_page();
         let ours = "tidegate_decisions_total{door=\"proxy\",rule=\"proxy:api\",verdict=";
         let count = |verdict: &str| -> usize {
             let mut lines = page.lines().filter_map(|line| line.strip_prefix(ours));
@@ -154,13 +139,14 @@ impl House {
 
     /// What the proxy says of itself.
     pub(super) fn summary(&self) -> Value {
-        let summaries = self.gate.proxies.summaries();
-        serde_json::to_value(&summaries[0]).expect("JSON")
+        let report = self.gate.shared.report(Door::Proxy).expect("a proxy has opened");
+        let rows: Vec<Value> = serde_json::from_str(&report.rows()).expect("JSON");
+        rows.into_iter().next().expect("one proxy")
     }
 
     /// Closes the door, and returns once everybody is out.
     pub(super) fn close(&mut self) {
-        self.gate.shutdown.set();
+        self.gate.door.shutdown.set();
         if let Some(serving) = self.serving.take() {
             self.runtime.block_on(serving.join());
         }
@@ -170,6 +156,6 @@ impl House {
 impl Drop for House {
     fn drop(&mut self) {
         // A test that fails has clients that nobody waits for.
-        self.gate.shutdown.set();
+        self.gate.door.shutdown.set();
     }
 }

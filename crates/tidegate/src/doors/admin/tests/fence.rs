@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::super::router::router;
 use super::door;
+use crate::doors::http::Config as Http;
 use crate::doors::http_server::tests::{House, Reply, request};
 use crate::metrics::Door;
 
@@ -41,7 +42,7 @@ async fn a_host_of_somebody_else_reaches_no_handler() {
         }
         // Names are for the HTTP door.
         let house = door();
-        house.gate.admin.set_host_names(vec!["limits.example".to_owned()]);
+        toml::from_str::<Http>("names = ['limits.example']").unwrap().renew(&house.gate);
         let ask = Request::builder().method(method).uri(path).header(HOST, "limits.example");
         let reply = house.send(ask.body(Body::empty()).unwrap()).await;
         house.assert_problem(&reply, 403, "host");
@@ -154,7 +155,7 @@ async fn all_but_health_is_held_until_the_start_is_over() {
     }
     tokio::task::yield_now().await;
     assert!(!held.is_finished());
-    house.gate.admin.set_ready(true);
+    house.process.state.set_ready(true);
     assert_eq!(held.await.unwrap().status, 200);
 }
 

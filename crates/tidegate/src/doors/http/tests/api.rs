@@ -152,12 +152,12 @@ async fn readiness_tells_why() {
     let expected = json!({"ready": true, "draining": false, "last_reload_error": null});
     assert_eq!((reply.status.as_u16(), reply.json), (200, expected));
 
-    house.gate.admin.set_reload_error(Some("line 3".to_owned()));
+    house.process.state.set_reload_error(Some("line 3".to_owned()));
     let reply = house.ask("GET", "/readyz").await;
     assert_eq!((reply.status.as_u16(), &reply.json["last_reload_error"]), (200, &json!("line 3")));
 
-    house.gate.admin.set_snapshot_error(Some("no space left".to_owned()));
-    house.gate.admin.set_snapshot_restored_from("previous");
+    house.process.state.set_snapshot_error(Some("no space left".to_owned()));
+    house.process.state.set_snapshot_restored_from("previous");
     let reply = house.ask("GET", "/readyz").await;
     assert_eq!(
         (reply.status.as_u16(), &reply.json["snapshot_error"]),
@@ -165,13 +165,13 @@ async fn readiness_tells_why() {
     );
     assert_eq!(reply.json["snapshot_restored_from"], "previous");
 
-    house.gate.admin.set_ready(false);
+    house.process.state.set_ready(false);
     let reply = house.ask("GET", "/readyz").await;
     assert_eq!((reply.status.as_u16(), &reply.json["ready"]), (503, &json!(false)));
     assert_eq!(house.ask("GET", "/healthz").await.status, 200, "alive all the same");
 
-    house.gate.admin.set_ready(true);
-    house.gate.shutdown.set();
+    house.process.state.set_ready(true);
+    house.gate.door.shutdown.set();
     let reply = house.ask("GET", "/readyz").await;
     assert_eq!((reply.status.as_u16(), &reply.json["draining"]), (503, &json!(true)));
 }
@@ -190,8 +190,8 @@ async fn all_but_health_is_held_until_the_start_is_over() {
         tokio::task::yield_now().await;
         assert!(!held.is_finished());
         match stops {
-            false => house.gate.admin.set_ready(true),
-            true => house.gate.shutdown.set(),
+            false => house.process.state.set_ready(true),
+            true => house.gate.door.shutdown.set(),
         }
         let reply = held.await.unwrap();
         let expected = if stops { (503, &json!("draining")) } else { (200, &Value::Null) };

@@ -33,7 +33,7 @@ const TABLES: &str = "
 
 fn house(tables: &str) -> House {
     let house = super::door();
-    house.gate.admin.set_authorize(toml::from_str::<Config>(tables).unwrap().authorize);
+    toml::from_str::<Config>(tables).unwrap().renew(&house.gate);
     house
 }
 
@@ -86,7 +86,7 @@ async fn clients_are_let_go_up_to_their_limit_and_told_the_rest() {
 async fn each_server_tells_in_its_own_way_what_was_asked_for() {
     let house = house(TABLES);
     let all = "[default]\nlimit = '100 per 1d'\n[http]";
-    house.gate.rulebook.install(crate::config::Config::parse("t", all).unwrap().written);
+    house.process.rulebook.install(crate::config::Config::parse("t", all).unwrap().written);
     let forwarded = "x-forwarded-method: PUT\nx-forwarded-uri: /a%20b?c=d\nx-forwarded-proto: \
                      https\nx-forwarded-host: api.example\nx-forwarded-for: 192.0.2.1\nx-who: me";
     let rows = [
@@ -149,7 +149,7 @@ async fn a_request_over_its_limit_may_wait_for_its_turn() {
     let tables = TABLES.replacen("trusted", "max_wait = '5s'\n    trusted", 1);
     let house = Arc::new(house(&tables));
     let driver = std::thread::spawn({
-        let (waiting, shutdown) = (house.gate.waiting.clone(), house.gate.shutdown.clone());
+        let (waiting, shutdown) = (house.gate.waiting.clone(), house.gate.door.shutdown.clone());
         move || waiting.keep_waking(&shutdown)
     });
     let one = |house: Arc<House>| async move {
@@ -170,6 +170,6 @@ async fn a_request_over_its_limit_may_wait_for_its_turn() {
     house.clock.advance(SECOND);
     let second = second.await.unwrap();
     assert_eq!((second.status.as_u16(), second.header("retry-after")), (429, "2"));
-    house.gate.shutdown.set();
+    house.gate.door.shutdown.set();
     driver.join().unwrap();
 }

@@ -5,6 +5,7 @@ use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE, HOST};
 use axum::http::{Method, Request};
 use serde_json::{Value, json};
 
+use super::super::Config;
 use super::{door, request};
 use crate::doors::http_server::body::BODY_BYTES_MAX;
 use crate::limiter::TopBy;
@@ -185,7 +186,7 @@ async fn a_host_that_is_not_ours_reaches_no_handler() {
     house.assert_problem(&house.send(bare).await, 400, "host");
 
     let house = door();
-    house.gate.admin.set_host_names(vec!["limits.example".to_owned()]);
+    toml::from_str::<Config>("names = ['limits.example']").unwrap().renew(&house.gate);
     let named = Request::builder().uri("/healthz").header(HOST, "limits.example");
     let reply = house.send(named.body(Body::empty()).unwrap()).await;
     assert_eq!((reply.status.as_u16(), reply.json), (200, Value::Null));

@@ -145,7 +145,7 @@ async fn draining_closes_idle_connections_and_finishes_busy_ones() {
     busy.write_all(head.as_bytes()).await.unwrap();
     // The door has seen the head before it is told to stop.
     tokio::task::yield_now().await;
-    house.gate.shutdown.set();
+    house.gate.door.shutdown.set();
     idle_serving.await.unwrap();
 
     busy.write_all(b":\"ws ip=a\"}").await.unwrap();

@@ -76,7 +76,7 @@ async fn a_reset_frees_whoever_waits() {
 async fn when_the_time_is_over_it_is_a_refusal() {
     let house = Arc::new(door());
     let driver = std::thread::spawn({
-        let (waiting, shutdown) = (house.gate.waiting.clone(), house.gate.shutdown.clone());
+        let (waiting, shutdown) = (house.gate.waiting.clone(), house.gate.door.shutdown.clone());
         move || waiting.keep_waking(&shutdown)
     });
     assert_eq!(house.check(json!({"key": "ws ip=a", "cost": 3})).await.status, 200);
@@ -91,7 +91,7 @@ async fn when_the_time_is_over_it_is_a_refusal() {
     assert_eq!(patient.await.unwrap().status, 200);
     let hasty = wait(&house, json!({"key": "ws ip=a", "max_wait_ms": 0, "cost": 3})).await;
     assert_eq!(hasty.status, 429);
-    house.gate.shutdown.set();
+    house.gate.door.shutdown.set();
     driver.join().unwrap();
 }
 
@@ -99,7 +99,7 @@ async fn when_the_time_is_over_it_is_a_refusal() {
 async fn a_limit_that_is_raised_over_the_api_frees_whoever_waits_at_once() {
     let house = door();
     let file = "[[rule]]\nname = 'daily'\nmatch = 'k *'\nlimit = '2 per day'\n[http]\n";
-    house.gate.rulebook.install(Config::parse("t", file).unwrap().written);
+    house.process.rulebook.install(Config::parse("t", file).unwrap().written);
     let house = Arc::new(house);
     let body = json!({"key": "k 1"});
     for _ in 0..2 {
@@ -111,7 +111,7 @@ async fn a_limit_that_is_raised_over_the_api_frees_whoever_waits_at_once() {
     }
     let set = |limit: &str| {
         let fields = json!({"limit": limit}).as_object().unwrap().clone();
-        house.gate.rulebook.set("daily", fields, None).is_ok()
+        house.process.rulebook.set("daily", fields, None).is_ok()
     };
     // The clock stands still, and nobody looks at it: the change alone lets them go, in order.
     assert!(set("4 per day"));
@@ -129,7 +129,7 @@ async fn a_door_that_closes_lets_nobody_wait_on() {
     let house = Arc::new(door());
     assert_eq!(house.check(json!({"key": "ws ip=a", "cost": 3})).await.status, 200);
     let waiting = in_line(&house, json!({"key": "ws ip=a"})).await;
-    house.gate.shutdown.set();
+    house.gate.door.shutdown.set();
     let reply = waiting.await.unwrap();
     assert_eq!((reply.status.as_u16(), reply.header("retry-after")), (503, "1"));
     assert_eq!((&reply.json["reason"], house.gate.waiting.len()), (&json!("draining"), 0));

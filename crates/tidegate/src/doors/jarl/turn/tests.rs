@@ -11,7 +11,6 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::doors::io::tcp;
 use crate::limiter::Limiter;
-use crate::records;
 
 const START: Now = Now { mono: HOUR, unix: 20_000 * DAY };
 
@@ -74,7 +73,7 @@ impl House {
     }
 
     fn count(&self, series: &str) -> u64 {
-        let page = self.limiter.metrics().encode(self.limiter.size(), records::Size::default());
+        let page = self.limiter.metrics().encode(Default::default());
         let line = page.lines().find_map(|line| line.strip_prefix(series));
         line.map_or(0, |count| count.trim().parse().expect("a number"))
     }

@@ -23,7 +23,7 @@ use super::line::Line;
 use super::names::Names;
 use crate::doors::io::descriptors::Descriptors;
 use crate::doors::io::tcp;
-use crate::proxies::Lane;
+use crate::doors::proxy::figures::Lane;
 
 /// The most bytes of an answer's head over HTTP/2.
 const HEAD_BYTES_MAX: usize = 64 << 10;

@@ -35,7 +35,7 @@ use self::line::Lost;
 use super::bodies::{Progress, Upload};
 use super::config::Config;
 use super::ticks::{Deadline, Tick, Ticks, ticks_in};
-use crate::proxies::{Lane, ProxyFigures, UpstreamError};
+use crate::doors::proxy::figures::{Lane, ProxyFigures, UpstreamError};
 
 /// Streams of one HTTP/2 connection, beyond which another one is opened.
 const STREAMS_MAX: usize = 100;

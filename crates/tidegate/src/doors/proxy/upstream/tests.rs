@@ -4,10 +4,10 @@ use std::pin::Pin;
 use std::task::{Context, Waker};
 
 use super::*;
-use crate::proxies::Proxies;
+use crate::doors::proxy::figures::Proxies;
 
 fn upstream(ticks: &Rc<Ticks>) -> Rc<Upstream> {
-    let figures = Proxies::new().figures("api");
+    let figures = Proxies::default().figures("api");
     let target = "http://127.0.0.1:1".parse().unwrap();
     let mut config = Config::new("api", ([127, 0, 0, 1], 0).into(), target, "none".to_owned());
     config.response_timeout.0 = std::time::Duration::from_secs(5);

@@ -7,7 +7,7 @@ use hyper::{Request, Uri, Version};
 use super::super::bodies::Upload;
 use super::super::exchange;
 use super::Failure;
-use crate::proxies::UpstreamError;
+use crate::doors::proxy::figures::UpstreamError;
 
 /// Makes it one for HTTP/1.1, if it is not.
 pub(super) fn to_http1(request: &mut Request<Upload>) {

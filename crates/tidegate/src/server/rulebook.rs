@@ -12,27 +12,18 @@ use parking_lot::Mutex;
 use tidegate_core::time::MILLISECOND;
 
 use crate::config::too_long_elsewhere;
+use crate::control::{ADDED_MAX, ChangeError, Changed};
 use crate::limiter::{Limiter, keeps_counts};
 use crate::settings::change::{self, Fields, Wrong};
-use crate::settings::draft::{self, Place, Written};
-
-/// The most rules that can be added to those of the file.
-pub const ADDED_MAX: usize = 1_000;
+use crate::settings::draft::{self, Written};
+use crate::settings::in_force::{Entry, Pages};
 
 /// Where the rules stand that are in force.
-pub struct Rulebook {
+pub(crate) struct Rulebook {
     limiter: Arc<Limiter>,
     pages: ArcSwap<Pages>,
     /// Held while the rules change.
     writing: Mutex<()>,
-}
-
-/// All rules of one moment, in the order in which they are tried; the default last.
-#[derive(Clone, Debug)]
-pub(crate) struct Pages {
-    /// Another one after every change and reload, also across restarts.
-    pub(crate) version: u64,
-    pub(crate) entries: Vec<Arc<Entry>>,
 }
 
 /// What a reload changed, by the names of the rules.
@@ -74,81 +65,13 @@ impl Difference {
     }
 }
 
-/// One rule.
-#[derive(Clone, Debug)]
-pub(crate) struct Entry {
-    pub(crate) now: Written,
-    /// What the file says; `None` for a rule that it does not have.
-    pub(crate) in_file: Option<Written>,
-}
-
-impl Entry {
-    pub(crate) fn name(&self) -> &str {
-        &self.now.draft.name
-    }
-
-    /// Whether it differs from what the file says.
-    pub(crate) fn changed(&self) -> bool {
-        !self.in_file.as_ref().is_some_and(|file| self.is(file))
-    }
-
-    /// Whether it says the same, however it is written.
-    fn is(&self, other: &Written) -> bool {
-        other.rule == self.now.rule && change::shown(other) == change::shown(&self.now)
-    }
-
-    /// Whose rule it is.
-    pub(crate) fn from(&self) -> &'static str {
-        match self.now.draft.place {
-            _ if self.in_file.is_none() => "api",
-            Place::Rule => "rule",
-            Place::Door { .. } => "door",
-            Place::Default => "default",
-        }
-    }
-}
-
-impl Pages {
-    pub(crate) fn find(&self, name: &str) -> Option<&Arc<Entry>> {
-        self.entries.iter().find(|entry| entry.name() == name)
-    }
-}
-
-/// What a change came to.
-#[derive(Clone, Debug)]
-pub(crate) struct Changed {
-    pub(crate) entry: Arc<Entry>,
-    /// Whether there was no such rule before.
-    pub(crate) created: bool,
-    /// The version of the rules with it.
-    pub(crate) version: u64,
-}
-
-/// Why a rule was not changed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum ChangeError {
-    /// Nobody has such a rule.
-    #[error("there is no rule of this name")]
-    Unknown,
-    /// The rules are not those that the caller knows.
-    #[error("the rules have changed since; read them again")]
-    Outdated,
-    /// There are as many rules as may be added.
-    #[error("{ADDED_MAX} rules have been added, and no more can be; put them into the file")]
-    TooMany,
-    /// The fields do not fit.
-    #[error("the rule is not right")]
-    Wrong(Vec<Wrong>),
-}
-
 impl Rulebook {
     /// No rules yet: they come with the first reload.
-    #[must_use]
-    pub fn new(limiter: Arc<Limiter>) -> Arc<Self> {
+    pub(crate) fn new(limiter: Arc<Limiter>) -> Self {
         // A version that somebody has kept from before a restart must not fit by accident.
         let version = limiter.clock().now().unix / MILLISECOND;
         let pages = ArcSwap::from_pointee(Pages { version, entries: Vec::new() });
-        Arc::new(Self { limiter, pages, writing: Mutex::new(()) })
+        Self { limiter, pages, writing: Mutex::new(()) }
     }
 
     /// Puts the rules of a file in force, and tells what that changed.

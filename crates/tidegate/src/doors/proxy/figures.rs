@@ -20,6 +20,9 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use tidegate_core::Nanos;
 use tidegate_core::time::{HOUR, SECOND};
 
+use crate::doors::{Gate, Report};
+use crate::metrics::Door;
+
 /// The longest time that is told apart, in nanoseconds; waits may be longer.
 const TIME_MAX: Nanos = 24 * HOUR;
 /// Times are known to one part in a hundred.
@@ -60,7 +63,7 @@ const QUANTILE_LABELS: [&str; 4] = ["0.5", "0.9", "0.95", "0.99"];
 
 /// How a request failed at its upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UpstreamError {
+pub(super) enum UpstreamError {
     /// No connection could be made.
     Connect,
     /// It failed a moment ago, and was not tried.
@@ -87,7 +90,7 @@ const ERRORS: [(UpstreamError, &str); 6] = [
 const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
 /// What one loop of a proxy has measured. Only that loop writes.
-pub(crate) struct Lane {
+pub(super) struct Lane {
     overhead: Mutex<Histogram<u64>>,
     wait: Mutex<Histogram<u64>>,
     classes: [AtomicU64; CLASSES.len()],
@@ -151,7 +154,7 @@ impl Lane {
 }
 
 /// What all loops of one proxy have measured.
-pub struct ProxyFigures {
+pub(super) struct ProxyFigures {
     name: String,
     lanes: Mutex<Vec<Arc<Lane>>>,
     /// Failures to connect, one after another, until one succeeded; over all loops.
@@ -186,8 +189,7 @@ impl ProxyFigures {
     }
 
     /// Whether the last connection to the upstream could be made.
-    #[must_use]
-    pub fn upstream_up(&self) -> bool {
+    fn upstream_up(&self) -> bool {
         self.failures.load(Relaxed) == 0
     }
 
@@ -233,19 +235,19 @@ impl Default for Sum {
 
 /// A count of times, with those that half, and nearly all, of them stay below.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
-pub struct Quantiles {
+struct Quantiles {
     /// How many times there are.
-    pub count: u64,
+    count: u64,
     /// Half of them are at most this, in milliseconds.
-    pub p50: f64,
+    p50: f64,
     /// Nine in ten.
-    pub p90: f64,
+    p90: f64,
     /// Nineteen in twenty.
-    pub p95: f64,
+    p95: f64,
     /// Ninety-nine in a hundred.
-    pub p99: f64,
+    p99: f64,
     /// The longest.
-    pub max: f64,
+    max: f64,
 }
 
 impl Quantiles {
@@ -263,7 +265,7 @@ fn quantiles(times: &Histogram<u64>) -> [Nanos; QUANTILES.len()] {
 
 /// One proxy as the JSON shows it.
 #[derive(Clone, Debug, serde::Serialize)]
-pub struct ProxySummary {
+struct ProxySummary {
     name: String,
     upstream_up: bool,
     connections: u64,
@@ -276,20 +278,13 @@ pub struct ProxySummary {
 
 /// The figures of all proxies there have been since the start, by name.
 #[derive(Default)]
-pub struct Proxies {
+pub(super) struct Proxies {
     proxies: Mutex<Vec<Arc<ProxyFigures>>>,
 }
 
 impl Proxies {
-    /// No proxies yet.
-    #[must_use]
-    pub fn new() -> Arc<Self> {
-        Arc::default()
-    }
-
     /// The figures of the proxy `name`, which may have been open before.
-    #[must_use]
-    pub fn figures(&self, name: &str) -> Arc<ProxyFigures> {
+    pub(super) fn figures(&self, name: &str) -> Arc<ProxyFigures> {
         let mut proxies = self.proxies.lock();
         if let Some(known) = proxies.iter().find(|proxy| proxy.name == name) {
             return known.clone();
@@ -304,8 +299,7 @@ impl Proxies {
     }
 
     /// What there is to say about each proxy.
-    #[must_use]
-    pub fn summaries(&self) -> Vec<ProxySummary> {
+    fn summaries(&self) -> Vec<ProxySummary> {
         let proxies = self.proxies.lock().clone();
         let summary = |proxy: &Arc<ProxyFigures>| {
             let sum = proxy.sum();
@@ -323,9 +317,26 @@ impl Proxies {
         proxies.iter().map(summary).collect()
     }
 
+    /// Those of the process: proxies come and go with reloads, and their figures stay.
+    pub(super) fn of(gate: &Gate) -> Arc<Self> {
+        gate.shared.part(|| {
+            let proxies = Arc::<Self>::default();
+            gate.metrics.register(proxies.clone().collector());
+            gate.shared.add_report(Door::Proxy, proxies.clone());
+            proxies
+        })
+    }
+
     /// The series that Prometheus sees.
-    pub fn collector(self: Arc<Self>) -> Box<dyn Collector> {
+    fn collector(self: Arc<Self>) -> Box<dyn Collector> {
         Box::new(Series(self))
+    }
+}
+
+impl Report for Proxies {
+    fn rows(&self) -> String {
+        // Only maps with keys that are not strings can fail to encode, and there are none here.
+        serde_json::to_string(&self.summaries()).unwrap_or_default()
     }
 }
 
@@ -458,7 +469,7 @@ mod tests {
 
     #[test]
     fn lanes_are_merged_and_used_again() {
-        let proxies = Proxies::new();
+        let proxies = Arc::<Proxies>::default();
         let figures = proxies.figures("api");
         let (one, other) = (figures.lane(), figures.lane());
         (1..=90).for_each(|_| one.overhead(100_000));
@@ -487,7 +498,7 @@ mod tests {
 
     #[test]
     fn prometheus_sees_them() {
-        let proxies = Proxies::new();
+        let proxies = Arc::<Proxies>::default();
         let metrics = Metrics::new();
         metrics.register(proxies.clone().collector());
         let figures = proxies.figures("api");
@@ -496,7 +507,7 @@ mod tests {
         lane.overhead(9 * SECOND);
         lane.answered(404);
         assert_eq!((figures.connected(false), figures.connected(false)), (0, 1));
-        let page = metrics.encode(Default::default(), Default::default());
+        let page = metrics.encode(Default::default());
         for line in [
             "tidegate_proxy_overhead_seconds_bucket{le=\"0.00002\",proxy=\"api\"} 0",
             "tidegate_proxy_overhead_seconds_bucket{le=\"0.00005\",proxy=\"api\"} 1",

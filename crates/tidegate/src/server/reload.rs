@@ -22,7 +22,7 @@ use crate::settings::problem::Problems;
 const DEBOUNCE: Duration = Duration::from_millis(100);
 
 /// Knows where the configuration comes from and what it said last.
-pub struct Reloader {
+pub(super) struct Reloader {
     named: Option<PathBuf>,
     source: Source,
     last: Option<String>,
@@ -30,25 +30,23 @@ pub struct Reloader {
 
 impl Reloader {
     /// For the named file, else `./tidegate.toml`, else the built-in default.
-    #[must_use]
-    pub fn new(named: Option<PathBuf>) -> Self {
+    pub(super) fn new(named: Option<PathBuf>) -> Self {
         let source = Source::find(named.as_deref());
         Self { named, source, last: None }
     }
 
     /// Where the configuration comes from.
-    #[must_use]
-    pub fn source(&self) -> &Source {
+    pub(super) fn source(&self) -> &Source {
         &self.source
     }
 
     /// The configuration to start with.
-    pub fn first(&mut self) -> Result<Config, Problems> {
+    pub(super) fn first(&mut self) -> Result<Config, Problems> {
         self.load()
     }
 
     /// Reads the configuration again, changed or not.
-    pub fn load(&mut self) -> Result<Config, Problems> {
+    pub(super) fn load(&mut self) -> Result<Config, Problems> {
         if self.source == Source::BuiltIn {
             // A file may have come since. The other way round, a file that went away is a
             // mistake: it must not open the default doors.
@@ -61,7 +59,7 @@ impl Reloader {
     }
 
     /// Reads the configuration again if its text is another than the last, right or wrong.
-    pub fn load_if_changed(&mut self) -> Option<Result<Config, Problems>> {
+    pub(super) fn load_if_changed(&mut self) -> Option<Result<Config, Problems>> {
         let text = match self.source.text() {
             Ok(text) => Some(text),
             Err(problems) if self.last.take().is_some() => return Some(Err(problems)),
@@ -77,7 +75,7 @@ impl Reloader {
 }
 
 /// Tells when something changed in the folders where the configuration lies.
-pub struct Watch {
+pub(super) struct Watch {
     debouncer: Option<Debouncer<RecommendedWatcher, NoCache>>,
     folders: BTreeSet<PathBuf>,
     changes: Receiver<()>,
@@ -85,8 +83,7 @@ pub struct Watch {
 
 impl Watch {
     /// Begins to watch. Where the system has no watches left, SIGHUP still works.
-    #[must_use]
-    pub fn start(source: &Source) -> Self {
+    pub(super) fn start(source: &Source) -> Self {
         // One waiting note is enough: the file is read as it is by then.
         let (notes, changes) = mpsc::channel(1);
         let on_events = move |events: DebounceEventResult| {
@@ -104,7 +101,7 @@ impl Watch {
     }
 
     /// Watches the folders of the file and of what it is a link to, and no others.
-    pub fn follow(&mut self, source: &Source) {
+    pub(super) fn follow(&mut self, source: &Source) {
         let Some(debouncer) = &mut self.debouncer else { return };
         let wanted = match source {
             Source::File(path) => folders(path),
@@ -123,7 +120,7 @@ impl Watch {
     }
 
     /// Returns when something changed; never, if nothing can be watched.
-    pub async fn changed(&mut self) {
+    pub(super) async fn changed(&mut self) {
         if self.changes.recv().await.is_none() {
             std::future::pending().await
         }

@@ -1,34 +1,100 @@
-//! What the running process tells about itself: whether it is ready, and why a reload or a
-//! snapshot failed.
+//! What doors may ask of the process, and what it tells about itself: whether it is ready, and why
+//! a reload or a snapshot failed.
 //!
-//! Written by the server and by reloads, read by doors. It decides nothing.
+//! The server implements [`Control`] and writes [`ProcessState`]; doors read. Nothing is decided
+//! here.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use arc_swap::{ArcSwap, ArcSwapOption};
+use arc_swap::ArcSwapOption;
+use tidegate_core::Nanos;
 use tokio::sync::watch;
 
-use crate::doors::http::Authorize;
+use crate::settings::change::{Fields, Wrong};
+use crate::settings::in_force::{Entry, Pages};
+
+/// The most rules that can be added to those of the file.
+pub const ADDED_MAX: usize = 1_000;
+
+/// What a door may ask of the process. The server implements it.
+pub trait Control: Send + Sync {
+    /// What the process tells about itself. A door that looks with every request keeps it.
+    fn state(&self) -> &Arc<ProcessState>;
+
+    /// The rules in force.
+    fn rules(&self) -> Arc<Pages>;
+
+    /// Lays `fields` over a rule, or makes a new one of them that is tried before all others.
+    /// `expected` is the version that the caller has seen.
+    ///
+    /// # Errors
+    /// Why nothing has changed.
+    fn set_rule(
+        &self,
+        name: &str,
+        fields: Fields,
+        expected: Option<u64>,
+    ) -> Result<Changed, ChangeError>;
+
+    /// Takes a rule back to what the file says; one that the file does not have is removed.
+    ///
+    /// # Errors
+    /// Why nothing has changed.
+    fn restore_rule(&self, name: &str, expected: Option<u64>) -> Result<(), ChangeError>;
+}
+
+/// What a change of a rule came to.
+#[derive(Clone, Debug)]
+pub struct Changed {
+    pub(crate) entry: Arc<Entry>,
+    /// Whether there was no such rule before.
+    pub(crate) created: bool,
+    /// The version of the rules with it.
+    pub(crate) version: u64,
+}
+
+/// Why a rule was not changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ChangeError {
+    /// Nobody has such a rule.
+    #[error("there is no rule of this name")]
+    Unknown,
+    /// The rules are not those that the caller knows.
+    #[error("the rules have changed since; read them again")]
+    Outdated,
+    /// There are as many rules as may be added.
+    #[error("{ADDED_MAX} rules have been added, and no more can be; put them into the file")]
+    TooMany,
+    /// The fields do not fit.
+    #[error("the rule is not right")]
+    Wrong(Vec<Wrong>),
+}
 
 /// The state of the process as `/readyz` and the admin side see it. Shared by all doors.
 #[derive(Debug, Default)]
-pub struct Admin {
+pub struct ProcessState {
+    /// When the process began, in Unix time.
+    begun_at: Nanos,
     ready: AtomicBool,
     /// Set with the first `ready`, and never taken back.
     started: watch::Sender<bool>,
     reload_error: ArcSwapOption<String>,
     snapshot_error: ArcSwapOption<String>,
     snapshot_restored_from: ArcSwapOption<&'static str>,
-    host_names: ArcSwap<Vec<String>>,
-    authorize: ArcSwap<Vec<Authorize>>,
 }
 
-impl Admin {
-    /// Not ready, nothing failed, no names.
+impl ProcessState {
+    /// Not ready, and nothing has failed.
     #[must_use]
-    pub fn new() -> Arc<Self> {
-        Arc::default()
+    pub fn new(begun_at: Nanos) -> Arc<Self> {
+        Arc::new(Self { begun_at, ..Self::default() })
+    }
+
+    /// When the process began, in Unix time.
+    #[must_use]
+    pub fn begun_at(&self) -> Nanos {
+        self.begun_at
     }
 
     /// Whether every door is open and the process is not stopping.
@@ -90,27 +156,5 @@ impl Admin {
     /// Keeps what counts come from instead of the newest snapshot.
     pub fn set_snapshot_restored_from(&self, from: &'static str) {
         self.snapshot_restored_from.store(Some(Arc::new(from)));
-    }
-
-    /// Names, beside the listener's own and loopback, that a `Host` header may carry.
-    #[must_use]
-    pub fn host_names(&self) -> Arc<Vec<String>> {
-        self.host_names.load_full()
-    }
-
-    /// Replaces the names that a `Host` header may carry.
-    pub fn set_host_names(&self, names: Vec<String>) {
-        self.host_names.store(Arc::new(names));
-    }
-
-    /// What other servers may ask about their requests.
-    #[must_use]
-    pub fn authorize(&self) -> Arc<Vec<Authorize>> {
-        self.authorize.load_full()
-    }
-
-    /// Replaces what other servers may ask.
-    pub fn set_authorize(&self, tables: Vec<Authorize>) {
-        self.authorize.store(Arc::new(tables));
     }
 }

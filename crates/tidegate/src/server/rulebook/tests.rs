@@ -23,7 +23,7 @@ impl House {
         let settings = memory::Settings { max_keys: 10_000, max_bytes: 16 << 20 };
         let rules = tidegate_core::rules::RuleSet::default();
         let limiter = Limiter::new(clock, Arc::new(Metrics::default()), rules, settings);
-        let house = Self { book: Rulebook::new(limiter.clone()), limiter };
+        let house = Self { book: Arc::new(Rulebook::new(limiter.clone())), limiter };
         house.reload(text);
         house
     }

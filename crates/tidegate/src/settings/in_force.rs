@@ -1,0 +1,54 @@
+//! The rules in force at one moment, each with what the file says about it.
+
+use std::sync::Arc;
+
+use super::change;
+use super::draft::{Place, Written};
+
+/// All rules of one moment, in the order in which they are tried; the default last.
+#[derive(Clone, Debug)]
+pub struct Pages {
+    /// Another one after every change and reload, also across restarts.
+    pub(crate) version: u64,
+    pub(crate) entries: Vec<Arc<Entry>>,
+}
+
+/// One rule.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) now: Written,
+    /// What the file says; `None` for a rule that it does not have.
+    pub(crate) in_file: Option<Written>,
+}
+
+impl Entry {
+    pub(crate) fn name(&self) -> &str {
+        &self.now.draft.name
+    }
+
+    /// Whether it differs from what the file says.
+    pub(crate) fn changed(&self) -> bool {
+        !self.in_file.as_ref().is_some_and(|file| self.is(file))
+    }
+
+    /// Whether it says the same, however it is written.
+    pub(crate) fn is(&self, other: &Written) -> bool {
+        other.rule == self.now.rule && change::shown(other) == change::shown(&self.now)
+    }
+
+    /// Whose rule it is.
+    pub(crate) fn from(&self) -> &'static str {
+        match self.now.draft.place {
+            _ if self.in_file.is_none() => "api",
+            Place::Rule => "rule",
+            Place::Door { .. } => "door",
+            Place::Default => "default",
+        }
+    }
+}
+
+impl Pages {
+    pub(crate) fn find(&self, name: &str) -> Option<&Arc<Entry>> {
+        self.entries.iter().find(|entry| entry.name() == name)
+    }
+}
