@@ -11,6 +11,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 CARGO ?= cargo
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 TIDEGATE := $(TARGET_DIR)/release/tidegate
+TIDEGATE_BENCH := $(TARGET_DIR)/release/tidegate-bench
 
 # Arguments for `tidegate serve`, e.g. make run ARGS="-c examples/full.toml".
 ARGS ?=
@@ -99,40 +100,44 @@ setup-bench: setup
 		PATH=$$PATH:/usr/sbin command -v $${pair%:*} >/dev/null || missing="$$missing $${pair#*:}"; \
 	done; \
 	[ -z "$$missing" ] || { $(call apt_install,$$missing); }
-	@# The master's load and peers are C programs that `tidegate bench` compiles.
+	@# The master's load and peers are C programs that `tidegate-bench` compiles.
 	@echo '#include <zmq.h>' | cc -fsyntax-only -x c - 2>/dev/null || { \
 		$(call apt_install,libzmq3-dev); }
 
-bench: build setup-bench ## Measure the limiter, the doors and the stores beside their peers
+bench: setup-bench ## Measure the limiter, the doors and the stores beside their peers
+	$(CARGO) build --locked --release --bin tidegate --bin tidegate-bench
 	$(CARGO) bench --locked -p tidegate --bench '*'
 	$(CARGO) bench --locked -p tidegate-client --bench gatekeeper
-	$(TIDEGATE) bench text --peer echo
-	$(TIDEGATE) bench text --peer echo --burst 32 --clients 64 --join
-	$(TIDEGATE) bench text --peer echo --burst 8 --clients 64 --join
-	$(TIDEGATE) bench text --peer echo --burst 32 --clients 64 --rounds 9
+	$(TIDEGATE_BENCH) text --peer echo
+	$(TIDEGATE_BENCH) text --peer echo --burst 32 --clients 64 --join
+	$(TIDEGATE_BENCH) text --peer echo --burst 8 --clients 64 --join
+	$(TIDEGATE_BENCH) text --peer echo --burst 32 --clients 64 --rounds 9
 	@# One connection and its server take turns: on one core neither pays for waking another.
 	for request in query update; do \
 		for connections in 16 1; do \
 			alone=; [ $$connections != 1 ] || alone="taskset -c 0"; \
 			for pipeline in 1 16 128 1024; do \
-				(set -x; $$alone $(TIDEGATE) bench throttr --seconds 1 --peer redis \
+				(set -x; $$alone $(TIDEGATE_BENCH) throttr --seconds 1 --peer redis \
 					--request $$request --connections $$connections --pipeline $$pipeline); \
 			done; \
 		done; \
-		(set -x; $(TIDEGATE) bench throttr --seconds 1 --rounds 15 --peer echo \
+		(set -x; $(TIDEGATE_BENCH) throttr --seconds 1 --rounds 15 --peer echo \
 			--request $$request --pipeline 1); \
 	done
-	$(TIDEGATE) bench throttr --request insert --keys 10000000
-	$(TIDEGATE) bench throttr --seconds 5 --connections 4 --pipeline 1 --expire 1000000
-	$(TIDEGATE) bench jarl --seconds 1 --count 4000 --peer plain --peer abrupt --rounds 150
-	$(TIDEGATE) bench jarl --seconds 1 --count 4000 --peer plain --exact --rounds 150
-	$(TIDEGATE) bench proxy --seconds 1 --count 4000 --peer nginx --peer unlimited --rounds 150
-	$(TIDEGATE) bench proxy --waiting 1000
-	$(TIDEGATE) bench smockron --peer sub --rounds 7
-	$(TIDEGATE) bench smockron --latency 2000 --rounds 5
-	$(TIDEGATE) bench store redis --keys 1000
-	$(TIDEGATE) bench store redis
-	$(TIDEGATE) bench store etcd
+	$(TIDEGATE_BENCH) throttr --request insert --keys 10000000
+	$(TIDEGATE_BENCH) throttr --seconds 5 --connections 4 --pipeline 1 --expire 1000000
+	$(TIDEGATE_BENCH) jarl --seconds 1 --count 4000 --peer plain --peer abrupt --rounds 150
+	$(TIDEGATE_BENCH) jarl --seconds 1 --count 4000 --peer plain --exact --rounds 150
+	$(TIDEGATE_BENCH) http --count 4000 --peer hyper --peer nginx --rounds 75
+	$(TIDEGATE_BENCH) http --count 4000 --pipeline 16 --peer hyper --peer nginx --rounds 75
+	$(TIDEGATE_BENCH) proxy --seconds 1 --count 4000 --peer nginx --peer unlimited --rounds 150
+	$(TIDEGATE_BENCH) proxy --waiting 1000
+	$(TIDEGATE_BENCH) smockron --peer sub --rounds 7
+	$(TIDEGATE_BENCH) smockron --latency 2000 --rounds 5
+	$(TIDEGATE_BENCH) store redis --keys 1000
+	$(TIDEGATE_BENCH) store redis
+	$(TIDEGATE_BENCH) store etcd
+	$(TIDEGATE_BENCH) store etcd --keys 1000
 
 setup-fuzz: setup
 	@# libFuzzer is C++.

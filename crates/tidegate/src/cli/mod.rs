@@ -2,7 +2,6 @@
 //!
 //! A command prints to standard output and returns the code to exit with. Only `main.rs` exits.
 
-mod bench;
 mod check;
 mod child;
 mod client;
@@ -113,8 +112,6 @@ enum Command {
     Request(request::Args),
     /// Check, show and explain configurations.
     Config(config::Args),
-    /// Put a door under load and report throughput, latency and the server's CPU time.
-    Bench(bench::Args),
     /// Exit 0 if the server is ready (for containers); ask its HTTP door or its admin listener.
     Healthcheck(client::ServerArgs),
     /// Print completions for a shell.
@@ -136,7 +133,6 @@ pub fn run(cli: Cli) -> Result<Code, Failure> {
         Command::Reset(args) => keys::reset(&args),
         Command::Request(args) => request::run(&args),
         Command::Config(args) => config::run(&args),
-        Command::Bench(args) => bench::run(&args),
         Command::Healthcheck(args) => keys::healthcheck(&args),
         Command::Completions(args) => completions::run(&args, Cli::command()),
         Command::Man(args) => man::run(&args, Cli::command()),
@@ -188,7 +184,6 @@ mod tests {
             &["jarl", "--requests", "-1"][..],
             &["rate", "--rpm", "-1", "http://a"],
             &["tidegate", "check", "k", "--cost", "-1"],
-            &["tidegate", "bench", "text", "--seconds", "-1"],
         ] {
             let flag = given.iter().find(|word| word.starts_with("--")).expect("a flag");
             let told = told(given);

@@ -43,13 +43,15 @@ pub(crate) fn purity(file: &File) -> Vec<Fault> {
     spoken(file, IMPURE, |what| format!("`{what}` in a room without I/O and clock"))
 }
 
-/// Core is at the bottom, wire above it, the client above wire, the program on top.
+/// Core is at the bottom, wire above it, the client above wire, the program on top. The load
+/// generators stand beside the program and know it from outside.
 pub(crate) fn crates(file: &File) -> Vec<Fault> {
     // The package's name in manifests and the crate's name in code.
     let above: &[&str] = match file.path.split('/').collect::<Vec<_>>().as_slice() {
         ["crates", "core", ..] => &["tidegate_wire", "tidegate_client", "tidegate"],
         ["crates", "wire", ..] => &["tidegate_client", "tidegate"],
         ["crates", "client", ..] => &["tidegate"],
+        ["crates", "bench", ..] => &["tidegate_client", "tidegate"],
         _ => return Vec::new(),
     };
     let rooms = |name: &str| format!("`{name}` lies above this crate");
@@ -95,9 +97,9 @@ pub(crate) fn doors(tree: &Tree) -> Vec<Fault> {
     faults
 }
 
-/// Rooms return errors that say what the caller can do; only the binary may shrug.
+/// Rooms return errors that say what the caller can do; only the binaries may shrug.
 pub(crate) fn anyhow(file: &File) -> Vec<Fault> {
-    let binary = ["crates/tidegate/src/main.rs", "crates/tidegate/src/cli"];
+    let binary = ["crates/tidegate/src/main.rs", "crates/tidegate/src/cli", "crates/bench/src"];
     let room = file.path.starts_with("crates/") && file.path.contains("/src/") && file.is("rs");
     if !room || binary.iter().any(|place| file.path.starts_with(place)) {
         return Vec::new();
@@ -138,6 +140,8 @@ mod tests {
         planted(crates, "crates/wire/src/a.rs", "use tidegate::limiter;", &[1]);
         planted(crates, "crates/client/Cargo.toml", "tidegate = { path = \"../tidegate\" }", &[1]);
         planted(crates, "crates/client/src/a.rs", "use tidegate_wire::text;", &[]);
+        planted(crates, "crates/bench/Cargo.toml", "tidegate.workspace = true", &[1]);
+        planted(crates, "crates/bench/src/a.rs", "use tidegate_wire::text;", &[]);
         planted(crates, "crates/tidegate/src/a.rs", "use tidegate_core::Limit;", &[]);
     }
 
@@ -165,5 +169,6 @@ mod tests {
         planted(anyhow, "crates/tidegate/src/limiter.rs", "x\nuse anyhow::Result;", &[2]);
         planted(anyhow, "crates/tidegate/src/cli/mod.rs", "use anyhow::Result;", &[]);
         planted(anyhow, "crates/tidegate/src/main.rs", "use anyhow::Result;", &[]);
+        planted(anyhow, "crates/bench/src/servers/mod.rs", "use anyhow::Result;", &[]);
     }
 }

@@ -14,10 +14,10 @@
 
 mod corridor;
 mod elsewhere;
-pub(crate) mod grouping;
-pub(crate) mod mmsg;
-pub(crate) mod post;
-pub(crate) mod socket;
+mod grouping;
+mod mmsg;
+mod post;
+mod socket;
 mod turn;
 
 use std::io;

@@ -1,7 +1,6 @@
 //! The way out: datagrams of one length to one receiver leave joined, in one send.
 //!
-//! Replies leave this way, and the requests of a benchmark that sends bursts. Nothing here knows a
-//! byte of the protocol.
+//! Nothing here knows a byte of the protocol.
 
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;

@@ -129,25 +129,3 @@ fn mistakes_name_the_flag() {
     }
     assert_eq!(tidegate(["jarl", "--nonsense"]).status.code(), Some(2));
 }
-
-#[test]
-fn the_benchmark_tells_what_each_server_costs() {
-    let json = |out: Output| -> serde_json::Value {
-        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-        serde_json::from_slice(&out.stdout).expect("JSON")
-    };
-    let alone = json(tidegate(["bench", "jarl", "--count", "200", "--clients", "4", "--json"]));
-    assert_eq!((&alone["answered"], &alone["lost"]), (&200.into(), &0.into()));
-    assert!(alone["server_cpu_ns_per_request"].as_f64().is_some_and(|cost| cost > 0.0));
-    let beside = json(tidegate([
-        "bench", "jarl", "--peer", "plain", "--peer", "abrupt", "--exact", "--rounds", "2",
-        "--count", "100", "--json",
-    ]));
-    for (peer, round) in [("plain", 0), ("abrupt", 1), ("tidegate", 1)] {
-        assert_eq!(beside["rounds"][round][peer]["answered"], 100, "{peer}");
-    }
-    for peer in ["plain", "abrupt"] {
-        assert!(beside["ratio"][peer].as_f64().is_some_and(|ratio| ratio > 0.0), "{peer}");
-    }
-    assert_eq!(tidegate(["bench", "jarl", "--limit", "nonsense"]).status.code(), Some(1));
-}

@@ -19,7 +19,7 @@ mod watches;
 use std::sync::Arc;
 
 use etcd_client::proto::PbTxnOpResponse;
-use etcd_client::{Client, Compare, CompareOp, GetOptions, PutOptions, Txn, TxnOp, TxnResponse};
+use etcd_client::{Compare, CompareOp, GetOptions, PutOptions, Txn, TxnOp, TxnResponse};
 use tidegate_core::Nanos;
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
@@ -158,12 +158,6 @@ impl Etcd {
     pub(crate) async fn freed(&self) -> Arc<[u8]> {
         self.0.watches.freed().await
     }
-}
-
-/// A client of the first member, made as the engine's own are: for what is measured beside it.
-pub(crate) async fn client(settings: &Settings) -> Result<Client, Fault> {
-    let access = Access::new(settings, Vec::new()).map_err(Fault::Refused)?;
-    access.connect(0, Link::bound_of(settings.timeout()), false).await.map_err(Fault::from)
 }
 
 impl Inner {

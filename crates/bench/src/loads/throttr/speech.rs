@@ -1,0 +1,182 @@
+//! The bytes that are sent, and how many answers came back.
+//!
+//! Every server is asked for the same keys. No sockets here.
+
+use std::io::{self, Write};
+
+use clap::ValueEnum;
+use tidegate_wire::throttr::ask::{Expected, Incoming, Piece, Reader};
+use tidegate_wire::throttr::{Attribute, Change, Request, Ttl, Unit, ValueSize};
+
+use crate::stream::{self, Answers, key_of};
+
+/// Counters live long enough for any run that a person waits for.
+const LIFE: Ttl = Ttl { unit: Some(Unit::Hours), amount: 24 };
+
+/// What the Throttr door is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Asked {
+    /// QUERY: reads a counter.
+    Query,
+    /// UPDATE: adds 1 to a counter.
+    Update,
+    /// INSERT: makes a counter.
+    Insert,
+    /// CONSUME: takes 1 from a counter.
+    Consume,
+    /// INSERT: makes a counter that lives for so many seconds.
+    #[value(skip)]
+    Brief(u64),
+}
+
+impl Asked {
+    fn request(self, size: ValueSize, key: &[u8]) -> Request<'_> {
+        match self {
+            Asked::Query => Request::Query { key },
+            Asked::Update => Request::Update {
+                attribute: Some(Attribute::Quota),
+                change: Some(Change::Increase),
+                value: 1,
+                key,
+            },
+            Asked::Insert => Request::Insert { quota: 0, ttl: LIFE, key },
+            Asked::Brief(seconds) => {
+                Request::Insert { quota: 0, ttl: Ttl::new(seconds, Unit::Seconds), key }
+            }
+            Asked::Consume => Request::Consume { cost: 1, quota: size.max(), ttl: LIFE, key },
+        }
+    }
+}
+
+/// What is spoken with a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Speech {
+    /// The Throttr protocol.
+    Throttr { asked: Asked, size: ValueSize },
+    /// The same requests, of so many bytes, which come back as they are.
+    Echoed { asked: Asked, size: ValueSize, bytes: usize },
+    /// INCR.
+    Redis,
+}
+
+impl Speech {
+    /// What an echo server is sent and sends back.
+    pub(super) fn echoed(asked: Asked, size: ValueSize) -> Self {
+        let mut one = Vec::new();
+        stream::Speech::ask(&mut Speech::Throttr { asked, size }, 0, &mut one);
+        Speech::Echoed { asked, size, bytes: one.len() }
+    }
+}
+
+impl stream::Speech for Speech {
+    fn ask(&mut self, key: u64, out: &mut Vec<u8>) {
+        let key = key_of(key);
+        match *self {
+            Speech::Throttr { asked, size } | Speech::Echoed { asked, size, .. } => {
+                let written = asked.request(size, &key).encode(size, out);
+                written.expect("its numbers and its key are short enough for every size");
+            }
+            Speech::Redis => {
+                out.extend_from_slice(b"*2\r\n$4\r\nINCR\r\n$12\r\n");
+                out.extend_from_slice(&key);
+                out.extend_from_slice(b"\r\n");
+            }
+        }
+    }
+
+    fn read(&mut self, bytes: &[u8]) -> io::Result<Answers> {
+        match *self {
+            Speech::Throttr { asked, size } => throttr(asked, size, bytes),
+            Speech::Echoed { bytes: each, .. } => {
+                let count = bytes.len() / each;
+                Ok(Answers { count: count as u64, refused: 0, bytes: count * each })
+            }
+            Speech::Redis => redis(bytes),
+        }
+    }
+}
+
+fn throttr(asked: Asked, size: ValueSize, bytes: &[u8]) -> io::Result<Answers> {
+    let expected = Expected::of(&asked.request(size, &[]), size);
+    let mut reader = Reader::new(size, 0);
+    let mut answers = Answers::default();
+    loop {
+        match reader.next(&bytes[answers.bytes..], Some(expected)) {
+            Incoming::Piece { piece, bytes, .. } => {
+                let refused = [Piece::Status(false)].contains(&piece)
+                    || matches!(piece, Piece::Consumed { taken: false, .. });
+                answers.count += 1;
+                answers.refused += u64::from(refused);
+                answers.bytes += bytes;
+            }
+            Incoming::Incomplete => return Ok(answers),
+            Incoming::Event { .. } => return Err(io::Error::other("an EVENT came unasked")),
+            Incoming::Broken(broken) => return Err(io::Error::other(broken)),
+        }
+    }
+}
+
+/// Integers, one on each line.
+fn redis(bytes: &[u8]) -> io::Result<Answers> {
+    let mut answers = Answers::default();
+    for line in bytes.split_inclusive(|byte| *byte == b'\n').filter(|line| line.ends_with(b"\n")) {
+        if line[0] != b':' {
+            let mut said = b"redis-server said ".to_vec();
+            said.write_all(line.trim_ascii_end())?;
+            return Err(io::Error::other(String::from_utf8_lossy(&said).into_owned()));
+        }
+        answers.count += 1;
+        answers.bytes += line.len();
+    }
+    Ok(answers)
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_wire::throttr::{Front, parse};
+
+    use super::*;
+    use crate::stream::Speech as _;
+
+    fn asked(mut speech: Speech, key: u64) -> Vec<u8> {
+        let mut out = Vec::new();
+        speech.ask(key, &mut out);
+        out
+    }
+
+    #[test]
+    fn requests_name_their_keys() {
+        for size in ValueSize::ALL {
+            for asked_for in Asked::value_variants() {
+                let bytes = asked(Speech::Throttr { asked: *asked_for, size }, 1_234_567);
+                let expected = asked_for.request(size, b"k00001234567");
+                let whole = Front::Request { request: expected, bytes: bytes.len() };
+                assert_eq!(parse(&bytes, size, 0), whole);
+                let mut echoed = Speech::echoed(*asked_for, size);
+                assert_eq!(asked(echoed, 1_234_567), bytes);
+                let answers = Answers { count: 1, refused: 0, bytes: bytes.len() };
+                assert_eq!(echoed.read(&[&bytes[..], &bytes[1..]].concat()).unwrap(), answers);
+            }
+        }
+        let incr = asked(Speech::Redis, 99_999_999_999);
+        assert_eq!(incr, b"*2\r\n$4\r\nINCR\r\n$12\r\nk99999999999\r\n");
+    }
+
+    #[test]
+    fn whole_answers_are_counted() {
+        let check = |mut speech: Speech, bytes: &[u8], count, refused, whole| {
+            let expected = Answers { count, refused, bytes: whole };
+            assert_eq!(speech.read(bytes).unwrap(), expected, "{speech:?}");
+        };
+        let size = ValueSize::Bits16;
+        let throttr = |asked| Speech::Throttr { asked, size };
+        check(throttr(Asked::Query), &[1, 5, 0, 6, 23, 0, 0, 1, 5], 2, 1, 7);
+        check(throttr(Asked::Update), &[1, 0, 1], 3, 1, 3);
+        check(throttr(Asked::Insert), &[], 0, 0, 0);
+        check(throttr(Asked::Consume), &[0, 0, 0, 9, 0, 1, 4, 0, 9, 0, 1], 2, 1, 10);
+        check(Speech::Redis, b":1\r\n:23\r\n:4", 2, 0, 9);
+        assert!(throttr(Asked::Update).read(&[7]).is_err());
+        let error = Speech::Redis.read(b":1\r\n-ERR no\r\n").unwrap_err();
+        assert_eq!(error.to_string(), "redis-server said -ERR no");
+    }
+}

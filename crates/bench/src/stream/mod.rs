@@ -1,0 +1,50 @@
+//! Load on doors that answer requests on a stream, one after another.
+//!
+//! - [`load`]: connections spread over threads, each with a pipeline of requests
+//! - [`connection`]: one of them
+//! - [`flags`]: how many connections, threads, requests and keys
+//! - [`http1`]: answers of HTTP/1.1, for the doors that speak it
+//!
+//! What is said on the stream is each door's own [`Speech`].
+
+mod connection;
+mod flags;
+pub(crate) mod http1;
+mod load;
+
+use std::io;
+
+pub(crate) use self::flags::Flags;
+pub(crate) use self::load::StreamLoad;
+
+/// The bytes that are sent, and how many answers came back. Each connection has a clone of its own.
+pub(crate) trait Speech: Clone + Sync {
+    /// Appends the request for this key.
+    fn ask(&mut self, key: u64, out: &mut Vec<u8>);
+
+    /// Reads the whole answers at the front of `bytes`.
+    fn read(&mut self, bytes: &[u8]) -> io::Result<Answers>;
+}
+
+/// What stands at the front of a buffer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Answers {
+    pub(crate) count: u64,
+    pub(crate) refused: u64,
+    pub(crate) bytes: usize,
+}
+
+/// Bytes of every key.
+pub(crate) const KEY_BYTES: usize = 12;
+
+/// The text of a key: `k` and eleven digits.
+pub(crate) fn key_of(number: u64) -> [u8; KEY_BYTES] {
+    let mut key = [b'0'; KEY_BYTES];
+    key[0] = b'k';
+    let mut rest = number;
+    for digit in key[1..].iter_mut().rev() {
+        *digit = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    key
+}
