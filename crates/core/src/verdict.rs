@@ -99,7 +99,7 @@ pub enum Outcome {
 
 /// All that can be said of one limit of one key, after the outcome was applied.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Verdict {
+pub struct LimitVerdict {
     /// Whether this limit let the operation pass.
     pub allowed: bool,
     /// Uses of cost 1 that would still be allowed at this moment.

@@ -10,7 +10,7 @@
 //! - [`uses`]: uses in flight that somebody will give back
 //! - [`waiting`]: holds requests until they may go
 //! - [`metrics`]: what is counted
-//! - [`clock`]: the only room that reads a clock
+//! - [`clock`]: the only room that reads a clock; `completions`: answers that come later
 //! - [`config`]: the file, read and checked whole
 //! - [`settings`]: what its tables are made of: addresses, units, rules
 //! - [`server`]: spawns, binds, stops, reloads, changes rules
@@ -20,6 +20,7 @@
 mod budget;
 pub mod cli;
 pub mod clock;
+mod completions;
 pub mod config;
 pub mod control;
 pub mod doors;

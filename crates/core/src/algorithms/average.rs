@@ -6,7 +6,7 @@
 use super::{Law, memory, until_allowed};
 use crate::limit::{Algorithm, Limit};
 use crate::time::{Nanos, Now};
-use crate::verdict::{Judgement, Op, Outcome, Verdict};
+use crate::verdict::{Judgement, LimitVerdict, Op, Outcome};
 
 /// The rate as it was at `at`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -133,7 +133,7 @@ impl Law for Average {
         op: Op,
         judgement: &Judgement,
         now: Now,
-    ) -> Verdict {
+    ) -> LimitVerdict {
         let after = |m: &Rate, span| m.at.saturating_add(span).saturating_sub(now.mono);
         let delay = until_allowed(op, judgement, |cost| match memory {
             _ if cost > limit.amount => Nanos::MAX,
@@ -143,7 +143,7 @@ impl Law for Average {
             },
             None => 0,
         });
-        Verdict {
+        LimitVerdict {
             allowed: judgement.allowed,
             remaining: room(limit, first_reading(limit, memory, now)),
             rate: judgement.rate,

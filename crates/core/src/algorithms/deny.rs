@@ -4,7 +4,7 @@ use super::{Law, judge_room, until_allowed};
 use crate::limit::Limit;
 use crate::state::State;
 use crate::time::{Nanos, Now};
-use crate::verdict::{Judgement, Op, Outcome, Verdict};
+use crate::verdict::{Judgement, LimitVerdict, Op, Outcome};
 
 /// What is remembered.
 pub(crate) struct Nothing;
@@ -42,10 +42,16 @@ impl Law for Deny {
         None
     }
 
-    fn explain(_: &Limit, _: Option<&Nothing>, op: Op, judgement: &Judgement, _: Now) -> Verdict {
+    fn explain(
+        _: &Limit,
+        _: Option<&Nothing>,
+        op: Op,
+        judgement: &Judgement,
+        _: Now,
+    ) -> LimitVerdict {
         let delay = until_allowed(op, judgement, |_| Nanos::MAX);
         let Judgement { allowed, rate, .. } = *judgement;
-        Verdict { allowed, remaining: 0, rate, delay, reset: Nanos::MAX }
+        LimitVerdict { allowed, remaining: 0, rate, delay, reset: Nanos::MAX }
     }
 
     fn forgotten(_: &Limit, _: &Nothing, _: Now) -> bool {

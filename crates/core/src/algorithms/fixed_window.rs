@@ -5,7 +5,7 @@ use super::{Law, judge_room, memory, narrow, until_allowed, wide};
 use crate::limit::Limit;
 use crate::state::State;
 use crate::time::{Nanos, Now};
-use crate::verdict::{Judgement, Op, Outcome, Verdict};
+use crate::verdict::{Judgement, LimitVerdict, Op, Outcome};
 
 /// The uses of one window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,7 +126,7 @@ impl Law for FixedWindow {
         op: Op,
         judgement: &Judgement,
         now: Now,
-    ) -> Verdict {
+    ) -> LimitVerdict {
         let here = current(limit, memory, now);
         let remaining = room(limit, here, now);
         let reset = here.map_or(0, |here| until(limit, here, limit.amount, now));
@@ -136,7 +136,7 @@ impl Law for FixedWindow {
             Some(here) => until(limit, here, cost, now),
             None => 0,
         });
-        Verdict { allowed: judgement.allowed, remaining, rate: judgement.rate, delay, reset }
+        LimitVerdict { allowed: judgement.allowed, remaining, rate: judgement.rate, delay, reset }
     }
 
     fn forgotten(limit: &Limit, memory: &Window, now: Now) -> bool {

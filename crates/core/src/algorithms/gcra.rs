@@ -14,7 +14,7 @@ use super::{Law, div_ceil_nanos, memory, until_allowed};
 use crate::limit::{Algorithm, Limit};
 use crate::state::State;
 use crate::time::{Nanos, Now};
-use crate::verdict::{Judgement, Op, Outcome, Verdict};
+use crate::verdict::{Judgement, LimitVerdict, Op, Outcome};
 
 /// What is owed at one moment. In bytes, because four words would make every state larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -228,7 +228,7 @@ impl Law for Gcra {
         op: Op,
         judgement: &Judgement,
         now: Now,
-    ) -> Verdict {
+    ) -> LimitVerdict {
         let owed = owed(limit, bucket, now);
         // Until the clock has caught up with the bucket, nothing is paid back.
         let behind = bucket.map_or(0, |bucket| bucket.at().saturating_sub(now.mono));
@@ -244,7 +244,7 @@ impl Law for Gcra {
             }
             paid_after(owed.saturating_add(wanted).saturating_sub(capacity))
         });
-        Verdict {
+        LimitVerdict {
             allowed: judgement.allowed,
             remaining: room(limit, owed),
             rate: judgement.rate,

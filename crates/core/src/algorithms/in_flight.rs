@@ -11,7 +11,7 @@ use super::aligned::{Aligned, Place};
 use super::{Law, judge_room, memory, narrow, until_allowed, wide};
 use crate::limit::{Algorithm, Limit};
 use crate::time::{Nanos, Now};
-use crate::verdict::{Judgement, Op, Outcome, Verdict};
+use crate::verdict::{Judgement, LimitVerdict, Op, Outcome};
 
 /// The uses held. In bytes, because four words would make every state larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,7 +140,7 @@ impl Law for InFlight {
         op: Op,
         judgement: &Judgement,
         now: Now,
-    ) -> Verdict {
+    ) -> LimitVerdict {
         let here = current(limit, held, now);
         let left = here.map_or(0, |held| {
             // Nobody knows when a use will end; without windows, time alone gives nothing back.
@@ -152,7 +152,13 @@ impl Law for InFlight {
             cost if cost > limit.amount => Nanos::MAX,
             _ => left,
         });
-        Verdict { allowed: judgement.allowed, remaining, rate: judgement.rate, delay, reset: left }
+        LimitVerdict {
+            allowed: judgement.allowed,
+            remaining,
+            rate: judgement.rate,
+            delay,
+            reset: left,
+        }
     }
 
     fn forgotten(limit: &Limit, held: &Held, now: Now) -> bool {

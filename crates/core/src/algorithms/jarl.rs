@@ -9,7 +9,7 @@ use super::stamps::Stamps;
 use super::{Law, memory};
 use crate::limit::{Algorithm, Limit};
 use crate::time::{MILLISECOND, Nanos, Now};
-use crate::verdict::{Judgement, Op, Outcome, Verdict};
+use crate::verdict::{Judgement, LimitVerdict, Op, Outcome};
 
 /// The bookings that still matter: the newest `amount` at most.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -150,7 +150,7 @@ impl Law for Jarl {
         op: Op,
         judgement: &Judgement,
         now: Now,
-    ) -> Verdict {
+    ) -> LimitVerdict {
         let bookings = bookings.map(Box::as_ref);
         let delay = match op {
             Op::Record { .. } => match book(limit, bookings, 1, now).delay {
@@ -165,7 +165,7 @@ impl Law for Jarl {
         };
         let newest = bookings.and_then(|bookings| bookings.stamps.newest());
         let reset = newest.map_or(0, |newest| newest.saturating_add(limit.period));
-        Verdict {
+        LimitVerdict {
             allowed: judgement.allowed,
             remaining: limit.amount - live(limit, bookings, key_time(bookings, now)),
             rate: judgement.rate,

@@ -25,7 +25,7 @@ use std::mem;
 use crate::limit::{Algorithm, Limit};
 use crate::state::State;
 use crate::time::{Nanos, Now};
-use crate::verdict::{Judgement, Op, Outcome, Recorded, Verdict};
+use crate::verdict::{Judgement, LimitVerdict, Op, Outcome, Recorded};
 
 /// The definition of one algorithm.
 ///
@@ -63,7 +63,7 @@ pub(crate) trait Law: Sized {
         op: Op,
         judgement: &Judgement,
         now: Now,
-    ) -> Verdict;
+    ) -> LimitVerdict;
 
     /// Writes down a use that has already happened, and tells how long until the next: the same as
     /// [`Self::judge`], [`Self::apply`] and the delay of [`Self::explain`]. What is handed in may
@@ -254,7 +254,13 @@ pub fn take_if_allowed(limit: &Limit, state: &mut State, cost: u64, now: Now) ->
 
 /// All that can be said of `limit` and the key, once the outcome has been applied to `state`.
 #[must_use]
-pub fn explain(limit: &Limit, state: &State, op: Op, judgement: &Judgement, now: Now) -> Verdict {
+pub fn explain(
+    limit: &Limit,
+    state: &State,
+    op: Op,
+    judgement: &Judgement,
+    now: Now,
+) -> LimitVerdict {
     with_law!(limit, L => L::explain(limit, live::<L>(limit, state, now), op, judgement, now))
 }
 

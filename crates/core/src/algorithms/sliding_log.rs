@@ -6,7 +6,7 @@ use super::stamps::Stamps;
 use super::{Law, judge_room, memory, until_allowed};
 use crate::limit::Limit;
 use crate::time::{Nanos, Now};
-use crate::verdict::{Judgement, Op, Outcome, Verdict};
+use crate::verdict::{Judgement, LimitVerdict, Op, Outcome};
 
 /// The uses of the last period: the newest `amount` of them at most, which decide alone.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -86,11 +86,11 @@ impl Law for SlidingLog {
         op: Op,
         judgement: &Judgement,
         now: Now,
-    ) -> Verdict {
+    ) -> LimitVerdict {
         let log = log.map(Box::as_ref);
         let newest = log.and_then(|log| log.stamps.newest());
         let reset = newest.map_or(0, |newest| newest.saturating_add(limit.period));
-        Verdict {
+        LimitVerdict {
             allowed: judgement.allowed,
             remaining: limit.amount.saturating_sub(used(limit, log, now)),
             rate: judgement.rate,

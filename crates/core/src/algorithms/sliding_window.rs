@@ -9,7 +9,7 @@ use super::aligned::{Aligned, Place};
 use super::{Law, judge_room, memory, narrow, until_allowed, wide};
 use crate::limit::Limit;
 use crate::time::{Nanos, Now};
-use crate::verdict::{Judgement, Op, Outcome, Verdict};
+use crate::verdict::{Judgement, LimitVerdict, Op, Outcome};
 
 /// The uses of a window and of the one before it. In bytes, because four words would make every
 /// state of every algorithm larger.
@@ -203,14 +203,14 @@ impl Law for SlidingWindow {
         op: Op,
         judgement: &Judgement,
         now: Now,
-    ) -> Verdict {
+    ) -> LimitVerdict {
         let view = View::new(limit, memory, now);
         let reset = match memory {
             Some(_) if view.previous == 0 && view.current == 0 => 0,
             Some(memory) => memory.window().until_forgotten(limit.period, now),
             None => 0,
         };
-        Verdict {
+        LimitVerdict {
             allowed: judgement.allowed,
             remaining: view.room(limit),
             rate: judgement.rate,

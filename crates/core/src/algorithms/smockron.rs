@@ -10,7 +10,7 @@ use super::stamps::Stamps;
 use super::{Law, div_ceil_nanos, judge_room, memory, until_allowed};
 use crate::limit::{Algorithm, Limit};
 use crate::time::{Nanos, Now};
-use crate::verdict::{Judgement, Op, Outcome, Recorded, Verdict};
+use crate::verdict::{Judgement, LimitVerdict, Op, Outcome, Recorded};
 
 /// The newest uses, `burst` at most, and what follows from them.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -145,13 +145,13 @@ impl Law for Smockron {
         op: Op,
         judgement: &Judgement,
         now: Now,
-    ) -> Verdict {
+    ) -> LimitVerdict {
         let history = history.map(Box::as_ref);
         let reset = history.map_or(0, |history| {
             let newest = history.stamps.newest().unwrap_or(0);
             newest.saturating_add(span(limit, burst(limit))).max(history.next)
         });
-        Verdict {
+        LimitVerdict {
             allowed: judgement.allowed,
             remaining: room(limit, history, now),
             rate: judgement.rate,

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use tidegate_core::algorithms::{apply, explain, forgotten, judge};
 use tidegate_core::time::SECOND;
-use tidegate_core::{Algorithm, Judgement, Limit, Nanos, Now, Op, Outcome, State, Verdict};
+use tidegate_core::{Algorithm, Judgement, Limit, LimitVerdict, Nanos, Now, Op, Outcome, State};
 
 /// A modest number of cases, or many where `TIDEGATE_SOAK` is set.
 pub(crate) fn config(cases: u32) -> ProptestConfig {
@@ -31,18 +31,18 @@ impl Key {
     }
 
     /// Asks, and writes what came of it.
-    pub(crate) fn ask(&mut self, op: Op, now: Now) -> Verdict {
+    pub(crate) fn ask(&mut self, op: Op, now: Now) -> LimitVerdict {
         let judgement = self.judge(op, now);
         let outcome = if judgement.allowed { Outcome::Granted } else { Outcome::Refused };
         apply(&self.limit, &mut self.state, op, &judgement, outcome, now);
         explain(&self.limit, &self.state, op, &judgement, now)
     }
 
-    pub(crate) fn take(&mut self, cost: u64, now: Now) -> Verdict {
+    pub(crate) fn take(&mut self, cost: u64, now: Now) -> LimitVerdict {
         self.ask(Op::Take(cost), now)
     }
 
-    pub(crate) fn peek(&mut self, cost: u64, now: Now) -> Verdict {
+    pub(crate) fn peek(&mut self, cost: u64, now: Now) -> LimitVerdict {
         self.ask(Op::Peek(cost), now)
     }
 

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use tidegate_core::state::DecodeError;
-use tidegate_core::{Now, State, Verdict};
+use tidegate_core::{LimitVerdict, Now, State};
 
 use crate::common::{Key, config, steps};
 use crate::promises::{limits, op, walk};
@@ -67,7 +67,7 @@ proptest! {
             let one = key.ask(op(&limit, step, now), now);
             let other = moved.ask(op(&limit, step, there), there);
             // What lies beyond the end of time is cut off there, on whichever clock.
-            let cut = |verdict: Verdict| Verdict {
+            let cut = |verdict: LimitVerdict| LimitVerdict {
                 delay: verdict.delay.min(1 << 62),
                 reset: verdict.reset.min(1 << 62),
                 ..verdict

@@ -2,7 +2,7 @@
 //! would have come of telling them in time, or less.
 
 use proptest::prelude::*;
-use tidegate_core::{Algorithm, Limit, Nanos, Verdict, algorithms};
+use tidegate_core::{Algorithm, Limit, LimitVerdict, Nanos, algorithms};
 
 use crate::common::{Key, amounts, at, config, periods};
 
@@ -39,7 +39,7 @@ fn sorted(times: &[Nanos]) -> Vec<Nanos> {
 }
 
 /// What is said of the key at the last of its uses, and at several moments after that.
-fn afterwards(key: &mut Key, times: &[Nanos]) -> Vec<Verdict> {
+fn afterwards(key: &mut Key, times: &[Nanos]) -> Vec<LimitVerdict> {
     let last = times.iter().max().copied().unwrap_or(0);
     let period = key.limit.period;
     [0, 1, period / 5, period / 2, period - 1, period, period + 1, 2 * period]

@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 use tidegate_core::limit::Limit;
-use tidegate_core::{Algorithm, Nanos, Now, Op, Outcome, Recorded, Verdict, algorithms};
+use tidegate_core::{Algorithm, LimitVerdict, Nanos, Now, Op, Outcome, Recorded, algorithms};
 
 use crate::common::{Key, Step, Walk, config, periods, steps};
 
@@ -54,7 +54,7 @@ fn allowed_after(key: &Key, op: Op, now: Now, span: Nanos) -> bool {
 }
 
 /// A refused operation passes after its delay, and not a nanosecond earlier.
-fn check_delay(key: &Key, op: Op, now: Now, verdict: &Verdict) -> Result<(), TestCaseError> {
+fn check_delay(key: &Key, op: Op, now: Now, verdict: &LimitVerdict) -> Result<(), TestCaseError> {
     let asked = match op {
         Op::Take(cost) => cost,
         Op::Peek(_) | Op::TakeUpTo(_) | Op::Record { .. } => op.least(),

@@ -99,12 +99,12 @@ fn integer(number: u64) -> Integer {
 
 #[cfg(test)]
 mod tests {
-    use tidegate_core::{Algorithm, Limit, Now, Verdict};
+    use tidegate_core::{Algorithm, Limit, LimitVerdict, Now};
 
     use super::*;
     use crate::limiter::Basis;
 
-    fn answer(limits: &[(Limit, Verdict)]) -> Answer {
+    fn answer(limits: &[(Limit, LimitVerdict)]) -> Answer {
         let limits = limits.iter().map(|&(limit, verdict)| LimitAnswer {
             key: 0,
             rule: "proxy:ä\"pi".into(),
@@ -129,8 +129,8 @@ mod tests {
         let flying =
             Limit { amount: 9, period: 0, algorithm: Algorithm::InFlight { per_window: false } };
         let delay = Nanos::MAX;
-        let lost = Verdict { allowed: false, remaining: 0, rate: 1.0, delay, reset: delay };
-        let fine = Verdict { allowed: true, remaining: 3, rate: 1.0, delay: 0, reset: SECOND };
+        let lost = LimitVerdict { allowed: false, remaining: 0, rate: 1.0, delay, reset: delay };
+        let fine = LimitVerdict { allowed: true, remaining: 3, rate: 1.0, delay: 0, reset: SECOND };
         let answer = answer(&[(second, fine), (flying, lost)]);
         assert_eq!(policy(&answer).unwrap(), r#""proxy:?\"pi#1";q=5;w=1, "proxy:?\"pi#2";q=9"#);
         assert_eq!(state(&answer).unwrap(), r#""proxy:?\"pi#1";r=3;t=1, "proxy:?\"pi#2";r=0"#);
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn nothing_is_said_of_limits_that_were_decided_without_the_store() {
         let limit = Limit { amount: 5, period: SECOND, algorithm: Algorithm::FixedWindow };
-        let verdict = Verdict { allowed: true, remaining: 0, rate: 0.0, delay: 0, reset: 0 };
+        let verdict = LimitVerdict { allowed: true, remaining: 0, rate: 0.0, delay: 0, reset: 0 };
         let mut answer = answer(&[(limit, verdict), (limit, verdict)]);
         answer.limits[0].basis = Basis::LocalCounts;
         assert_eq!(state(&answer).unwrap(), r#""proxy:?\"pi#2";r=0;t=0"#);
@@ -151,7 +151,7 @@ mod tests {
     fn clients_are_asked_back_in_whole_seconds() {
         let limit = Limit { amount: 1, period: SECOND, algorithm: Algorithm::FixedWindow };
         let refused =
-            |delay| Verdict { allowed: false, remaining: 0, rate: 1.0, delay, reset: delay };
+            |delay| LimitVerdict { allowed: false, remaining: 0, rate: 1.0, delay, reset: delay };
         let check = |delays: &[Nanos], expected| {
             let limits: Vec<_> = delays.iter().map(|&delay| (limit, refused(delay))).collect();
             assert_eq!(retry_after_s(&answer(&limits)), Some(expected), "{delays:?}");

@@ -5,7 +5,7 @@
 use tidegate_core::algorithms;
 pub use tidegate_core::rules::LIMITS_MAX;
 use tidegate_core::rules::Rule;
-use tidegate_core::{Algorithm, Judgement, Limit, Nanos, Now, Op, Outcome, Verdict};
+use tidegate_core::{Algorithm, Judgement, Limit, LimitVerdict, Nanos, Now, Op, Outcome};
 
 use super::catalog::Plain;
 use super::{Delay, Line};
@@ -180,7 +180,7 @@ impl<const N: usize> Opinion<N> {
         body: &'a Body,
         op: Op,
         now: Now,
-    ) -> impl Iterator<Item = (&'a Limit, Verdict)> {
+    ) -> impl Iterator<Item = (&'a Limit, LimitVerdict)> {
         let states = body.held.states();
         rule.limits.iter().zip(&self.judgements).enumerate().map(move |(at, (limit, judgement))| {
             let verdict = match states.get(at) {
@@ -189,7 +189,13 @@ impl<const N: usize> Opinion<N> {
                 }
                 _ => {
                     let delay = if self.over { limit.period } else { 0 };
-                    Verdict { allowed: !self.over, remaining: 0, rate: 0.0, delay, reset: delay }
+                    LimitVerdict {
+                        allowed: !self.over,
+                        remaining: 0,
+                        rate: 0.0,
+                        delay,
+                        reset: delay,
+                    }
                 }
             };
             (limit, verdict)

@@ -20,7 +20,7 @@ use std::sync::{Arc, OnceLock};
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tidegate_core::rules::RuleSet;
-use tidegate_core::{Limit, Nanos, Now, Verdict};
+use tidegate_core::{Limit, LimitVerdict, Nanos, Now};
 
 pub(crate) use self::attempt::{Count, Take, TakeAnswer, Taken, Tried};
 use self::catalog::Catalog;
@@ -158,7 +158,7 @@ pub struct LimitAnswer {
     /// The limit.
     pub limit: Limit,
     /// Its verdict.
-    pub verdict: Verdict,
+    pub verdict: LimitVerdict,
     /// What the verdict rests on.
     pub basis: Basis,
 }

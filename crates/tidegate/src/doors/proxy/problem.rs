@@ -173,7 +173,7 @@ impl Problem {
 #[cfg(test)]
 mod tests {
     use tidegate_core::time::{MINUTE, SECOND};
-    use tidegate_core::{Algorithm, Limit, Now, Verdict};
+    use tidegate_core::{Algorithm, Limit, LimitVerdict, Now};
 
     use super::*;
     use crate::limiter::{Basis, LimitAnswer};
@@ -185,7 +185,7 @@ mod tests {
             key: 0,
             rule: "proxy:ä\"pi".into(),
             limit: Limit { amount: 100, period: MINUTE, algorithm: Algorithm::FixedWindow },
-            verdict: Verdict { allowed: false, remaining: 0, rate: 1.0, delay, reset: delay },
+            verdict: LimitVerdict { allowed: false, remaining: 0, rate: 1.0, delay, reset: delay },
             basis: Basis::Counts,
         };
         let problem = Problem::OverLimit(Box::new(Answer {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use tidegate_core::rules::{OnStoreError, Rule};
 use tidegate_core::time::SECOND;
-use tidegate_core::{Algorithm, Nanos, Now, Op, Verdict};
+use tidegate_core::{Algorithm, LimitVerdict, Nanos, Now, Op};
 
 use super::super::attempt::{Attempt, Went};
 use super::super::catalog::Catalog;
@@ -233,7 +233,7 @@ impl Decide {
             let (rule, denies) = (self.origin.rule(position), self.denies(position));
             let delay = if denies { RETRY_WHEN_AWAY } else { 0 };
             let reset = Nanos::MAX;
-            let verdict = Verdict { allowed: !denies, remaining: 0, rate: 0.0, delay, reset };
+            let verdict = LimitVerdict { allowed: !denies, remaining: 0, rate: 0.0, delay, reset };
             answer.limits.extend(rule.limits.iter().map(|limit| LimitAnswer {
                 key,
                 rule: rule.name.clone(),

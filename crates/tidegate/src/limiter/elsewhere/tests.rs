@@ -5,7 +5,7 @@ use parking_lot::Mutex;
 use tidegate_core::limit::{Algorithm, Limit};
 use tidegate_core::rules::{Rule, RuleSet};
 use tidegate_core::time::{DAY, HOUR, SECOND};
-use tidegate_core::{Nanos, Verdict, algorithms};
+use tidegate_core::{LimitVerdict, Nanos, algorithms};
 
 use super::super::{Bell, Count};
 use super::*;
@@ -88,7 +88,7 @@ fn what_others_give_back_is_told_to_those_who_wait_for_the_same_count() {
     assert!(heard.freed.lock().is_empty());
 }
 
-fn answer(limits: &[(Limit, Verdict)]) -> Answer {
+fn answer(limits: &[(Limit, LimitVerdict)]) -> Answer {
     let told = |&(limit, verdict)| {
         let (key, rule, basis) = (0, "k".into(), super::super::Basis::Counts);
         LimitAnswer { key, rule, limit, verdict, basis }
@@ -103,15 +103,15 @@ fn answer(limits: &[(Limit, Verdict)]) -> Answer {
     }
 }
 
-fn verdict(allowed: bool, rate: f64, delay: Nanos) -> Verdict {
-    Verdict { allowed, remaining: 0, rate, delay, reset: delay }
+fn verdict(allowed: bool, rate: f64, delay: Nanos) -> LimitVerdict {
+    LimitVerdict { allowed, remaining: 0, rate, delay, reset: delay }
 }
 
 #[test]
 fn a_line_shows_the_limit_that_refused_or_else_the_nearest() {
     let limit = |amount, period| Limit { amount, period, ..ONE };
     let (hour, day) = (limit(10, HOUR), limit(100, DAY));
-    let shown = |limits: &[(Limit, Verdict)]| {
+    let shown = |limits: &[(Limit, LimitVerdict)]| {
         let line = answer(limits).line();
         (line.over, line.rate, line.limit)
     };
@@ -128,7 +128,7 @@ fn a_line_shows_the_limit_that_refused_or_else_the_nearest() {
 fn a_wait_is_firm_where_a_limit_promises_it() {
     let jarl = Limit { algorithm: Algorithm::Jarl { exact: false }, ..ONE };
     let [second, two] = [SECOND, 2 * SECOND].map(|delay| verdict(false, 1.0, delay));
-    let wait = |limits: &[(Limit, Verdict)]| answer(limits).wait();
+    let wait = |limits: &[(Limit, LimitVerdict)]| answer(limits).wait();
     assert_eq!(wait(&[(jarl, two), (ONE, second)]), Delay { span: 2 * SECOND, firm: false });
     assert_eq!(wait(&[(jarl, second), (ONE, two)]), Delay { span: 2 * SECOND, firm: true });
     assert_eq!(wait(&[]), Delay::NONE);
