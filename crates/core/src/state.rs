@@ -38,18 +38,6 @@ pub enum State {
 const _: () = assert!(size_of::<State>() == 32);
 
 impl State {
-    /// Where it lies, if not in the state: to be asked for before it is needed.
-    #[inline]
-    #[must_use]
-    pub fn heap_address(&self) -> Option<usize> {
-        match self {
-            State::SlidingLog(log) => Some(&raw const **log as usize),
-            State::Jarl(bookings) => Some(&raw const **bookings as usize),
-            State::Smockron(history) => Some(&raw const **history as usize),
-            _ => None,
-        }
-    }
-
     /// Bytes that this state holds outside of itself, counted towards `max_bytes`.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {

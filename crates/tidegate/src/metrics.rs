@@ -84,14 +84,6 @@ const COUNTED: [(Counted, &str); 4] = [
 ];
 
 /// One rule's counts in one lane.
-impl Counted {
-    /// The one whose number this is.
-    #[inline(always)]
-    pub(crate) fn nth(number: usize) -> Self {
-        COUNTED[number & (COUNTED.len() - 1)].0
-    }
-}
-
 type Cell = [AtomicU64; COUNTED.len()];
 
 /// A rule as it is shown: its name, and its policy for a remote store that fails.

@@ -129,7 +129,7 @@ fn rules_are_checked_one_against_the_other() {
         &["t:3:17: \"none\" cannot be combined with other limits; \
            remove it from the list, or write limit = \"none\" alone"],
     );
-    let many = ["'1/s'"; crate::limiter::LIMITS_MAX + 1].join(",");
+    let many = ["'1/s'"; tidegate_core::rules::LIMITS_MAX + 1].join(",");
     check_rule(
         &format!("limit = [{many}]"),
         &["t:3:9: 9 limits are more than a rule may have; keep at most 8, or make several rules"],

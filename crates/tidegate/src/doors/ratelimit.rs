@@ -117,6 +117,7 @@ mod tests {
             allowed: false,
             at: Now::default(),
             delay: limits.iter().map(|limit| limit.verdict.delay).max().unwrap_or(0),
+            firm: true,
             refused_by: Some("proxy:ä\"pi".into()),
             held: Vec::new(),
             limits,

@@ -12,7 +12,10 @@ use tidegate_core::limit::Algorithm;
 use tidegate_core::rules::{Rule, RuleSet};
 use tidegate_core::{Limit, Now, Op};
 
-use super::Unfit;
+use super::fast::SingleLimit;
+use super::plan::Target;
+use super::request::KeyOp;
+use super::{InvalidRequest as Unfit, TakenFrom};
 use crate::metrics::Counts;
 use crate::stores::memory::{Address, Body, Bucket, Memory, RULE_MAX};
 use crate::stores::remote::job::Slot;
@@ -24,22 +27,14 @@ pub(super) struct Catalog {
     positions: HashMap<u32, usize, foldhash::fast::RandomState>,
     /// The highest number that had been given to a rule when this was made.
     newest: u32,
-    any_long: bool,
     pub(super) counts: Arc<Counts>,
-}
-
-/// A rule of one limit whose keys have a slot each, which never grows: all that a use of one of
-/// them needs to know.
-pub(super) struct Plain {
-    pub(super) number: u32,
-    pub(super) limit: Limit,
-    pub(super) shadow: bool,
 }
 
 /// What is worth knowing of a rule before its limits are looked at.
 struct Entry {
     number: u32,
-    plain: Option<Plain>,
+    /// Set where the fast path is for it: never for counts in a remote store.
+    single: Option<SingleLimit>,
     /// Nothing passes, and nothing is remembered.
     denies: bool,
     /// States lie outside of the slot and may grow.
@@ -85,8 +80,7 @@ impl Catalog {
             })
             .collect();
         let positions = entries.iter().enumerate().map(|(at, e)| (e.number, at)).collect();
-        let any_long = entries.iter().any(|entry| entry.long);
-        Self { set: Arc::new(set), entries, positions, newest: *next_number, any_long, counts }
+        Self { set: Arc::new(set), entries, positions, newest: *next_number, counts }
     }
 
     pub(super) fn set(&self) -> &Arc<RuleSet> {
@@ -122,12 +116,6 @@ impl Catalog {
             return Err(Unfit::CostAboveLimit { limit: entry.capacity });
         }
         Ok(Some(position))
-    }
-
-    /// The rule at this position, if it is as simple as most.
-    #[inline(always)]
-    pub(super) fn plain(&self, position: usize) -> Option<&Plain> {
-        self.entries[position].plain.as_ref()
     }
 
     /// Whether the rule at this position lets nothing pass.
@@ -167,6 +155,43 @@ impl Catalog {
         })
     }
 
+    /// The slot of a request's key, under the rule of its target.
+    pub(super) fn slot<'k>(&self, memory: &Memory, target: &Target, key: &'k [u8]) -> Address<'k> {
+        let Target { rule: position, op, .. } = *target;
+        let (rule, entry) = (self.rule(position), &self.entries[position]);
+        // All keys of a shared rule have one slot, without a name.
+        let name = if rule.shared { b"" } else { key };
+        Address {
+            rule: entry.number,
+            name,
+            hash: memory.hash_of(entry.number, name),
+            limits: rule.limits.len(),
+            long: entry.long,
+            creates: op.is_use(),
+            peeks: matches!(op, KeyOp::Peek(_) | KeyOp::Refuse(_)),
+            ends: entry.in_flight,
+            gives_back: match op {
+                KeyOp::Release { from, .. } => Some(from),
+                // What was taken from a slot that is gone is gone with it.
+                KeyOp::Refund { .. } => Some(TakenFrom::Slot),
+                _ => None,
+            },
+            on_full: rule.on_full,
+        }
+    }
+
+    /// Whether the counts of the rule at this position lie in a remote store.
+    #[inline]
+    pub(super) fn is_remote(&self, position: usize) -> bool {
+        self.entries[position].elsewhere.is_some()
+    }
+
+    /// The rule at this position, if the fast path is for it.
+    #[inline(always)]
+    pub(super) fn single_limit(&self, position: usize) -> Option<&SingleLimit> {
+        self.entries[position].single.as_ref()
+    }
+
     /// The count of a key under the rule at this position, in a remote store.
     pub(super) fn count_elsewhere(&self, position: usize, key: &[u8]) -> Option<Slot> {
         let rule = self.rule(position);
@@ -192,12 +217,6 @@ impl Catalog {
     pub(super) fn all_elsewhere(&self) -> impl Iterator<Item = (usize, &Elsewhere)> {
         let elsewhere = self.entries.iter().map(|entry| entry.elsewhere.as_ref());
         elsewhere.enumerate().filter_map(|(position, at)| Some((position, at?)))
-    }
-
-    /// Whether some rule keeps states outside of the slots.
-    #[inline]
-    pub(super) fn any_long(&self) -> bool {
-        self.any_long
     }
 
     /// Whether uses of the rule at this position are given back when they end.
@@ -234,15 +253,9 @@ impl Entry {
     fn new(rule: &Rule, number: u32, prefix: Option<&str>) -> Self {
         let long = rule.limits.iter().any(Limit::remembers_uses);
         let denies = rule.limits.iter().any(Limit::denies);
-        let plain = match rule.limits.as_slice() {
-            [limit] if !long && !denies && !rule.shared => {
-                Some(Plain { number, limit: *limit, shadow: rule.shadow })
-            }
-            _ => None,
-        };
         Self {
             number,
-            plain,
+            single: SingleLimit::of(rule, number).filter(|_| prefix.is_none()),
             denies,
             long,
             in_flight: rule

@@ -3,191 +3,63 @@
 //! Doors come to it with keys and leave with verdicts. It chooses no bytes of any protocol, reads
 //! no socket, and takes no lock that a reload holds: the rules are swapped behind an atomic.
 
-mod attempt;
+mod adapters;
 mod catalog;
-mod decision;
+mod decide;
 mod delayed;
 mod desk;
-mod elsewhere;
+mod evaluate;
+mod fast;
 mod keep;
-mod record;
+mod plan;
+mod remote;
+mod request;
 #[cfg(test)]
 mod tests;
-mod without_slot;
+mod verdict;
 
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use tidegate_core::Now;
 use tidegate_core::rules::RuleSet;
-use tidegate_core::{Limit, LimitVerdict, Nanos, Now};
 
-pub(crate) use self::attempt::{Count, Take, TakeAnswer, Taken, Tried};
+pub use self::adapters::{Answer, Delay, Line, Recording, Told, When};
+pub(crate) use self::adapters::{Take, TakeAnswer, Taken, Tried};
 use self::catalog::Catalog;
 pub(crate) use self::catalog::keeps_counts;
-pub use self::decision::LIMITS_MAX;
 pub use self::delayed::Search;
 pub use self::desk::Desk;
 pub(crate) use self::keep::{Import, Kept};
-pub use self::record::{Recording, Told, When};
+pub use self::request::{
+    Attempt, InvalidRequest, InvalidRequest as Unfit, KEYS_MAX, Key, KeyOp, Request, Together,
+};
+pub use self::verdict::{
+    Basis, Decision, HeldKey, Outcome, PendingVerdict, Row, Row as LimitAnswer, Rows, Verdict,
+};
 use crate::budget::Budget;
 use crate::clock::Clock;
 use crate::metrics::{Door, Metrics, RuleLabels};
 pub(crate) use crate::stores::memory::Aim;
-use crate::stores::memory::{self, Address, Bucket, Memory};
+use crate::stores::memory::{self, Address, Body, Bucket, Memory};
 pub use crate::stores::memory::{KeyStats, Size, TakenFrom};
 use crate::stores::remote::Remote;
 
-/// The most keys that one request may carry.
-pub const KEYS_MAX: usize = 32;
-
-/// Why a request cannot be decided at all: bad input, never a refusal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unfit {
-    /// The key is longer than keys may be.
-    #[error("the key is longer than {} bytes", tidegate_core::key::KEY_BYTES_MAX)]
-    KeyTooLong,
-    /// There are more keys than a request may carry, or none.
-    #[error("a request carries 1 to {KEYS_MAX} keys")]
-    TooManyKeys,
-    /// Nothing is asked for.
-    #[error("the cost must be at least 1")]
-    CostZero,
-    /// More is asked for than can ever be had.
-    #[error("the cost can never be had: at most {limit} fit at once")]
-    CostAboveLimit {
-        /// The most that can be had at once.
-        limit: u64,
-    },
-    /// The key's limit is on uses in flight, and this door cannot say when a use ends.
-    #[error("this key limits uses in flight: ask where the end of a use can be told")]
-    NeedsEnd,
-}
-
-impl Unfit {
-    /// The reason in metrics.
-    #[must_use]
-    pub fn reason(&self) -> &'static str {
-        match self {
-            Unfit::KeyTooLong => "key_too_long",
-            Unfit::TooManyKeys => "too_many_keys",
-            Unfit::CostZero => "cost_zero",
-            Unfit::CostAboveLimit { .. } => "cost_above_limit",
-            Unfit::NeedsEnd => "in_flight_key",
-        }
-    }
-}
-
-/// A verdict on one key in the few words that a text line has.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Line {
-    /// Whether the key is over its limit.
-    pub over: bool,
-    /// Its use in requests per period.
-    pub rate: f64,
-    /// The amount of the limit shown.
-    pub limit: u64,
-    /// The period of the limit shown.
-    pub period: Nanos,
-}
-
-impl Line {
-    /// What is said of a key that nothing limits.
-    pub const UNLIMITED: Line =
-        Line { over: false, rate: 0.0, limit: 1, period: tidegate_core::time::SECOND };
-}
-
-/// How long the caller of one key must wait before it goes.
+/// What uses are taken from: a key's own count, or the one that all keys of a rule share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Delay {
-    /// Nothing, if it may go at once.
-    pub span: Nanos,
-    /// Whether a caller that goes a little too early breaks a limit. Not so under the formula of
-    /// `jarl`'s document, which promises nothing.
-    pub firm: bool,
+pub(crate) struct Count<'a> {
+    pub(crate) rule: u32,
+    /// Empty for a count that keys share.
+    pub(crate) name: &'a [u8],
+    /// The same for equal counts.
+    pub(crate) hash: u64,
 }
 
-impl Delay {
-    /// What is said of a key that nothing limits.
-    pub const NONE: Delay = Delay { span: 0, firm: false };
-}
-
-/// A verdict on all keys of a request.
-#[derive(Clone, Debug)]
-pub struct Answer {
-    /// Whether the request may go.
-    pub allowed: bool,
-    /// The time by which it was decided: the start to give to [`Desk::release`] when a use ends.
-    pub at: Now,
-    /// How long until it could, as far as can be told now; [`Nanos::MAX`] if never.
-    pub delay: Nanos,
-    /// The rule that refused.
-    pub refused_by: Option<Arc<str>>,
-    /// Which of the request's keys hold uses in flight that must be released; the others must
-    /// not be, since what would be given back is somebody else's.
-    pub held: Vec<HeldKey>,
-    /// What each limit of each key says.
-    pub limits: Vec<LimitAnswer>,
-}
-
-/// Answers are the same when they say the same, whenever that was.
-impl PartialEq for Answer {
-    fn eq(&self, other: &Self) -> bool {
-        (self.allowed, self.delay, &self.refused_by)
-            == (other.allowed, other.delay, &other.refused_by)
-            && (&self.held, &self.limits) == (&other.held, &other.limits)
-    }
-}
-
-/// A key of a request that holds uses in flight.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HeldKey {
-    /// Which of the request's keys.
-    pub key: usize,
-    /// Where its end must give it back.
-    pub from: TakenFrom,
-}
-
-/// What one limit of one key says.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LimitAnswer {
-    /// Which of the request's keys.
-    pub key: usize,
-    /// The rule's name.
-    pub rule: Arc<str>,
-    /// The limit.
-    pub limit: Limit,
-    /// Its verdict.
-    pub verdict: LimitVerdict,
-    /// What the verdict rests on.
-    pub basis: Basis,
-}
-
-/// What a limit's verdict rests on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Basis {
-    /// The counts where they belong: in this process' memory, or in the remote store.
-    #[default]
-    Counts,
-    /// What this node has counted by itself, because the remote store was not there.
-    LocalCounts,
-    /// No counts: the remote store was not there, and the rule's `on_store_error` has decided.
-    Policy,
-}
-
-impl LimitAnswer {
-    /// Whether it was decided without the remote store that has its counts.
-    #[must_use]
-    pub fn is_degraded(&self) -> bool {
-        self.basis != Basis::Counts
-    }
-}
-
-impl Answer {
-    /// Whether some limit was decided without the remote store that has its counts.
-    #[must_use]
-    pub fn is_degraded(&self) -> bool {
-        self.limits.iter().any(LimitAnswer::is_degraded)
+impl<'a> Count<'a> {
+    #[inline]
+    fn of(address: &Address<'a>) -> Self {
+        Self { rule: address.rule, name: address.name, hash: address.hash }
     }
 }
 
@@ -211,8 +83,13 @@ pub struct TopKey {
     pub stats: KeyStats,
 }
 
+/// The number of no rule: for keys that nothing limits.
+const NO_RULE: u32 = u32::MAX;
+
 /// Who wants to be told that there may be something to take. Rung with no lock held.
 pub(crate) trait Bell: Send + Sync {
+    /// Whether nobody is in line for this count.
+    fn is_free(&self, count: &Count<'_>) -> bool;
     /// Something was given back to this count.
     fn freed(&self, count: &Count<'_>);
     /// Something was given back to what keys of this rule share because the table is full.
@@ -290,6 +167,13 @@ impl Limiter {
         }
     }
 
+    /// What uses of `key` are taken from under the rules in force.
+    pub(crate) fn count_of<'k>(&self, key: &'k [u8]) -> Count<'k> {
+        let address = self.catalog.load().slot_of(self.memory(), key);
+        let unlimited = || Count { rule: NO_RULE, name: key, hash: self.memory().hash(key) };
+        address.map_or_else(unlimited, |address| Count::of(&address))
+    }
+
     /// Changes the bounds of the table; `false` if it takes a restart to make it larger.
     pub fn resize(&self, memory: memory::Settings) -> bool {
         self.memory().resize(memory)
@@ -341,12 +225,10 @@ impl Limiter {
         let Some(address) = catalog.slot_of(self.memory(), key) else {
             return KeyStats::default();
         };
-        self.memory().one(
-            &address,
-            bucket,
-            |body, pressed| catalog.dead(body, pressed, bucket, now),
-            |body, _| body.tally.stats(bucket),
-        )
+        let dead = |body: &Body, pressed: bool| catalog.dead(body, pressed, bucket, now);
+        self.memory().update(&[address], bucket, dead, |seats| {
+            seats.first().map_or_else(KeyStats::default, |seat| seat.body.tally.stats(bucket))
+        })
     }
 
     /// How full the table is.

@@ -13,8 +13,6 @@ use super::Table;
 use super::arena::prefetch_to_write;
 use super::line::{Held, Line};
 
-/// The distance of two lines of memory.
-const LINE_BYTES: usize = 64;
 /// Cells looked at ahead of a decision.
 const PROBES_AHEAD: usize = 8;
 
@@ -72,17 +70,6 @@ impl<'t, E> Aim<'t, E> {
             fits || probes == PROBES_AHEAD
         });
         self.cell = found.unwrap_or(self.cell);
-    }
-
-    /// Brings what the entry that it most likely leads to keeps elsewhere closer. A third part of
-    /// the look-ahead, for entries that do; the entry itself should be close by now.
-    #[inline]
-    pub(crate) fn prefetch_behind(&self, address: impl Fn(&E) -> Option<usize>) {
-        let Some(found) = self.find(|_| true) else { return };
-        if let Some(address) = address(&found) {
-            prefetch_to_write(address);
-            prefetch_to_write(address + LINE_BYTES);
-        }
     }
 
     /// The entry that `is` recognises, if it lies there, as almost all do, with its line locked.

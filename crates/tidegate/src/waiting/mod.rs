@@ -155,6 +155,10 @@ impl Waiting {
 }
 
 impl Bell for Waiting {
+    fn is_free(&self, count: &Count<'_>) -> bool {
+        self.hall.is_free(count)
+    }
+
     fn freed(&self, count: &Count<'_>) {
         self.hall.ring(count, || self.clock.now().mono);
     }

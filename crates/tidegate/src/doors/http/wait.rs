@@ -125,6 +125,7 @@ pub(super) async fn taken(desk: &Desk, check: &Check, pass: &Pass) -> Answer {
         allowed: true,
         at: desk.now(),
         delay: 0,
+        firm: false,
         refused_by: None,
         held: Vec::new(),
         limits,

@@ -192,6 +192,7 @@ mod tests {
             at: Now::default(),
             allowed: false,
             delay,
+            firm: true,
             refused_by: Some("proxy:ä\"pi".into()),
             held: Vec::new(),
             limits: vec![limit],

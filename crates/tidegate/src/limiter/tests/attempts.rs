@@ -74,7 +74,7 @@ proptest! {
                 }
                 Step::Use { key } => {
                     let (allowed, _) = model.decide(&[key], Op::Take(1), now);
-                    let answer = desk.decide(&[&name(key)], Op::Take(1), now).expect("fit");
+                    let answer = desk.answer(&[&name(key)], Op::Take(1), now).expect("fit");
                     prop_assert_eq!(answer.allowed, allowed);
                 }
                 Step::Pass(span) => desk.limiter().clock().advance(span),

@@ -183,7 +183,14 @@ fn a_use_in_flight_ends_where_it_began_and_nowhere_else() {
     let desk = node(Clock::manual(START), rules(), &settings).desk(Door::Http);
     let there = || decide(&desk, &["jobs a"], Op::Take(1)).expect("fit");
     // As while the store is away.
-    let here = || desk.decide_held(&[b"jobs a"], Op::Take(1), desk.now()).expect("fit");
+    let here = || {
+        let (catalog, now) = (desk.limiter().catalog.load(), desk.now());
+        let keys = [Key::take(b"jobs a", 1)];
+        let request = Request::all_or_nothing(&keys).with_end();
+        let plan = plan::Plan::new(&catalog, &request, now, None).expect("fit");
+        let (verdict, rows) = desk.decide_in_memory(&catalog, plan, &request, now);
+        Answer::of(&verdict, rows)
+    };
     let end = |taken: &Answer| {
         desk.release(&[(b"jobs a", taken.held[0].from)], 1, taken.at, desk.now());
     };

@@ -58,7 +58,7 @@ proptest! {
             desk.limiter().clock().advance(wait);
             let now = desk.now();
             let names = names(&keys);
-            let answer = desk.decide(&borrowed(&names), op, now);
+            let answer = desk.answer(&borrowed(&names), op, now);
             if !fits(&limits, op) {
                 let unfit = matches!(answer, Err(Unfit::CostAboveLimit { .. }));
                 prop_assert!(unfit, "{:?}", answer);
@@ -99,7 +99,7 @@ proptest! {
             prop_assert_eq!(lines.len(), keys.len());
             for ((key, name), line) in keys.iter().zip(&names).zip(&lines) {
                 prop_assert_eq!(&single.line(name, op, now), line);
-                let answer = whole.decide(&[name], op, now);
+                let answer = whole.answer(&[name], op, now);
                 if !fits(&limits, op) {
                     prop_assert_eq!(answer.err(), line.err());
                     continue;

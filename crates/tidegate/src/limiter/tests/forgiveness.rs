@@ -66,14 +66,14 @@ fn judged(desk: &Desk, step: &Step, now: Now) -> Vec<(u8, bool)> {
             each.filter_map(|(key, line)| Some((*key, !line.as_ref().ok()?.over))).collect()
         }
         Kind::Decide => {
-            let Ok(answer) = desk.decide(&keys, op, now) else { return Vec::new() };
+            let Ok(answer) = desk.answer(&keys, op, now) else { return Vec::new() };
             let mut once = step.keys.clone();
             once.sort_unstable();
             once.dedup();
             once.into_iter().map(|key| (key, answer.allowed)).collect()
         }
         Kind::Peek => {
-            let _ = desk.decide(&keys, Op::Peek(step.cost), now);
+            let _ = desk.answer(&keys, Op::Peek(step.cost), now);
             Vec::new()
         }
         Kind::Sweep => {

@@ -161,7 +161,16 @@ impl Model {
                 judged.push((key, judgements));
             }
         }
-        let allowed = judged.iter().flat_map(|(_, judged)| judged).all(|judged| judged.allowed);
+        let all = || judged.iter().flat_map(|(_, judged)| judged);
+        let allowed = all().all(|judged| judged.allowed);
+        let mut op = op;
+        // Of what may be taken in part, all limits grant the same: what the least of them has.
+        if let (true, Op::TakeUpTo(_)) = (allowed, op) {
+            op = Op::TakeUpTo(all().map(|judged| judged.granted).min().unwrap_or(0));
+            for (key, judgements) in &mut judged {
+                *judgements = self.judge(*key, op, now);
+            }
+        }
         for (key, judgements) in &judged {
             // A key's own limits are all or nothing with the others.
             let outcome = if allowed { Outcome::Granted } else { Outcome::Refused };

@@ -131,7 +131,7 @@ fn decisions_during_reloads_lose_nothing() {
                         admitted += u64::from(!line.over);
                         // New keys sweep as they come, on whichever rules they were decided by.
                         let other = format!("pad {n}");
-                        let _ = desk.decide(&[other.as_bytes(), b"k two"], Op::Take(1), now);
+                        let _ = desk.answer(&[other.as_bytes(), b"k two"], Op::Take(1), now);
                     }
                     admitted
                 })

@@ -27,7 +27,7 @@ proptest! {
             if let Some(unix) = step {
                 stepped.limiter().clock().set_unix(unix);
             }
-            let ask = |desk: &Desk| desk.decide(&[&name(key)], Op::Take(1), desk.now());
+            let ask = |desk: &Desk| desk.answer(&[&name(key)], Op::Take(1), desk.now());
             prop_assert_eq!(ask(&stepped), ask(&steady));
         }
     }

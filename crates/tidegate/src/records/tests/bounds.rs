@@ -184,7 +184,7 @@ fn keys_and_records_share_their_bytes() {
     let limiter = crate::limiter::Limiter::new(Clock::manual(START), metrics, rules, settings);
     let desk = limiter.desk(Door::Http);
     let allowed = |key: String| {
-        let answer = desk.decide(&[key.as_bytes()], Op::Take(1), START).expect("fit");
+        let answer = desk.answer(&[key.as_bytes()], Op::Take(1), START).expect("fit");
         answer.allowed
     };
     let room = Room(Records::beside(&limiter, 100));

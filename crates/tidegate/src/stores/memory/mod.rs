@@ -59,15 +59,21 @@ impl Default for Settings {
     }
 }
 
-/// One body of a step over several slots.
-pub(crate) struct Seat {
-    pub(crate) body: Body,
+/// One slot in a step.
+pub(crate) struct Seat<'a> {
+    pub(crate) body: &'a mut Body,
     pub(crate) place: Place,
+}
+
+/// A body that was lifted out of its slot for a step over several.
+struct Lifted {
+    body: Body,
+    place: Place,
     /// Bytes that the body held outside of itself before the step.
     heap: usize,
 }
 
-impl Seat {
+impl Lifted {
     fn new(body: Body, place: Place) -> Self {
         let heap = body.held.heap_bytes();
         Self { body, place, heap }
@@ -173,58 +179,8 @@ impl Memory {
         self.hash_of(slot.body.tally.rule(), slot.name.as_bytes())
     }
 
-    /// One atomic step over the slot of a key that has one: what almost every decision is. `None`
-    /// does not say that there is none.
-    #[inline(always)]
-    pub(crate) fn known<R>(
-        &self,
-        at: &Address<'_>,
-        step: impl FnOnce(&mut Body) -> R,
-    ) -> Option<R> {
-        if at.long {
-            return None;
-        }
-        known_at(&self.table.aim(at.hash), at.rule, at.name).map(|mut slot| step(&mut slot.body))
-    }
-
-    /// As [`Self::known`], for states that may grow as well.
-    #[inline(always)]
-    pub(crate) fn known_growing<R>(
-        &self,
-        at: &Address<'_>,
-        step: impl FnOnce(&mut Body) -> R,
-    ) -> Option<R> {
-        if !at.long {
-            return self.known(at, step);
-        }
-        if self.cannot_grow(at) {
-            return None;
-        }
-        let mut slot = known_at(&self.table.aim(at.hash), at.rule, at.name)?;
-        let before = slot.body.held.heap_bytes();
-        let result = step(&mut slot.body);
-        self.account(before, slot.body.held.heap_bytes());
-        Some(result)
-    }
-
-    /// As [`Self::known`], wherever the slot lies. `None` says that there is none, or a long one.
-    pub(crate) fn found<R>(
-        &self,
-        at: &Address<'_>,
-        mut step: impl FnMut(&mut Body) -> R,
-    ) -> Option<R> {
-        if at.long {
-            return None;
-        }
-        self.known(at, &mut step).or_else(|| {
-            let mut shard = self.table.lock(self.table.shard_of(at.hash));
-            find(&mut shard, at).map(|spot| step(&mut shard.entry(spot).body))
-        })
-    }
-
-    /// One atomic step over one slot, whether there is one or not. `dead` tells which bodies may
-    /// go, and whether the table is pressed for room when it asks.
-    pub(crate) fn one<R>(
+    /// One slot under the lock of its shard, whether there is one or not.
+    fn update_in_shard<R>(
         &self,
         at: &Address<'_>,
         bucket: Bucket,
@@ -248,6 +204,8 @@ impl Memory {
                 self.account(before, body.held.heap_bytes());
                 result
             }
+            // What it was taken from is gone, and the use with it.
+            None if at.gives_back.is_some() => step(&mut Body::default(), Place::Uncounted),
             None if !at.creates => match self.would_deny(at) {
                 true => step(&mut Body::default(), Place::Denied),
                 false => step(&mut self.fresh(number, at, bucket, &dead), Place::Own),
@@ -265,14 +223,57 @@ impl Memory {
         }
     }
 
-    /// One atomic step over several slots, no two of them the same. The bodies are lifted out
-    /// while all their shards are locked, and put back after the step.
-    pub(crate) fn many<R>(
+    /// One atomic step over the slots of one request, no two of them the same. `dead` tells which
+    /// bodies may go, and whether the table is pressed for room when it asks.
+    #[inline]
+    pub(crate) fn update<R>(
+        &self,
+        slots: &[Address<'_>],
+        bucket: Bucket,
+        dead: impl Fn(&Body, bool) -> bool,
+        step: impl FnOnce(&mut [Seat<'_>]) -> R,
+    ) -> R {
+        match slots {
+            [] => step(&mut []),
+            // What was shared is not given back to the slot that its key may have now.
+            [at] if at.gives_back != Some(TakenFrom::Shared) => {
+                self.update_one(at, bucket, dead, |body, place| step(&mut [Seat { body, place }]))
+            }
+            several => self.update_several(several, bucket, dead, step),
+        }
+    }
+
+    /// One slot, in place: in its line if it lies there, as almost all do, and else under the lock
+    /// of its shard.
+    fn update_one<R>(
+        &self,
+        at: &Address<'_>,
+        bucket: Bucket,
+        dead: impl Fn(&Body, bool) -> bool,
+        step: impl FnOnce(&mut Body, Place) -> R,
+    ) -> R {
+        if !self.cannot_grow(at)
+            && let Some(mut slot) = known_at(&self.table.aim(at.hash), at.rule, at.name)
+        {
+            if !at.long {
+                return step(&mut slot.body, Place::Own);
+            }
+            let before = slot.body.held.heap_bytes();
+            let result = step(&mut slot.body, Place::Own);
+            self.account(before, slot.body.held.heap_bytes());
+            return result;
+        }
+        self.update_in_shard(at, bucket, dead, step)
+    }
+
+    /// Several slots: their bodies are lifted out while all their shards are locked, and put back
+    /// after the step.
+    fn update_several<R>(
         &self,
         addresses: &[Address<'_>],
         bucket: Bucket,
         dead: impl Fn(&Body, bool) -> bool,
-        step: impl FnOnce(&mut [Seat]) -> R,
+        step: impl FnOnce(&mut [Seat<'_>]) -> R,
     ) -> R {
         let mut numbers: Vec<usize> =
             addresses.iter().map(|at| self.table.shard_of(at.hash)).collect();
@@ -292,40 +293,45 @@ impl Memory {
             }
         }
         // Making room for one may have moved another, so spots are good only from here on.
-        let mut seats = Vec::with_capacity(addresses.len());
+        let mut lifted = Vec::with_capacity(addresses.len());
         for at in addresses {
             let (number, shard) = &mut shards[shard_at(at.hash)];
             // The end of a use that was shared does not concern the slot that its key has now.
             let own = at.gives_back != Some(TakenFrom::Shared);
-            let seat = match find(shard, at).filter(|_| own) {
-                Some(_) if self.cannot_grow(at) => Seat::without_body(Place::without_room(at)),
+            let one = match find(shard, at).filter(|_| own) {
+                Some(_) if self.cannot_grow(at) => Lifted::without_body(Place::without_room(at)),
                 Some(spot) => {
                     let body = &mut shard.entry(spot).body;
                     // The tally stays as well: it carries the rule that the slot is found by.
                     let held = mem::take(&mut body.held);
-                    Seat::new(Body { held, tally: body.tally }, Place::Own)
+                    Lifted::new(Body { held, tally: body.tally }, Place::Own)
                 }
-                None if self.would_deny(at) => Seat::without_body(Place::Denied),
-                None => self.seat_without_slot(*number, at, bucket, &dead),
+                None if self.would_deny(at) => Lifted::without_body(Place::Denied),
+                None => self.lift_without_slot(*number, at, bucket, &dead),
             };
-            seats.push(seat);
+            lifted.push(one);
         }
+        let mut seats: Vec<Seat<'_>> = lifted
+            .iter_mut()
+            .map(|Lifted { body, place, .. }| Seat { body, place: *place })
+            .collect();
         let result = step(&mut seats);
-        for (at, mut seat) in addresses.iter().zip(seats) {
-            let heap_after = seat.body.held.heap_bytes();
+        drop(seats);
+        for (at, mut one) in addresses.iter().zip(lifted) {
+            let heap_after = one.body.held.heap_bytes();
             let (number, shard) = &mut shards[shard_at(at.hash)];
-            match seat.place {
+            match one.place {
                 // What was only a look at a key without a slot is not put anywhere.
                 Place::Own => {
                     if let Some(spot) = find(shard, at) {
-                        self.account(seat.heap, heap_after);
-                        shard.entry(spot).body = seat.body;
+                        self.account(one.heap, heap_after);
+                        shard.entry(spot).body = one.body;
                     }
                 }
                 Place::Shared => {
-                    seat.body.held.share();
-                    self.account(seat.heap, heap_after);
-                    self.overflow[*number].lock().insert(at.rule, seat.body);
+                    one.body.held.share();
+                    self.account(one.heap, heap_after);
+                    self.overflow[*number].lock().insert(at.rule, one.body);
                 }
                 Place::Joined | Place::Denied | Place::Uncounted => {}
             }
@@ -333,37 +339,37 @@ impl Memory {
         result
     }
 
-    /// A seat for an address of [`Self::many`] that has no slot.
-    fn seat_without_slot(
+    /// A body for an address of [`Self::update_several`] that has no slot.
+    fn lift_without_slot(
         &self,
         number: usize,
         at: &Address<'_>,
         bucket: Bucket,
         dead: &impl Fn(&Body, bool) -> bool,
-    ) -> Seat {
+    ) -> Lifted {
         match at.gives_back {
             // What it was taken from is gone, and the use with it; or was never here.
             Some(TakenFrom::Slot | TakenFrom::Elsewhere) => {
-                return Seat::without_body(Place::Uncounted);
+                return Lifted::without_body(Place::Uncounted);
             }
             Some(TakenFrom::Shared) if !self.overflow[number].lock().contains_key(&at.rule) => {
-                return Seat::without_body(Place::Uncounted);
+                return Lifted::without_body(Place::Uncounted);
             }
             Some(TakenFrom::Shared) => {}
             None if !at.creates => {
-                return Seat::new(self.fresh(number, at, bucket, dead), Place::Own);
+                return Lifted::new(self.fresh(number, at, bucket, dead), Place::Own);
             }
-            None if !self.can_share(at) => return Seat::without_body(Place::without_room(at)),
+            None if !self.can_share(at) => return Lifted::without_body(Place::without_room(at)),
             None => {}
         }
         let mut overflow = self.overflow[number].lock();
         let body = overflow.entry(at.rule).or_insert_with(|| self.new_overflow(at, bucket));
         if body.held.states().is_empty() {
             // Lifted out by an earlier key of this request: the count holds the uses of both.
-            return Seat::without_body(Place::Joined);
+            return Lifted::without_body(Place::Joined);
         }
         let lifted = Body { held: Held::Many(Box::default()), tally: body.tally };
-        Seat::new(mem::replace(body, lifted), Place::Shared)
+        Lifted::new(mem::replace(body, lifted), Place::Shared)
     }
 
     /// Makes a slot if there is room, sweeping a little first, but none of the slots of `kept`: the
@@ -545,20 +551,11 @@ impl Memory {
 /// A slot and its share of an index that is a little over half full.
 const SLOT_BYTES: usize = size_of::<Slot>() + 8;
 
-/// As [`Memory::known`], for a name that was aimed at, and states that do not grow: the slot
-/// itself, for one step.
+/// The slot of a name, if it lies where its probe leads, as almost all do, with its line locked. For
+/// one step, by states that do not grow.
 #[inline(always)]
 pub(crate) fn known_at<'a>(aim: &Aim<'a>, rule: u32, name: &[u8]) -> Option<Found<'a, Slot>> {
     aim.find(|slot| is(slot, rule, name))
-}
-
-/// Third part of the look-ahead of a batch, where states lie outside of their slots.
-#[inline]
-pub(crate) fn prefetch_state(aim: &Aim<'_>) {
-    aim.prefetch_behind(|slot| match &slot.body.held {
-        Held::One(state) => state.heap_address(),
-        Held::Many(states) => Some(states.as_ptr() as usize),
-    });
 }
 
 #[inline(always)]

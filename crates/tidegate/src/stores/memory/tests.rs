@@ -90,7 +90,7 @@ proptest! {
                 Step::One(key, uses) => {
                     let name = name(key);
                     let at = address(&memory, &name, limits);
-                    memory.one(&at, bucket(), alive, |body, _| grow(body, uses, now));
+                    memory.update_one(&at, bucket(), alive, |body, _| grow(body, uses, now));
                 }
                 Step::Many(ref keys, uses) | Step::Look(ref keys, uses) => {
                     let names: Vec<_> = keys.iter().map(|key| name(*key)).collect();
@@ -99,7 +99,7 @@ proptest! {
                         .iter()
                         .map(|name| Address { creates, ..address(&memory, name, limits) })
                         .collect();
-                    memory.many(&at, bucket(), alive, |seats| {
+                    memory.update_several(&at, bucket(), alive, |seats| {
                         seats.iter_mut().for_each(|seat| grow(&mut seat.body, uses, now));
                     });
                 }
@@ -127,10 +127,10 @@ fn a_look_makes_no_slot() {
     let memory = Memory::new(Settings { max_keys: 4, max_bytes: 1 << 20 });
     let at = Address { creates: false, ..address(&memory, b"name", 2) };
     let alive = |_: &Body, _: bool| false;
-    memory.one(&at, bucket(), alive, |body, place| {
+    memory.update_one(&at, bucket(), alive, |body, place| {
         assert_eq!((body.held.states().len(), place), (2, Place::Own));
     });
-    memory.many(&[at], bucket(), alive, |seats| assert_eq!(seats[0].place, Place::Own));
+    memory.update_several(&[at], bucket(), alive, |seats| assert_eq!(seats[0].place, Place::Own));
     assert_eq!(memory.size(), Size { total: memory.size().total, ..Size::default() });
 }
 
@@ -140,8 +140,8 @@ fn what_a_full_table_means_is_the_rule_s_choice() {
     let alive = |_: &Body, _: bool| false;
     let place = |name: &[u8], on_full| {
         let at = Address { on_full, long: false, ..address(&memory, name, 1) };
-        let one = memory.one(&at, bucket(), alive, |_, place| place);
-        let many = memory.many(&[at], bucket(), alive, |seats| seats[0].place);
+        let one = memory.update_one(&at, bucket(), alive, |_, place| place);
+        let many = memory.update_several(&[at], bucket(), alive, |seats| seats[0].place);
         assert_eq!(one, many);
         one
     };
@@ -160,7 +160,7 @@ fn a_slot_starts_from_the_count_that_its_key_shared() {
     let alive = |_: &Body, _: bool| false;
     let uses = |name: &[u8], more: u64| {
         let at = address(&memory, name, 1);
-        memory.one(&at, bucket(), alive, |body, _| {
+        memory.update_one(&at, bucket(), alive, |body, _| {
             grow(body, more, NOW);
             let op = Op::Peek(1);
             let state = &body.held.states()[0];
@@ -184,7 +184,7 @@ fn the_bounds_can_shrink_and_grow_within_the_reservation() {
     let alive = |_: &Body, _: bool| false;
     let place = |name: &[u8]| {
         let at = Address { on_full: OnFull::Deny, ..address(&memory, name, 1) };
-        memory.one(&at, bucket(), alive, |_, place| place)
+        memory.update_one(&at, bucket(), alive, |_, place| place)
     };
     assert!(memory.resize(Settings { max_keys: 1, max_bytes: 1 << 20 }));
     assert_eq!([place(b"a"), place(b"b")], [Place::Own, Place::Denied]);

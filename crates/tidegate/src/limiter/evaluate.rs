@@ -1,142 +1,158 @@
-//! One decision: every limit judges, the outcome is common, then it is applied to each.
+//! What the limits of one rule say of an operation on one key, and what is written of it.
 //!
-//! Works on bodies that the store has handed out; knows neither locks nor doors.
+//! Works on bodies that a store has handed out; knows neither locks nor doors.
 
 use tidegate_core::algorithms;
-pub use tidegate_core::rules::LIMITS_MAX;
-use tidegate_core::rules::Rule;
+use tidegate_core::rules::{LIMITS_MAX, Rule};
 use tidegate_core::{Algorithm, Judgement, Limit, LimitVerdict, Nanos, Now, Op, Outcome};
 
-use super::catalog::Plain;
-use super::{Delay, Line};
+use super::request::KeyOp;
 use crate::metrics::Counted;
 use crate::stores::memory::{Body, Bucket, Place};
 
-/// What became of a line, in two words that are handed on in registers: carried through memory as
-/// a [`Line`], it cost an eighth of a decision.
-#[derive(Clone, Copy)]
-pub(super) struct Settled {
-    rate: f64,
-    /// Bits 0 to 7: the limit to show. Bit 8: over. From bit 16: how it is counted.
-    rest: u64,
-}
-
-impl Settled {
-    pub(super) fn of<const N: usize>(opinion: &Opinion<N>) -> Self {
-        let rate = opinion.judgements[opinion.shown].rate;
-        Self::new(rate, opinion.shown, opinion.refuses(), opinion.counted())
-    }
-
-    #[inline(always)]
-    fn new(rate: f64, shown: usize, over: bool, counted: Counted) -> Self {
-        Self { rate, rest: shown as u64 & 0xff | u64::from(over) << 8 | (counted as u64) << 16 }
-    }
-
-    #[inline(always)]
-    pub(super) fn counted(self) -> Counted {
-        Counted::nth((self.rest >> 16) as usize)
-    }
-
-    #[inline(always)]
-    pub(super) fn line(self, rule: &Rule) -> Line {
-        let limit = &rule.limits[self.rest as usize & 0xff];
-        let over = self.rest & 1 << 8 != 0;
-        Line { over, rate: self.rate, limit: limit.amount, period: limit.period }
-    }
-}
-
-/// What the limits of one rule, `N` at most, think of an operation on one key.
-pub(super) struct Opinion<const N: usize> {
-    judgements: [Judgement; N],
+/// What the limits of one rule say of one key.
+pub(super) struct Evaluation {
+    judgements: [Judgement; LIMITS_MAX],
     /// The limit to show: the one that refuses, else the one nearest its amount.
     shown: usize,
     place: Place,
     /// Whether the rule is against it.
     pub(super) over: bool,
     shadow: bool,
+    /// How many uses all limits grant.
+    pub(super) granted: u64,
 }
 
-impl<const N: usize> Opinion<N> {
-    #[inline(always)]
-    pub(super) fn form(rule: &Rule, body: &Body, place: Place, op: Op, now: Now) -> Self {
-        let mut opinion = Self {
-            judgements: [Judgement::pass(op.cost(), 0.0); N],
+impl Evaluation {
+    /// Asks every limit. Nothing is written.
+    #[inline]
+    pub(super) fn of(rule: &Rule, body: &Body, place: Place, op: Op, now: Now) -> Self {
+        let granted = match op {
+            Op::Release { .. } | Op::Refund(_) => 0,
+            op => op.cost(),
+        };
+        let mut evaluation = Self {
+            judgements: [Judgement::pass(granted, 0.0); LIMITS_MAX],
             shown: 0,
             place,
             over: place == Place::Denied
                 && matches!(op, Op::Take(_) | Op::TakeUpTo(_) | Op::Peek(_)),
             shadow: rule.shadow,
+            granted,
         };
         if !place.counts() {
-            return opinion;
+            return evaluation;
         }
         let mut nearest = -1.0;
-        for (at, (limit, state)) in rule.limits.iter().zip(body.held.states()).take(N).enumerate() {
+        let limits = rule.limits.iter().zip(body.held.states()).take(LIMITS_MAX);
+        for (at, (limit, state)) in limits.enumerate() {
             let judgement = algorithms::judge(limit, state, op, now);
-            opinion.judgements[at] = judgement;
+            evaluation.judgements[at] = judgement;
+            evaluation.granted = evaluation.granted.min(judgement.granted);
             if judgement.allowed {
-                // With one limit there is nothing to choose from.
-                let share = if N > 1 { judgement.rate / limit.amount as f64 } else { 0.0 };
-                if !opinion.over && share > nearest {
+                let share = judgement.rate / limit.amount as f64;
+                if !evaluation.over && share > nearest {
                     nearest = share;
-                    opinion.shown = at;
+                    evaluation.shown = at;
                 }
-            } else if !opinion.over {
-                opinion.over = true;
-                opinion.shown = at;
+            } else if !evaluation.over {
+                evaluation.over = true;
+                evaluation.shown = at;
             }
         }
-        opinion
+        evaluation
     }
 
-    /// Forms an opinion where there is no other, and applies it.
-    #[inline(always)]
-    pub(super) fn settled(
+    /// Writes a use down that has already happened. The last limit that lets the next use go
+    /// decides how long until then; what is told counts from now.
+    #[inline]
+    pub(super) fn record(
         rule: &Rule,
         body: &mut Body,
         place: Place,
-        op: Op,
+        (at, late): (Nanos, Nanos),
         (now, bucket): (Now, Bucket),
-    ) -> Self {
-        let opinion = Self::form(rule, body, place, op, now);
-        opinion.apply(rule, body, op, !opinion.refuses(), bucket, now);
-        opinion
+    ) -> (Self, Nanos) {
+        let mut evaluation = Self {
+            judgements: [Judgement::pass(1, 0.0); LIMITS_MAX],
+            shown: 0,
+            place,
+            over: false,
+            shadow: rule.shadow,
+            granted: 1,
+        };
+        if !place.counts() {
+            // A use that nobody could count delays nobody: the table's fault, not the key's.
+            return (evaluation, 0);
+        }
+        let now = now.before(late);
+        let (mut next, mut nearest) = (0, -1.0);
+        let limits = rule.limits.iter().zip(body.held.states_mut()).take(LIMITS_MAX);
+        for (index, (limit, state)) in limits.enumerate() {
+            let recorded = algorithms::record(limit, state, at, now);
+            evaluation.judgements[index].rate = recorded.rate;
+            next = next.max(recorded.next);
+            let share = recorded.rate / limit.amount as f64;
+            if share > nearest {
+                (nearest, evaluation.shown) = (share, index);
+            }
+        }
+        body.tally.count(false, evaluation.rate(), bucket);
+        let next = next.saturating_sub(late);
+        evaluation.over = next > 0;
+        (evaluation, if rule.shadow { 0 } else { next })
     }
 
     /// Whether it stands in the way of the request.
-    #[inline(always)]
+    #[inline]
     pub(super) fn refuses(&self) -> bool {
         self.over && !self.shadow
     }
 
     /// Whether a request that is granted takes something from this count.
+    #[inline]
     pub(super) fn takes(&self) -> bool {
         self.place.counts() && !self.over
     }
 
+    /// The use of the key, by the limit to show.
+    #[inline]
+    pub(super) fn rate(&self) -> f64 {
+        self.judgements[self.shown].rate
+    }
+
+    /// The limit to show, of its rule.
+    #[inline]
+    pub(super) fn shown<'a>(&self, rule: &'a Rule) -> Option<&'a Limit> {
+        rule.limits.get(self.shown)
+    }
+
     /// Writes what became of the whole request, and counts it for the key.
-    #[inline(always)]
+    #[inline]
     pub(super) fn apply(
         &self,
         rule: &Rule,
         body: &mut Body,
         op: Op,
         granted: bool,
-        bucket: Bucket,
-        now: Now,
+        (now, bucket): (Now, Bucket),
     ) {
-        if matches!(op, Op::Peek(_)) || !self.place.counts() {
+        if !self.place.counts() {
             return;
         }
         // A shadow rule lives as though it were in force: what it would have refused, it has not
         // taken.
         let outcome = if granted && !self.over { Outcome::Granted } else { Outcome::Refused };
+        self.write(rule, body, op, outcome, now);
+        if !matches!(op, Op::Release { .. }) {
+            body.tally.count(self.over, self.rate(), bucket);
+        }
+    }
+
+    fn write(&self, rule: &Rule, body: &mut Body, op: Op, outcome: Outcome, now: Now) {
         let limits = rule.limits.iter().zip(body.held.states_mut());
         for ((limit, state), judgement) in limits.zip(&self.judgements) {
             algorithms::apply(limit, state, op, judgement, outcome, now);
-        }
-        if !matches!(op, Op::Release { .. } | Op::Refund(_)) {
-            body.tally.count(self.over, self.judgements[self.shown].rate, bucket);
         }
     }
 
@@ -150,12 +166,9 @@ impl<const N: usize> Opinion<N> {
     }
 
     /// Takes what every limit grants, and books what those want to have booked.
-    pub(super) fn book(&self, rule: &Rule, body: &mut Body, op: Op, bucket: Bucket, now: Now) {
-        let limits = rule.limits.iter().zip(body.held.states_mut());
-        for ((limit, state), judgement) in limits.zip(&self.judgements) {
-            algorithms::apply(limit, state, op, judgement, Outcome::Granted, now);
-        }
-        body.tally.count(false, self.judgements[self.shown].rate, bucket);
+    pub(super) fn book(&self, rule: &Rule, body: &mut Body, op: Op, (now, bucket): (Now, Bucket)) {
+        self.write(rule, body, op, Outcome::Granted, now);
+        body.tally.count(false, self.rate(), bucket);
     }
 
     /// How long until a use of this cost is worth another try, where some limit is against it
@@ -188,41 +201,53 @@ impl<const N: usize> Opinion<N> {
                     algorithms::explain(limit, state, op, judgement, now)
                 }
                 _ => {
-                    let delay = if self.over { limit.period } else { 0 };
-                    LimitVerdict {
-                        allowed: !self.over,
-                        remaining: 0,
-                        rate: 0.0,
-                        delay,
-                        reset: delay,
-                    }
+                    let (allowed, delay) = (!self.over, if self.over { limit.period } else { 0 });
+                    LimitVerdict { allowed, remaining: 0, rate: 0.0, delay, reset: delay }
                 }
             };
             (limit, verdict)
         })
     }
 
-    /// How long the caller must wait: as long as the limit says that is last to let it go.
-    pub(super) fn delay(&self, rule: &Rule, body: &Body, op: Op, now: Now) -> Delay {
-        if self.shadow {
-            return Delay::NONE;
+    /// How long the caller must wait, and whether that is firm: as long as the limit says that is
+    /// last to let it go.
+    #[inline]
+    pub(super) fn delay(&self, rule: &Rule, body: &Body, op: Op, now: Now) -> (Nanos, bool) {
+        if !self.refuses() {
+            return (0, false);
         }
-        let promises = |limit: &Limit| limit.algorithm != Algorithm::Jarl { exact: false };
-        self.verdicts(rule, body, op, now)
-            .map(|(limit, verdict)| Delay { span: verdict.delay, firm: promises(limit) })
-            .max_by_key(|delay| (delay.span, delay.firm))
-            .unwrap_or(Delay::NONE)
+        let delays = self.verdicts(rule, body, op, now);
+        let firmly = |(limit, verdict): (&Limit, LimitVerdict)| (verdict.delay, is_firm(limit));
+        delays.map(firmly).max().unwrap_or((0, false))
     }
 
     /// The name of what happened, for the metrics.
-    pub(super) fn counted(&self) -> Counted {
-        counted(self.over, self.shadow, self.judgements[self.shown].booked)
+    pub(super) fn counted(&self, op: KeyOp, booked: Nanos) -> Counted {
+        match op {
+            KeyOp::Refuse(_) => Counted::Refuse,
+            KeyOp::TakeOrLeave(attempt) if !self.refuses() || booked > 0 => {
+                match (self.over && self.shadow, attempt.waited || booked > 0) {
+                    (true, _) => Counted::Shadow,
+                    (false, true) => Counted::Delay,
+                    (false, false) => Counted::Allow,
+                }
+            }
+            KeyOp::Record { .. } if self.refuses() => Counted::Delay,
+            _ => counted(self.over, self.shadow, self.judgements[self.shown].booked),
+        }
     }
 
+    /// What was done because the table is full.
     #[inline]
     pub(super) fn full(&self) -> Option<&'static str> {
         self.place.when_full()
     }
+}
+
+/// Whether a caller that goes before the delay of this limit is over breaks it.
+#[inline]
+pub(super) fn is_firm(limit: &Limit) -> bool {
+    limit.algorithm != Algorithm::Jarl { exact: false }
 }
 
 /// Takes back a use that was counted at `taken` and is not made, from every limit that still
@@ -255,40 +280,9 @@ fn is_past_window(limit: &Limit, taken: Now, now: Now) -> bool {
     windows && now.unix / limit.period > taken.unix / limit.period
 }
 
-impl Plain {
-    /// Takes a use of a key and applies what comes of it: whether it is over, the rate that it is
-    /// told, and how it is counted.
-    #[inline(always)]
-    pub(super) fn take(
-        &self,
-        body: &mut Body,
-        cost: u64,
-        (now, bucket): (Now, Bucket),
-    ) -> (bool, f64, Counted) {
-        let judgement = algorithms::take(&self.limit, body.held.first_mut(), cost, now);
-        let over = !judgement.allowed;
-        body.tally.count(over, judgement.rate, bucket);
-        (over && !self.shadow, judgement.rate, counted(over, self.shadow, judgement.booked))
-    }
-
-    /// As [`Self::take`] where the use is allowed; otherwise nothing is written.
-    #[inline(always)]
-    pub(super) fn try_take(
-        &self,
-        body: &mut Body,
-        cost: u64,
-        (now, bucket): (Now, Bucket),
-    ) -> bool {
-        let judgement = algorithms::take_if_allowed(&self.limit, body.held.first_mut(), cost, now);
-        if judgement.allowed {
-            body.tally.count(false, judgement.rate, bucket);
-        }
-        judgement.allowed
-    }
-}
-
+/// How a decision is counted.
 #[inline(always)]
-fn counted(over: bool, shadow: bool, booked: Nanos) -> Counted {
+pub(super) fn counted(over: bool, shadow: bool, booked: Nanos) -> Counted {
     match (over, shadow) {
         (false, _) => Counted::Allow,
         (true, true) => Counted::Shadow,

@@ -1,0 +1,547 @@
+//! The words that doors used before there was one request and one verdict. Goes when they are gone.
+
+#![allow(missing_docs)]
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use tidegate_core::key::{KeyBuilder, KeyTooLong};
+use tidegate_core::time::SECOND;
+use tidegate_core::{Nanos, Now, Op};
+
+use super::verdict::Answered;
+use super::{
+    Attempt, Count, Decision, Desk, HeldKey, InvalidRequest as Unfit, Key, KeyOp, Outcome, Request,
+    Row as LimitAnswer, Rows, TakenFrom, Together, Verdict,
+};
+use crate::metrics::Door;
+
+/// A verdict on one key in the few words that a text line has.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Line {
+    pub over: bool,
+    pub rate: f64,
+    pub limit: u64,
+    pub period: Nanos,
+}
+
+impl Line {
+    pub const UNLIMITED: Line = Line { over: false, rate: 0.0, limit: 1, period: SECOND };
+
+    fn of(verdict: &Verdict) -> Self {
+        let Verdict { rate, amount: limit, period, .. } = *verdict;
+        Self { over: !verdict.is_allowed(), rate, limit, period }
+    }
+}
+
+/// How long the caller of one key must wait before it goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delay {
+    pub span: Nanos,
+    pub firm: bool,
+}
+
+impl Delay {
+    pub const NONE: Delay = Delay { span: 0, firm: false };
+}
+
+/// A verdict on all keys of a request.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    pub allowed: bool,
+    pub at: Now,
+    pub delay: Nanos,
+    pub firm: bool,
+    pub refused_by: Option<Arc<str>>,
+    pub held: Vec<HeldKey>,
+    pub limits: Vec<LimitAnswer>,
+}
+
+impl PartialEq for Answer {
+    fn eq(&self, other: &Self) -> bool {
+        (self.allowed, self.delay, &self.refused_by)
+            == (other.allowed, other.delay, &other.refused_by)
+            && (&self.held, &self.limits) == (&other.held, &other.limits)
+    }
+}
+
+impl Answer {
+    pub(crate) fn of(verdict: &Verdict, rows: Rows) -> Self {
+        Self {
+            allowed: verdict.is_allowed(),
+            at: verdict.at,
+            delay: verdict.delay,
+            firm: verdict.firm,
+            refused_by: rows.refused_by,
+            held: rows.held,
+            limits: rows.limits,
+        }
+    }
+
+    #[must_use]
+    pub fn is_degraded(&self) -> bool {
+        self.limits.iter().any(LimitAnswer::is_degraded)
+    }
+
+    #[must_use]
+    pub fn is_denied(&self) -> bool {
+        let refusing = |rule| self.refused_by.as_ref() == Some(rule);
+        self.limits.iter().any(|limit| limit.limit.denies() && refusing(&limit.rule))
+    }
+
+    #[must_use]
+    pub fn line(&self) -> Line {
+        let share = |at: &&LimitAnswer| at.verdict.rate / at.limit.amount as f64;
+        let refusing = self.limits.iter().find(|limit| !limit.verdict.allowed);
+        let nearest = || self.limits.iter().min_by(|a, b| share(b).total_cmp(&share(a)));
+        let over = !self.allowed;
+        refusing.or_else(nearest).map_or(Line { over, ..Line::UNLIMITED }, |shown| Line {
+            over,
+            rate: shown.verdict.rate,
+            limit: shown.limit.amount,
+            period: match shown.limit.period {
+                0 => Line::UNLIMITED.period,
+                period => period,
+            },
+        })
+    }
+
+    #[must_use]
+    pub fn wait(&self) -> Delay {
+        Delay { span: self.delay, firm: self.firm }
+    }
+}
+
+/// A use that is wanted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Take<'a> {
+    pub(crate) key: &'a [u8],
+    pub(crate) cost: u64,
+    pub(crate) can_end: bool,
+    pub(crate) booking_max: Nanos,
+    pub(crate) waited: bool,
+}
+
+impl Take<'_> {
+    fn op(&self) -> KeyOp {
+        let Self { cost, booking_max, waited, .. } = *self;
+        KeyOp::TakeOrLeave(Attempt { cost, booking_max, waited, first_in_line: true })
+    }
+}
+
+/// What came of a try.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tried {
+    Taken(Taken),
+    Later(Nanos),
+    TooLong,
+    Behind,
+}
+
+/// A use that was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Taken {
+    pub(crate) held: Option<TakenFrom>,
+    pub(crate) booked: Nanos,
+    pub(crate) window_start: Option<Nanos>,
+}
+
+impl Tried {
+    fn of(verdict: &Verdict) -> Self {
+        match verdict.outcome {
+            Outcome::Allowed | Outcome::NoRule => Tried::Taken(Taken {
+                held: verdict.held,
+                booked: verdict.booked,
+                window_start: Some(verdict.window_start).filter(|start| *start > 0),
+            }),
+            Outcome::Later | Outcome::Refused => Tried::Later(verdict.delay),
+            Outcome::TooLong => Tried::TooLong,
+            Outcome::Behind => Tried::Behind,
+        }
+    }
+}
+
+/// What came of a try at a count that lies elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TakeAnswer {
+    pub(crate) tried: Tried,
+    pub(crate) at: Now,
+    pub(crate) degraded: bool,
+    pub(crate) window_ends: Nanos,
+}
+
+impl TakeAnswer {
+    pub(crate) fn made_here(tried: Tried, at: Now, degraded: bool) -> Self {
+        Self { tried, at, degraded, window_ends: Nanos::MAX }
+    }
+
+    fn of(verdict: &Verdict) -> Self {
+        let Verdict { at, degraded, window_ends, .. } = *verdict;
+        Self { tried: Tried::of(verdict), at, degraded, window_ends }
+    }
+}
+
+/// What is told of one use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    Unknown,
+    Next(Nanos),
+    Unfit(Unfit),
+}
+
+impl Told {
+    fn of(verdict: &Verdict) -> Self {
+        match verdict.outcome {
+            Outcome::NoRule => Told::Unknown,
+            _ => Told::Next(verdict.delay),
+        }
+    }
+}
+
+/// When a use happened, and how late it is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct When {
+    pub at: Nanos,
+    pub late: Nanos,
+}
+
+/// A batch of uses.
+#[derive(Debug, Default)]
+pub struct Recording {
+    bytes: Vec<u8>,
+    uses: Vec<(usize, When)>,
+    told: Vec<Told>,
+}
+
+impl Recording {
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    pub fn begin(&mut self) {
+        self.bytes.clear();
+        self.uses.clear();
+        self.told.clear();
+    }
+
+    /// # Errors
+    /// If the key is too long: nothing is added.
+    pub fn add(&mut self, domain: &[u8], identifier: &[u8], when: When) -> Result<(), KeyTooLong> {
+        KeyBuilder::behind(&mut self.bytes, domain).word(identifier).finish()?;
+        self.uses.push((self.bytes.len(), when));
+        Ok(())
+    }
+
+    #[must_use]
+    pub fn told(&self) -> &[Told] {
+        &self.told
+    }
+
+    pub(crate) fn uses(&self) -> impl Iterator<Item = (&[u8], When)> {
+        let start = |number: usize| number.checked_sub(1).map_or(0, |before| self.uses[before].0);
+        self.uses
+            .iter()
+            .enumerate()
+            .map(move |(number, &(end, when))| (&self.bytes[start(number)..end], when))
+    }
+}
+
+fn key_op(op: Op) -> KeyOp {
+    match op {
+        Op::Peek(cost) => KeyOp::Peek(cost),
+        Op::Take(cost) => KeyOp::Take(cost),
+        Op::TakeUpTo(cost) => KeyOp::TakeUpTo(cost),
+        Op::Record { at } => KeyOp::Record { at, late: 0 },
+        Op::Release { cost, started } => KeyOp::Release { cost, started, from: TakenFrom::Slot },
+        Op::Refund(cost) => KeyOp::Refund { cost, taken: Now::default(), in_flight: true },
+    }
+}
+
+impl Desk {
+    pub(super) fn request_of(
+        &self,
+        keys: &[&[u8]],
+        op: KeyOp,
+        can_end: bool,
+        now: Now,
+    ) -> Result<(Decision, Rows), Unfit> {
+        let keys: Vec<Key<'_>> = keys.iter().map(|key| Key::new(key, op)).collect();
+        let request = Request { keys: &keys, together: Together::AllOrNothing, can_end };
+        let mut rows = Rows::default();
+        let decision = self.decide(&request, now, Some(&mut rows))?;
+        Ok((decision, rows))
+    }
+
+    /// # Errors
+    /// When it cannot be decided at all.
+    pub fn line(&self, key: &[u8], op: Op, now: Now) -> Result<Line, Unfit> {
+        let keys = [Key::new(key, key_op(op))];
+        let decision = self.decide(&Request::all_or_nothing(&keys), now, None)?;
+        Ok(decision.ready().map_or(Line::UNLIMITED, |verdict| Line::of(&verdict)))
+    }
+
+    /// # Errors
+    /// When it cannot be decided at all.
+    pub fn line_now(&self, key: &[u8], op: Op) -> Result<Line, Unfit> {
+        self.line(key, op, self.now())
+    }
+
+    pub fn lines(&self, keys: &[&[u8]], op: Op, now: Now, out: &mut Vec<Result<Line, Unfit>>) {
+        let keys: Vec<Key<'_>> = keys.iter().map(|key| Key::new(key, key_op(op))).collect();
+        let mut decisions = Vec::new();
+        self.decide_batch(&keys, now, &mut decisions);
+        out.clear();
+        out.extend(decisions.into_iter().map(|decision| {
+            let verdict = decision?.ready();
+            Ok(verdict.map_or(Line::UNLIMITED, |verdict| Line::of(&verdict)))
+        }));
+    }
+
+    /// # Errors
+    /// When it cannot be decided at all.
+    pub fn delays(
+        &self,
+        key: &[u8],
+        op: Op,
+        count: usize,
+        now: Now,
+        out: &mut Vec<Delay>,
+    ) -> Result<(), Unfit> {
+        out.clear();
+        for _ in 0..count {
+            let keys = [Key::new(key, key_op(op))];
+            let verdict = self.decide(&Request::all_or_nothing(&keys), now, None)?.ready();
+            let delay = |v: Verdict| Delay { span: v.delay, firm: v.firm };
+            out.push(verdict.map_or(Delay::NONE, delay));
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// When it cannot be decided at all.
+    pub fn answer(&self, keys: &[&[u8]], op: Op, now: Now) -> Result<Answer, Unfit> {
+        let (decision, rows) = self.request_of(keys, key_op(op), false, now)?;
+        Ok(Answer::of(&decision.ready().expect("in memory"), rows))
+    }
+
+    /// # Errors
+    /// When it cannot be decided at all.
+    pub fn decide_held(&self, keys: &[&[u8]], op: Op, now: Now) -> Result<Answer, Unfit> {
+        let (decision, rows) = self.request_of(keys, key_op(op), true, now)?;
+        Ok(Answer::of(&decision.ready().expect("in memory"), rows))
+    }
+
+    /// # Errors
+    /// When it cannot be decided at all.
+    pub async fn decided(
+        &self,
+        keys: &[&[u8]],
+        op: Op,
+        can_end: bool,
+        now: Now,
+    ) -> Result<Answer, Unfit> {
+        let op = key_op(op);
+        let keys: Vec<Key<'_>> = keys.iter().map(|key| Key::new(key, op)).collect();
+        let request = Request { keys: &keys, together: Together::AllOrNothing, can_end };
+        let mut rows = Rows::default();
+        let verdict = self.decide_async(&request, now, &mut rows).await?;
+        Ok(Answer::of(&verdict, rows))
+    }
+
+    /// # Errors
+    /// When it cannot be decided at all: nobody is told.
+    pub fn ask(
+        &self,
+        keys: &[&[u8]],
+        op: Op,
+        can_end: bool,
+        now: Now,
+        tell: impl FnOnce(Answer) + Send + 'static,
+    ) -> Result<(), Unfit> {
+        self.ask_op(keys, key_op(op), can_end, now, tell)
+    }
+
+    fn ask_op(
+        &self,
+        keys: &[&[u8]],
+        op: KeyOp,
+        can_end: bool,
+        now: Now,
+        tell: impl FnOnce(Answer) + Send + 'static,
+    ) -> Result<(), Unfit> {
+        match self.request_of(keys, op, can_end, now)? {
+            (Decision::Ready(verdict), rows) => tell(Answer::of(&verdict, rows)),
+            (Decision::Pending(pending), _) => {
+                pending.0.forward(|Answered { verdict, rows, .. }| tell(Answer::of(&verdict, rows)))
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn answer_crowded(
+        &self,
+        keys: &[&[u8]],
+        op: Op,
+        can_end: bool,
+        now: Now,
+    ) -> Result<Answer, Unfit> {
+        let before = self.pending.swap(usize::MAX / 2, Relaxed);
+        let decided = self.request_of(keys, key_op(op), can_end, now);
+        self.pending.store(before, Relaxed);
+        let (decision, rows) = decided?;
+        Ok(Answer::of(&decision.ready().expect("there is no room"), rows))
+    }
+
+    pub fn release(&self, held: &[(&[u8], TakenFrom)], cost: u64, started: Now, _: Now) {
+        for (key, from) in held {
+            self.release_uses(key, cost, started, *from);
+        }
+    }
+
+    pub(crate) fn try_take_here(
+        &self,
+        take: &Take<'_>,
+        now: Now,
+        free: impl FnOnce(&Count<'_>) -> bool,
+    ) -> Result<Tried, Unfit> {
+        let keys = [Key::new(take.key, take.op())];
+        let request =
+            Request { keys: &keys, together: Together::AllOrNothing, can_end: take.can_end };
+        if !free(&self.limiter.count_of(take.key)) {
+            return Ok(Tried::Behind);
+        }
+        let decision = self.decide(&request, now, None)?;
+        Ok(Tried::of(&decision.ready().expect("in memory")))
+    }
+
+    pub(crate) fn check_fit(&self, key: &[u8], cost: u64, can_end: bool) -> Result<(), Unfit> {
+        if cost == 0 {
+            return Err(Unfit::CostZero);
+        }
+        self.limiter.catalog.load().find(key, Op::Take(cost), can_end).map(|_| ())
+    }
+
+    /// # Errors
+    /// When it cannot be decided at all.
+    pub fn refuse(&self, key: &[u8], cost: u64, now: Now) -> Result<Answer, Unfit> {
+        let (decision, rows) = self.request_of(&[key], KeyOp::Refuse(cost), true, now)?;
+        Ok(match decision {
+            Decision::Ready(verdict) => Answer::of(&verdict, rows),
+            Decision::Pending(_) => Answer::of(&Verdict::when_closed(now), rows),
+        })
+    }
+
+    pub(crate) fn refuse_elsewhere(
+        &self,
+        key: &[u8],
+        cost: u64,
+        now: Now,
+        tell: impl FnOnce(Answer) + Send + 'static,
+    ) -> Result<(), Unfit> {
+        self.ask_op(&[key], KeyOp::Refuse(cost), true, now, tell)
+    }
+
+    pub(crate) fn ask_take(
+        &self,
+        take: &Take<'_>,
+        now: Now,
+        tell: impl FnOnce(TakeAnswer) + Send + 'static,
+    ) -> Result<(), Unfit> {
+        let keys = [Key::new(take.key, take.op())];
+        let request =
+            Request { keys: &keys, together: Together::AllOrNothing, can_end: take.can_end };
+        match self.decide(&request, now, None)? {
+            Decision::Ready(verdict) => tell(TakeAnswer::of(&verdict)),
+            Decision::Pending(pending) => {
+                pending.0.forward(|answered| tell(TakeAnswer::of(&answered.verdict)));
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn ask_record(
+        &self,
+        key: &[u8],
+        When { at, late }: When,
+        now: Now,
+        tell: impl FnOnce(Told) + Send + 'static,
+    ) {
+        let keys = [Key::new(key, KeyOp::Record { at, late })];
+        match self.decide(&Request::all_or_nothing(&keys), now, None) {
+            Ok(Decision::Ready(verdict)) => tell(Told::of(&verdict)),
+            Ok(Decision::Pending(pending)) => {
+                pending.0.forward(|answered| tell(Told::of(&answered.verdict)));
+            }
+            Err(unfit) => tell(Told::Unfit(unfit)),
+        }
+    }
+
+    pub fn record(&self, recording: &mut Recording, now: Now) {
+        let uses: Vec<_> = recording
+            .uses()
+            .map(|(key, When { at, late })| Key::new(key, KeyOp::Record { at, late }))
+            .collect();
+        let mut decisions = Vec::new();
+        self.decide_batch(&uses, now, &mut decisions);
+        let told = |decision| match decision {
+            Ok(Decision::Ready(verdict)) => Told::of(&verdict),
+            Ok(Decision::Pending(_)) => Told::Unknown,
+            Err(unfit) => Told::Unfit(unfit),
+        };
+        let told = decisions.into_iter().map(told).collect();
+        recording.told = told;
+    }
+
+    #[cfg(test)]
+    pub(super) fn record_here(&self, key: &[u8], when: When, now: Now) -> Told {
+        let keys = [Key::new(key, KeyOp::Record { at: when.at, late: when.late })];
+        match self.decide(&Request::all_or_nothing(&keys), now, None) {
+            Ok(decision) => Told::of(&decision.ready().expect("in memory")),
+            Err(unfit) => Told::Unfit(unfit),
+        }
+    }
+
+    pub(crate) fn denies(&self, key: &[u8]) -> bool {
+        let catalog = self.limiter.catalog.load();
+        let rule = catalog.find(key, Op::Peek(1), true).ok().flatten();
+        rule.is_some_and(|rule| catalog.denies(rule) && !catalog.rule(rule).shadow)
+    }
+
+    pub(crate) fn take_back(&self, key: &[u8], cost: u64, answer: TakeAnswer) {
+        let TakeAnswer { tried: Tried::Taken(taken), at, degraded, .. } = answer else { return };
+        if let Some(from) = taken.held {
+            self.release_uses(key, cost, at, from);
+        }
+        if taken.booked == 0 && !degraded {
+            let op = KeyOp::Refund { cost, taken: at, in_flight: taken.held.is_none() };
+            let keys = [Key::new(key, op)];
+            let _ = self.decide(&Request::all_or_nothing(&keys).with_end(), self.now(), None);
+        }
+    }
+
+    pub(crate) fn door(&self) -> Door {
+        self.door
+    }
+
+    #[must_use]
+    pub fn is_remote(&self) -> bool {
+        self.limiter.is_remote()
+    }
+
+    pub(crate) fn look_ahead(&self, key: &[u8]) -> crate::stores::memory::Aim<'_> {
+        let aim = self.limiter.memory().aim(key);
+        aim.prefetch();
+        aim
+    }
+
+    pub(crate) fn try_take_ahead(
+        &self,
+        take: &Take<'_>,
+        _: crate::stores::memory::Aim<'_>,
+        now: Now,
+        free: impl FnOnce(&Count<'_>) -> bool,
+    ) -> Result<Tried, Unfit> {
+        self.try_take_here(take, now, free)
+    }
+}

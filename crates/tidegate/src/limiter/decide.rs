@@ -1,0 +1,260 @@
+//! The way of every decision: find the rule, take the fast path or make a plan, run it where the
+//! counts lie, count what came of it.
+
+use smallvec::SmallVec;
+use tidegate_core::Now;
+
+use super::catalog::Catalog;
+use super::plan::{Note, Plan};
+use super::request::{Key, KeyOp, Request, Together};
+use super::verdict::{Answered, Decision, Rows, Verdict};
+use super::{Count, Desk, InvalidRequest, Limiter, TakenFrom};
+use crate::metrics::Counted;
+use crate::stores::memory::{Address, Aim, Body, Bucket};
+
+/// How many keys of a batch are looked up together: what they touch fits the nearest cache.
+const GROUP: usize = 64;
+
+/// Decisions of one rule that came out the same, one after another: counted in one go.
+#[derive(Default)]
+pub(super) struct CountBatch {
+    rule: Option<usize>,
+    counted: Option<Counted>,
+    decisions: u64,
+}
+
+impl CountBatch {
+    #[inline]
+    fn add(&mut self, handle: &Desk, catalog: &Catalog, rule: usize, counted: Counted) {
+        if self.rule != Some(rule) || self.counted != Some(counted) {
+            self.end(handle, catalog);
+            *self = CountBatch { rule: Some(rule), counted: Some(counted), decisions: 0 };
+        }
+        self.decisions += 1;
+    }
+
+    fn end(&mut self, handle: &Desk, catalog: &Catalog) {
+        if let Some(counted) = self.counted.take() {
+            catalog.counts.add(handle.lane, self.rule, counted, self.decisions);
+        }
+    }
+}
+
+impl Desk {
+    /// Sends for what is counted for a key, for a decision that is soon to come.
+    #[inline]
+    pub fn prefetch(&self, key: &[u8]) {
+        self.limiter.memory().aim(key).prefetch();
+    }
+
+    /// Decides on one request. Rows are filled if they are lent, unless the verdict comes later:
+    /// then they come with it.
+    ///
+    /// # Errors
+    /// When it cannot be decided at all.
+    #[inline]
+    pub fn decide(
+        &self,
+        request: &Request<'_>,
+        now: Now,
+        rows: Option<&mut Rows>,
+    ) -> Result<Decision, InvalidRequest> {
+        let ([key], None) = (request.keys, &rows) else {
+            return self.decide_generally(&self.limiter.catalog.load(), request, now, rows);
+        };
+        key.op.check_cost()?;
+        // The slot is on its way while the rule is looked up.
+        let mut probe = self.limiter.memory().aim(key.bytes);
+        probe.prefetch();
+        probe.prefetch_slot();
+        let catalog = self.limiter.catalog.load();
+        let rule = catalog.find(key.bytes, key.op.for_limits(), request.can_end)?;
+        if let Some(rule) = rule
+            && let Some((verdict, counted)) =
+                self.take_known(&catalog, rule, key, &probe, (now, Bucket::of(now)))
+        {
+            catalog.counts.add(self.lane, Some(rule), counted, 1);
+            self.time(1, now);
+            return Ok(Decision::Ready(verdict));
+        }
+        self.decide_generally(&catalog, request, now, rows)
+    }
+
+    /// Decides on each key by itself, in turn, as [`Self::decide`] would, looking up many at once.
+    pub fn decide_batch(
+        &self,
+        keys: &[Key<'_>],
+        now: Now,
+        out: &mut Vec<Result<Decision, InvalidRequest>>,
+    ) {
+        out.clear();
+        let catalog = self.limiter.catalog.load();
+        let mut batch = CountBatch::default();
+        let moment = (now, Bucket::of(now));
+        for keys in keys.chunks(GROUP) {
+            let probes = self.prefetch_all(keys);
+            for (key, probe) in keys.iter().zip(&probes) {
+                let found = key
+                    .op
+                    .check_cost()
+                    .and_then(|()| catalog.find(key.bytes, key.op.for_limits(), false));
+                let known = match found {
+                    Ok(Some(rule)) => {
+                        let known = self.take_known(&catalog, rule, key, probe, moment);
+                        known.map(|known| (rule, known))
+                    }
+                    _ => None,
+                };
+                out.push(match known {
+                    Some((rule, (verdict, counted))) => {
+                        batch.add(self, &catalog, rule, counted);
+                        Ok(Decision::Ready(verdict))
+                    }
+                    None => {
+                        let keys = std::slice::from_ref(key);
+                        let request = Request::all_or_nothing(keys);
+                        self.decide_generally(&catalog, &request, now, None)
+                    }
+                });
+            }
+        }
+        batch.end(self, &catalog);
+        self.time(keys.len(), now);
+    }
+
+    /// Sends for a group of keys: first for all lines of the index, then for all slots, so that
+    /// memory and its page tables answer for many of them at once. Decisions that were interleaved
+    /// with this took longer, however far ahead they looked: whatever waits for a page table holds
+    /// up all that comes after it.
+    #[inline(always)]
+    fn prefetch_all(&self, keys: &[Key<'_>]) -> SmallVec<[Aim<'_>; GROUP]> {
+        let memory = self.limiter.memory();
+        let mut probes: SmallVec<[Aim<'_>; GROUP]> = SmallVec::new();
+        probes.extend(keys.iter().map(|key| {
+            let probe = memory.aim(key.bytes);
+            probe.prefetch();
+            probe
+        }));
+        probes.iter_mut().for_each(Aim::prefetch_slot);
+        probes
+    }
+
+    /// As [`Self::decide`], for tasks: waits until the verdict has come.
+    ///
+    /// # Errors
+    /// When it cannot be decided at all.
+    pub async fn decide_async(
+        &self,
+        request: &Request<'_>,
+        now: Now,
+        rows: &mut Rows,
+    ) -> Result<Verdict, InvalidRequest> {
+        let ticket = match self.decide(request, now, Some(rows))? {
+            Decision::Ready(verdict) => return Ok(verdict),
+            Decision::Pending(pending) => pending.0,
+        };
+        match ticket.await {
+            Ok(Answered { verdict, rows: filled, .. }) => {
+                *rows = filled;
+                Ok(verdict)
+            }
+            // The store's thread has ended with the process.
+            Err(_) => {
+                rows.clear();
+                Ok(Verdict::when_closed(self.now()))
+            }
+        }
+    }
+
+    /// General path: several keys or limits, unknown keys, other operations, remote stores, rows.
+    #[inline(never)]
+    fn decide_generally(
+        &self,
+        catalog: &Catalog,
+        request: &Request<'_>,
+        now: Now,
+        rows: Option<&mut Rows>,
+    ) -> Result<Decision, InvalidRequest> {
+        let mut rows = rows;
+        let lent = rows.as_deref_mut().map(std::mem::take);
+        let plan = Plan::new(catalog, request, now, lent)?;
+        if self.is_behind(catalog, &plan, request) {
+            return Ok(Decision::Ready(Verdict::behind(now)));
+        }
+        if plan.slots().iter().any(|target| target.is_remote(catalog)) {
+            return Ok(self.ask_store(plan, request, now, rows));
+        }
+        let (verdict, filled) = self.decide_in_memory(catalog, plan, request, now);
+        if let Some(rows) = rows {
+            *rows = filled;
+        }
+        Ok(Decision::Ready(verdict))
+    }
+
+    /// Whether the request may wait, is not first in line, and others are in line for its count.
+    fn is_behind(&self, catalog: &Catalog, plan: &Plan, request: &Request<'_>) -> bool {
+        let attempts = plan
+            .slots()
+            .iter()
+            .filter(|target| target.op.attempt().is_some_and(|attempt| !attempt.first_in_line));
+        attempts.into_iter().any(|target| {
+            let key = request.keys[target.key].bytes;
+            let slot = catalog.slot(self.limiter.memory(), target, key);
+            !self.limiter.is_line_free(&Count::of(&slot))
+        })
+    }
+
+    /// Runs a plan on counts that lie in memory, and counts what came of it.
+    pub(super) fn decide_in_memory(
+        &self,
+        catalog: &Catalog,
+        mut plan: Plan,
+        request: &Request<'_>,
+        now: Now,
+    ) -> (Verdict, Rows) {
+        let memory = self.limiter.memory();
+        let slots: SmallVec<[Address<'_>; 1]> = plan
+            .slots()
+            .iter()
+            .map(|target| catalog.slot(memory, target, request.keys[target.key].bytes))
+            .collect();
+        let bucket = Bucket::of(now);
+        let dead = |body: &Body, pressed: bool| catalog.dead(body, pressed, bucket, now);
+        memory.update(&slots, bucket, dead, |seats| plan.run(catalog, seats, now));
+        self.count_notes(catalog, &plan.notes);
+        for (target, slot) in plan.slots().iter().zip(&slots) {
+            if target.op.gives_back() {
+                // The locks are free again: who is woken finds what was given back.
+                self.limiter.ring(slot);
+            }
+        }
+        self.time(1, now);
+        (plan.verdict, plan.take_rows())
+    }
+
+    /// Counts what was decided.
+    pub(super) fn count_notes(&self, catalog: &Catalog, notes: &[Note]) {
+        for note in notes {
+            catalog.counts.add(self.lane, note.rule, note.counted, 1);
+            self.count_full(note.full);
+        }
+    }
+
+    /// Ends uses in flight of one key: `started` is the time of the verdict that granted them, and
+    /// `from` where it says that they were taken from.
+    pub fn release_uses(&self, key: &[u8], cost: u64, started: Now, from: TakenFrom) {
+        let keys = [Key::new(key, KeyOp::Release { cost, started, from })];
+        let request = Request { keys: &keys, together: Together::Each, can_end: true };
+        // What was fit to be taken is fit to be given back; a key that a reload has made unlimited
+        // has nothing to give.
+        let _ = self.decide(&request, self.now(), None);
+    }
+}
+
+impl Limiter {
+    /// Whether no request waits for this count.
+    #[inline]
+    pub(super) fn is_line_free(&self, count: &Count<'_>) -> bool {
+        self.bell.get().is_none_or(|queues| queues.is_free(count))
+    }
+}

@@ -1,0 +1,117 @@
+//! Counts that lie in a remote store, as the limiter sees them.
+//!
+//! - `step`: one request on its way through the store, and what a failure of the store means
+
+mod step;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use tidegate_core::Op;
+
+use super::catalog::{Catalog, Elsewhere};
+use super::{Count, Desk, Limiter};
+use crate::stores::remote::Remote;
+use crate::stores::remote::settings::Settings;
+
+impl Limiter {
+    /// Keeps counts elsewhere from now on. Called once, before the first decision.
+    ///
+    /// # Errors
+    /// What the settings lack.
+    pub fn keep_elsewhere(self: &Arc<Self>, settings: &Settings) -> Result<(), String> {
+        let limiter = Arc::downgrade(self);
+        let freed = move |name: &[u8]| {
+            if let Some(limiter) = limiter.upgrade() {
+                limiter.freed_elsewhere(name);
+            }
+        };
+        let remote = Remote::start(settings, self.clock.clone(), self.metrics.clone(), freed)?;
+        let _ = self.remote.set(remote);
+        let mut number = self.numbers.lock();
+        let before = self.catalog.load_full();
+        let rules = (**before.set()).clone();
+        let counts = before.counts.clone();
+        let catalog = Catalog::new(rules, Some(&before), &mut number, counts, self.prefix());
+        self.catalog.store(Arc::new(catalog));
+        Ok(())
+    }
+
+    pub(super) fn prefix(&self) -> Option<&str> {
+        self.remote.get().map(Remote::prefix)
+    }
+
+    /// Whether counts lie elsewhere.
+    #[must_use]
+    pub fn is_remote(&self) -> bool {
+        self.remote.get().is_some()
+    }
+
+    /// Why the store is not asked, if it is not.
+    #[must_use]
+    pub fn store_away(&self) -> Option<String> {
+        self.remote.get().and_then(Remote::away)
+    }
+
+    /// Waits until a remote store has answered once, or its `start_timeout` has passed; not at
+    /// all where counts lie in memory.
+    pub async fn store_started(&self) {
+        if let Some(remote) = self.remote.get() {
+            remote.started().await;
+        }
+    }
+
+    /// Forgets one key wherever it is counted. `false` if it was not remembered.
+    ///
+    /// # Errors
+    /// Why the store did not forget it.
+    pub async fn forget(&self, key: &[u8]) -> Result<bool, String> {
+        let here = self.reset(key);
+        let Some(remote) = self.remote.get() else { return Ok(here) };
+        let found = self.catalog.load().find_elsewhere(key, Op::Peek(0));
+        let Some((_, slot)) = found else { return Ok(here) };
+        let gone = remote.remove(slot.name).await.map_err(|fault| fault.to_string())?;
+        if let Some(bell) = self.bell.get() {
+            bell.freed(&self.count_of(key));
+        }
+        Ok(gone || here)
+    }
+
+    /// Gives back what is to be given back, and leaves the store.
+    pub async fn close(&self) {
+        if let Some(remote) = self.remote.get() {
+            remote.close().await;
+        }
+    }
+
+    /// Something was given back to the count of this name by another node.
+    fn freed_elsewhere(&self, name: &[u8]) {
+        let Some(bell) = self.bell.get() else { return };
+        if name.is_empty() {
+            return bell.renewed(self);
+        }
+        let (catalog, memory) = (self.catalog.load(), self.memory());
+        let key = |(position, at): (usize, &Elsewhere)| Some((position, at.prefix.key(name)?));
+        if let Some((position, key)) = catalog.all_elsewhere().find_map(key)
+            && let hash = memory.hash(&key)
+            && let Some(address) = catalog.address(memory, position, &key, hash, Op::Peek(0))
+        {
+            bell.freed(&Count::of(&address));
+        }
+    }
+}
+
+impl Desk {
+    /// Wants those who wait for `key` to be told when another node gives something back.
+    pub(crate) fn watch_elsewhere(&self, key: &[u8], watching: bool) {
+        let Some(remote) = self.limiter.remote.get() else { return };
+        let found = self.limiter.catalog.load().find_elsewhere(key, Op::Peek(0));
+        if let Some((_, slot)) = found {
+            match watching {
+                true => remote.watch(&slot.name),
+                false => remote.unwatch(&slot.name),
+            }
+        }
+    }
+}

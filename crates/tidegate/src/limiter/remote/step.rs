@@ -1,0 +1,436 @@
+//! A request whose counts lie in a remote store: handed in here, answered when the store has.
+//!
+//! The plan runs on the store's thread, on copies, perhaps several times; only what was done in the
+//! end is counted and told. What a failure of the store means is decided here, by each rule's
+//! `on_store_error`. Statistics are kept in this process in any case.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use tidegate_core::rules::{OnStoreError, Rule};
+use tidegate_core::time::SECOND;
+use tidegate_core::{Algorithm, LimitVerdict, Nanos, Now, Op};
+
+use super::super::catalog::Catalog;
+use super::super::plan::{Plan, Target};
+use super::super::request::{Attempt, Key, KeyOp, Request, Together};
+use super::super::verdict::{
+    Answered, Basis, Decision, Outcome, PendingVerdict, Row, Rows, Verdict,
+};
+use super::super::{Desk, Limiter, TakenFrom};
+use crate::completions::{Completion, completion};
+use crate::metrics::{Counted, Door};
+use crate::stores::memory::{Body, Bucket, Place, Seat};
+use crate::stores::remote::Remote;
+use crate::stores::remote::job::{Job, Kind, Slot, Step, Trouble};
+
+/// When a request that is refused because the store is away is worth another try.
+const RETRY_WHEN_AWAY: Nanos = SECOND;
+/// Decisions that one handle may have pending; beyond it the store is not asked.
+const PENDING_MAX: usize = 16_384;
+
+/// A key of a request that goes on living after its caller.
+struct OwnedKey {
+    bytes: Box<[u8]>,
+    op: KeyOp,
+}
+
+/// What is known of the caller.
+#[derive(Clone)]
+struct Origin {
+    limiter: Arc<Limiter>,
+    catalog: Arc<Catalog>,
+    lane: usize,
+    door: Door,
+    arrived: Now,
+    keys: Arc<[OwnedKey]>,
+    can_end: bool,
+    together: Together,
+    pending: Arc<AtomicUsize>,
+}
+
+/// A plan on its way through the store.
+struct RemoteStep {
+    origin: Origin,
+    plan: Plan,
+    completion: Option<Completion<Answered>>,
+    /// When the last run was, on this process' monotonic clock.
+    ran: Nanos,
+}
+
+impl Desk {
+    /// Hands a plan to the store. Rows are filled where it is answered at once.
+    #[cold]
+    pub(in super::super) fn ask_store(
+        &self,
+        plan: Plan,
+        request: &Request<'_>,
+        now: Now,
+        rows: Option<&mut Rows>,
+    ) -> Decision {
+        let origin = Origin::of(self, request, now);
+        let kind = match plan.slots().first().map(|target| target.op) {
+            Some(KeyOp::Release { .. }) => Kind::GiveBack,
+            Some(KeyOp::Refund { .. }) => Kind::Refund,
+            _ => Kind::Take,
+        };
+        let slots: Vec<Slot> =
+            plan.slots().iter().filter_map(|target| origin.slot(target)).collect();
+        let Some(remote) = self.limiter.remote.get().filter(|_| !slots.is_empty()) else {
+            // A reload has moved the rule: there is nothing to give back to.
+            return Decision::Ready(plan.verdict);
+        };
+        if kind == Kind::Take && self.pending.load(Relaxed) >= PENDING_MAX {
+            let answered = RemoteStep::new(origin, plan, None).without_store(&Trouble::Crowded);
+            if let Some(rows) = rows {
+                *rows = answered.rows;
+            }
+            return Decision::Ready(answered.verdict);
+        }
+        let (give_back, deadline) = (origin.clone(), now.mono.saturating_add(remote.timeout()));
+        let (completion, ticket) = completion(move |answered| give_back.give_back(&answered));
+        self.pending.fetch_add(1, Relaxed);
+        let step = Box::new(RemoteStep::new(origin, plan, Some(completion)));
+        remote.submit(Job { slots, step, kind, deadline });
+        Decision::Pending(PendingVerdict(ticket))
+    }
+}
+
+impl Origin {
+    fn of(handle: &Desk, request: &Request<'_>, arrived: Now) -> Self {
+        let owned = |key: &Key<'_>| OwnedKey { bytes: key.bytes.into(), op: key.op };
+        Self {
+            limiter: handle.limiter.clone(),
+            catalog: handle.limiter.catalog.load_full(),
+            lane: handle.lane,
+            door: handle.door,
+            arrived,
+            keys: request.keys.iter().map(owned).collect(),
+            can_end: request.can_end,
+            together: request.together,
+            pending: handle.pending.clone(),
+        }
+    }
+
+    /// A handle for what is decided here after all.
+    fn handle(&self) -> Desk {
+        self.limiter.desk(self.door)
+    }
+
+    fn rule(&self, position: usize) -> &Rule {
+        self.catalog.rule(position)
+    }
+
+    fn slot(&self, target: &Target) -> Option<Slot> {
+        self.catalog.count_elsewhere(target.rule, &self.keys[target.key].bytes)
+    }
+
+    /// Counts a decision for the statistics of its key.
+    fn note(&self, position: usize, key: &[u8], over: bool, rate: f64) {
+        let (memory, catalog) = (self.limiter.memory(), &self.catalog);
+        let now = self.limiter.clock.now();
+        let bucket = Bucket::of(now);
+        let hash = memory.hash(key);
+        let Some(address) = catalog.address(memory, position, key, hash, Op::Take(1)) else {
+            return;
+        };
+        let dead = |body: &Body, pressed: bool| catalog.dead(body, pressed, bucket, now);
+        memory.update(&[address], bucket, dead, |seats| {
+            for seat in seats.iter_mut().filter(|seat| seat.place.counts()) {
+                seat.body.tally.count(over, rate, bucket);
+            }
+        });
+    }
+
+    /// Counts why a decision is made without the store.
+    fn count_trouble(&self, trouble: &Trouble) {
+        // The store's thread has counted its own faults; these are the decisions.
+        if !matches!(trouble, Trouble::Fault(_)) {
+            let store = self.limiter.remote.get().map_or("memory", Remote::name);
+            self.limiter.metrics.store_error(store, trouble.kind());
+        }
+        self.time();
+    }
+
+    /// Notes how long a decision took. All are: a clock costs nothing beside a round trip.
+    fn time(&self) {
+        let spent = self.limiter.clock.now().mono.saturating_sub(self.arrived.mono);
+        self.limiter.metrics.decision_seconds(self.door, spent as f64 / 1e9);
+    }
+
+    /// Gives back what a request has taken whose caller is gone. What was booked stays; what the
+    /// store has not counted it is not told.
+    fn give_back(&self, answered: &Answered) {
+        let handle = self.handle();
+        let verdict = &answered.verdict;
+        for held in &answered.rows.held {
+            let key = &self.keys[held.key];
+            handle.release_uses(&key.bytes, key.op.for_limits().cost(), verdict.at, held.from);
+        }
+        if verdict.booked > 0 || verdict.degraded {
+            return;
+        }
+        for &number in &answered.taken {
+            let (cost, taken) = (verdict.granted, verdict.at);
+            let in_flight = !answered.rows.held.iter().any(|held| held.key == number);
+            let op = KeyOp::Refund { cost, taken, in_flight };
+            let keys = [Key::new(&self.keys[number].bytes, op)];
+            let request = Request::all_or_nothing(&keys).with_end();
+            let _ = handle.decide(&request, handle.now(), None);
+        }
+    }
+}
+
+impl RemoteStep {
+    fn new(origin: Origin, plan: Plan, completion: Option<Completion<Answered>>) -> Self {
+        let ran = origin.arrived.mono;
+        Self { origin, plan, completion, ran }
+    }
+
+    /// Counts what the store has decided, and makes the answer of it.
+    fn answer(&mut self, at: Now) -> Answered {
+        self.origin.time();
+        let Origin { limiter, catalog, lane, keys, .. } = &self.origin;
+        let mut taken = Vec::new();
+        for note in &self.plan.notes {
+            catalog.counts.add(*lane, note.rule, note.counted, 1);
+            if let Some(action) = note.full {
+                limiter.metrics.table_full(action);
+            }
+            if let (Some(key), Some(rule)) = (note.key, note.rule) {
+                let over = note.over || note.counted == Counted::Refuse;
+                self.origin.note(rule, &keys[key].bytes, over, note.rate);
+                taken.extend(note.took.then_some(key));
+            }
+        }
+        self.plan.verdict.window_ends = self.window_ends(at);
+        let (verdict, mut rows) = (self.plan.verdict, self.plan.take_rows());
+        rows.held.iter_mut().for_each(|held| held.from = TakenFrom::Elsewhere);
+        let held = verdict.held.map(|_| TakenFrom::Elsewhere);
+        Answered { verdict: Verdict { held, ..verdict }, rows, taken }
+    }
+
+    /// When the first of the windows ends that a waiting request was counted in at `at`, the
+    /// store's time: on this process' monotonic clock.
+    fn window_ends(&self, at: Now) -> Nanos {
+        let Verdict { outcome: Outcome::Allowed, booked: 0, .. } = self.plan.verdict else {
+            return Nanos::MAX;
+        };
+        let attempts = self.plan.slots().iter().filter(|target| target.op.attempt().is_some());
+        let took = |target: &&Target| {
+            self.plan.notes.iter().any(|note| note.key == Some(target.key) && note.took)
+        };
+        let limits = attempts.filter(took).flat_map(|target| &self.origin.rule(target.rule).limits);
+        let windows = limits.filter(|limit| {
+            let fixed = limit.algorithm == Algorithm::FixedWindow;
+            fixed || limit.algorithm == Algorithm::InFlight { per_window: true }
+        });
+        let left = windows.map(|limit| limit.period - at.unix % limit.period).min();
+        left.map_or(Nanos::MAX, |left| self.ran.saturating_add(left))
+    }
+
+    /// What the rules say for the case that the store cannot be asked: one that denies refuses, one
+    /// that counts locally is asked here, and the others let the request go.
+    fn without_store(&mut self, trouble: &Trouble) -> Answered {
+        self.origin.count_trouble(trouble);
+        if self.plan.slots().iter().all(|target| target.op.gives_back()) {
+            let (verdict, taken) = (self.plan.verdict, Vec::new());
+            return Answered { verdict, rows: Rows::default(), taken };
+        }
+        let denied = self.plan.slots().iter().position(|target| self.denies(target));
+        let (mut verdict, mut rows) = self.decide_locally(denied.is_some());
+        if let Some(at) = denied {
+            let target = &self.plan.slots()[at];
+            let waits = target.op.attempt().is_some();
+            verdict.outcome = if waits { Outcome::Later } else { Outcome::Refused };
+            (verdict.delay, verdict.granted, verdict.firm) = (RETRY_WHEN_AWAY, 0, true);
+            rows.refused_by = Some(self.origin.rule(target.rule).name.clone());
+        }
+        if let Some(target) = self.plan.slots().iter().find(|t| matches!(t.op, KeyOp::Refuse(_))) {
+            (verdict.outcome, verdict.granted) = (Outcome::Refused, 0);
+            let rule = self.origin.rule(target.rule);
+            rows.refused_by.get_or_insert_with(|| rule.name.clone());
+        }
+        verdict.degraded = true;
+        self.add_policies(&mut verdict, &mut rows);
+        self.count_policies(&verdict);
+        Answered { verdict, rows, taken: Vec::new() }
+    }
+
+    /// Whether a rule refuses where the store cannot be asked.
+    fn denies(&self, target: &Target) -> bool {
+        let rule = self.origin.rule(target.rule);
+        let deny = rule.on_store_error == OnStoreError::Deny && !rule.shadow;
+        deny && target.op.can_be_refused()
+    }
+
+    fn is_local(&self, target: &Target) -> bool {
+        self.origin.rule(target.rule).on_store_error == OnStoreError::Local
+    }
+
+    /// Decides on the keys that this node counts by itself while the store is away, and on those
+    /// that have no count. Where another rule denies, counts are only looked at.
+    fn decide_locally(&self, denied: bool) -> (Verdict, Rows) {
+        let Origin { keys, catalog, can_end, together, .. } = &self.origin;
+        let lies_there = |key: &OwnedKey| {
+            let rule = catalog.find(&key.bytes, Op::Peek(0), true).ok().flatten();
+            let local = |rule: usize| self.origin.rule(rule).on_store_error == OnStoreError::Local;
+            rule.is_some_and(|rule| catalog.is_remote(rule) && !local(rule))
+        };
+        let which: Vec<usize> = (0..keys.len()).filter(|at| !lies_there(&keys[*at])).collect();
+        let op = |op: KeyOp| match op {
+            KeyOp::TakeOrLeave(attempt) if !denied => {
+                KeyOp::TakeOrLeave(Attempt { first_in_line: true, ..attempt })
+            }
+            op if !denied => op,
+            op => KeyOp::Peek(op.for_limits().cost().max(1)),
+        };
+        let local: Vec<Key<'_>> =
+            which.iter().map(|at| Key::new(&keys[*at].bytes, op(keys[*at].op))).collect();
+        let request = Request { keys: &local, together: *together, can_end: *can_end };
+        let handle = self.origin.handle();
+        let now = handle.now();
+        let wanted = Some(Rows::default());
+        let Ok(plan) = Plan::new(catalog, &request, now, wanted) else {
+            // None of them is counted here.
+            let granted = keys.iter().map(|key| key.op.for_limits().cost()).min().unwrap_or(0);
+            let verdict = Verdict::unlimited(Outcome::Allowed, granted, self.origin.arrived);
+            return (verdict, Rows::default());
+        };
+        let (verdict, mut rows) = handle.decide_in_memory(catalog, plan, &request, now);
+        rows.held.iter_mut().for_each(|held| held.key = which[held.key]);
+        for row in &mut rows.limits {
+            row.key = which[row.key];
+            row.basis = Basis::LocalCounts;
+        }
+        (verdict, rows)
+    }
+
+    /// Adds what the rules say of the keys that nothing was counted for, in the order of the keys.
+    fn add_policies(&self, verdict: &mut Verdict, rows: &mut Rows) {
+        for target in self.plan.slots().iter().filter(|target| !self.is_local(target)) {
+            let (rule, denies) = (self.origin.rule(target.rule), self.denies(target));
+            let delay = if denies { RETRY_WHEN_AWAY } else { 0 };
+            let said = LimitVerdict {
+                allowed: !denies,
+                remaining: 0,
+                rate: 0.0,
+                delay,
+                reset: Nanos::MAX,
+            };
+            rows.limits.extend(rule.limits.iter().map(|limit| Row {
+                key: target.key,
+                rule: rule.name.clone(),
+                limit: *limit,
+                verdict: said,
+                basis: Basis::Policy,
+            }));
+        }
+        rows.limits.sort_by_key(|row| row.key);
+        let refusing = rows.limits.iter().find(|row| !row.verdict.allowed);
+        let shown = refusing.or_else(|| nearest(&rows.limits));
+        if let Some(row) = shown {
+            verdict.rate = row.verdict.rate;
+            (verdict.amount, verdict.period) = (row.limit.amount, row.limit.period);
+        }
+    }
+
+    /// Counts a decision by each rule whose store was not asked. What was counted locally has been.
+    fn count_policies(&self, verdict: &Verdict) {
+        let Origin { catalog, lane, .. } = &self.origin;
+        for target in self.plan.slots() {
+            let refuses = self.denies(target);
+            let is_final = match target.op {
+                KeyOp::Peek(_) => false,
+                // A request that will try again is counted when it goes or gives up.
+                KeyOp::TakeOrLeave(_) => verdict.is_allowed(),
+                _ => true,
+            };
+            if !is_final {
+                continue;
+            }
+            catalog.counts.add_degraded(*lane, target.rule);
+            let counted = match target.op {
+                _ if self.is_local(target) => continue,
+                KeyOp::Refuse(_) => Counted::Refuse,
+                _ if verdict.is_allowed() => Counted::Allow,
+                _ if refuses => Counted::Refuse,
+                _ => continue,
+            };
+            catalog.counts.add(*lane, Some(target.rule), counted, 1);
+            if let KeyOp::Record { .. } | KeyOp::Refuse(_) = target.op {
+                let over = counted == Counted::Refuse;
+                self.origin.note(target.rule, &self.origin.keys[target.key].bytes, over, 0.0);
+            }
+        }
+    }
+}
+
+impl Step for RemoteStep {
+    fn run(&mut self, bodies: &mut [Body], now: Now) {
+        let Self { origin, plan, ran, .. } = self;
+        let local = origin.limiter.clock.now();
+        *ran = local.mono;
+        let mut seats: smallvec::SmallVec<[Seat<'_>; 1]> =
+            bodies.iter_mut().map(|body| Seat { body, place: Place::Own }).collect();
+        // A use that has happened is judged as of when it was told, by the store's clock.
+        let now = if plan.slots().iter().any(|target| matches!(target.op, KeyOp::Record { .. })) {
+            let arrived = now.before(local.mono.saturating_sub(origin.arrived.mono));
+            plan.clock_shift = arrived.mono.wrapping_sub(origin.arrived.mono) as i64;
+            arrived
+        } else {
+            now
+        };
+        plan.run(&origin.catalog, &mut seats, now);
+    }
+
+    fn undo(&self, slot: usize) -> Box<dyn Step> {
+        let target = self.plan.slots()[slot];
+        let op = match target.op {
+            op if op.is_use() => KeyOp::Refund {
+                cost: self.plan.verdict.granted,
+                taken: self.plan.verdict.at,
+                in_flight: true,
+            },
+            // Nothing was taken.
+            _ => KeyOp::Peek(1),
+        };
+        let plan = Plan::of_slot(Target { op, ..target }, self.origin.arrived);
+        Box::new(RemoteStep::new(self.origin.clone(), plan, None))
+    }
+
+    fn end(mut self: Box<Self>, outcome: Result<Now, Trouble>) {
+        let answered = match &outcome {
+            Ok(at) => self.answer(*at),
+            Err(trouble) => self.without_store(trouble),
+        };
+        // What is undone nobody waits for.
+        let Some(completion) = self.completion.take() else { return };
+        let Origin { limiter, keys, pending, .. } = &self.origin;
+        pending.fetch_sub(1, Relaxed);
+        if let (Ok(_), Some(bell)) = (&outcome, limiter.bell.get()) {
+            for target in self.plan.slots().iter().filter(|target| target.op.gives_back()) {
+                bell.freed(&limiter.count_of(&keys[target.key].bytes));
+            }
+        }
+        completion.complete(answered);
+    }
+}
+
+/// The limit that is nearest its amount, of several the first.
+fn nearest(rows: &[Row]) -> Option<&Row> {
+    let share = |row: &Row| row.verdict.rate / row.limit.amount as f64;
+    rows.iter().min_by(|a, b| share(b).total_cmp(&share(a)))
+}
+
+/// The step of a request, for tests.
+#[cfg(test)]
+pub(super) fn of(
+    handle: &Desk,
+    request: &Request<'_>,
+    now: Now,
+) -> Result<Box<dyn Step>, super::super::InvalidRequest> {
+    let origin = Origin::of(handle, request, now);
+    let plan = Plan::new(&origin.catalog, request, now, None)?;
+    Ok(Box::new(RemoteStep::new(origin, plan, None)))
+}

@@ -1,0 +1,91 @@
+//! Steps without a store: what is taken back, and who is told of what was given back.
+
+use parking_lot::Mutex;
+use tidegate_core::limit::{Algorithm, Limit};
+use tidegate_core::rules::{Rule, RuleSet};
+use tidegate_core::time::DAY;
+use tidegate_core::{Now, algorithms};
+
+use super::super::{Bell, Count, Key, KeyOp, Request};
+use super::*;
+use crate::clock::Clock;
+use crate::metrics::{Door, Metrics};
+use crate::stores::memory::{self, Body};
+use crate::stores::remote::settings::{self, Urls};
+
+const START: Now = Now { mono: 500 * DAY, unix: 20_000 * DAY };
+const ONE: Limit = Limit { amount: 1, period: DAY, algorithm: Algorithm::FixedWindow };
+
+/// A desk whose store nobody has ever heard of.
+fn alone(rules: Vec<Rule>) -> Desk {
+    let room = memory::Settings { max_keys: 100, max_bytes: 1 << 20 };
+    let (clock, metrics) = (Clock::manual(START), Arc::new(Metrics::new()));
+    let limiter = Limiter::new(clock, metrics, RuleSet::new(rules, None), room);
+    let url = Some(Urls::One("redis://127.0.0.1:1".to_owned()));
+    let store = Settings { kind: settings::Kind::Redis, url, ..Settings::default() };
+    limiter.keep_elsewhere(&store).expect("sound settings");
+    limiter.desk(Door::Http)
+}
+
+#[test]
+fn what_a_step_took_is_taken_back_whole() {
+    let desk = alone(vec![Rule::new("k", "k *", vec![ONE])]);
+    let now = desk.now();
+    let look = |body: &Body| algorithms::judge(&ONE, &body.held.states()[0], Op::Take(1), now);
+    for (op, takes) in [
+        (KeyOp::Take(1), true),
+        (KeyOp::TakeUpTo(3), true),
+        (KeyOp::Record { at: now.mono, late: 0 }, true),
+        (KeyOp::Peek(1), false),
+    ] {
+        let keys = [Key::new(b"k a", op)];
+        let mut step = step::of(&desk, &Request::all_or_nothing(&keys), now).expect("fit");
+        let mut bodies = [Body::default()];
+        step.run(&mut bodies, now);
+        assert_eq!(look(&bodies[0]).allowed, !takes, "{op:?}");
+        step.undo(0).run(&mut bodies, now);
+        assert!(look(&bodies[0]).allowed, "there is one again: {op:?}");
+    }
+}
+
+/// What somebody who waits here hears.
+#[derive(Default)]
+struct Heard {
+    freed: Mutex<Vec<(u32, Vec<u8>)>>,
+    renewed: Mutex<u32>,
+}
+
+impl Bell for Heard {
+    fn is_free(&self, _: &Count<'_>) -> bool {
+        true
+    }
+
+    fn freed(&self, count: &Count<'_>) {
+        self.freed.lock().push((count.rule, count.name.to_vec()));
+    }
+
+    fn freed_anywhere(&self, _: u32) {}
+
+    fn renewed(&self, _: &Limiter) {
+        *self.renewed.lock() += 1;
+    }
+}
+
+#[test]
+fn what_others_give_back_is_told_to_those_who_wait_for_the_same_count() {
+    let shared = Rule { shared: true, ..Rule::new("of all", "pool *", vec![ONE]) };
+    let desk = alone(vec![Rule::new("k", "k *", vec![ONE]), shared]);
+    let (limiter, heard) = (desk.limiter(), Arc::new(Heard::default()));
+    limiter.watch(heard.clone());
+    for key in [b"k a".as_slice(), b"pool a"] {
+        let (_, slot) = limiter.catalog.load().find_elsewhere(key, Op::Peek(0)).expect("a rule");
+        limiter.freed_elsewhere(&slot.name);
+        let count = limiter.count_of(key);
+        assert_eq!(heard.freed.lock().pop(), Some((count.rule, count.name.to_vec())));
+    }
+    assert_eq!(*heard.renewed.lock(), 0);
+    limiter.freed_elsewhere(b"");
+    assert_eq!(*heard.renewed.lock(), 1, "nobody knows what was missed");
+    limiter.freed_elsewhere(b"somebody else's");
+    assert!(heard.freed.lock().is_empty());
+}

@@ -1,0 +1,217 @@
+//! What the limiter answers: one small verdict, and on request a row for each limit.
+//!
+//! The short forms of the protocols (a text line, a delay, a status, JSON) are made of these in the
+//! doors.
+
+use std::sync::Arc;
+
+use tidegate_core::time::SECOND;
+use tidegate_core::{Limit, LimitVerdict, Nanos, Now};
+
+use crate::completions::Ticket;
+use crate::stores::memory::TakenFrom;
+
+/// The answer to a request: now, or when its store has answered.
+#[derive(Debug)]
+pub enum Decision {
+    /// It is decided.
+    Ready(Verdict),
+    /// Its store was asked.
+    Pending(PendingVerdict),
+}
+
+impl Decision {
+    /// The verdict of a decision that no remote store has a part in.
+    #[must_use]
+    pub fn ready(self) -> Option<Verdict> {
+        match self {
+            Decision::Ready(verdict) => Some(verdict),
+            Decision::Pending(_) => None,
+        }
+    }
+}
+
+/// A verdict that will come. Dropped, it gives back what it grants.
+pub struct PendingVerdict(pub(crate) Ticket<Answered>);
+
+impl std::fmt::Debug for PendingVerdict {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("PendingVerdict")
+    }
+}
+
+/// The verdict on a whole request.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Verdict {
+    /// What was decided.
+    pub outcome: Outcome,
+    /// Some limit was decided without the remote store that has its counts.
+    pub degraded: bool,
+    /// Whether a caller that goes a little before `delay` is over breaks a limit. Not so under the
+    /// formula of JARL's document, which promises nothing.
+    pub firm: bool,
+    /// Where the end of the use must give it back, if the request has one key; see [`Rows::held`]
+    /// for several.
+    pub held: Option<TakenFrom>,
+    /// How many uses were granted; of several limits the least.
+    pub granted: u64,
+    /// How long until the request could go, as far as can be told; [`Nanos::MAX`] if time alone
+    /// will not help. After a record, how long until the next use.
+    pub delay: Nanos,
+    /// The use was taken, and may start only after this long.
+    pub booked: Nanos,
+    /// When the window began that the use was counted in, on the monotonic clock; 0 if it is not
+    /// known. Told to requests that have waited.
+    pub window_start: Nanos,
+    /// When that window ends, on the monotonic clock, if a remote store has counted the use: later
+    /// it would start in a window that does not know of it.
+    pub window_ends: Nanos,
+    /// The use of the key in requests per period, by the limit to show.
+    pub rate: f64,
+    /// The amount of the limit to show: of the one that refuses, else of the one nearest its
+    /// amount.
+    pub amount: u64,
+    /// The period of that limit.
+    pub period: Nanos,
+    /// When it was decided, by the clock of the counts: the start of the use.
+    pub at: Now,
+}
+
+impl Verdict {
+    /// The verdict on keys that nothing limits.
+    #[inline]
+    pub(super) fn unlimited(outcome: Outcome, granted: u64, at: Now) -> Self {
+        Self {
+            outcome,
+            degraded: false,
+            firm: false,
+            held: None,
+            granted,
+            delay: 0,
+            booked: 0,
+            window_start: 0,
+            window_ends: Nanos::MAX,
+            rate: 0.0,
+            amount: 1,
+            period: SECOND,
+            at,
+        }
+    }
+
+    /// Others are in line.
+    pub(super) fn behind(at: Now) -> Self {
+        Self::unlimited(Outcome::Behind, 0, at)
+    }
+
+    /// The store's thread has ended with the process.
+    pub(super) fn when_closed(at: Now) -> Self {
+        Self { delay: SECOND, ..Self::unlimited(Outcome::Refused, 0, at) }
+    }
+
+    /// Whether the request may go.
+    #[inline]
+    #[must_use]
+    pub fn is_allowed(&self) -> bool {
+        matches!(self.outcome, Outcome::Allowed | Outcome::NoRule)
+    }
+}
+
+/// What was decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The request may go.
+    Allowed,
+    /// No rule is for its key: it may go, and nothing is counted for the key.
+    NoRule,
+    /// A limit refuses it.
+    Refused,
+    /// Not now; nothing was written. Worth another try after `delay`.
+    Later,
+    /// It would be booked for later than the caller can wait, or nothing passes under its rule;
+    /// nothing was written.
+    TooLong,
+    /// Others are in line for the same count; nothing was written.
+    Behind,
+}
+
+/// What each limit says, and what is held: filled on request, and used again by its owner.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Rows {
+    /// The rule that refused.
+    pub refused_by: Option<Arc<str>>,
+    /// What each limit of each key says.
+    pub limits: Vec<Row>,
+    /// Which of the request's keys hold uses in flight that must be released; the others must not
+    /// be, since what would be given back is somebody else's.
+    pub held: Vec<HeldKey>,
+}
+
+impl Rows {
+    /// Forgets the last answer.
+    pub fn clear(&mut self) {
+        self.refused_by = None;
+        self.limits.clear();
+        self.held.clear();
+    }
+
+    /// Whether the rule that refused lets nothing pass, so that nobody need come back.
+    #[must_use]
+    pub fn is_denied(&self) -> bool {
+        let refusing = |rule| self.refused_by.as_ref() == Some(rule);
+        self.limits.iter().any(|row| row.limit.denies() && refusing(&row.rule))
+    }
+}
+
+/// What one limit of one key says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// Which of the request's keys.
+    pub key: usize,
+    /// The rule's name.
+    pub rule: Arc<str>,
+    /// The limit.
+    pub limit: Limit,
+    /// Its verdict.
+    pub verdict: LimitVerdict,
+    /// What the verdict rests on.
+    pub basis: Basis,
+}
+
+impl Row {
+    /// Whether it was decided without the remote store that has its counts.
+    #[must_use]
+    pub fn is_degraded(&self) -> bool {
+        self.basis != Basis::Counts
+    }
+}
+
+/// A key of a request that holds uses in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldKey {
+    /// Which of the request's keys.
+    pub key: usize,
+    /// Where its end must give it back.
+    pub from: TakenFrom,
+}
+
+/// What a limit's verdict rests on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Basis {
+    /// The counts where they belong: in this process' memory, or in the remote store.
+    #[default]
+    Counts,
+    /// What this node has counted by itself, because the remote store was not there.
+    LocalCounts,
+    /// No counts: the remote store was not there, and the rule's `on_store_error` has decided.
+    Policy,
+}
+
+/// What a remote store's answer became.
+#[derive(Debug)]
+pub(crate) struct Answered {
+    pub(crate) verdict: Verdict,
+    /// Rows only if they were asked for; what is held in any case.
+    pub(crate) rows: Rows,
+    /// Which of the request's keys have taken something that can be given back.
+    pub(super) taken: Vec<usize>,
+}
