@@ -30,7 +30,7 @@ pub(crate) use self::adapters::{Take, TakeAnswer, Taken, Tried};
 use self::catalog::Catalog;
 pub(crate) use self::catalog::keeps_counts;
 pub use self::delayed::Search;
-pub use self::desk::Desk;
+pub use self::desk::{Desk, Desk as LimiterHandle};
 pub(crate) use self::keep::{Import, Kept};
 pub use self::request::{
     Attempt, InvalidRequest, InvalidRequest as Unfit, KEYS_MAX, Key, KeyOp, Request, Together,
