@@ -13,7 +13,7 @@ use tidegate::config::{Config, Source};
 use tidegate::doors::jarl::Corridor;
 use tidegate::doors::smockron;
 use tidegate::doors::text::{Replies, answer_batch};
-use tidegate::doors::throttr::{Conversation, Hall};
+use tidegate::doors::throttr::{Conversation, ThrottrState};
 use tidegate::limiter::Limiter;
 use tidegate::metrics::{Door, Metrics};
 use tidegate::records::{self, Aim, Change, Life, Records, Unit};
@@ -262,9 +262,9 @@ fn known_records_are_used_without_allocating() {
 fn the_throttr_path_allocates_nothing_per_request() {
     let clock = Clock::manual(Now { mono: 1 << 60, unix: 1 << 60 });
     let records = Records::new(records::Settings { max_records: 100_000, max_bytes: 64 << 20 });
-    let (hall, metrics) = (Hall::new(clock.clone()), Arc::new(Metrics::new()));
+    let (state, metrics) = (ThrottrState::new(clock.clone()), Arc::new(Metrics::new()));
     let size = ValueSize::Bits16;
-    let open = Conversation::open(records, hall, metrics, size, 1000, clock.now());
+    let open = Conversation::open(records, state, metrics, size, 1000, clock.now());
     let mut client = open.expect("a client");
     let keys: Vec<String> = (0..6_400).map(|n| format!("a key that is longer {n}")).collect();
     let batches: Vec<Vec<u8>> = keys

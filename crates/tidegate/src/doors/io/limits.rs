@@ -110,6 +110,25 @@ pub(crate) struct Place {
     is_high: bool,
 }
 
+/// What lets a connection be there.
+pub(crate) enum Admission {
+    Place(Place),
+    /// It ends with its first answer and takes no place.
+    Brief {
+        _share: Option<Share>,
+    },
+}
+
+impl Admission {
+    /// Since when it has been idle, if it has a place and is.
+    pub(crate) fn idle_since(&self) -> Option<Nanos> {
+        match self {
+            Admission::Place(place) => place.idle_since(),
+            Admission::Brief { .. } => None,
+        }
+    }
+}
+
 /// Why a newcomer has no place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
@@ -180,6 +199,28 @@ impl Limits {
             return Err(Refused::Spent);
         }
         place.map(|place| place.at(self.descriptors.is_high(socket)))
+    }
+
+    /// Lets in a connection that ends with its first answer: it is counted by source and needs its
+    /// descriptor for a moment, so it is kept unless that is one of the last. Also returns whether
+    /// descriptors are short although `make_room` was asked to close another connection.
+    pub(crate) fn admit_brief(
+        &self,
+        address: Option<IpAddr>,
+        socket: &impl AsFd,
+        make_room: impl FnOnce() -> bool,
+    ) -> (Result<Admission, Refused>, bool) {
+        let short = self.descriptors.are_short(socket, 0) && !make_room();
+        let Ok(share) = self.sources.enter(address) else {
+            return (Err(Refused::TooManyFromSource), short);
+        };
+        if short
+            && !self.all.let_one_go(self.clock.now().mono)
+            && self.descriptors.are_spent(socket)
+        {
+            return (Err(Refused::Spent), short);
+        }
+        (Ok(Admission::Brief { _share: share }), short)
     }
 
     /// As [`Self::admit`], but waits while the door is full.

@@ -1,5 +1,10 @@
 //! What the doors have in common on the side of their sockets. It knows no protocol and no door.
 //!
+//! - [`handler`]: what a protocol is to an event loop; [`event_loop`]: one loop
+//! - [`connection`], [`stream`], `connection_places`, `output`, `linger`: the loop's connections
+//! - [`inbox`]: what other threads leave for a loop; `epoll`: waiting for sockets
+//! - [`listeners`], [`listener`]: the sockets of a door of loops, and how its loops are started
+//! - [`certificates`]: what clients are shown
 //! - [`tcp`]: listening sockets, options of connections, and how the other side is seen to leave
 //! - [`limits`]: how many connections a door has, and which one gives way to a newcomer
 //! - [`sources`]: how many of them come from one source
@@ -8,8 +13,22 @@
 //! - [`settings`]: what tables say about connections
 
 pub(crate) mod activity;
+pub(crate) mod certificates;
+pub(crate) mod connection;
+mod connection_places;
 pub(crate) mod descriptors;
+mod epoll;
+pub(crate) mod event_loop;
+pub(crate) mod handler;
+pub(crate) mod inbox;
 pub(crate) mod limits;
+mod linger;
+pub(crate) mod listener;
+pub(crate) mod listeners;
+mod output;
 pub(crate) mod settings;
 pub(crate) mod sources;
+mod stream;
 pub(crate) mod tcp;
+#[cfg(test)]
+pub(crate) mod test_loop;

@@ -12,8 +12,8 @@ use parking_lot::Mutex;
 use tidegate_core::Nanos;
 use tidegate_wire::throttr::reply::Subscriber;
 
-use super::card::Card;
-use super::post::Post;
+use super::ThrottrInbox;
+use super::connection_stats::ConnectionStats;
 
 /// The channel that every connection is subscribed to when it comes.
 pub(super) const EVERYBODY: &[u8] = b"*";
@@ -40,7 +40,7 @@ impl Event {
 
     /// Whether it was published after this subscription began.
     pub(super) fn is_for(&self, member: &Member) -> bool {
-        member.since < self.moment && member.card.number != self.from
+        member.since < self.moment && member.stats.number != self.from
     }
 
     /// Counts that a subscriber got it.
@@ -48,7 +48,7 @@ impl Event {
         let bytes = self.payload.len() as u64;
         self.figures.got.fetch_add(bytes, Relaxed);
         member.figures.got.fetch_add(bytes, Relaxed);
-        member.card.has_received(self.payload.len());
+        member.stats.has_received(self.payload.len());
     }
 }
 
@@ -63,7 +63,7 @@ struct Figures {
 
 /// One subscription.
 pub(super) struct Member {
-    pub(super) card: Arc<Card>,
+    pub(super) stats: Arc<ConnectionStats>,
     subscribed_at: Nanos,
     since: u64,
     figures: Figures,
@@ -76,7 +76,7 @@ struct Channel {
     /// By the number of the connection, so that the oldest comes first.
     members: BTreeMap<u64, Arc<Member>>,
     /// The loops of the members, and how many of them each has.
-    loops: Vec<(Arc<Post>, usize)>,
+    loops: Vec<(Arc<ThrottrInbox>, usize)>,
 }
 
 /// What a subscription is to the connection that has it.
@@ -126,13 +126,13 @@ impl Directory {
 }
 
 impl Channels {
-    /// Subscribes a connection, which lives in the loop that `post` belongs to, to a channel that
+    /// Subscribes a connection, which lives in the loop that `inbox` belongs to, to a channel that
     /// it is not subscribed to yet.
     pub(super) fn subscribe(
         &self,
         name: &[u8],
-        card: &Arc<Card>,
-        post: &Arc<Post>,
+        stats: &Arc<ConnectionStats>,
+        inbox: &Arc<ThrottrInbox>,
         now: Nanos,
     ) -> Subscription {
         let mut directory = self.directory.lock();
@@ -150,15 +150,15 @@ impl Channels {
             loops: Vec::new(),
         });
         let member = Arc::new(Member {
-            card: card.clone(),
+            stats: stats.clone(),
             subscribed_at: now,
             since,
             figures: Figures::default(),
         });
-        channel.members.insert(card.number, member.clone());
-        match channel.loops.iter_mut().find(|(known, _)| Arc::ptr_eq(known, post)) {
+        channel.members.insert(stats.number, member.clone());
+        match channel.loops.iter_mut().find(|(known, _)| Arc::ptr_eq(known, inbox)) {
             Some((_, members)) => *members += 1,
-            None => channel.loops.push((post.clone(), 1)),
+            None => channel.loops.push((inbox.clone(), 1)),
         }
         Subscription { name, channel: channel.number, member }
     }
@@ -167,15 +167,16 @@ impl Channels {
     pub(super) fn unsubscribe<'a>(
         &self,
         subscriptions: impl IntoIterator<Item = &'a Subscription>,
-        post: &Arc<Post>,
+        inbox: &Arc<ThrottrInbox>,
     ) {
         let mut directory = self.directory.lock();
         for subscription in subscriptions {
             let Some(channel) = directory.by_name.get_mut(&subscription.name) else { continue };
-            if channel.members.remove(&subscription.member.card.number).is_none() {
+            if channel.members.remove(&subscription.member.stats.number).is_none() {
                 continue;
             }
-            if let Some(at) = channel.loops.iter().position(|(known, _)| Arc::ptr_eq(known, post)) {
+            if let Some(at) = channel.loops.iter().position(|(known, _)| Arc::ptr_eq(known, inbox))
+            {
                 channel.loops[at].1 -= 1;
                 if channel.loops[at].1 == 0 {
                     channel.loops.swap_remove(at);
@@ -190,7 +191,7 @@ impl Channels {
 
     /// Sends a payload to every loop that has a subscriber other than the publisher. The
     /// publisher's own copy is its loop's business.
-    pub(super) fn publish(&self, name: &[u8], payload: &[u8], from: &Card) -> Published {
+    pub(super) fn publish(&self, name: &[u8], payload: &[u8], from: &ConnectionStats) -> Published {
         let mut directory = self.directory.lock();
         let moment = directory.next();
         let Some(channel) = directory.by_name.get(name) else {
@@ -215,7 +216,8 @@ impl Channels {
             moment,
             figures: channel.figures.clone(),
         });
-        let lost = channel.loops.iter().filter(|(post, _)| !post.event(&event));
+        let lost =
+            channel.loops.iter().filter(|(inbox, _)| !inbox.send(event.clone(), event.bytes()));
         Published { somebody: true, lost: lost.map(|(_, members)| members).sum() }
     }
 
@@ -244,7 +246,7 @@ impl Channels {
         let directory = self.directory.lock();
         let members = directory.by_name.get(name)?.members.values();
         let told = members.map(|member| Subscriber {
-            id: member.card.id,
+            id: member.stats.id,
             subscribed_at_ns: member.subscribed_at,
             read_bytes: member.figures.got.load(Relaxed),
             written_bytes: member.figures.published.load(Relaxed),

@@ -7,18 +7,18 @@ use std::sync::Arc;
 use tidegate_core::Now;
 use tidegate_wire::throttr::ValueSize;
 
-use super::corridor::{Corridor, Pause};
-use super::guest::{Floor, Guest};
-use super::hall::Hall;
-use super::post::Post;
-use super::socket::Peer;
+use super::handler::{Pause, ThrottrHandler};
+use super::session::{LocalSubscriptions, Session};
+use super::state::ThrottrState;
+use crate::doors::io::inbox::Inbox;
+use crate::doors::io::listener::Peer;
 use crate::metrics::Metrics;
 use crate::records::Records;
 
-/// A client that speaks through a corridor of its own, like one in a loop by itself.
+/// A client of a handler of its own, like one in a loop by itself.
 pub struct Conversation {
-    corridor: Corridor,
-    guest: Guest,
+    handler: ThrottrHandler,
+    session: Session,
     /// Not a whole request yet.
     kept: Vec<u8>,
     /// Replies of one write.
@@ -32,18 +32,18 @@ impl Conversation {
     /// If the system has no eventfd or no randomness.
     pub fn open(
         records: Arc<Records>,
-        hall: Arc<Hall>,
+        state: Arc<ThrottrState>,
         metrics: Arc<Metrics>,
         size: ValueSize,
         value_max: usize,
         now: Now,
     ) -> io::Result<Self> {
-        let floor = Floor::new(Arc::new(Post::new()?));
-        let mut corridor = Corridor::new(records, hall, floor, metrics, size, value_max);
+        let local = LocalSubscriptions::new(Inbox::new()?);
+        let mut handler = ThrottrHandler::new(records, state, local, metrics, size, value_max);
         let peer = Peer::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 1)));
-        let guest = Guest::enter(peer, 0, &corridor.hall, &mut corridor.floor, now)
+        let session = Session::open(peer, 0, &handler.state, &mut handler.local, now)
             .map_err(io::Error::other)?;
-        Ok(Self { corridor, guest, kept: Vec::new(), out: Vec::new() })
+        Ok(Self { handler, session, kept: Vec::new(), out: Vec::new() })
     }
 
     /// Says some bytes and appends the replies, as though the socket took all of them at once. What
@@ -68,10 +68,10 @@ impl Conversation {
     }
 
     fn execute(&mut self, bytes: &[u8], now: Now, replies: &mut Vec<u8>) -> (usize, bool) {
-        let Self { corridor, guest, out, .. } = self;
+        let Self { handler, session, out, .. } = self;
         let mut taken = 0;
         loop {
-            let (more, pause) = corridor.execute(guest, &bytes[taken..], now, out);
+            let (more, pause) = handler.execute(session, &bytes[taken..], now, out);
             replies.append(out);
             taken += more;
             match pause {
@@ -79,8 +79,8 @@ impl Conversation {
                 Pause::Broken => return (taken, false),
                 Pause::Full | Pause::Flush => {}
                 Pause::Ask(question) => {
-                    let Corridor { hall, records, size, .. } = corridor;
-                    question.answer(hall, records, *size, now, replies);
+                    let ThrottrHandler { state, records, size, .. } = handler;
+                    question.answer(state, records, *size, now, replies);
                 }
             }
         }

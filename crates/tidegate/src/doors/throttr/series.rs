@@ -10,10 +10,10 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use tidegate_wire::throttr::Kind;
 
 use super::counts::Figure;
-use super::hall::Hall;
+use super::state::ThrottrState;
 
-/// The series of the hall.
-pub(super) struct Series(pub(super) Arc<Hall>);
+/// The series of the door.
+pub(super) struct Series(pub(super) Arc<ThrottrState>);
 
 impl fmt::Debug for Series {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -23,8 +23,8 @@ impl fmt::Debug for Series {
 
 impl Collector for Series {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let Series(hall) = self;
-        let sum = hall.sum();
+        let Series(state) = self;
+        let sum = state.sum();
         let counter = ConstCounter::new(0u64).metric_type();
         let help = "Throttr requests by type";
         let mut requests = encoder.encode_descriptor("throttr_requests", help, None, counter)?;
@@ -47,9 +47,9 @@ impl Collector for Series {
             let descriptor = encoder.encode_descriptor(name, help, None, counter)?;
             ConstCounter::new(sum.figure(figure).total).encode(descriptor)?;
         }
-        let (subscriptions, channels) = hall.channels.size();
+        let (subscriptions, channels) = state.channels.size();
         for (name, help, value) in [
-            ("throttr_connections", "Connected Throttr clients", hall.len()),
+            ("throttr_connections", "Connected Throttr clients", state.len()),
             ("throttr_subscriptions", "Subscriptions to channels", subscriptions),
             ("throttr_channels", "Channels with a subscriber", channels),
         ] {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::clock::Clock;
-use tidegate::doors::throttr::{Conversation, Hall};
+use tidegate::doors::throttr::{Conversation, ThrottrState};
 use tidegate::metrics::Metrics;
 use tidegate::records::{Records, Settings};
 use tidegate_core::Now;
@@ -50,10 +50,10 @@ fn one_of_each() -> Vec<Vec<u8>> {
 fn conversation(size: ValueSize) -> (Conversation, Now) {
     let records = Records::new(Settings { max_records: 1000, max_bytes: 1 << 24 });
     let clock = Clock::system();
-    let hall = Hall::new(clock.clone());
+    let state = ThrottrState::new(clock.clone());
     let metrics = Arc::new(Metrics::new());
     let now = clock.now();
-    (Conversation::open(records, hall, metrics, size, 1000, now).expect("a client"), now)
+    (Conversation::open(records, state, metrics, size, 1000, now).expect("a client"), now)
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use tidegate::clock::Clock;
-use tidegate::doors::throttr::{Conversation, Hall};
+use tidegate::doors::throttr::{Conversation, ThrottrState};
 use tidegate::metrics::Metrics;
 use tidegate::records::{Records, Settings};
 use tidegate_wire::throttr::{Attribute, Change, Request, Ttl, Unit, ValueSize};
@@ -285,9 +285,9 @@ proptest! {
     ) {
         let clock = Clock::manual(START);
         let records = Records::new(Settings { max_records: 1000, max_bytes: 1 << 24 });
-        let hall = Hall::new(clock.clone());
+        let state = ThrottrState::new(clock.clone());
         let metrics = Arc::new(Metrics::new());
-        let open = Conversation::open(records, hall, metrics, size, 1000, clock.now());
+        let open = Conversation::open(records, state, metrics, size, 1000, clock.now());
         let mut client = open.expect("a client");
         let now = START.mono.into();
         let mut model = Model { size, now, records: HashMap::new() };

@@ -18,7 +18,7 @@
 use std::sync::Arc;
 
 use tidegate::clock::Clock;
-use tidegate::doors::throttr::{Conversation, Hall};
+use tidegate::doors::throttr::{Conversation, ThrottrState};
 use tidegate::metrics::Metrics;
 use tidegate::records::{Records, Settings};
 use tidegate_wire::throttr::ValueSize;
@@ -160,7 +160,7 @@ impl<'t> Script<'t> {
 
 struct Player {
     records: Arc<Records>,
-    hall: Arc<Hall>,
+    state: Arc<ThrottrState>,
     metrics: Arc<Metrics>,
     clock: Clock,
     max_value: usize,
@@ -173,16 +173,16 @@ impl Player {
         let settings = Settings { max_records: script.max_records, max_bytes: 64 << 20 };
         let records = Records::new(settings);
         let clock = Clock::manual(START);
-        let hall = Hall::new(clock.clone());
+        let state = ThrottrState::new(clock.clone());
         let metrics = Arc::new(Metrics::new());
         let max_value = script.max_value;
-        let client = open(&records, &hall, &metrics, size, max_value, &clock);
-        Self { records, hall, metrics, clock, max_value, size, client }
+        let client = open(&records, &state, &metrics, size, max_value, &clock);
+        Self { records, state, metrics, clock, max_value, size, client }
     }
 
     fn connect(&mut self) {
-        let Self { records, hall, metrics, clock, .. } = self;
-        self.client = open(records, hall, metrics, self.size, self.max_value, clock);
+        let Self { records, state, metrics, clock, .. } = self;
+        self.client = open(records, state, metrics, self.size, self.max_value, clock);
     }
 
     /// All replies, and whether the connection was closed.
@@ -197,14 +197,14 @@ impl Player {
 
 fn open(
     records: &Arc<Records>,
-    hall: &Arc<Hall>,
+    state: &Arc<ThrottrState>,
     metrics: &Arc<Metrics>,
     size: ValueSize,
     max_value: usize,
     clock: &Clock,
 ) -> Conversation {
-    let (records, hall, metrics) = (records.clone(), hall.clone(), metrics.clone());
-    Conversation::open(records, hall, metrics, size, max_value, clock.now()).expect("a client")
+    let (records, state, metrics) = (records.clone(), state.clone(), metrics.clone());
+    Conversation::open(records, state, metrics, size, max_value, clock.now()).expect("a client")
 }
 
 impl Pattern {

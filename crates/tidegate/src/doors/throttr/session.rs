@@ -1,32 +1,33 @@
-//! A connection apart from its socket: its card and its subscriptions, and its loop's own list of
-//! who is subscribed to what.
+//! What the door keeps for one connection: its figures and subscriptions; and what a loop knows of
+//! the subscriptions of its connections.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tidegate_core::Now;
+use tidegate_core::{Nanos, Now};
 
-use super::card::Card;
+use super::ThrottrInbox;
 use super::channels::{EVERYBODY, Event, Member, Subscription};
-use super::hall::Hall;
-use super::post::Post;
-use super::socket::Peer;
+use super::connection_stats::ConnectionStats;
+use super::permits::Permit;
+use super::state::ThrottrState;
+use crate::doors::io::listener::Peer;
 
 /// The most subscriptions of one connection, the two that it is born with included.
 pub(super) const SUBSCRIPTIONS_MAX: usize = 1024;
 
 /// What a loop knows of the subscriptions of its own connections.
-pub(super) struct Floor {
+pub(super) struct LocalSubscriptions {
     /// Where other loops leave events for it.
-    pub(super) post: Arc<Post>,
+    pub(super) inbox: Arc<ThrottrInbox>,
     /// By the channel's number, then by the connection's place.
     channels: HashMap<u64, HashMap<u32, Arc<Member>>>,
 }
 
-impl Floor {
-    /// Nobody is here yet.
-    pub(super) fn new(post: Arc<Post>) -> Self {
-        Self { post, channels: HashMap::new() }
+impl LocalSubscriptions {
+    /// None yet.
+    pub(super) fn new(inbox: Arc<ThrottrInbox>) -> Self {
+        Self { inbox, channels: HashMap::new() }
     }
 
     /// The connections of this loop that an event is for, by their places.
@@ -61,33 +62,42 @@ pub(super) enum NotSubscribed {
     TooMany,
 }
 
+/// An answer about the whole server that is being sent.
+pub(super) struct Listing {
+    pub(super) permit: Permit,
+    /// When it came.
+    pub(super) answered_at: Nanos,
+}
+
 /// One connection in its loop.
-pub(super) struct Guest {
-    pub(super) card: Arc<Card>,
+pub(super) struct Session {
+    pub(super) stats: Arc<ConnectionStats>,
     /// Its place in the loop.
     slot: u32,
     subscriptions: Vec<Subscription>,
     /// How many of them it asked for: all but everybody's channel and its own.
     chosen: usize,
+    pub(super) listing: Option<Listing>,
 }
 
-impl Guest {
-    /// Enters the hall, subscribed to everybody's channel and to its own.
-    pub(super) fn enter(
+impl Session {
+    /// A connection that has just come, subscribed to everybody's channel and to its own.
+    pub(super) fn open(
         peer: Peer,
         slot: u32,
-        hall: &Hall,
-        floor: &mut Floor,
+        state: &ThrottrState,
+        local: &mut LocalSubscriptions,
         now: Now,
     ) -> Result<Self, getrandom::Error> {
-        let card = hall.enter(peer, now)?;
-        let own = card.own_channel();
-        let mut guest = Self { card, slot, subscriptions: Vec::with_capacity(2), chosen: 0 };
+        let stats = state.enter(peer, now)?;
+        let own = stats.own_channel();
+        let subscriptions = Vec::with_capacity(2);
+        let mut session = Self { stats, slot, subscriptions, chosen: 0, listing: None };
         for channel in [EVERYBODY, &own] {
             // A new connection is subscribed to nothing.
-            let _ = guest.subscribe(channel, hall, floor, now);
+            let _ = session.subscribe(channel, state, local, now);
         }
-        Ok(guest)
+        Ok(session)
     }
 
     /// Whether it is subscribed to a channel.
@@ -99,8 +109,8 @@ impl Guest {
     pub(super) fn subscribe(
         &mut self,
         channel: &[u8],
-        hall: &Hall,
-        floor: &mut Floor,
+        state: &ThrottrState,
+        local: &mut LocalSubscriptions,
         now: Now,
     ) -> Result<(), NotSubscribed> {
         if self.is_subscribed(channel) {
@@ -109,8 +119,8 @@ impl Guest {
         if self.subscriptions.len() >= SUBSCRIPTIONS_MAX {
             return Err(NotSubscribed::TooMany);
         }
-        let subscription = hall.channels.subscribe(channel, &self.card, &floor.post, now.unix);
-        floor.add(self.slot, &subscription);
+        let subscription = state.channels.subscribe(channel, &self.stats, &local.inbox, now.unix);
+        local.add(self.slot, &subscription);
         self.subscriptions.push(subscription);
         self.chosen += usize::from(self.is_choice(channel));
         Ok(())
@@ -122,26 +132,31 @@ impl Guest {
     }
 
     fn is_choice(&self, channel: &[u8]) -> bool {
-        channel != EVERYBODY && channel != self.card.own_channel()
+        channel != EVERYBODY && channel != self.stats.own_channel()
     }
 
     /// Ends a subscription; `false` if there is none.
-    pub(super) fn unsubscribe(&mut self, channel: &[u8], hall: &Hall, floor: &mut Floor) -> bool {
+    pub(super) fn unsubscribe(
+        &mut self,
+        channel: &[u8],
+        state: &ThrottrState,
+        local: &mut LocalSubscriptions,
+    ) -> bool {
         let found = self.subscriptions.iter().position(|known| *known.name == *channel);
         let Some(at) = found else { return false };
         let subscription = self.subscriptions.swap_remove(at);
-        hall.channels.unsubscribe([&subscription], &floor.post);
-        floor.remove(self.slot, &subscription);
+        state.channels.unsubscribe([&subscription], &local.inbox);
+        local.remove(self.slot, &subscription);
         self.chosen -= usize::from(self.is_choice(channel));
         true
     }
 
-    /// Leaves the hall and all channels.
-    pub(super) fn leave(self, hall: &Hall, floor: &mut Floor) {
-        hall.channels.unsubscribe(&self.subscriptions, &floor.post);
+    /// The connection is over: leaves all channels.
+    pub(super) fn close(self, state: &ThrottrState, local: &mut LocalSubscriptions) {
+        state.channels.unsubscribe(&self.subscriptions, &local.inbox);
         for subscription in &self.subscriptions {
-            floor.remove(self.slot, subscription);
+            local.remove(self.slot, subscription);
         }
-        hall.leave(&self.card);
+        state.leave(&self.stats);
     }
 }

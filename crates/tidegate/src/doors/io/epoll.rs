@@ -4,38 +4,43 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
 
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData};
 use rustix::io::Errno;
 use rustix::time::Timespec;
+use tidegate_core::Nanos;
+use tidegate_core::time::SECOND;
 
 pub(super) use rustix::event::epoll::EventFlags as Interest;
 
-/// The most sockets that one wait tells of.
+use super::handler::ConnectionId;
+
+/// The most sockets that one wait reports.
 const EVENTS_MAX: usize = 256;
 
-/// What a socket is called in what a wait tells.
+/// What a ready socket is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Token {
     /// Clients wait to be accepted.
     Listener,
-    /// Somebody left a letter.
-    Bell,
-    /// A connection; the generation tells it from an earlier one at the same place.
-    Connection { slot: u32, generation: u32 },
+    /// Something lies in the inbox.
+    Inbox,
+    /// A connection is ready.
+    Connection(ConnectionId),
 }
 
 const LISTENER: u64 = u64::MAX;
-const BELL: u64 = u64::MAX - 1;
+const INBOX: u64 = u64::MAX - 1;
 
 impl From<Token> for EventData {
     fn from(token: Token) -> Self {
         EventData::new_u64(match token {
             Token::Listener => LISTENER,
-            Token::Bell => BELL,
-            Token::Connection { slot, generation } => u64::from(slot) << 32 | u64::from(generation),
+            Token::Inbox => INBOX,
+            Token::Connection(ConnectionId { slot, generation }) => {
+                u64::from(slot) << 32 | u64::from(generation)
+            }
         })
     }
 }
@@ -44,19 +49,22 @@ impl From<EventData> for Token {
     fn from(data: EventData) -> Self {
         match data.u64() {
             LISTENER => Token::Listener,
-            BELL => Token::Bell,
+            INBOX => Token::Inbox,
             // Places are far fewer than 2^32, so that no connection is taken for the two above.
-            bits => Token::Connection { slot: (bits >> 32) as u32, generation: bits as u32 },
+            bits => Token::Connection(ConnectionId {
+                slot: (bits >> 32) as u32,
+                generation: bits as u32,
+            }),
         }
     }
 }
 
 /// What one loop waits with.
-pub(super) struct Poll {
+pub(super) struct Epoll {
     epoll: OwnedFd,
 }
 
-/// The sockets that a wait told of.
+/// The sockets that a wait reported.
 pub(super) struct Ready(Vec<Event>);
 
 impl Ready {
@@ -70,14 +78,14 @@ impl Ready {
         self.0.len()
     }
 
-    /// The socket at this position, and what it is ready for.
-    pub(super) fn at(&self, position: usize) -> (Token, Interest) {
+    /// The socket at this position.
+    pub(super) fn at(&self, position: usize) -> Token {
         let event = self.0[position];
-        (event.data.into(), event.flags)
+        event.data.into()
     }
 }
 
-impl Poll {
+impl Epoll {
     pub(super) fn new() -> io::Result<Self> {
         Ok(Self { epoll: epoll::create(CreateFlags::CLOEXEC)? })
     }
@@ -108,11 +116,9 @@ impl Poll {
     }
 
     /// Waits until something can be done, for so long at most.
-    pub(super) fn wait(&self, longest: Duration, ready: &mut Ready) -> io::Result<()> {
-        let longest = Timespec {
-            tv_sec: i64::try_from(longest.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: longest.subsec_nanos().into(),
-        };
+    pub(super) fn wait(&self, longest: Nanos, ready: &mut Ready) -> io::Result<()> {
+        let longest =
+            Timespec { tv_sec: (longest / SECOND) as i64, tv_nsec: (longest % SECOND) as i64 };
         ready.0.clear();
         match epoll::wait(&self.epoll, spare_capacity(&mut ready.0), Some(&longest)) {
             Ok(_) | Err(Errno::INTR) => Ok(()),

@@ -1,6 +1,5 @@
-//! A connection as everybody can see it: who it is, and what it did.
-//!
-//! The loop that has the connection writes; whoever asks CONNECTION or CONNECTIONS reads.
+//! What a connection did, for CONNECTION and CONNECTIONS. The loop that has the connection writes,
+//! every loop may read.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -8,13 +7,13 @@ use tidegate_core::Nanos;
 use tidegate_wire::throttr::figures::{ConnectionRecord, Transport, padded};
 use tidegate_wire::throttr::{ID_BYTES, Kind};
 
-use super::socket::Peer;
+use crate::doors::io::listener::Peer;
 
 /// The id of a connection: a random UUID, version 4.
 pub(super) type Id = [u8; ID_BYTES];
 
-/// One connection's entry in the registry.
-pub(super) struct Card {
+/// The figures of one connection.
+pub(super) struct ConnectionStats {
     /// The order in which connections came.
     pub(super) number: u64,
     pub(super) id: Id,
@@ -35,7 +34,7 @@ fn bump(figure: &AtomicU64, count: usize) {
     figure.store(figure.load(Relaxed) + count as u64, Relaxed);
 }
 
-impl Card {
+impl ConnectionStats {
     pub(super) fn new(number: u64, id: Id, peer: Peer, connected_at: Nanos) -> Self {
         Self {
             number,

@@ -1,7 +1,8 @@
-//! The hall: what the loops of all listeners share. Who is connected, channels, and counts.
+//! What the loops of all listeners share: who is connected, channels, and counts.
 //!
-//! None of it is touched by a QUERY or an UPDATE: a loop counts in its own lane and in the card of
-//! its connection. Locks here are taken when a client comes or goes, publishes, or asks about it.
+//! None of it is touched by a QUERY or an UPDATE: a loop counts in its own lane and in the figures
+//! of its connection. Locks here are taken when a client comes or goes, publishes, or asks about
+//! it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,31 +14,31 @@ use tidegate_core::{Nanos, Now};
 use tidegate_wire::throttr::ValueSize;
 use tidegate_wire::throttr::figures::{ConnectionRecord, Info, padded};
 
-use super::card::{Card, Id, new_id};
+use super::background::Background;
 use super::channels::Channels;
-use super::clerk::Clerk;
+use super::connection_stats::{ConnectionStats, Id, new_id};
 use super::counts::{Figure, Lane, Lanes, Sum};
 use super::series::Series;
-use super::socket::Peer;
 use crate::clock::Clock;
 use crate::doors::Gate;
+use crate::doors::io::listener::Peer;
 use crate::records::Records;
 
 /// Shared by all Throttr listeners of the process.
-pub struct Hall {
+pub struct ThrottrState {
     started_at: Nanos,
     clock: Clock,
     pub(super) channels: Channels,
-    cards: Mutex<HashMap<Id, Arc<Card>>>,
+    connections: Mutex<HashMap<Id, Arc<ConnectionStats>>>,
     /// The number of the next connection.
     next: AtomicU64,
     lanes: Mutex<Lanes>,
-    /// Who writes the answers that take long.
-    pub(super) clerk: Clerk,
+    /// Where answers that take long are written.
+    pub(super) background: Background,
 }
 
-impl Hall {
-    /// Nobody is here yet.
+impl ThrottrState {
+    /// Nobody is connected yet.
     #[must_use]
     pub fn new(clock: Clock) -> Arc<Self> {
         let started_at = clock.now().unix;
@@ -47,9 +48,9 @@ impl Hall {
     /// The one of the process.
     pub(super) fn of(gate: &Gate) -> Arc<Self> {
         gate.shared.part(|| {
-            let hall = Self::since(gate.control.state().begun_at(), gate.clock().clone());
-            gate.metrics.register(hall.clone().collector());
-            hall
+            let state = Self::since(gate.control.state().begun_at(), gate.clock().clone());
+            gate.metrics.register(state.clone().collector());
+            state
         })
     }
 
@@ -58,10 +59,10 @@ impl Hall {
             started_at,
             clock,
             channels: Channels::default(),
-            cards: Mutex::default(),
+            connections: Mutex::default(),
             next: AtomicU64::new(1),
             lanes: Mutex::default(),
-            clerk: Clerk::default(),
+            background: Background::default(),
         })
     }
 
@@ -71,29 +72,34 @@ impl Hall {
     }
 
     /// Enters a connection. An error means that the system has no randomness for its id.
-    pub(super) fn enter(&self, peer: Peer, now: Now) -> Result<Arc<Card>, getrandom::Error> {
+    pub(super) fn enter(
+        &self,
+        peer: Peer,
+        now: Now,
+    ) -> Result<Arc<ConnectionStats>, getrandom::Error> {
         let number = self.next.fetch_add(1, Relaxed);
-        let card = Arc::new(Card::new(number, new_id()?, peer, now.unix));
-        self.cards.lock().insert(card.id, card.clone());
-        Ok(card)
+        let stats = Arc::new(ConnectionStats::new(number, new_id()?, peer, now.unix));
+        self.connections.lock().insert(stats.id, stats.clone());
+        Ok(stats)
     }
 
-    /// Strikes a connection off.
-    pub(super) fn leave(&self, card: &Card) {
-        self.cards.lock().remove(&card.id);
+    /// Removes a connection.
+    pub(super) fn leave(&self, stats: &ConnectionStats) {
+        self.connections.lock().remove(&stats.id);
     }
 
     /// One connection.
     pub(super) fn connection(&self, id: &Id) -> Option<ConnectionRecord> {
-        let card = self.cards.lock().get(id).cloned();
-        card.map(|card| card.record())
+        let stats = self.connections.lock().get(id).cloned();
+        stats.map(|stats| stats.record())
     }
 
     /// Every connection, the oldest first.
     pub(super) fn connections(&self) -> Vec<ConnectionRecord> {
-        let mut cards: Vec<Arc<Card>> = self.cards.lock().values().cloned().collect();
-        cards.sort_unstable_by_key(|card| card.number);
-        cards.iter().map(|card| card.record()).collect()
+        let mut all: Vec<Arc<ConnectionStats>> =
+            self.connections.lock().values().cloned().collect();
+        all.sort_unstable_by_key(|stats| stats.number);
+        all.iter().map(|stats| stats.record()).collect()
     }
 
     /// A place to count for a loop that begins.
@@ -111,9 +117,13 @@ impl Hall {
         self.lanes.lock().sum(self.clock.now())
     }
 
+    pub(super) fn now(&self) -> Now {
+        self.clock.now()
+    }
+
     /// How many connections there are.
     pub(super) fn len(&self) -> usize {
-        self.cards.lock().len()
+        self.connections.lock().len()
     }
 
     /// Everything that INFO tells a client whose values have this size.

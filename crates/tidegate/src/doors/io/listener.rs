@@ -1,7 +1,7 @@
-//! Opening this door's sockets, and taking clients in.
+//! Listening sockets of event loops: opening them, and accepting clients.
 //!
 //! An IP address has one listening socket for each loop, all sharing its port. A Unix socket has
-//! one file and so one socket. Nothing here reads or writes a byte of the protocol.
+//! one file and so one socket. Nothing here reads or writes a byte.
 
 use std::fs;
 use std::io;
@@ -13,19 +13,19 @@ use std::path::{Path, PathBuf};
 
 use rustix::net::{SocketAddrAny, SocketFlags, acceptfrom_with};
 
-use crate::doors::io::tcp;
+use super::tcp;
 
 /// A listening socket of either kind. It does not block.
-pub(super) enum Listener {
+pub(crate) enum Listener {
     /// One of the siblings at an IP address.
     Tcp(TcpListener),
     /// The one socket at a path.
     Unix(UnixListener),
 }
 
-/// Who came in.
+/// Where a client comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Peer {
+pub(crate) enum Peer {
     /// Over TCP, from this address.
     Tcp(SocketAddr),
     /// Through a Unix socket.
@@ -34,7 +34,7 @@ pub(super) enum Peer {
 
 impl Peer {
     /// The address that an allow list judges, if there is one.
-    pub(super) fn ip(self) -> Option<IpAddr> {
+    pub(crate) fn ip(self) -> Option<IpAddr> {
         match self {
             Peer::Tcp(address) => Some(address.ip()),
             Peer::Unix => None,
@@ -43,14 +43,17 @@ impl Peer {
 }
 
 impl Listener {
-    /// The client that has waited longest, ready to be spoken with.
-    pub(super) fn accept(&self) -> io::Result<(OwnedFd, Peer)> {
+    /// The client that has waited longest. A connection that stays for long is given the options
+    /// for that.
+    pub(crate) fn accept(&self, is_long: bool) -> io::Result<(OwnedFd, Peer)> {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         match self {
             Listener::Tcp(listener) => {
                 let (socket, from) = acceptfrom_with(listener, flags)?;
                 let from = from.and_then(|from| peer(&from)).ok_or(io::ErrorKind::InvalidData)?;
-                tcp::set_stream_options(&socket)?;
+                if is_long {
+                    tcp::set_stream_options(&socket)?;
+                }
                 Ok((socket, Peer::Tcp(from)))
             }
             Listener::Unix(listener) => Ok((acceptfrom_with(listener, flags)?.0, Peer::Unix)),
@@ -58,7 +61,7 @@ impl Listener {
     }
 
     /// What epoll watches.
-    pub(super) fn socket(&self) -> impl AsFd + '_ {
+    pub(crate) fn socket(&self) -> impl AsFd + '_ {
         match self {
             Listener::Tcp(listener) => listener.as_fd(),
             Listener::Unix(listener) => listener.as_fd(),
@@ -71,7 +74,7 @@ fn peer(from: &SocketAddrAny) -> Option<SocketAddr> {
 }
 
 /// Binds `count` sockets to `address`, or none. Port 0 takes a free port, the same for all.
-pub(super) fn bind_tcp(
+pub(crate) fn bind_tcp(
     address: SocketAddr,
     count: usize,
 ) -> io::Result<(SocketAddr, Vec<Listener>)> {
@@ -81,7 +84,7 @@ pub(super) fn bind_tcp(
 
 /// The file of a Unix socket, removed when the door has closed.
 #[derive(Debug)]
-pub(super) struct SocketFile {
+pub(crate) struct SocketFile {
     path: PathBuf,
     /// Device and number: by now the path may lead to somebody else's socket.
     identity: (u64, u64),
@@ -89,7 +92,7 @@ pub(super) struct SocketFile {
 
 impl SocketFile {
     /// Where it is.
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 }
@@ -109,7 +112,7 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 
 /// Binds the socket at `path`. What a crashed process left behind is removed; a socket on which
 /// somebody answers, or a file that is no socket, is not.
-pub(super) fn bind_unix(path: &Path) -> io::Result<(Listener, SocketFile)> {
+pub(crate) fn bind_unix(path: &Path) -> io::Result<(Listener, SocketFile)> {
     let listener = match UnixListener::bind(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_stale(path) => {
             fs::remove_file(path)?;

@@ -24,7 +24,7 @@ impl OutputBuffer {
     }
 }
 
-/// The buffer in the hands of one connection.
+/// The buffer, lent to one connection.
 pub(super) struct LentOutput<'a>(&'a mut OutputBuffer);
 
 impl Deref for LentOutput<'_> {

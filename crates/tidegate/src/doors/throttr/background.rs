@@ -15,12 +15,12 @@ use tidegate_wire::throttr::fragments::{
 };
 use tidegate_wire::throttr::{ValueSize, reply};
 
+use super::ThrottrInbox;
 use super::channels::ChannelFigures;
 use super::convert;
-use super::hall::Hall;
 use super::permits::{Permit, Permits};
-use super::post::{Letter, Post};
-use crate::clock::Clock;
+use super::state::ThrottrState;
+use crate::doors::io::handler::ConnectionId;
 use crate::records::{self, Records};
 
 /// The most bytes that all such answers of the process take together; who asks for more waits.
@@ -52,7 +52,7 @@ impl Question {
     /// Appends the answer.
     pub(super) fn answer(
         &self,
-        hall: &Hall,
+        state: &ThrottrState,
         records: &Records,
         size: ValueSize,
         now: Now,
@@ -67,12 +67,12 @@ impl Question {
                 let listed = records.list(now);
                 fragmented(out, size, listed.iter().map(stats_row));
             }
-            Question::Connections => fragmented(out, size, hall.connections().iter().copied()),
+            Question::Connections => fragmented(out, size, state.connections().iter().copied()),
             Question::Channels => {
-                let channels = hall.channels.all();
+                let channels = state.channels.all();
                 fragmented(out, size, channels.iter().map(channel_row));
             }
-            Question::Channel(name) => match hall.channels.one(name) {
+            Question::Channel(name) => match state.channels.one(name) {
                 None => reply::status(out, false),
                 Some(subscribers) => {
                     out.reserve_exact(HEAD_BYTES + subscribers.len() * SUBSCRIBER_BYTES);
@@ -84,14 +84,14 @@ impl Question {
     }
 
     /// The most bytes that building the answer takes, as of now.
-    fn bytes_max(&self, hall: &Hall, records: &Records) -> usize {
+    fn bytes_max(&self, state: &ThrottrState, records: &Records) -> usize {
         let (rows, row_bytes) = match self {
             Question::List | Question::Stats => {
                 (records.size().records(), size_of::<records::Listed>() + NAME_BYTES_MAX)
             }
-            Question::Connections => (hall.len(), 2 * size_of::<ConnectionRecord>()),
-            Question::Channels => (hall.channels.size().1, size_of::<ChannelFigures>()),
-            Question::Channel(_) => (hall.len(), 2 * size_of::<reply::Subscriber>()),
+            Question::Connections => (state.len(), 2 * size_of::<ConnectionRecord>()),
+            Question::Channels => (state.channels.size().1, size_of::<ChannelFigures>()),
+            Question::Channel(_) => (state.len(), 2 * size_of::<reply::Subscriber>()),
         };
         rows.saturating_mul(row_bytes + NAME_BYTES_MAX + ROW_BYTES_MAX)
     }
@@ -140,70 +140,65 @@ fn fragmented<R: Row>(out: &mut Vec<u8>, size: ValueSize, rows: impl Iterator<It
     while fragments.append(out) {}
 }
 
-/// The whole answer for a connection, named by its place in its loop.
+/// The whole answer to a connection.
 pub(super) struct Answer {
-    pub(super) slot: u32,
-    pub(super) generation: u32,
     pub(super) bytes: Vec<u8>,
     /// Given back when the answer has been sent, or nobody wants it any more.
     pub(super) permit: Permit,
 }
 
-/// A question on its way.
-pub(super) struct Errand {
+/// A question, and where its answer goes.
+pub(super) struct Job {
     pub(super) question: Question,
-    pub(super) slot: u32,
-    pub(super) generation: u32,
+    pub(super) from: ConnectionId,
     pub(super) size: ValueSize,
-    pub(super) hall: Arc<Hall>,
+    pub(super) state: Arc<ThrottrState>,
     pub(super) records: Arc<Records>,
-    pub(super) clock: Clock,
     /// Where the answer is left.
-    pub(super) post: Arc<Post>,
+    pub(super) inbox: Arc<ThrottrInbox>,
 }
 
-impl Errand {
+impl Job {
     fn run(self, permits: &Arc<Permits>) {
-        let mut permit = permits.wait(self.question.bytes_max(&self.hall, &self.records));
+        let mut permit = permits.wait(self.question.bytes_max(&self.state, &self.records));
         let mut bytes = Vec::new();
-        let now = self.clock.now();
-        self.question.answer(&self.hall, &self.records, self.size, now, &mut bytes);
+        let now = self.state.now();
+        self.question.answer(&self.state, &self.records, self.size, now, &mut bytes);
         permit.set_bytes(bytes.capacity());
-        let Errand { slot, generation, post, .. } = self;
-        post.leave(Letter::Answer(Answer { slot, generation, bytes, permit }));
+        self.inbox.answer(self.from, Answer { bytes, permit });
     }
 }
 
 /// The threads that write answers: one for short ones, one for long ones. They start with the
-/// first errand and end with the clerk.
-pub(super) struct Clerk {
+/// first job and end with the process.
+pub(super) struct Background {
     permits: Arc<Permits>,
-    short: OnceLock<Option<Sender<Errand>>>,
-    long: OnceLock<Option<Sender<Errand>>>,
+    short: OnceLock<Option<Sender<Job>>>,
+    long: OnceLock<Option<Sender<Job>>>,
 }
 
-impl Default for Clerk {
+impl Default for Background {
     fn default() -> Self {
         let permits = Permits::new(ANSWER_BYTES_MAX);
         Self { permits, short: OnceLock::new(), long: OnceLock::new() }
     }
 }
 
-impl Clerk {
-    /// Takes an errand; `false` if the system has no thread for it.
-    pub(super) fn run(&self, errand: Errand) -> bool {
-        let sender = if errand.question.is_long(&errand.records) {
+impl Background {
+    /// Takes a job; `false` if the system has no thread for it.
+    pub(super) fn run(&self, job: Job) -> bool {
+        let sender = if job.question.is_long(&job.records) {
             self.long.get_or_init(|| start("throttr-long", self.permits.clone()))
         } else {
             self.short.get_or_init(|| start("throttr-short", self.permits.clone()))
         };
-        sender.as_ref().is_some_and(|sender| sender.send(errand).is_ok())
+        sender.as_ref().is_some_and(|sender| sender.send(job).is_ok())
     }
 }
 
-fn start(name: &str, permits: Arc<Permits>) -> Option<Sender<Errand>> {
-    let (sender, errands): (_, Receiver<Errand>) = channel();
-    let work = move || errands.iter().for_each(|errand| errand.run(&permits));
+fn start(name: &str, permits: Arc<Permits>) -> Option<Sender<Job>> {
+    let (sender, jobs): (_, Receiver<Job>) = channel();
+    let work = move || jobs.iter().for_each(|job| job.run(&permits));
     match thread::Builder::new().name(name.to_owned()).spawn(work) {
         Ok(_) => Some(sender),
         Err(error) => {

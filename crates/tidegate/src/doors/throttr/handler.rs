@@ -1,9 +1,9 @@
 //! From bytes to replies, without a socket: parse ahead, execute in order, append the replies.
 //!
 //! The door's loops, the golden vectors and the property tests all go through
-//! [`Corridor::execute`]. It knows neither where bytes come from nor how replies travel. Many
-//! requests of one read are parsed ahead, so that the cells and slots of their keys are on their
-//! way to the cache when the first of them is executed.
+//! [`ThrottrHandler::execute`]. Many requests of one read are parsed ahead, so that the cells and
+//! slots of their keys are on their way to the cache when the first of them is executed. What the
+//! event loop asks of a handler is in `in_loop`.
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use tidegate_wire::throttr::{
     self, Attribute, Broken, Change, Front, Kind, Request, Take, Takes, Ttl, ValueSize, reply,
 };
 
-use super::card::Card;
-use super::clerk::Question;
+use super::background::Question;
+use super::connection_stats::ConnectionStats;
 use super::convert::{self, unit_to_wire};
 use super::counts::{Figure, Lane};
-use super::guest::{Floor, Guest, NotSubscribed};
-use super::hall::Hall;
+use super::session::{LocalSubscriptions, NotSubscribed, Session};
+use super::state::ThrottrState;
 use crate::metrics::{Door, Metrics};
 use crate::records::{self, Aim, Records};
 
@@ -32,7 +32,7 @@ const _: () = assert!(AHEAD_MAX >= 3 * GROUP && AHEAD_MAX.is_power_of_two());
 /// With so many bytes of replies, the rest of the input waits until they are written.
 pub(super) const OUTPUT_BYTES_MAX: usize = 128 << 10;
 
-/// Why a corridor stopped.
+/// Why execution stopped.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Pause {
     /// Every whole request was executed.
@@ -47,15 +47,17 @@ pub(super) enum Pause {
     Broken,
 }
 
-/// One loop's way from requests to replies.
-pub(super) struct Corridor {
+/// The protocol in one loop.
+pub(super) struct ThrottrHandler {
     pub(super) records: Arc<Records>,
-    pub(super) hall: Arc<Hall>,
-    pub(super) floor: Floor,
+    pub(super) state: Arc<ThrottrState>,
+    pub(super) local: LocalSubscriptions,
     pub(super) lane: Arc<Lane>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) size: ValueSize,
     pub(super) value_max: usize,
+    /// An event as it is written.
+    pub(super) encoded: Vec<u8>,
     tally: Tally,
 }
 
@@ -68,18 +70,19 @@ struct Ahead<'a> {
     end: usize,
 }
 
-impl Corridor {
-    /// A corridor of its own for one loop.
+impl ThrottrHandler {
+    /// A handler for one loop.
     pub(super) fn new(
         records: Arc<Records>,
-        hall: Arc<Hall>,
-        floor: Floor,
+        state: Arc<ThrottrState>,
+        local: LocalSubscriptions,
         metrics: Arc<Metrics>,
         size: ValueSize,
         value_max: usize,
     ) -> Self {
-        let lane = hall.lane();
-        Self { records, hall, floor, lane, metrics, size, value_max, tally: Tally::default() }
+        let lane = state.lane();
+        let (encoded, tally) = (Vec::new(), Tally::default());
+        Self { records, state, local, lane, metrics, size, value_max, encoded, tally }
     }
 
     /// Executes the whole requests at the front of `input` as of `now`, appends their replies to
@@ -87,7 +90,7 @@ impl Corridor {
     /// earlier one did.
     pub(super) fn execute(
         &mut self,
-        guest: &mut Guest,
+        session: &mut Session,
         input: &[u8],
         now: Now,
         out: &mut Vec<u8>,
@@ -98,16 +101,16 @@ impl Corridor {
             Front::Request { request, bytes } if bytes == input.len() => {
                 let records = self.records.clone();
                 let aim = records.aim(key(&request));
-                match self.next(guest, &request, aim, now, out) {
+                match self.next(session, &request, aim, now, out) {
                     Err(pause) => (0, pause),
                     Ok(pause) => (bytes, pause.unwrap_or(Pause::Starved)),
                 }
             }
-            Front::Request { .. } => self.stream(guest, input, now, out),
+            Front::Request { .. } => self.stream(session, input, now, out),
             Front::Incomplete => (0, Pause::Starved),
             Front::Broken(broken) => (0, self.broken(broken)),
         };
-        self.tally.settle(&guest.card, &self.lane);
+        self.tally.settle(&session.stats, &self.lane);
         stopped
     }
 
@@ -115,7 +118,7 @@ impl Corridor {
     /// and the index cells of the one behind it are on their way to the cache.
     fn stream(
         &mut self,
-        guest: &mut Guest,
+        session: &mut Session,
         input: &[u8],
         now: Now,
         out: &mut Vec<u8>,
@@ -150,7 +153,7 @@ impl Corridor {
             }
             while done < slots_called {
                 let Ahead { request, aim, end } = &ahead[done % AHEAD_MAX];
-                match self.next(guest, request, *aim, now, out) {
+                match self.next(session, request, *aim, now, out) {
                     Err(pause) => return (taken, pause),
                     Ok(Some(pause)) => return (*end, pause),
                     Ok(None) => taken = *end,
@@ -172,7 +175,7 @@ impl Corridor {
     #[inline]
     fn next(
         &mut self,
-        guest: &mut Guest,
+        session: &mut Session,
         request: &Request<'_>,
         aim: Aim<'_>,
         now: Now,
@@ -181,20 +184,20 @@ impl Corridor {
         if out.len() >= OUTPUT_BYTES_MAX {
             return Err(Pause::Full);
         }
-        if !out.is_empty() && self.is_event_to_self(guest, request) {
+        if !out.is_empty() && self.is_event_to_self(session, request) {
             return Err(Pause::Flush);
         }
         self.tally.count(request.kind());
-        Ok(self.one(guest, request, aim, now, out))
+        Ok(self.one(session, request, aim, now, out))
     }
 
     /// Whether the reply begins with an event, which existing clients understand best at the
     /// front of what they read.
-    fn is_event_to_self(&self, guest: &Guest, request: &Request<'_>) -> bool {
+    fn is_event_to_self(&self, session: &Session, request: &Request<'_>) -> bool {
         match *request {
-            Request::Publish { channel, .. } => guest.is_subscribed(channel),
+            Request::Publish { channel, .. } => session.is_subscribed(channel),
             Request::Event { payload, .. } => match self.inner(payload) {
-                Some(Request::Publish { channel, .. }) => guest.is_subscribed(channel),
+                Some(Request::Publish { channel, .. }) => session.is_subscribed(channel),
                 _ => false,
             },
             _ => false,
@@ -212,7 +215,7 @@ impl Corridor {
     #[inline]
     fn one(
         &mut self,
-        guest: &mut Guest,
+        session: &mut Session,
         request: &Request<'_>,
         aim: Aim<'_>,
         now: Now,
@@ -253,7 +256,7 @@ impl Corridor {
             Request::Consume { cost, quota, ttl, key } => {
                 self.consume(cost, quota, ttl, key, aim, now, out);
             }
-            _ => return self.seldom(guest, request, now, out),
+            _ => return self.cold(session, request, now, out),
         }
         None
     }
@@ -298,47 +301,47 @@ impl Corridor {
 
     /// What nobody asks by the million.
     #[inline(never)]
-    fn seldom(
+    fn cold(
         &mut self,
-        guest: &mut Guest,
+        session: &mut Session,
         request: &Request<'_>,
         now: Now,
         out: &mut Vec<u8>,
     ) -> Option<Pause> {
         match *request {
-            Request::Whoami => reply::whoami(out, &guest.card.id),
+            Request::Whoami => reply::whoami(out, &session.stats.id),
             Request::Stat { key } => match self.records.stat(key, self.records.aim(key), now) {
                 Some(stat) => reply::stat(out, &convert::stat(&stat)),
                 None => reply::status(out, false),
             },
             Request::Info => {
                 // So that it counts what this batch has done so far, itself included.
-                self.tally.settle(&guest.card, &self.lane);
-                reply::info(out, &self.hall.info(&self.records, self.size, now));
+                self.tally.settle(&session.stats, &self.lane);
+                reply::info(out, &self.state.info(&self.records, self.size, now));
             }
             Request::Connection { id } => {
-                self.tally.settle(&guest.card, &self.lane);
-                match self.hall.connection(&id) {
+                self.tally.settle(&session.stats, &self.lane);
+                match self.state.connection(&id) {
                     Some(record) => reply::connection(out, &record),
                     None => reply::status(out, false),
                 }
             }
             Request::Subscribe { channel } => {
-                let done = guest.subscribe(channel, &self.hall, &mut self.floor, now);
+                let done = session.subscribe(channel, &self.state, &mut self.local, now);
                 if done == Err(NotSubscribed::TooMany) {
                     self.metrics.bad_input(Door::Throttr, "too_many_subscriptions");
                 }
                 reply::status(out, done.is_ok());
             }
             Request::Unsubscribe { channel } => {
-                let done = guest.unsubscribe(channel, &self.hall, &mut self.floor);
+                let done = session.unsubscribe(channel, &self.state, &mut self.local);
                 reply::status(out, done);
             }
             Request::Publish { channel, payload } => {
-                let published = self.publish(guest, channel, payload, out);
+                let published = self.publish(session, channel, payload, out);
                 reply::status(out, published);
             }
-            Request::Event { payload, .. } => return self.event(guest, payload, now, out),
+            Request::Event { payload, .. } => return self.event(session, payload, now, out),
             Request::List => return Some(Pause::Ask(Question::List)),
             Request::Stats => return Some(Pause::Ask(Question::Stats)),
             Request::Connections => return Some(Pause::Ask(Question::Connections)),
@@ -380,17 +383,18 @@ impl Corridor {
     /// event before any byte of its reply.
     fn publish(
         &mut self,
-        guest: &Guest,
+        session: &Session,
         channel: &[u8],
         payload: &[u8],
         out: &mut Vec<u8>,
     ) -> bool {
-        guest.card.has_published(payload.len());
-        if guest.is_subscribed(channel) && reply::event(out, self.size, channel, payload).is_ok() {
-            guest.card.has_received(payload.len());
+        session.stats.has_published(payload.len());
+        if session.is_subscribed(channel) && reply::event(out, self.size, channel, payload).is_ok()
+        {
+            session.stats.has_received(payload.len());
             self.lane.add(Figure::Delivered, 1);
         }
-        let published = self.hall.channels.publish(channel, payload, &guest.card);
+        let published = self.state.channels.publish(channel, payload, &session.stats);
         self.lane.add(Figure::Lost, published.lost as u64);
         published.somebody
     }
@@ -398,7 +402,7 @@ impl Corridor {
     /// `01`, then what the request in the payload says.
     fn event(
         &mut self,
-        guest: &mut Guest,
+        session: &mut Session,
         payload: &[u8],
         now: Now,
         out: &mut Vec<u8>,
@@ -410,14 +414,14 @@ impl Corridor {
         };
         self.tally.count(request.kind());
         if let Request::Publish { channel, payload } = request {
-            let published = self.publish(guest, channel, payload, out);
+            let published = self.publish(session, channel, payload, out);
             reply::status(out, true);
             reply::status(out, published);
             return None;
         }
         reply::status(out, true);
         let records = self.records.clone();
-        self.one(guest, &request, records.aim(key(&request)), now, out)
+        self.one(session, &request, records.aim(key(&request)), now, out)
     }
 
     fn broken(&self, broken: Broken) -> Pause {
@@ -441,7 +445,7 @@ fn key<'a>(request: &Request<'a>) -> &'a [u8] {
     }
 }
 
-/// Requests by kind that are not yet in the lane and in the connection's card.
+/// Requests by kind that are not yet in the lane and in the connection's figures.
 #[derive(Default)]
 struct Tally {
     counts: [u32; Kind::COUNT],
@@ -457,12 +461,12 @@ impl Tally {
     }
 
     #[inline]
-    fn settle(&mut self, card: &Card, lane: &Lane) {
+    fn settle(&mut self, stats: &ConnectionStats, lane: &Lane) {
         while self.seen != 0 {
             let kind = self.seen.trailing_zeros() as usize;
             self.seen &= self.seen - 1;
             let count = u64::from(std::mem::take(&mut self.counts[kind]));
-            card.count(kind, count);
+            stats.count(kind, count);
             lane.requests(kind, count);
         }
     }
@@ -474,24 +478,24 @@ mod tests {
 
     use tidegate_wire::throttr::Unit;
 
-    use super::super::post::Post;
-    use super::super::socket::Peer;
     use super::*;
     use crate::clock::Clock;
+    use crate::doors::io::inbox::Inbox;
+    use crate::doors::io::listener::Peer;
 
     const NOW: Now = Now { mono: 1 << 60, unix: 1 << 60 };
     const SIZE: ValueSize = ValueSize::Bits32;
 
-    fn open(value_max: usize) -> (Corridor, Guest) {
+    fn open(value_max: usize) -> (ThrottrHandler, Session) {
         let clock = Clock::manual(NOW);
         let settings = records::Settings { max_records: 100, max_bytes: 64 << 20 };
-        let (records, hall) = (Records::new(settings), Hall::new(clock));
-        let floor = Floor::new(Arc::new(Post::new().expect("an eventfd")));
+        let (records, state) = (Records::new(settings), ThrottrState::new(clock));
+        let local = LocalSubscriptions::new(Inbox::new().expect("an eventfd"));
         let metrics = Arc::new(Metrics::new());
-        let mut corridor = Corridor::new(records, hall, floor, metrics, SIZE, value_max);
+        let mut handler = ThrottrHandler::new(records, state, local, metrics, SIZE, value_max);
         let peer = Peer::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 1)));
-        let guest = Guest::enter(peer, 0, &corridor.hall, &mut corridor.floor, NOW);
-        (corridor, guest.expect("randomness"))
+        let session = Session::open(peer, 0, &handler.state, &mut handler.local, NOW);
+        (handler, session.expect("randomness"))
     }
 
     fn written(requests: &[Request<'_>]) -> Vec<u8> {
@@ -504,7 +508,7 @@ mod tests {
 
     #[test]
     fn an_event_to_the_publisher_starts_a_write_of_its_own() {
-        let (mut corridor, mut guest) = open(100);
+        let (mut handler, mut session) = open(100);
         let query = written(&[Request::Query { key: b"k" }]);
         let publish = written(&[Request::Publish { channel: b"*", payload: b"hi" }]);
         let inner = [Request::Event { channel: b"", payload: &publish }];
@@ -512,35 +516,35 @@ mod tests {
         for (event, replies) in cases {
             let input = [&query[..], &event, &query].concat();
             let mut out = Vec::new();
-            let first = corridor.execute(&mut guest, &input, NOW, &mut out);
+            let first = handler.execute(&mut session, &input, NOW, &mut out);
             assert_eq!((first, &out[..]), ((query.len(), Pause::Flush), &[0][..]));
             out.clear();
             let rest = &input[query.len()..];
-            let second = corridor.execute(&mut guest, rest, NOW, &mut out);
+            let second = handler.execute(&mut session, rest, NOW, &mut out);
             assert_eq!(second, (rest.len(), Pause::Starved));
             assert!(out[0] == 0x19 && out.ends_with(replies), "{out:?}");
         }
         // To others it is a status like any other.
         let nobody = written(&[Request::Publish { channel: b"nobody", payload: b"hi" }]);
         let mut out = vec![1];
-        let done = corridor.execute(&mut guest, &nobody, NOW, &mut out);
+        let done = handler.execute(&mut session, &nobody, NOW, &mut out);
         assert_eq!((done, &out[..]), ((nobody.len(), Pause::Starved), &[1, 0][..]));
     }
 
     #[test]
     fn replies_of_one_write_are_bounded() {
         const VALUE: usize = 50_000;
-        let (mut corridor, mut guest) = open(VALUE);
+        let (mut handler, mut session) = open(VALUE);
         let ttl = Ttl::new(9, Unit::Hours);
         let set = written(&[Request::Set { ttl, key: b"k", value: &[7; VALUE] }]);
         let mut out = Vec::new();
-        corridor.execute(&mut guest, &set, NOW, &mut out);
+        handler.execute(&mut session, &set, NOW, &mut out);
         let get = written(&[Request::Get { key: b"k" }]);
         let input = get.repeat(1000);
         let (mut at, mut replies, mut writes) = (0, 0, 0);
         while at < input.len() {
             out.clear();
-            let (taken, pause) = corridor.execute(&mut guest, &input[at..], NOW, &mut out);
+            let (taken, pause) = handler.execute(&mut session, &input[at..], NOW, &mut out);
             assert!(taken > 0 && out.len() < OUTPUT_BYTES_MAX + VALUE + 100);
             assert_eq!(pause == Pause::Full, at + taken < input.len());
             (at, replies, writes) = (at + taken, replies + out.len(), writes + 1);
@@ -551,17 +555,17 @@ mod tests {
 
     #[test]
     fn requests_are_counted_by_kind_for_the_loop_and_the_connection() {
-        let (mut corridor, mut guest) = open(100);
+        let (mut handler, mut session) = open(100);
         let query = Request::Query { key: b"k" };
         let input = written(&[query, query, Request::Whoami, query]);
         // Half a request more, which does not count.
         let input = [&input[..], &[2]].concat();
         let mut out = Vec::new();
-        let (taken, pause) = corridor.execute(&mut guest, &input, NOW, &mut out);
+        let (taken, pause) = handler.execute(&mut session, &input, NOW, &mut out);
         assert_eq!((taken, pause), (input.len() - 1, Pause::Starved));
-        let kinds = corridor.hall.sum().kinds();
+        let kinds = handler.state.sum().kinds();
         assert_eq!(kinds[Kind::Query.index()].total, 3);
         assert_eq!(kinds[Kind::Whoami.index()].total, 1);
-        assert_eq!(guest.card.record().requests[Kind::Query.index()], 3);
+        assert_eq!(session.stats.record().requests[Kind::Query.index()], 3);
     }
 }

@@ -1,0 +1,594 @@
+//! One connection in its loop: read, hand to the handler, write, and everything that can go wrong
+//! there.
+//!
+//! An idle connection holds no buffers: what is read and written in one go passes through the
+//! buffers of the loop. Only what could not be taken or written yet is kept here, in bounds.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use tidegate_core::time::SECOND;
+use tidegate_core::{Nanos, Now};
+
+use super::connection_places::ConnectionPlaces;
+use super::epoll::Interest;
+use super::handler::{ConnectionId, Context, Handler, Progress, SlowReader};
+use super::limits::Admission;
+use super::listener::Peer;
+use super::output::OutputBuffer;
+use super::stream::{READ_BYTES, READ_ROOM, Read, Stream};
+use crate::metrics::Metrics;
+
+/// An unfinished request of up to so many bytes is copied in front of the next read; a longer one
+/// grows in a buffer of its own.
+const COPY_BYTES_MAX: usize = 4 << 10;
+/// Replies of one connection in one turn, about; then it is the turn of the others.
+const TURN_BYTES_MAX: usize = 512 << 10;
+/// The most bytes that one write tries to send.
+const WRITE_BYTES_MAX: usize = 256 << 10;
+/// A request of which nothing has come for so long does not keep its connection from being idle.
+const REQUEST_STALL_MAX: Nanos = 5 * SECOND;
+/// How long a TLS handshake may take, from its first byte on.
+const HANDSHAKE_MAX: Nanos = 5 * SECOND;
+/// Buffers larger than this are given back when they are empty.
+const KEEP_BYTES_MAX: usize = 4 << 10;
+
+/// What the connections of one loop share.
+pub(super) struct Shared<H> {
+    pub(super) handler: H,
+    pub(super) metrics: Arc<Metrics>,
+    /// The time, read before each connection's turn.
+    pub(super) now: Now,
+    /// Where input lies while the handler looks at it.
+    scratch: Box<[u8]>,
+    ciphertext: Box<[u8]>,
+    output: OutputBuffer,
+}
+
+impl<H: Handler> Shared<H> {
+    pub(super) fn new(handler: H, metrics: Arc<Metrics>, now: Now, with_tls: bool) -> Self {
+        let (read_bytes, ciphertext) =
+            if with_tls { (READ_ROOM, READ_BYTES) } else { (READ_BYTES, 0) };
+        Self {
+            handler,
+            metrics,
+            now,
+            scratch: vec![0; COPY_BYTES_MAX + read_bytes].into(),
+            ciphertext: vec![0; ciphertext].into(),
+            output: OutputBuffer::new(2 * H::POLICY.output_bytes),
+        }
+    }
+
+    pub(super) fn bad_input(&self, reason: &'static str) {
+        self.metrics.bad_input(H::DOOR, reason);
+    }
+}
+
+/// What a connection wants next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// To be woken when its socket is ready or its answer has come.
+    Wait,
+    /// To go on, after the others had their turn.
+    Again,
+    /// To be opened: its handshake is over.
+    Open,
+    /// To be closed, after the client had time to read what it was sent.
+    Linger,
+    /// To be closed.
+    Close,
+}
+
+/// How far a write got.
+enum Sent {
+    All,
+    Part,
+    Dead,
+}
+
+/// One connection. `S` is what its handler keeps for it.
+pub(super) struct Connection<S> {
+    stream: Stream,
+    peer: Peer,
+    pub(super) id: ConnectionId,
+    /// What the socket is watched for; `None` while epoll does not know it.
+    pub(super) watched: Option<Interest>,
+    /// Whether it waits in the loop's list of those that go on.
+    pub(super) again: bool,
+    /// Whether it waits in the loop's list of those that were pushed something.
+    pub(super) has_pushed: bool,
+    /// Absent before it is opened and while it lingers.
+    session: Option<S>,
+    is_lingering: bool,
+    /// When the client began its handshake.
+    handshake_at: Option<Nanos>,
+    /// Read and not taken.
+    input: Vec<u8>,
+    /// To be written, from `sent` on.
+    pending: Vec<u8>,
+    sent: usize,
+    /// To be written when the replies are.
+    pushed: Vec<u8>,
+    /// The handler waits for an answer.
+    is_pending: bool,
+    /// The handler wants no more input.
+    is_closing: bool,
+    /// Bytes that were thrown away, while it lingers.
+    discarded: usize,
+    /// When something was last read or written.
+    stirred: Nanos,
+    pub(super) admission: Admission,
+}
+
+impl<S> Connection<S> {
+    pub(super) fn new(
+        stream: Stream,
+        peer: Peer,
+        id: ConnectionId,
+        admission: Admission,
+        now: Nanos,
+    ) -> Self {
+        Self {
+            stream,
+            peer,
+            id,
+            watched: None,
+            again: false,
+            has_pushed: false,
+            session: None,
+            is_lingering: false,
+            handshake_at: None,
+            input: Vec::new(),
+            pending: Vec::new(),
+            sent: 0,
+            pushed: Vec::new(),
+            is_pending: false,
+            is_closing: false,
+            discarded: 0,
+            stirred: now,
+            admission,
+        }
+    }
+
+    pub(super) fn socket(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
+    /// Whether its handler is yet to be told of it.
+    pub(super) fn is_handshaking(&self) -> bool {
+        self.session.is_none() && !self.is_lingering
+    }
+
+    /// What its socket should be watched for: nothing is read while something is to be written.
+    pub(super) fn interest(&self) -> Interest {
+        if self.is_lingering {
+            Interest::IN
+        } else if !self.is_drained() {
+            Interest::OUT
+        } else if self.is_pending {
+            Interest::empty()
+        } else {
+            Interest::IN
+        }
+    }
+
+    #[inline]
+    fn is_drained(&self) -> bool {
+        self.sent == self.pending.len() && self.stream.is_flushed()
+    }
+
+    /// The socket is ready for what it is watched for.
+    #[inline]
+    pub(super) fn ready<H: Handler<Session = S>>(&mut self, shared: &mut Shared<H>) -> Next {
+        let watched = self.watched.unwrap_or(Interest::empty());
+        if watched.is_empty() {
+            // It waits for nothing of its socket: the socket is broken.
+            Next::Close
+        } else if watched.contains(Interest::OUT) {
+            self.writable(shared)
+        } else {
+            self.readable(shared)
+        }
+    }
+
+    /// The socket may have something to read.
+    pub(super) fn readable<H: Handler<Session = S>>(&mut self, shared: &mut Shared<H>) -> Next {
+        if self.is_lingering {
+            return self.discard(shared);
+        }
+        if self.is_pending || self.again || !self.is_drained() {
+            return Next::Wait;
+        }
+        let in_place = self.input.len() > COPY_BYTES_MAX;
+        let kept = self.input.len();
+        let Shared { scratch, ciphertext, .. } = shared;
+        let read = if in_place {
+            self.input.resize(kept + scratch.len() - COPY_BYTES_MAX, 0);
+            let read = self.stream.read(&mut self.input[kept..], ciphertext);
+            self.input.truncate(if let Read::Bytes(bytes) = read { kept + bytes } else { kept });
+            read
+        } else {
+            self.stream.read(&mut scratch[kept..], ciphertext)
+        };
+        let bytes = match read {
+            Read::Bytes(bytes) => bytes,
+            Read::Nothing if self.session.is_none() => return self.shake_hands(shared.now.mono),
+            Read::Nothing => return Next::Wait,
+            Read::End => return self.end(shared),
+            Read::Dead => return Next::Close,
+            Read::NotTls => {
+                shared.bad_input("tls");
+                return Next::Close;
+            }
+        };
+        if self.session.is_none() {
+            // The first request came with the end of the handshake: it is taken after opening.
+            if !in_place {
+                self.input.extend_from_slice(&shared.scratch[kept..kept + bytes]);
+            }
+            return self.shake_hands(shared.now.mono);
+        }
+        if in_place {
+            return self.go_on(shared, bytes);
+        }
+        shared.scratch[..kept].copy_from_slice(&self.input);
+        self.input.clear();
+        // Taken out so that both it and the rest can be used.
+        let scratch = std::mem::take(&mut shared.scratch);
+        let (taken, next) = self.work(shared, &scratch[..kept + bytes], bytes);
+        if !self.is_closing {
+            self.input.extend_from_slice(&scratch[taken..kept + bytes]);
+        }
+        shared.scratch = scratch;
+        self.settle(shared);
+        next
+    }
+
+    fn shake_hands(&mut self, now: Nanos) -> Next {
+        self.stirred = now;
+        self.handshake_at.get_or_insert(now);
+        if self.stream.is_handshaking() { Next::Wait } else { Next::Open }
+    }
+
+    /// Tells the handler that the client is there.
+    pub(super) fn open<H: Handler<Session = S>>(&mut self, shared: &mut Shared<H>) -> Next {
+        let context = Context { now: shared.now, id: self.id, fresh_bytes: 0 };
+        let Shared { handler, output, .. } = shared;
+        let mut output = output.lend();
+        let (session, progress) = match handler.on_open(self.peer, &mut output, &context) {
+            Ok(opened) => opened,
+            Err(reason) => {
+                drop(output);
+                shared.bad_input(reason);
+                return Next::Close;
+            }
+        };
+        self.session = Some(session);
+        self.note(progress);
+        let sent = self.send(&mut output, handler);
+        drop(output);
+        match self.after(sent, progress) {
+            // Bytes may have come with the handshake.
+            Some(Next::Wait) if progress == Progress::More && !self.input.is_empty() => {
+                self.go_on(shared, self.input.len())
+            }
+            Some(next) => next,
+            None => self.go_on(shared, self.input.len()),
+        }
+    }
+
+    /// Goes on with what was read before.
+    pub(super) fn go_on<H: Handler<Session = S>>(
+        &mut self,
+        shared: &mut Shared<H>,
+        fresh_bytes: usize,
+    ) -> Next {
+        let mut input = std::mem::take(&mut self.input);
+        let (taken, next) = self.work(shared, &input, fresh_bytes);
+        if self.is_closing {
+            input.clear();
+        } else {
+            input.drain(..taken);
+        }
+        if input.len() <= COPY_BYTES_MAX {
+            input.shrink_to(COPY_BYTES_MAX);
+        }
+        self.input = input;
+        self.settle(shared);
+        next
+    }
+
+    /// Hands `input` to the handler and writes its output, as far as both go. Returns how much was
+    /// taken.
+    fn work<H: Handler<Session = S>>(
+        &mut self,
+        shared: &mut Shared<H>,
+        input: &[u8],
+        fresh_bytes: usize,
+    ) -> (usize, Next) {
+        self.stirred = shared.now.mono;
+        let mut context = Context { now: shared.now, id: self.id, fresh_bytes };
+        let Shared { handler, output, .. } = shared;
+        let mut output = output.lend();
+        let (mut taken, mut written) = (0, 0);
+        let next = loop {
+            let Some(session) = &mut self.session else { break Next::Wait };
+            let (bytes, progress) =
+                handler.on_bytes(session, &input[taken..], &mut output, &context);
+            context.fresh_bytes = 0;
+            taken += bytes;
+            written += output.len();
+            self.note(progress);
+            let sent = self.send(&mut output, handler);
+            match self.after(sent, progress) {
+                Some(Next::Wait) if progress == Progress::More && self.is_drained() => {
+                    break self.send_pushed(handler);
+                }
+                Some(next) => break next,
+                None if written > TURN_BYTES_MAX => break Next::Again,
+                None => {}
+            }
+        };
+        (taken, next)
+    }
+
+    fn note(&mut self, progress: Progress) {
+        self.is_pending = progress == Progress::Pending;
+        self.is_closing = progress == Progress::Close;
+    }
+
+    /// What comes after output was sent; `None` if the handler goes on.
+    fn after(&self, sent: Sent, progress: Progress) -> Option<Next> {
+        match (sent, progress) {
+            (Sent::Dead, _) => Some(Next::Close),
+            (Sent::Part, _) | (Sent::All, Progress::More | Progress::Pending) => Some(Next::Wait),
+            (Sent::All, Progress::Close) => Some(Next::Linger),
+            (Sent::All, Progress::Flush) => None,
+        }
+    }
+
+    /// Writes `output`, which nothing waits in front of, and keeps what the socket does not take.
+    fn send<H: Handler<Session = S>>(&mut self, output: &mut Vec<u8>, handler: &mut H) -> Sent {
+        if output.is_empty() {
+            return Sent::All;
+        }
+        let Some(bytes) = self.stream.write(output, self.is_closing) else { return Sent::Dead };
+        if bytes < output.len() {
+            self.pending.extend_from_slice(&output[bytes..]);
+        }
+        output.clear();
+        let all = self.is_drained();
+        if let Some(session) = &mut self.session {
+            handler.on_written(session, bytes, all);
+        }
+        if all { Sent::All } else { Sent::Part }
+    }
+
+    /// The socket may take more of what is to be written.
+    pub(super) fn writable<H: Handler<Session = S>>(&mut self, shared: &mut Shared<H>) -> Next {
+        if self.is_drained() {
+            return Next::Wait;
+        }
+        let end = self.pending.len().min(self.sent + WRITE_BYTES_MAX);
+        let last = self.is_closing && end == self.pending.len();
+        let Some(bytes) = self.stream.write(&self.pending[self.sent..end], last) else {
+            return Next::Close;
+        };
+        self.sent += bytes;
+        self.stirred = shared.now.mono;
+        let drained = self.is_drained();
+        if let Some(session) = &mut self.session {
+            shared.handler.on_written(session, bytes, drained);
+        }
+        if !drained {
+            self.settle(shared);
+            return Next::Wait;
+        }
+        self.pending.clear();
+        self.sent = 0;
+        if self.is_closing {
+            Next::Linger
+        } else if self.is_pending || self.session.is_none() {
+            Next::Wait
+        } else {
+            // What was read meanwhile may hold whole requests, and something may be pushed.
+            self.go_on(shared, 0)
+        }
+    }
+
+    /// All replies are written: now what was pushed may go.
+    fn send_pushed<H: Handler<Session = S>>(&mut self, handler: &mut H) -> Next {
+        if self.pushed.is_empty() {
+            return Next::Wait;
+        }
+        let mut pushed = std::mem::take(&mut self.pushed);
+        let sent = self.send(&mut pushed, handler);
+        self.pushed = pushed;
+        if matches!(sent, Sent::Dead) { Next::Close } else { Next::Wait }
+    }
+
+    /// Something was pushed, and is written now if nothing is in its way.
+    pub(super) fn flush_pushed<H: Handler<Session = S>>(&mut self, shared: &mut Shared<H>) -> Next {
+        let waits = self.is_lingering || self.is_pending || self.again || !self.is_drained();
+        if waits {
+            return Next::Wait;
+        }
+        self.stirred = shared.now.mono;
+        let next = self.send_pushed(&mut shared.handler);
+        self.settle(shared);
+        next
+    }
+
+    /// The answer that it is pending for has come.
+    pub(super) fn answered<H: Handler<Session = S>>(
+        &mut self,
+        answer: H::Answer,
+        shared: &mut Shared<H>,
+    ) -> Next {
+        let Some(session) = &mut self.session else { return Next::Wait };
+        if self.sent == self.pending.len() {
+            self.pending.clear();
+            self.sent = 0;
+        }
+        let progress = shared.handler.on_answer(session, answer, &mut self.pending, shared.now);
+        self.note(progress);
+        self.stirred = shared.now.mono;
+        match (self.is_drained(), progress) {
+            (false, _) => self.writable(shared),
+            (true, Progress::Close) => Next::Linger,
+            (true, Progress::Pending) => Next::Wait,
+            (true, Progress::More | Progress::Flush) => self.go_on(shared, 0),
+        }
+    }
+
+    /// The client sends no more. Nothing is read before all replies are written, so it has them.
+    pub(super) fn end<H: Handler<Session = S>>(&self, shared: &Shared<H>) -> Next {
+        if !self.input.is_empty() {
+            shared.bad_input("cut_short");
+        }
+        Next::Close
+    }
+
+    /// Whether the client has ended its side without closing its socket, and has all its replies.
+    pub(super) fn has_ended(&self) -> bool {
+        self.stream.has_ended() && !self.is_lingering && self.is_done()
+    }
+
+    /// Leaves the handler and tells the client that nothing more will come; `false` if it cannot
+    /// be told. What it still sends must be read, or closing would take back what it has not read.
+    pub(super) fn linger<H: Handler<Session = S>>(&mut self, shared: &mut Shared<H>) -> bool {
+        self.leave(shared);
+        self.is_lingering = true;
+        (self.input, self.pushed) = (Vec::new(), Vec::new());
+        self.stream.finish()
+    }
+
+    /// Throws away what a lingering client has sent.
+    pub(super) fn discard<H: Handler<Session = S>>(&mut self, shared: &mut Shared<H>) -> Next {
+        let linger = &H::POLICY.linger;
+        let stays = self.stream.discard(&mut self.discarded, linger.bytes_max, &mut shared.scratch);
+        if self.discarded > linger.bytes_max
+            && let Some(reason) = linger.too_much
+        {
+            shared.bad_input(reason);
+        }
+        if stays { Next::Wait } else { Next::Close }
+    }
+
+    /// Leaves the handler, if it has not yet.
+    pub(super) fn leave<H: Handler<Session = S>>(&mut self, shared: &mut Shared<H>) {
+        if let Some(session) = self.session.take() {
+            shared.handler.on_close(session);
+        }
+    }
+
+    /// Whether the client sent something that was not read yet, or its end.
+    pub(super) fn has_input(&self) -> bool {
+        self.stream.has_input()
+    }
+
+    /// Whether nothing keeps it from being closed.
+    pub(super) fn is_done(&self) -> bool {
+        self.is_drained() && !self.is_pending && !self.again && self.pushed.is_empty()
+    }
+
+    /// Tells its place whether it is idle. A request that has stood still for long is none.
+    #[inline]
+    pub(super) fn tell_place<H: Handler<Session = S>>(&self, handler: &H, now: Option<Nanos>) {
+        let Admission::Place(place) = &self.admission else { return };
+        let silent = now.unwrap_or(self.stirred).saturating_sub(self.stirred);
+        let begun = !self.input.is_empty() && silent < REQUEST_STALL_MAX;
+        let busy = match &self.session {
+            None => self.is_lingering || self.handshake_at.is_some(),
+            Some(session) => handler.is_listening(session),
+        };
+        if begun || busy || !self.is_done() {
+            place.set_busy();
+        } else {
+            place.set_idle(self.stirred);
+        }
+    }
+
+    /// Why it is closed now, if it has been idle or slow for too long. The loop asks for all but
+    /// those that linger.
+    pub(super) fn overdue<H: Handler<Session = S>>(
+        &self,
+        handler: &H,
+        now: Nanos,
+        idle_max: Nanos,
+    ) -> Option<&'static str> {
+        let stalled = now.saturating_sub(self.stirred);
+        if self.is_handshaking() && self.handshake_at.is_some_and(|at| now > at + HANDSHAKE_MAX) {
+            return Some("handshake_slow");
+        }
+        if !self.is_drained() {
+            let reader = SlowReader { now, stalled, idle_max };
+            let slow = match &self.session {
+                Some(session) => handler.is_too_slow(session, &reader),
+                None => false,
+            };
+            return slow.then_some("slow_reader");
+        }
+        let idle = self.admission.idle_since().is_some() && stalled > idle_max;
+        idle.then_some("idle")
+    }
+
+    pub(super) fn is_lingering(&self) -> bool {
+        self.is_lingering
+    }
+
+    /// Gives large buffers back that are empty, and tells the handler what the others take.
+    fn settle<H: Handler<Session = S>>(&mut self, shared: &mut Shared<H>) {
+        for buffer in [&mut self.input, &mut self.pending, &mut self.pushed] {
+            if buffer.is_empty() && buffer.capacity() > KEEP_BYTES_MAX {
+                *buffer = Vec::new();
+            }
+        }
+        let Some(session) = &self.session else { return };
+        let buffers = [&self.input, &self.pending, &self.pushed];
+        let allocated = buffers.iter().map(|buffer| buffer.capacity()).sum();
+        let used = buffers.iter().map(|buffer| buffer.len()).sum::<usize>() - self.sent;
+        shared.handler.on_buffers(session, allocated, used);
+    }
+}
+
+/// What became of bytes that were pushed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pushed {
+    /// They will be written when the replies are.
+    Taken,
+    /// The client reads too slowly: there is no room for them.
+    Full,
+    /// The connection is about to be closed.
+    Closing,
+    /// There is no such connection.
+    Gone,
+}
+
+/// The connections of a loop, for what its handler pushes to them.
+pub(crate) struct Pushes<'a, H: Handler> {
+    pub(super) connections: &'a mut ConnectionPlaces<H::Session>,
+    /// Those that have something to write.
+    pub(super) list: &'a mut VecDeque<u32>,
+}
+
+impl<H: Handler> Pushes<'_, H> {
+    /// Takes bytes to be written to a connection, behind replies that it is owed.
+    pub(crate) fn push(&mut self, slot: u32, bytes: &[u8]) -> Pushed {
+        let Some(connection) = self.connections.at(slot) else { return Pushed::Gone };
+        if connection.is_closing || connection.is_lingering {
+            return Pushed::Closing;
+        }
+        let waiting = connection.pushed.len();
+        if waiting > 0 && waiting + bytes.len() > H::POLICY.push_bytes_max {
+            return Pushed::Full;
+        }
+        connection.pushed.extend_from_slice(bytes);
+        if !connection.has_pushed {
+            connection.has_pushed = true;
+            self.list.push_back(slot);
+        }
+        Pushed::Taken
+    }
+}

@@ -1,0 +1,67 @@
+//! The connections of one loop, by place. A place is used again by later connections.
+
+use super::connection::Connection;
+use super::handler::ConnectionId;
+
+/// The connections of one loop. `S` is what its handler keeps for each.
+pub(super) struct ConnectionPlaces<S> {
+    places: Vec<Place<S>>,
+    free: Vec<u32>,
+}
+
+struct Place<S> {
+    /// How many connections were here before.
+    generation: u32,
+    connection: Option<Connection<S>>,
+}
+
+impl<S> ConnectionPlaces<S> {
+    pub(super) fn new() -> Self {
+        Self { places: Vec::new(), free: Vec::new() }
+    }
+
+    /// Makes a connection for the next free place and generation.
+    pub(super) fn add(&mut self, make: impl FnOnce(ConnectionId) -> Connection<S>) -> ConnectionId {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.places.push(Place { generation: 0, connection: None });
+            (self.places.len() - 1) as u32
+        });
+        let place = &mut self.places[slot as usize];
+        let id = ConnectionId { slot, generation: place.generation };
+        place.connection = Some(make(id));
+        id
+    }
+
+    /// The connection at a place.
+    #[inline]
+    pub(super) fn at(&mut self, slot: u32) -> Option<&mut Connection<S>> {
+        self.places.get_mut(slot as usize)?.connection.as_mut()
+    }
+
+    /// A connection, if it is still there.
+    #[inline]
+    pub(super) fn same(&mut self, id: ConnectionId) -> Option<&mut Connection<S>> {
+        let place = self.places.get_mut(id.slot as usize)?;
+        place.connection.as_mut().filter(|_| place.generation == id.generation)
+    }
+
+    /// Takes a connection out.
+    pub(super) fn remove(&mut self, slot: u32) -> Option<Connection<S>> {
+        let place = self.places.get_mut(slot as usize)?;
+        let connection = place.connection.take()?;
+        place.generation = place.generation.wrapping_add(1);
+        self.free.push(slot);
+        Some(connection)
+    }
+
+    /// How many there are.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+
+    /// The places, used or not.
+    pub(super) fn places(&self) -> u32 {
+        self.places.len() as u32
+    }
+}

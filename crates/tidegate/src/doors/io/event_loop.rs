@@ -1,0 +1,598 @@
+//! One event loop: a thread that waits for its sockets and lets each connection go as far as it
+//! can. Accepting, back-off, limits, TLS, buffers, idle clients, slow readers, draining and
+//! lingering happen here; what the bytes mean is the [`Handler`]'s business.
+//!
+//! A loop owns its connections, their buffers and its handler. Whatever a client sends and whatever
+//! the kernel says, the loop goes on.
+//!
+//! A connection that is over is not closed at once: bytes that the client sent, or sends now, would
+//! make a reset of it, and a reset may take unread replies along. So it lingers. Most clients have
+//! left when they are looked at for the first time, and cost no more than that look; the others are
+//! watched, their input is thrown away within bounds, and they are closed when their time is over.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use rustls::ServerConnection;
+use tidegate_core::Nanos;
+use tidegate_core::time::{MILLISECOND, SECOND};
+
+use super::certificates::Certificates;
+use super::connection::{Connection, Next, Pushes, Shared};
+use super::connection_places::ConnectionPlaces;
+use super::epoll::{Epoll, Interest, Ready, Token};
+use super::handler::Handler;
+use super::inbox::{GiveWay, InboxOf, Item};
+use super::limits::{Admission, Bounds, Limits};
+use super::linger::Lingering;
+use super::listener::{Listener, Peer, SocketFile};
+use super::stream::Stream;
+use super::tcp;
+use crate::clock::Clock;
+use crate::doors::Gate;
+use crate::metrics::Metrics;
+use crate::settings::listen::Allow;
+use crate::shutdown::Shutdown;
+
+/// How long a loop sleeps in the kernel before it looks whether the door is closing.
+const NOTICE_SHUTDOWN: Nanos = 200 * MILLISECOND;
+/// How often idle and stuck connections are looked for.
+const LOOK_EVERY: Nanos = SECOND;
+/// Clients that are accepted in one turn.
+const ACCEPTS_MAX: usize = 64;
+/// Clients that wait already when the door closes, and are let in.
+const LATE_ACCEPTS_MAX: usize = 4096;
+/// How long to wait before accepting again when that failed, say for want of file descriptors.
+pub(super) const ACCEPT_PAUSE: Nanos = 50 * MILLISECOND;
+/// Messages that are handled in one turn, by the work that they are.
+const MESSAGE_WORK_MAX: usize = 4096;
+/// Connections that were pushed something and are served in one turn.
+const FLUSHED_MAX: usize = 256;
+/// When a lingering connection is looked at for the first time: most clients have left by then.
+pub(super) const FRESH_MAX: Nanos = 5 * MILLISECOND;
+/// Reads from one connection after the door began to close, if there is something.
+const DRAIN_READS_MAX: usize = 64;
+/// The pause after an error of epoll itself, so that a lasting one does not burn a core.
+const ERROR_PAUSE: Duration = Duration::from_millis(10);
+
+/// What all loops of a door are told.
+#[derive(Clone)]
+pub(crate) struct LoopSettings {
+    pub(crate) limits: Arc<Limits>,
+    pub(crate) allow: Arc<ArcSwap<Allow>>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) clock: Clock,
+    pub(crate) idle_max: Duration,
+    /// How many connections may linger: of the door, then of one loop.
+    pub(crate) lingering_max: usize,
+}
+
+impl LoopSettings {
+    /// What the loops of a door are told that serves `gate`.
+    pub(crate) fn of<H: Handler>(gate: &Gate, bounds: Bounds, idle_max: Duration) -> Self {
+        Self {
+            lingering_max: bounds.connections as usize,
+            limits: Limits::of(H::DOOR, bounds, gate),
+            allow: gate.door.allow.clone(),
+            metrics: gate.metrics.clone(),
+            clock: gate.clock().clone(),
+            idle_max,
+        }
+    }
+}
+
+/// One loop.
+pub(crate) struct EventLoop<H: Handler> {
+    pub(super) shared: Shared<H>,
+    pub(super) settings: LoopSettings,
+    certificates: Option<Arc<Certificates>>,
+    pub(super) epoll: Epoll,
+    inbox: Arc<InboxOf<H>>,
+    /// Where clients come in; a loop may have none and be dealt its clients.
+    pub(super) listener: Option<Listener>,
+    /// The loops among which accepted clients are dealt out; empty to keep all.
+    deal_to: Vec<Arc<InboxOf<H>>>,
+    dealt: usize,
+    idle_max: Nanos,
+    pub(super) connections: ConnectionPlaces<H::Session>,
+    pub(super) lingering: Lingering,
+    /// Connections that were accepted and are opened together.
+    arrived: Vec<u32>,
+    /// Connections that go on when the others had their turn.
+    again: VecDeque<u32>,
+    /// Connections that were pushed something.
+    pushed: VecDeque<u32>,
+    /// As many as came at once the last time: one more try would find nobody.
+    accepts: usize,
+    /// When accepting goes on after a failure.
+    pub(super) accept_at: Option<Nanos>,
+    /// Whether accepting failed the last time, which is logged once.
+    is_refusing: bool,
+    look_at: Nanos,
+}
+
+/// How a loop is entered.
+pub(super) struct Entrance<H: Handler> {
+    pub(super) listener: Option<Listener>,
+    pub(super) deal_to: Vec<Arc<InboxOf<H>>>,
+    pub(super) certificates: Option<Arc<Certificates>>,
+}
+
+impl<H: Handler> EventLoop<H> {
+    /// A loop of `handler`, to which other threads speak through `inbox`.
+    pub(super) fn new(
+        handler: H,
+        inbox: Arc<InboxOf<H>>,
+        entrance: Entrance<H>,
+        settings: LoopSettings,
+    ) -> io::Result<Self> {
+        let Entrance { listener, deal_to, certificates } = entrance;
+        let epoll = Epoll::new()?;
+        epoll.watch(inbox.wake_fd(), Token::Inbox, Interest::IN)?;
+        if let Some(listener) = &listener {
+            epoll.watch(listener.socket(), Token::Listener, Interest::IN)?;
+        }
+        let (metrics, now) = (settings.metrics.clone(), settings.clock.now());
+        Ok(Self {
+            shared: Shared::new(handler, metrics, now, certificates.is_some()),
+            certificates,
+            epoll,
+            inbox,
+            listener,
+            deal_to,
+            dealt: 0,
+            idle_max: Nanos::try_from(settings.idle_max.as_nanos()).unwrap_or(Nanos::MAX),
+            connections: ConnectionPlaces::new(),
+            lingering: Lingering::new(settings.lingering_max),
+            settings,
+            arrived: Vec::with_capacity(ACCEPTS_MAX),
+            again: VecDeque::new(),
+            pushed: VecDeque::new(),
+            accepts: 1,
+            accept_at: None,
+            is_refusing: false,
+            look_at: 0,
+        })
+    }
+
+    /// Serves until `shutdown`, then answers what has already arrived.
+    pub(super) fn run(mut self, shutdown: &Shutdown, file: Option<SocketFile>) {
+        let mut ready = Ready::new();
+        while !shutdown.is_set() {
+            self.turn(&mut ready);
+        }
+        self.accept(LATE_ACCEPTS_MAX);
+        // Nobody finds the way in any more.
+        self.listener = None;
+        self.accept_at = None;
+        drop(file);
+        self.drain(&mut ready);
+        self.shared.handler.on_end();
+    }
+
+    pub(super) fn turn(&mut self, ready: &mut Ready) {
+        if let Err(error) = self.epoll.wait(self.sleep_for(), ready) {
+            tracing::debug!(door = H::DOOR.name(), %error, "waiting failed");
+            thread::sleep(ERROR_PAUSE);
+        }
+        self.read_clock();
+        // What is pushed goes out before this turn's replies: some clients misread it behind a
+        // reply, and what is written apart may still be read together.
+        let woken = self.inbox.is_woken();
+        if woken {
+            self.read_inbox();
+        }
+        for _ in 0..FLUSHED_MAX {
+            let Some(slot) = self.pushed.pop_front() else { break };
+            // The place may have a new connection by now.
+            self.with(slot, |connection, shared| {
+                match std::mem::take(&mut connection.has_pushed) {
+                    true => connection.flush_pushed(shared),
+                    false => Next::Wait,
+                }
+            });
+        }
+        for position in 0..ready.len() {
+            if position > 0 {
+                self.read_clock();
+            }
+            match ready.at(position) {
+                Token::Connection(id) => {
+                    let Some(connection) = self.connections.same(id) else { continue };
+                    let next = connection.ready(&mut self.shared);
+                    self.follow(id.slot, next);
+                }
+                Token::Listener => self.accept_some(),
+                // Whoever wakes the loop may be late with the wake-up itself: the inbox was read,
+                // and the loop would be woken for ever.
+                Token::Inbox if !woken => self.read_inbox(),
+                Token::Inbox => {}
+            }
+        }
+        for _ in 0..self.again.len() {
+            let Some(slot) = self.again.pop_front() else { break };
+            self.read_clock();
+            self.with(slot, |connection, shared| match std::mem::take(&mut connection.again) {
+                true => connection.go_on(shared, 0),
+                false => Next::Wait,
+            });
+        }
+        self.see_out();
+        self.look_around();
+    }
+
+    fn read_clock(&mut self) {
+        self.shared.now = self.settings.clock.now();
+    }
+
+    /// Until something must be done, whatever happens.
+    fn sleep_for(&self) -> Nanos {
+        if !self.again.is_empty() || !self.pushed.is_empty() || self.inbox.is_woken() {
+            return 0;
+        }
+        let now = self.shared.now.mono;
+        // Not when the oldest of them is due: under load somebody always is in a moment, and a
+        // timer for each would wake the loop as often as clients do.
+        let fresh = self.lingering.fresh_since().map(|_| now + FRESH_MAX);
+        let oldest = self.lingering.oldest().map(|(_, since)| since + H::POLICY.linger.span);
+        let due = [fresh, oldest, self.accept_at].into_iter().flatten().min();
+        due.map_or(NOTICE_SHUTDOWN, |due| due.saturating_sub(now).min(NOTICE_SHUTDOWN))
+    }
+
+    /// Does something with a connection that may be gone by now.
+    fn with(
+        &mut self,
+        slot: u32,
+        work: impl FnOnce(&mut Connection<H::Session>, &mut Shared<H>) -> Next,
+    ) {
+        let Some(connection) = self.connections.at(slot) else { return };
+        let next = work(connection, &mut self.shared);
+        self.follow(slot, next);
+    }
+
+    /// Does what a connection wants next.
+    #[inline]
+    fn follow(&mut self, slot: u32, next: Next) {
+        let Some(connection) = self.connections.at(slot) else { return };
+        match next {
+            Next::Wait if connection.has_ended() => {
+                connection.end(&self.shared);
+                return self.close(slot);
+            }
+            Next::Wait => {}
+            Next::Again => {
+                connection.again = true;
+                self.again.push_back(slot);
+            }
+            Next::Open => {
+                self.arrived.push(slot);
+                return self.open_arrived();
+            }
+            Next::Linger => return self.linger(slot),
+            Next::Close => return self.close(slot),
+        }
+        connection.tell_place(&self.shared.handler, None);
+        self.watch(slot);
+    }
+
+    /// Watches a connection's socket for what it waits for.
+    #[inline]
+    fn watch(&mut self, slot: u32) {
+        let Some(connection) = self.connections.at(slot) else { return };
+        let interest = connection.interest();
+        if connection.watched == Some(interest) {
+            return;
+        }
+        let token = Token::Connection(connection.id);
+        let done = match connection.watched.replace(interest) {
+            Some(_) => self.epoll.change(connection.socket(), token, interest),
+            None => self.epoll.watch(connection.socket(), token, interest),
+        };
+        if done.is_err() {
+            self.close(slot);
+        }
+    }
+
+    fn close(&mut self, slot: u32) {
+        self.lingering.remove(slot);
+        // Closing the socket takes it out of epoll.
+        if let Some(mut connection) = self.connections.remove(slot) {
+            connection.leave(&mut self.shared);
+        }
+    }
+
+    fn accept_some(&mut self) {
+        let most = self.accepts;
+        let found = self.accept(most);
+        self.accepts = if found == most { 2 * most } else { found }.clamp(1, ACCEPTS_MAX);
+    }
+
+    /// Accepts and opens up to `most` connections; returns how many there were.
+    pub(super) fn accept(&mut self, most: usize) -> usize {
+        let mut found = 0;
+        while found < most {
+            let (batch, all) = self.take_in((most - found).min(ACCEPTS_MAX));
+            self.open_arrived();
+            found += batch;
+            if all {
+                break;
+            }
+        }
+        found
+    }
+
+    /// Accepts up to `most` connections; returns how many there were, and whether that is all.
+    pub(super) fn take_in(&mut self, most: usize) -> (usize, bool) {
+        let allow = self.settings.allow.load_full();
+        let is_brief = self.is_brief();
+        for found in 0..most {
+            let Some(listener) = &self.listener else { return (found, true) };
+            match listener.accept(!is_brief) {
+                Ok((socket, peer)) => {
+                    self.is_refusing = false;
+                    if peer.ip().is_some_and(|ip| !allow.permits(ip)) {
+                        self.shared.bad_input("not_allowed");
+                        continue;
+                    }
+                    // Those that have arrived are answered first, and can make room then.
+                    if self.admit(socket, peer) {
+                        return (found + 1, false);
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return (found, true),
+                Err(error) if tcp::left_early(&error) => {}
+                // The connection that has lingered longest makes room, if that is what is wanting.
+                Err(error) => {
+                    if !self.dismiss_oldest() {
+                        self.pause(&error);
+                        return (found, true);
+                    }
+                }
+            }
+        }
+        (most, false)
+    }
+
+    /// Whether connections end with their first answer, which no handshake delays.
+    fn is_brief(&self) -> bool {
+        H::POLICY.brief && self.certificates.is_none()
+    }
+
+    /// Lets a client in, or closes its socket; `true` if descriptors are short.
+    fn admit(&mut self, socket: OwnedFd, peer: Peer) -> bool {
+        let limits = self.settings.limits.clone();
+        let (admitted, short) = if self.is_brief() {
+            limits.admit_brief(peer.ip(), &socket, || self.dismiss_oldest())
+        } else {
+            (limits.admit(peer.ip(), &socket).map(Admission::Place), false)
+        };
+        match admitted {
+            // Counted before the socket is closed: its client finds it counted.
+            Err(refused) => self.shared.bad_input(refused.reason()),
+            Ok(Admission::Place(place)) if !self.deal_to.is_empty() => {
+                let inbox = &self.deal_to[self.dealt % self.deal_to.len()];
+                self.dealt = self.dealt.wrapping_add(1);
+                inbox.leave(Item::Client(socket, peer, place));
+            }
+            Ok(admission) => self.seat(socket, peer, admission),
+        }
+        short
+    }
+
+    /// Gives a connection its place in this loop.
+    pub(super) fn seat(&mut self, socket: OwnedFd, peer: Peer, admission: Admission) {
+        let tls = match &self.certificates {
+            None => None,
+            Some(certificates) => match ServerConnection::new(certificates.current()) {
+                Ok(tls) => Some(tls),
+                Err(error) => {
+                    return tracing::error!(door = H::DOOR.name(), %error, "cannot begin TLS");
+                }
+            },
+        };
+        let is_plain = tls.is_none();
+        let now = self.shared.now.mono;
+        let stream = Stream::new(socket, tls);
+        let make = |id| Connection::new(stream, peer, id, admission, now);
+        let id = self.connections.add(make);
+        if let Some(connection) = self.connections.at(id.slot)
+            && let Admission::Place(place) = &connection.admission
+        {
+            place.set_owner(Arc::new(GiveWay { inbox: self.inbox.clone(), id }).into());
+        }
+        if is_plain {
+            self.arrived.push(id.slot);
+        } else {
+            self.watch(id.slot);
+        }
+    }
+
+    /// Tells the handler of all that have arrived.
+    pub(super) fn open_arrived(&mut self) {
+        if self.arrived.is_empty() {
+            return;
+        }
+        self.shared.handler.before_open(self.arrived.len(), self.shared.now);
+        let mut arrived = std::mem::take(&mut self.arrived);
+        for slot in arrived.drain(..) {
+            self.with(slot, Connection::open);
+        }
+        self.arrived = arrived;
+    }
+
+    /// Stops accepting for a while: the listener would be ready for the same client for ever.
+    fn pause(&mut self, error: &io::Error) {
+        if !self.is_refusing {
+            tracing::warn!(door = H::DOOR.name(), %error, "cannot accept, trying again");
+        }
+        self.is_refusing = true;
+        if let Some(listener) = &self.listener
+            && self.epoll.forget(listener.socket()).is_ok()
+        {
+            self.accept_at = Some(self.shared.now.mono + ACCEPT_PAUSE);
+        }
+    }
+
+    /// Reads what other threads left, up to an amount of work.
+    fn read_inbox(&mut self) {
+        self.inbox.begin();
+        let mut work = 0;
+        while let Some(item) = self.inbox.take() {
+            match item {
+                Item::Message(message) => {
+                    let Self { shared, connections, pushed, .. } = self;
+                    let mut pushes = Pushes { connections, list: pushed };
+                    work += shared.handler.on_message(message, &mut pushes);
+                }
+                Item::Client(socket, peer, place) => {
+                    self.seat(socket, peer, Admission::Place(place));
+                    self.open_arrived();
+                }
+                Item::Answer(id, answer) => {
+                    if let Some(connection) = self.connections.same(id) {
+                        let next = connection.answered(answer, &mut self.shared);
+                        self.follow(id.slot, next);
+                    }
+                }
+                Item::GaveWay(id) => {
+                    if self.connections.same(id).is_some() {
+                        self.shared.bad_input("gave_way");
+                        self.close(id.slot);
+                    }
+                }
+            }
+            if work >= MESSAGE_WORK_MAX {
+                // The rest in the next turn, after the sockets.
+                self.inbox.wake();
+                return;
+            }
+        }
+    }
+
+    /// Sends the end of the stream; from then on the connection lingers. A client that has left
+    /// costs nothing more.
+    fn linger(&mut self, slot: u32) {
+        let Some(connection) = self.connections.at(slot) else { return };
+        if !connection.linger(&mut self.shared) {
+            return self.close(slot);
+        }
+        connection.tell_place(&self.shared.handler, None);
+        let is_watched = connection.watched.is_some();
+        if self.lingering.is_full() {
+            self.shared.bad_input("too_many_connections");
+            self.dismiss_oldest();
+        }
+        self.lingering.add(slot, self.shared.now.mono);
+        if is_watched {
+            self.watch(slot);
+        }
+    }
+
+    /// Closes the connection that has lingered longest; `false` if there is none.
+    pub(super) fn dismiss_oldest(&mut self) -> bool {
+        let Some((slot, _)) = self.lingering.oldest() else { return false };
+        if let Some(connection) = self.connections.at(slot) {
+            // Bytes that lie unread would make a reset of the end.
+            connection.discard(&mut self.shared);
+        }
+        self.close(slot);
+        true
+    }
+
+    /// Looks at lingering connections whose time it is, and accepts again after a failure.
+    pub(super) fn see_out(&mut self) {
+        let now = self.shared.now.mono;
+        while self.lingering.fresh_since().is_some_and(|since| now >= since + FRESH_MAX) {
+            let Some(slot) = self.lingering.watch_next() else { break };
+            let Some(connection) = self.connections.at(slot) else { continue };
+            match connection.discard(&mut self.shared) {
+                Next::Close => self.close(slot),
+                _ => self.watch(slot),
+            }
+        }
+        let linger = &H::POLICY.linger;
+        while self.lingering.oldest().is_some_and(|(_, since)| now >= since + linger.span) {
+            if let Some(reason) = linger.slow {
+                self.shared.bad_input(reason);
+            }
+            self.dismiss_oldest();
+        }
+        if self.accept_at.is_some_and(|at| now >= at) {
+            let failed = self.listener.as_ref().is_some_and(|listener| {
+                self.epoll.watch(listener.socket(), Token::Listener, Interest::IN).is_err()
+            });
+            self.accept_at = failed.then_some(now + ACCEPT_PAUSE);
+        }
+    }
+
+    /// Once a second: closes connections that have been idle or slow for too long.
+    pub(super) fn look_around(&mut self) {
+        let now = self.shared.now.mono;
+        if now < self.look_at {
+            return;
+        }
+        self.look_at = now + LOOK_EVERY;
+        for slot in 0..self.connections.places() {
+            let Some(connection) = self.connections.at(slot) else { continue };
+            if connection.is_lingering() {
+                continue;
+            }
+            let handler = &self.shared.handler;
+            connection.tell_place(handler, Some(now));
+            if let Some(reason) = connection.overdue(handler, now, self.idle_max) {
+                self.shared.bad_input(reason);
+                self.close(slot);
+            }
+        }
+    }
+
+    /// Answers what has arrived, and waits until all clients have read it.
+    fn drain(&mut self, ready: &mut Ready) {
+        self.read_clock();
+        for slot in 0..self.connections.places() {
+            for _ in 0..DRAIN_READS_MAX {
+                let Some(connection) = self.connections.at(slot) else { break };
+                let reads = !connection.is_lingering() && connection.is_done();
+                if !reads || !connection.has_input() {
+                    break;
+                }
+                let next = connection.readable(&mut self.shared);
+                self.follow(slot, next);
+            }
+        }
+        let until = self.shared.now.mono + H::POLICY.drain_max;
+        while self.close_done() && self.shared.now.mono < until {
+            self.turn(ready);
+        }
+        let until = self.shared.now.mono + H::POLICY.linger.span_at_end;
+        while !self.lingering.is_empty() && self.shared.now.mono < until {
+            self.turn(ready);
+        }
+        while self.dismiss_oldest() {}
+        for slot in 0..self.connections.places() {
+            self.close(slot);
+        }
+    }
+
+    /// Closes connections that are owed nothing; `false` if all others linger.
+    fn close_done(&mut self) -> bool {
+        let mut is_owed = false;
+        for slot in 0..self.connections.places() {
+            let Some(connection) = self.connections.at(slot) else { continue };
+            if connection.is_lingering() {
+                continue;
+            }
+            if connection.is_done() {
+                self.close(slot);
+            } else {
+                is_owed = true;
+            }
+        }
+        is_owed
+    }
+}

@@ -1,0 +1,154 @@
+//! What a protocol is to an event loop: bytes in, bytes out, and no socket.
+//!
+//! An [`EventLoop`](super::event_loop::EventLoop) owns the sockets, buffers and timers of its
+//! connections. It calls the handler of its loop when something happens to one of them. Loops
+//! share no handler, so a handler needs no lock for what is its own.
+
+use tidegate_core::{Nanos, Now};
+
+use super::connection::Pushes;
+use super::listener::Peer;
+use crate::metrics::Door;
+
+/// One protocol in one loop.
+pub(crate) trait Handler: Sized {
+    /// What the handler keeps for one connection, from [`Self::on_open`] to [`Self::on_close`].
+    type Session;
+    /// What other threads send to the handler of a loop.
+    type Message: Send + 'static;
+    /// What a pending connection waits for.
+    type Answer: Send + 'static;
+
+    /// The door, for metrics and the log.
+    const DOOR: Door;
+    /// How the loop treats the connections.
+    const POLICY: Policy;
+
+    /// `count` connections are about to be opened, one after another. A handler that decides for
+    /// many at once does so here.
+    fn before_open(&mut self, _count: usize, _now: Now) {}
+
+    /// A client has connected. On an error the connection is closed without a word, and the error
+    /// is the reason under which that is counted.
+    fn on_open(
+        &mut self,
+        peer: Peer,
+        output: &mut Vec<u8>,
+        context: &Context,
+    ) -> Result<(Self::Session, Progress), &'static str>;
+
+    /// There are bytes that were not taken yet. Returns how many of them were taken.
+    fn on_bytes(
+        &mut self,
+        session: &mut Self::Session,
+        input: &[u8],
+        output: &mut Vec<u8>,
+        context: &Context,
+    ) -> (usize, Progress);
+
+    /// The answer to a connection that is pending has come. `output` is the connection's own: it
+    /// may hold earlier bytes, and the answer goes behind them.
+    fn on_answer(
+        &mut self,
+        session: &mut Self::Session,
+        answer: Self::Answer,
+        output: &mut Vec<u8>,
+        now: Now,
+    ) -> Progress;
+
+    /// Another thread has sent a message. Returns how much work it was, so that many messages do
+    /// not keep the loop from its sockets.
+    fn on_message(&mut self, message: Self::Message, pushes: &mut Pushes<'_, Self>) -> usize;
+
+    /// Bytes were written; `all` says that none is left to be written.
+    fn on_written(&mut self, _session: &mut Self::Session, _bytes: usize, _all: bool) {}
+
+    /// The buffers of a connection have changed: their room, and how much of it is in use.
+    fn on_buffers(&mut self, _session: &Self::Session, _allocated: usize, _used: usize) {}
+
+    /// Whether the client waits for something although no request is under way, as a subscriber
+    /// does. Such a connection is not idle.
+    fn is_listening(&self, session: &Self::Session) -> bool;
+
+    /// Whether a client that leaves its replies unread is closed now. The loop asks once a second;
+    /// it reads no more from such a client in any case.
+    fn is_too_slow(&self, _session: &Self::Session, reader: &SlowReader) -> bool {
+        reader.stalled > reader.idle_max
+    }
+
+    /// The connection is over, or lingers.
+    fn on_close(&mut self, session: Self::Session);
+
+    /// The loop ends, and all its connections are closed.
+    fn on_end(&mut self) {}
+}
+
+/// How far a handler got with what it was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// It needs more bytes.
+    More,
+    /// The output is to be written first; then it goes on.
+    Flush,
+    /// It goes on when its answer has come.
+    Pending,
+    /// The output is to be written, and then the connection is over.
+    Close,
+}
+
+/// Which connection of a loop. The generation tells it from an earlier one at the same place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ConnectionId {
+    pub(crate) slot: u32,
+    pub(crate) generation: u32,
+}
+
+/// What a handler is told beside bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Context {
+    pub(crate) now: Now,
+    /// The connection, for an answer that comes later.
+    pub(crate) id: ConnectionId,
+    /// Bytes at the end of the input that were just read.
+    pub(crate) fresh_bytes: usize,
+}
+
+/// A client that leaves its replies unread.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SlowReader {
+    pub(crate) now: Nanos,
+    /// For how long nothing was read or written.
+    pub(crate) stalled: Nanos,
+    /// For how long a connection may be idle.
+    pub(crate) idle_max: Nanos,
+}
+
+/// How a loop treats the connections of a protocol.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Policy {
+    /// Whether connections end with the answer that they get when they are opened. Then they take
+    /// no place, but for a TLS handshake: what bounds them is how many may linger.
+    pub(crate) brief: bool,
+    /// How much output one call should make, about.
+    pub(crate) output_bytes: usize,
+    /// The most bytes that are pushed to a connection and not written yet, unless one push alone
+    /// is larger.
+    pub(crate) push_bytes_max: usize,
+    /// How long pending answers and unread replies are waited for when the door closes.
+    pub(crate) drain_max: Nanos,
+    pub(crate) linger: Linger,
+}
+
+/// How long a client may stay after its last reply. Closing at once could make a reset of bytes
+/// that it has sent, and a reset may take unread replies along.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Linger {
+    pub(crate) span: Nanos,
+    /// The same when the door closes.
+    pub(crate) span_at_end: Nanos,
+    /// What the client may still send. It is thrown away.
+    pub(crate) bytes_max: usize,
+    /// Under which reasons a client is counted that stays or sends for too long.
+    pub(crate) slow: Option<&'static str>,
+    pub(crate) too_much: Option<&'static str>,
+}
