@@ -8,11 +8,13 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de};
+use toml::Spanned;
 
+use super::read::Tables;
 use crate::doors::{DoorConfig, admin, http, jarl, proxy, smockron, text, throttr};
 use crate::logs::LogFormat;
 use crate::records;
-use crate::settings::draft::Draft;
+use crate::settings::draft::{Draft, Written};
 use crate::settings::rule::{DefaultTable, RuleTable};
 use crate::settings::units::{Size, Span};
 use crate::stores::{memory, remote};
@@ -59,20 +61,50 @@ pub struct File {
     pub server: ServerTable,
 }
 
+/// The tables of doors, as messages name them.
+pub(super) const DOORS: [&str; 7] =
+    ["[text]", "[[throttr]]", "[[jarl]]", "[smockron]", "[[proxy]]", "[http]", "[admin]"];
+
 impl File {
+    /// Takes every table out of `tables`.
+    pub(super) fn read(mut tables: Tables) -> Self {
+        Self {
+            rules: tables.list("rule"),
+            default: tables.one("default"),
+            text: tables.one("text"),
+            throttr: tables.list("throttr"),
+            jarl: tables.list("jarl"),
+            smockron: tables.one("smockron"),
+            proxy: tables.list("proxy"),
+            http: tables.one("http"),
+            admin: tables.one("admin"),
+            store: tables.one("store").unwrap_or_default(),
+            memory: tables.one("memory").unwrap_or_default(),
+            snapshot: tables.one("snapshot"),
+            server: tables.one("server").unwrap_or_default(),
+        }
+    }
+
     /// The doors that have a table, in the order in which they are opened and told.
     #[must_use]
-    pub fn doors(&self) -> Vec<DoorConfig> {
-        let text = self.text.clone().map(DoorConfig::Text);
-        let throttr = self.throttr.iter().cloned().map(DoorConfig::Throttr);
-        let jarl = self.jarl.iter().cloned().map(DoorConfig::Jarl);
-        let smockron = self.smockron.iter().cloned();
-        let smockron = smockron.map(|master| DoorConfig::Smockron(Box::new(master)));
-        let proxy = self.proxy.iter().cloned().map(|proxy| DoorConfig::Proxy(Box::new(proxy)));
-        let http = self.http.clone().map(DoorConfig::Http);
-        let admin = self.admin.clone().map(DoorConfig::Admin);
-        let records = text.into_iter().chain(throttr).chain(jarl);
-        records.chain(smockron).chain(proxy).chain(http).chain(admin).collect()
+    pub fn doors(&self) -> Vec<&dyn DoorConfig> {
+        fn each<T: DoorConfig>(tables: &[T]) -> impl Iterator<Item = &dyn DoorConfig> {
+            tables.iter().map(|table| table as &dyn DoorConfig)
+        }
+        let first = each(self.text.as_slice()).chain(each(&self.throttr)).chain(each(&self.jarl));
+        let more = first.chain(each(self.smockron.as_slice())).chain(each(&self.proxy));
+        more.chain(each(self.http.as_slice())).chain(each(self.admin.as_slice())).collect()
+    }
+
+    /// The same, each with the name of its table: `throttr.1` is the second of its kind.
+    pub(super) fn named_doors(&self) -> Vec<(String, &dyn DoorConfig)> {
+        let doors = self.doors();
+        let name = |at: usize| {
+            let door = doors[at].door();
+            let before = doors[..at].iter().filter(|other| other.door() == door).count();
+            (format!("{}.{before}", door.name()), doors[at])
+        };
+        (0..doors.len()).map(name).collect()
     }
 
     /// Every rule in order: those of the file, those that doors with a limit of their own add
@@ -81,9 +113,30 @@ impl File {
         let rules = self.rules.iter().filter_map(Draft::of_rule);
         let jarl = self.jarl.iter().map(jarl::Config::own_rule);
         let proxy = self.proxy.iter().map(proxy::Config::own_rule);
-        let default = Draft::of_default(self.default.as_ref());
         let smockron = self.smockron.iter().flat_map(smockron::Config::own_rules);
+        let default = Draft::of_default(self.default.as_ref());
         rules.chain(jarl).chain(proxy).chain(smockron).chain([default]).collect()
+    }
+
+    /// Writes out how limits are counted, where that was left to a default. `written` are the
+    /// rules that [`Self::drafts`] became.
+    pub(super) fn fill_in(&mut self, written: &[Written]) {
+        let mut each = written.iter();
+        for (table, written) in self.rules.iter_mut().zip(each.by_ref()) {
+            let name = Spanned::new(0..0, written.draft.name.clone());
+            table.name.get_or_insert(name);
+            table.fill_in(&written.whole);
+        }
+        for (config, written) in self.jarl.iter_mut().zip(each.by_ref()) {
+            config.fill_in(&written.whole);
+        }
+        for (config, written) in self.proxy.iter_mut().zip(each.by_ref()) {
+            config.fill_in(&written.whole);
+        }
+        let DefaultTable(default) = self.default.get_or_insert_with(DefaultTable::none);
+        if let Some(written) = written.last() {
+            default.fill_in(&written.whole);
+        }
     }
 }
 

@@ -16,16 +16,13 @@ use std::path::{Path, PathBuf};
 
 use tidegate_core::Limit;
 use tidegate_core::rules::RuleSet;
-use toml::Spanned;
 
 pub use file::File;
 
 use crate::doors::DoorConfig;
-use crate::metrics::Door;
 use crate::settings::draft::{self, Written};
 use crate::settings::listen::Address;
 use crate::settings::problem::{Problem, Problems};
-use crate::settings::rule::DefaultTable;
 use crate::stores::remote::settings::{Kind, Settings, Wrong};
 
 /// The most single uses that one key may remember in a remote store.
@@ -166,56 +163,30 @@ impl Config {
     pub fn show(&self) -> Result<String, toml::ser::Error> {
         let mut file = self.file.clone();
         file.store = file.store.shown();
-        let mut written = self.written.iter();
-        for (table, written) in file.rules.iter_mut().zip(written.by_ref()) {
-            let name = Spanned::new(0..0, written.draft.name.clone());
-            table.name.get_or_insert(name);
-            table.fill_in(&written.whole);
-        }
-        for (config, written) in file.jarl.iter_mut().zip(written.by_ref()) {
-            config.fill_in(&written.whole);
-        }
-        for (config, written) in file.proxy.iter_mut().zip(written.by_ref()) {
-            config.fill_in(&written.whole);
-        }
-        let DefaultTable(default) = file.default.get_or_insert_with(DefaultTable::none);
-        if let Some(written) = self.written.last() {
-            default.fill_in(&written.whole);
-        }
+        file.fill_in(&self.written);
         toml::to_string_pretty(&file)
     }
 }
 
 /// Checks what no table can know alone.
 fn check_whole(file: &File, problems: &mut Vec<Problem>) {
-    let doors = file.doors();
-    if doors.is_empty() {
+    if file.doors().is_empty() {
         // Also what a file looks like that is just being written.
-        let remedy = "add the table of one: [text], [[throttr]], [[jarl]], [smockron], [[proxy]], \
-                      [http] or [admin]";
+        let remedy = format!("add the table of one: {}", names::doors("or"));
         problems.push(Problem::new(0..0, "no door is open", remedy));
     }
 }
 
 /// Checks that no two doors want the same address.
 fn check_addresses(file: &File, text: &str, problems: &mut Vec<Problem>) {
-    let mut taken: Vec<(DoorConfig, Address, String)> = Vec::new();
-    let doors = file.doors();
-    for (number, door) in doors.iter().enumerate() {
-        let (kind, table) = (door.door(), door.door().name());
-        let number = doors[..number].iter().filter(|other| other.door() == kind).count();
-        for (at, address) in door.addresses().into_iter().enumerate() {
-            let setting = match (&address, kind) {
-                (Address::Unix(_), _) => "unix",
-                (_, Door::Smockron) if at == 0 => "accounting",
-                (_, Door::Smockron) => "control",
-                _ => "listen",
-            };
-            let setting = format!("{table}.{number}.{setting}");
-            let datagrams = |kind| kind == Door::Text;
-            let same = |other: &DoorConfig| datagrams(other.door()) == datagrams(kind);
-            let clash = |(other, theirs, _): &&(DoorConfig, Address, String)| {
-                same(other) && !theirs.takes_any_port() && theirs.overlaps(&address)
+    let mut taken: Vec<(&dyn DoorConfig, Address, String)> = Vec::new();
+    for (table, door) in file.named_doors() {
+        for (setting, address) in door.listens_at() {
+            let setting = format!("{table}.{setting}");
+            let clash = |(other, theirs, _): &&(&dyn DoorConfig, Address, String)| {
+                other.takes_datagrams() == door.takes_datagrams()
+                    && !theirs.takes_any_port()
+                    && theirs.overlaps(&address)
             };
             if let Some((other, theirs, first)) = taken.iter().find(clash) {
                 let line = text[..read::place(text, first).start].matches('\n').count() + 1;
@@ -224,7 +195,7 @@ fn check_addresses(file: &File, text: &str, problems: &mut Vec<Problem>) {
                 let remedy = "give every door an address and port of its own";
                 problems.push(Problem::new(place, message, remedy));
             }
-            taken.push((door.clone(), address, setting));
+            taken.push((door, address, setting));
         }
     }
 }

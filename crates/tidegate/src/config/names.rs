@@ -6,7 +6,7 @@ use serde_json::Value;
 use toml::Spanned;
 use toml::de::DeTable;
 
-use super::file::File;
+use super::file::{DOORS, File};
 use crate::settings::names;
 use crate::settings::problem::Problem;
 
@@ -15,13 +15,18 @@ const DOORS_TO_COME: [&str; 2] = ["grpc", "resp"];
 
 static FILE_SCHEMA: LazyLock<Value> = LazyLock::new(names::inline_schema::<File>);
 
+/// The tables of all doors in one phrase, such as "[text], [http] and [admin]".
+pub(super) fn doors(last: &str) -> String {
+    let (end, others) = DOORS.split_last().unwrap_or((&"", &[]));
+    format!("{} {last} {end}", others.join(", "))
+}
+
 /// Takes every unknown name out of `table` and tells of each, and of each that is missing.
 pub(super) fn check(table: &mut Spanned<DeTable>, problems: &mut Vec<Problem>) {
     for door in DOORS_TO_COME {
         let Some((name, _)) = table.get_mut().remove_entry(door) else { continue };
         let message = format!("this version of Tidegate does not have the door \"{door}\"");
-        let remedy = "remove the table; the doors are [text], [[throttr]], [[jarl]], [smockron], \
-                      [[proxy]], [http] and [admin]";
+        let remedy = format!("remove the table; the doors are {}", doors("and"));
         problems.push(Problem::new(name.span(), message, remedy));
     }
     names::check(table, &FILE_SCHEMA, "the file", problems);

@@ -3,7 +3,6 @@
 
 use super::file::File;
 use super::read;
-use crate::doors::proxy;
 use crate::settings::problem::Problem;
 use crate::snapshot;
 use crate::stores::remote;
@@ -12,9 +11,9 @@ use crate::stores::remote::settings::Kind;
 /// What is missing or does not fit. `text` is what `file` was read from.
 pub(super) fn check(file: &File, text: &str) -> Vec<Problem> {
     let mut problems = Vec::new();
-    for (at, table) in file.proxy.iter().enumerate() {
-        for (setting, wrong) in proxy::wrong_files(table) {
-            let place = read::place(text, &format!("proxy.{at}.{setting}"));
+    for (table, door) in file.named_doors() {
+        for (setting, wrong) in door.wrong_files() {
+            let place = read::place(text, &format!("{table}.{setting}"));
             let remedy =
                 "name a readable PEM file; paths start in the folder that the server is started in";
             problems.push(Problem::new(place, wrong, remedy));

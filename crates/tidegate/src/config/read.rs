@@ -26,22 +26,7 @@ pub(super) fn file(name: &str, text: &str, problems: &mut Vec<Problem>) -> File 
         return File::default();
     }
     names::check(&mut document, problems);
-    let mut tables = Tables { tables: by_name(document.into_inner()), problems };
-    File {
-        rules: tables.list("rule"),
-        default: tables.one("default"),
-        text: tables.one("text"),
-        throttr: tables.list("throttr"),
-        jarl: tables.list("jarl"),
-        smockron: tables.one("smockron"),
-        proxy: tables.list("proxy"),
-        http: tables.one("http"),
-        admin: tables.one("admin"),
-        store: tables.one("store").unwrap_or_default(),
-        memory: tables.one("memory").unwrap_or_default(),
-        snapshot: tables.one("snapshot"),
-        server: tables.one("server").unwrap_or_default(),
-    }
+    File::read(Tables { tables: by_name(document.into_inner()), problems })
 }
 
 /// The place of a setting in `text`, such as `proxy.0.tls.cert`, or of the innermost table around
@@ -93,14 +78,15 @@ fn by_name(tables: DeTable) -> BTreeMap<String, Spanned<DeValue>> {
     tables.into_iter().map(|(name, value)| (name.into_inner().into_owned(), value)).collect()
 }
 
-struct Tables<'t, 'p> {
+/// The tables of a file that have not been read yet.
+pub(super) struct Tables<'t, 'p> {
     tables: BTreeMap<String, Spanned<DeValue<'t>>>,
     problems: &'p mut Vec<Problem>,
 }
 
 impl Tables<'_, '_> {
     /// The table `[name]`, if the file has one.
-    fn one<T: DeserializeOwned>(&mut self, name: &str) -> Option<T> {
+    pub(super) fn one<T: DeserializeOwned>(&mut self, name: &str) -> Option<T> {
         let value = self.tables.remove(name)?;
         if !matches!(value.get_ref(), DeValue::Table(_)) {
             let remedy = format!("write it once, as [{name}]");
@@ -111,7 +97,7 @@ impl Tables<'_, '_> {
     }
 
     /// The tables `[[name]]`, in file order.
-    fn list<T: DeserializeOwned>(&mut self, name: &str) -> Vec<T> {
+    pub(super) fn list<T: DeserializeOwned>(&mut self, name: &str) -> Vec<T> {
         let Some(value) = self.tables.remove(name) else { return Vec::new() };
         let span = value.span();
         match value.into_inner() {

@@ -214,6 +214,7 @@ impl Server {
         self.upkeep.check_snapshot(file.snapshot.as_ref())?;
         let first = !self.process.state.is_ready();
         let grace = self.settings.shutdown_grace.0;
+        let wanted = file.doors().into_iter().map(|door| door.boxed()).collect();
         let (gate, process, store, logs, upkeep) =
             (&self.gate, &self.process, &self.store, &self.logs, &mut self.upkeep);
         let mut rules = Difference::default();
@@ -239,7 +240,7 @@ impl Server {
                 upkeep.restore();
             }
         };
-        let doors = self.doors.change(file.doors(), grace, commit).await?;
+        let doors = self.doors.change(wanted, grace, commit).await?;
         self.settings = file.server;
         Ok(Report { rules, doors })
     }

@@ -12,7 +12,7 @@ use arc_swap::ArcSwap;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::doors::{Bound, DoorConfig, DoorSwitches, Gate, Serving, Shutdown};
+use crate::doors::{BoundDoor, DoorConfig, DoorSwitches, Gate, Serving, Shutdown};
 use crate::settings::listen::Address;
 
 /// A door could not have its addresses.
@@ -35,12 +35,12 @@ pub(super) struct Moved {
 }
 
 struct OpenDoor {
-    config: DoorConfig,
+    config: Box<dyn DoorConfig>,
     addresses: Vec<Address>,
     switches: DoorSwitches,
     serving: Serving,
     /// Bound, and not served before the store has answered.
-    held: Option<Box<(Bound, Gate)>>,
+    held: Option<(Box<dyn BoundDoor>, Box<Gate>)>,
 }
 
 /// The doors that are open, in the order of the contract.
@@ -68,10 +68,9 @@ impl OpenDoors {
     pub(super) fn serve_held(&mut self) {
         self.holding = false;
         for door in &mut self.open {
-            if let Some(held) = door.held.take() {
-                let (bound, gate) = *held;
+            if let Some((bound, gate)) = door.held.take() {
                 bound.discard_queued(&gate.metrics);
-                door.serving = bound.serve(gate);
+                door.serving = bound.serve(*gate);
             }
         }
     }
@@ -81,16 +80,16 @@ impl OpenDoors {
     /// doors were opened and closed.
     pub(super) async fn change(
         &mut self,
-        wanted: Vec<DoorConfig>,
+        wanted: Vec<Box<dyn DoorConfig>>,
         grace: Duration,
         commit: impl FnOnce(),
     ) -> Result<Moved, BindError> {
         let mut leaving: Vec<OpenDoor> = Vec::new();
         let mut staying: Vec<OpenDoor> = Vec::new();
         // Each wanted door keeps one open door at most: there may be two of the same settings.
-        let mut arriving: Vec<&DoorConfig> = wanted.iter().collect();
+        let mut arriving: Vec<&dyn DoorConfig> = wanted.iter().map(|config| &**config).collect();
         for door in self.open.drain(..) {
-            match arriving.iter().position(|config| config.same_sockets(&door.config)) {
+            match arriving.iter().position(|config| config.same_sockets(&*door.config)) {
                 Some(kept) => {
                     arriving.remove(kept);
                     staying.push(door);
@@ -101,7 +100,7 @@ impl OpenDoors {
         let mut bound = bind_all(&arriving);
         if let Err(error) = &bound
             && error.error.kind() == io::ErrorKind::AddrInUse
-            && leaving.iter().any(|door| arriving.iter().any(|config| door.blocks(config)))
+            && leaving.iter().any(|door| arriving.iter().any(|config| door.blocks(*config)))
         {
             // What leaves makes room first; if that does not help, it is put back below.
             close(&mut leaving, grace, &mut self.draining).await;
@@ -132,34 +131,39 @@ impl OpenDoors {
     }
 
     /// Serves what was bound and takes over new allow lists, in the order of `wanted`.
-    fn settle(&mut self, wanted: Vec<DoorConfig>, mut staying: Vec<OpenDoor>, bound: Vec<Bound>) {
+    fn settle(
+        &mut self,
+        wanted: Vec<Box<dyn DoorConfig>>,
+        mut staying: Vec<OpenDoor>,
+        bound: Vec<Box<dyn BoundDoor>>,
+    ) {
         let mut bound = bound.into_iter();
         for config in wanted {
-            let kept = staying.iter().position(|door| config.same_sockets(&door.config));
+            let kept = staying.iter().position(|door| config.same_sockets(&*door.config));
             if let Some(kept) = kept {
                 let mut door = staying.remove(kept);
                 if door.config.allow() != config.allow() {
-                    warn_if_open_to_all(&config);
+                    warn_if_open_to_all(&*config);
                     door.switches.allow.store(Arc::new(config.allow().clone()));
                 }
                 config.renew(&self.gate);
                 door.config = config;
                 self.open.push(door);
             } else if let Some(bound) = bound.next() {
-                warn_if_open_to_all(&config);
+                warn_if_open_to_all(&*config);
                 self.open(config, bound);
             }
         }
     }
 
-    fn open(&mut self, config: DoorConfig, bound: Bound) {
+    fn open(&mut self, config: Box<dyn DoorConfig>, bound: Box<dyn BoundDoor>) {
         let addresses = bound.addresses();
         let allow = Arc::new(ArcSwap::from_pointee(config.allow().clone()));
         let switches = DoorSwitches { allow, shutdown: Shutdown::new() };
         let gate = Gate { door: switches.clone(), ..self.gate.clone() };
         config.renew(&gate);
         let (serving, held) = match self.holding && config.waits_for_store() {
-            true => (Serving::default(), Some(Box::new((bound, gate)))),
+            true => (Serving::default(), Some((bound, Box::new(gate)))),
             false => (bound.serve(gate), None),
         };
         for address in &addresses {
@@ -200,20 +204,20 @@ impl OpenDoors {
 
 impl OpenDoor {
     /// Whether it sits on an address that `config` wants.
-    fn blocks(&self, config: &DoorConfig) -> bool {
+    fn blocks(&self, config: &dyn DoorConfig) -> bool {
         let wanted = config.addresses();
         self.addresses.iter().any(|taken| wanted.iter().any(|wanted| wanted.overlaps(taken)))
     }
 }
 
-fn bind_all(arriving: &[&DoorConfig]) -> Result<Vec<Bound>, BindError> {
+fn bind_all(arriving: &[&dyn DoorConfig]) -> Result<Vec<Box<dyn BoundDoor>>, BindError> {
     let bind_one =
-        |config: &&DoorConfig| config.bind().map_err(|error| BindError::new(config, error));
+        |config: &&dyn DoorConfig| config.bind().map_err(|error| BindError::new(*config, error));
     arriving.iter().map(bind_one).collect()
 }
 
 impl BindError {
-    fn new(config: &DoorConfig, error: io::Error) -> Self {
+    fn new(config: &dyn DoorConfig, error: io::Error) -> Self {
         let addresses = config.addresses().iter().map(ToString::to_string).collect::<Vec<_>>();
         let addresses = addresses.join(", ");
         Self { door: config.door().name(), addresses, error }
@@ -241,7 +245,7 @@ async fn close(doors: &mut [OpenDoor], grace: Duration, draining: &mut JoinSet<(
     }
 }
 
-fn warn_if_open_to_all(config: &DoorConfig) {
+fn warn_if_open_to_all(config: &dyn DoorConfig) {
     if config.beyond_loopback() && config.allow().is_open() {
         let door = config.door().name();
         tracing::warn!(

@@ -70,6 +70,12 @@ impl Listen {
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.0
     }
+
+    /// The same, each with the setting that says so.
+    #[must_use]
+    pub fn places(&self) -> Vec<(&'static str, Address)> {
+        self.0.iter().map(|address| ("listen", Address::Ip(*address))).collect()
+    }
 }
 
 impl From<SocketAddr> for Listen {

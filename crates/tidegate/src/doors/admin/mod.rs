@@ -27,7 +27,7 @@ use tokio::runtime::Builder;
 use super::http_server::connections::{Bounds, IDLE_USUAL, Lobby};
 use super::io::settings::{self, CONNECTIONS_MAX};
 use super::io::{limits, tcp};
-use super::{Gate, Serving};
+use super::{BoundDoor, DoorConfig, Gate, Serving, table_of};
 use crate::metrics::Door;
 use crate::settings::listen::{Address, Allow, Listen};
 use crate::settings::units::Span;
@@ -113,6 +113,36 @@ fn on_loopback<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Listen, D::
     wrong.map_or(Ok(listen), |wrong| Err(de::Error::custom(wrong)))
 }
 
+impl DoorConfig for Config {
+    fn door(&self) -> Door {
+        Door::Admin
+    }
+
+    fn listens_at(&self) -> Vec<(&'static str, Address)> {
+        self.listen.places()
+    }
+
+    fn allow(&self) -> &Allow {
+        &self.allow
+    }
+
+    fn same_sockets(&self, other: &dyn DoorConfig) -> bool {
+        table_of::<Self>(other).is_some_and(|other| self.same_door(other))
+    }
+
+    fn waits_for_store(&self) -> bool {
+        false
+    }
+
+    fn bind(&self) -> io::Result<Box<dyn BoundDoor>> {
+        Ok(Box::new(bind(self)?))
+    }
+
+    fn boxed(&self) -> Box<dyn DoorConfig> {
+        Box::new(self.clone())
+    }
+}
+
 /// A door whose addresses are taken and that answers nobody yet.
 pub struct Bound {
     listeners: Vec<TcpListener>,
@@ -128,16 +158,13 @@ pub fn bind(config: &Config) -> io::Result<Bound> {
     Ok(Bound { listeners, bounds: config.bounds() })
 }
 
-impl Bound {
-    /// The addresses in file order, with real ports.
-    #[must_use]
-    pub fn addresses(&self) -> Vec<SocketAddr> {
-        self.listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect()
+impl BoundDoor for Bound {
+    fn addresses(&self) -> Vec<Address> {
+        let taken = self.listeners.iter().filter_map(|listener| listener.local_addr().ok());
+        taken.map(Address::Ip).collect()
     }
 
-    /// Begins to answer.
-    #[must_use]
-    pub fn serve(self, gate: Gate) -> Serving {
+    fn serve(self: Box<Self>, gate: Gate) -> Serving {
         let lobby = Lobby::new(Door::Admin, &gate, router::router(&gate), self.bounds);
         let listeners = self.listeners;
         let runtime = match Builder::new_current_thread().enable_all().build() {

@@ -29,9 +29,9 @@ use super::http_server::connections::{Bounds, CONNECTIONS_USUAL, IDLE_USUAL, Lob
 pub use super::http_server::host::HostName;
 use super::io::settings::{self, CONNECTIONS_MAX};
 use super::io::{limits, tcp};
-use super::{Gate, Serving};
+use super::{BoundDoor, DoorConfig, Gate, Serving, table_of};
 use crate::metrics::Door;
-use crate::settings::listen::{Allow, Listen};
+use crate::settings::listen::{Address, Allow, Listen};
 use crate::settings::units::Span;
 
 /// The `[http]` table.
@@ -79,14 +79,6 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Puts in force what a reload changes without closing the door.
-    pub(crate) fn renew(&self, gate: &Gate) {
-        let live = Live::of(gate);
-        let names = self.names.iter().cloned().map(String::from).collect();
-        live.host_names.store(Arc::new(names));
-        live.authorize.store(Arc::new(self.authorize.clone()));
-    }
-
     /// Whether a door of `other` can go on as this one: allow list, names and tables are swapped.
     pub(crate) fn same_door(&self, other: &Self) -> bool {
         let of = |config: &Self| {
@@ -125,6 +117,43 @@ impl Live {
     }
 }
 
+impl DoorConfig for Config {
+    fn door(&self) -> Door {
+        Door::Http
+    }
+
+    fn listens_at(&self) -> Vec<(&'static str, Address)> {
+        self.listen.places()
+    }
+
+    fn allow(&self) -> &Allow {
+        &self.allow
+    }
+
+    fn same_sockets(&self, other: &dyn DoorConfig) -> bool {
+        table_of::<Self>(other).is_some_and(|other| self.same_door(other))
+    }
+
+    fn waits_for_store(&self) -> bool {
+        false
+    }
+
+    fn renew(&self, gate: &Gate) {
+        let live = Live::of(gate);
+        let names = self.names.iter().cloned().map(String::from).collect();
+        live.host_names.store(Arc::new(names));
+        live.authorize.store(Arc::new(self.authorize.clone()));
+    }
+
+    fn bind(&self) -> io::Result<Box<dyn BoundDoor>> {
+        Ok(Box::new(bind(self)?))
+    }
+
+    fn boxed(&self) -> Box<dyn DoorConfig> {
+        Box::new(self.clone())
+    }
+}
+
 /// A door whose addresses are taken and that answers nobody yet.
 pub struct Bound {
     listeners: Vec<TcpListener>,
@@ -140,16 +169,13 @@ pub fn bind(config: &Config) -> io::Result<Bound> {
     Ok(Bound { listeners, bounds: config.bounds() })
 }
 
-impl Bound {
-    /// The addresses in file order, with real ports.
-    #[must_use]
-    pub fn addresses(&self) -> Vec<SocketAddr> {
-        self.listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect()
+impl BoundDoor for Bound {
+    fn addresses(&self) -> Vec<Address> {
+        let taken = self.listeners.iter().filter_map(|listener| listener.local_addr().ok());
+        taken.map(Address::Ip).collect()
     }
 
-    /// Begins to answer. Must be called on the process' runtime.
-    #[must_use]
-    pub fn serve(self, gate: Gate) -> Serving {
+    fn serve(self: Box<Self>, gate: Gate) -> Serving {
         let lobby = Lobby::new(Door::Http, &gate, router::router(&gate), self.bounds);
         let mut tasks = Vec::new();
         for listener in self.listeners {

@@ -25,9 +25,39 @@ use self::turn::Loop;
 use super::io::limits::AllDoors;
 use super::io::sources::Sources;
 use super::io::tcp;
-use super::{Gate, Serving};
+use super::{BoundDoor, DoorConfig, Gate, Serving, table_of};
 use crate::metrics::Door;
-use crate::settings::listen::Allow;
+use crate::settings::listen::{Address, Allow};
+
+impl DoorConfig for Config {
+    fn door(&self) -> Door {
+        Door::Jarl
+    }
+
+    fn listens_at(&self) -> Vec<(&'static str, Address)> {
+        self.listen.places()
+    }
+
+    fn allow(&self) -> &Allow {
+        &self.allow
+    }
+
+    fn same_sockets(&self, other: &dyn DoorConfig) -> bool {
+        table_of::<Self>(other).is_some_and(|other| self.same_door(other))
+    }
+
+    fn waits_for_store(&self) -> bool {
+        true
+    }
+
+    fn bind(&self) -> io::Result<Box<dyn BoundDoor>> {
+        Ok(Box::new(bind(self)?))
+    }
+
+    fn boxed(&self) -> Box<dyn DoorConfig> {
+        Box::new(self.clone())
+    }
+}
 
 /// A door whose addresses are taken and that answers nobody yet.
 pub struct Bound {
@@ -54,20 +84,13 @@ pub fn bind(config: &Config) -> io::Result<Bound> {
     })
 }
 
-impl Bound {
-    /// The addresses in file order, with the ports that were taken.
-    #[must_use]
-    pub fn addresses(&self) -> Vec<SocketAddr> {
-        self.listeners.iter().map(|(address, _)| *address).collect()
+impl BoundDoor for Bound {
+    fn addresses(&self) -> Vec<Address> {
+        self.listeners.iter().map(|(address, _)| Address::Ip(*address)).collect()
     }
 
-    /// Begins to answer, on threads of its own.
-    ///
-    /// # Panics
-    /// If the system refuses a thread or an epoll.
-    #[must_use]
-    pub fn serve(self, gate: Gate) -> Serving {
-        let Self { listeners, key, connections_max, per_source } = self;
+    fn serve(self: Box<Self>, gate: Gate) -> Serving {
+        let Self { listeners, key, connections_max, per_source } = *self;
         let sources = Sources::new(connections_max, per_source, Allow::default());
         let listeners: Vec<TcpListener> = listeners.into_iter().flat_map(|(_, all)| all).collect();
         // Rounded up, so that each loop has room for one at least.

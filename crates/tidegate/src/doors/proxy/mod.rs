@@ -53,13 +53,47 @@ use self::figures::{Proxies, ProxyFigures};
 use self::gatehouse::Gatehouse;
 pub use self::gatehouse::GatekeeperConfig;
 pub use self::target::Target;
-pub(crate) use self::tls::wrong_files;
 use super::io::limits::Limits;
 use super::io::tcp;
 pub use super::template::Template;
-use super::{Gate, Serving, Shutdown};
+use super::{BoundDoor, DoorConfig, Gate, Serving, Shutdown, table_of};
 use crate::metrics;
+use crate::settings::listen::{Address, Allow};
 use crate::waiting::{Bounds, Crowd};
+
+impl DoorConfig for Config {
+    fn door(&self) -> metrics::Door {
+        metrics::Door::Proxy
+    }
+
+    fn listens_at(&self) -> Vec<(&'static str, Address)> {
+        self.listen.places()
+    }
+
+    fn allow(&self) -> &Allow {
+        &self.allow
+    }
+
+    fn same_sockets(&self, other: &dyn DoorConfig) -> bool {
+        table_of::<Self>(other).is_some_and(|other| self.same_door(other))
+    }
+
+    fn waits_for_store(&self) -> bool {
+        true
+    }
+
+    fn wrong_files(&self) -> Vec<(&'static str, String)> {
+        tls::wrong_files(self)
+    }
+
+    fn bind(&self) -> io::Result<Box<dyn BoundDoor>> {
+        Ok(Box::new(bind(self)?))
+    }
+
+    fn boxed(&self) -> Box<dyn DoorConfig> {
+        Box::new(self.clone())
+    }
+}
 
 /// A door whose addresses are taken and that answers nobody yet.
 pub struct Bound {
@@ -122,20 +156,13 @@ struct Loop {
     door: Arc<Door>,
 }
 
-impl Bound {
-    /// The addresses in file order, with the ports that were taken.
-    #[must_use]
-    pub fn addresses(&self) -> Vec<SocketAddr> {
-        self.listeners.iter().map(|(address, _)| *address).collect()
+impl BoundDoor for Bound {
+    fn addresses(&self) -> Vec<Address> {
+        self.listeners.iter().map(|(address, _)| Address::Ip(*address)).collect()
     }
 
-    /// Begins to answer, on threads of its own.
-    ///
-    /// # Panics
-    /// If the system refuses a thread or an epoll.
-    #[must_use]
-    pub fn serve(self, gate: Gate) -> Serving {
-        let Self { listeners, config, client_tls, upstream_tls, access, gatehouse } = self;
+    fn serve(self: Box<Self>, gate: Gate) -> Serving {
+        let Self { listeners, config, client_tls, upstream_tls, access, gatehouse } = *self;
         let bounds = Bounds {
             per_key: config.max_waiters as usize,
             total: config.max_waiters_total as usize,

@@ -14,7 +14,7 @@ pub(super) const H2: &[u8] = b"h2";
 pub(super) const HTTP_1_1: &[u8] = b"http/1.1";
 
 /// What is wrong with the files that a table names: in which setting, and why.
-pub(crate) fn wrong_files(config: &Config) -> Vec<(&'static str, String)> {
+pub(super) fn wrong_files(config: &Config) -> Vec<(&'static str, String)> {
     let upstream = config.upstream_ca.as_ref().and_then(|path| roots(path).err());
     let upstream = upstream.map(|error| ("upstream_ca", error.to_string()));
     let clients = config.tls.iter().flat_map(|tls| tls.wrong_files());

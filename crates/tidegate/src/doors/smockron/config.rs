@@ -15,7 +15,7 @@ use toml::Spanned;
 
 use crate::settings::draft::{Draft, Place};
 use crate::settings::limits::AlgorithmWord;
-use crate::settings::listen::{Address, Allow, socket_address};
+use crate::settings::listen::{Allow, socket_address};
 use crate::settings::rule::{RuleTable, Texts, TextsSchema};
 use crate::settings::units::{Size, Span};
 
@@ -108,11 +108,6 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Where it wants to be reached: accounting, then control.
-    pub(crate) fn addresses(&self) -> Vec<Address> {
-        vec![Address::Ip(self.accounting.0), Address::Ip(self.control.0)]
-    }
-
     /// Whether a door of `other` can go on as this one: the rules know the domains, and the allow
     /// list is swapped.
     pub(crate) fn same_door(&self, other: &Self) -> bool {

@@ -29,7 +29,42 @@ use tokio::sync::oneshot;
 pub use self::config::{Config, Endpoint};
 pub use self::corridor::{Corridor, Messages, Post, Settings};
 use self::turn::Sockets;
-use super::{Gate, Serving};
+use super::{BoundDoor, DoorConfig, Gate, Serving, table_of};
+use crate::metrics::Door;
+use crate::settings::listen::{Address, Allow};
+
+impl DoorConfig for Config {
+    fn door(&self) -> Door {
+        Door::Smockron
+    }
+
+    fn listens_at(&self) -> Vec<(&'static str, Address)> {
+        vec![
+            ("accounting", Address::Ip(self.accounting.0)),
+            ("control", Address::Ip(self.control.0)),
+        ]
+    }
+
+    fn allow(&self) -> &Allow {
+        &self.allow
+    }
+
+    fn same_sockets(&self, other: &dyn DoorConfig) -> bool {
+        table_of::<Self>(other).is_some_and(|other| self.same_door(other))
+    }
+
+    fn waits_for_store(&self) -> bool {
+        true
+    }
+
+    fn bind(&self) -> io::Result<Box<dyn BoundDoor>> {
+        Ok(Box::new(bind(self)?))
+    }
+
+    fn boxed(&self) -> Box<dyn DoorConfig> {
+        Box::new(self.clone())
+    }
+}
 
 /// A door whose addresses are taken and that answers nobody yet.
 pub struct Bound {
@@ -72,16 +107,12 @@ pub fn bind(config: &Config) -> io::Result<Bound> {
     }
 }
 
-impl Bound {
-    /// The addresses, with the ports that were taken: accounting, then control.
-    #[must_use]
-    pub fn addresses(&self) -> Vec<SocketAddr> {
-        self.addresses.to_vec()
+impl BoundDoor for Bound {
+    fn addresses(&self) -> Vec<Address> {
+        self.addresses.map(Address::Ip).to_vec()
     }
 
-    /// Begins to answer, on its thread.
-    #[must_use]
-    pub fn serve(mut self, gate: Gate) -> Serving {
+    fn serve(mut self: Box<Self>, gate: Gate) -> Serving {
         if let Some(send) = self.gate.take() {
             // The thread waits for it.
             let _ = send.send(gate);

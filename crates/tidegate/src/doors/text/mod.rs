@@ -30,9 +30,9 @@ use serde::{Deserialize, Serialize};
 
 pub use self::corridor::{Replies, answer_batch};
 use self::turn::Loop;
-use super::{Gate, Serving};
+use super::{BoundDoor, DoorConfig, Gate, Serving, table_of};
 use crate::metrics::{Door, Metrics};
-use crate::settings::listen::{Allow, Listen};
+use crate::settings::listen::{Address, Allow, Listen};
 
 /// The port of the built-in default.
 const PORT: u16 = 2000;
@@ -52,6 +52,40 @@ impl Default for Config {
     fn default() -> Self {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, PORT));
         Self { listen: address.into(), allow: Allow::default() }
+    }
+}
+
+impl DoorConfig for Config {
+    fn door(&self) -> Door {
+        Door::Text
+    }
+
+    fn listens_at(&self) -> Vec<(&'static str, Address)> {
+        self.listen.places()
+    }
+
+    fn allow(&self) -> &Allow {
+        &self.allow
+    }
+
+    fn same_sockets(&self, other: &dyn DoorConfig) -> bool {
+        table_of::<Self>(other).is_some_and(|other| self.listen == other.listen)
+    }
+
+    fn waits_for_store(&self) -> bool {
+        true
+    }
+
+    fn takes_datagrams(&self) -> bool {
+        true
+    }
+
+    fn bind(&self) -> io::Result<Box<dyn BoundDoor>> {
+        Ok(Box::new(bind(self)?))
+    }
+
+    fn boxed(&self) -> Box<dyn DoorConfig> {
+        Box::new(self.clone())
     }
 }
 
@@ -80,17 +114,13 @@ pub(crate) fn loops() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get)
 }
 
-impl Bound {
-    /// The addresses in file order, with the ports that were taken.
-    #[must_use]
-    pub fn addresses(&self) -> Vec<SocketAddr> {
+impl BoundDoor for Bound {
+    fn addresses(&self) -> Vec<Address> {
         let first = |wires: &Vec<socket::Wire>| wires.first()?.socket.local_addr().ok();
-        self.wires.iter().filter_map(first).collect()
+        self.wires.iter().filter_map(first).map(Address::Ip).collect()
     }
 
-    /// Drops and counts the datagrams that wait, as far as they came before this call: whoever
-    /// sent them has given up or asked again.
-    pub(crate) fn discard_queued(&self, metrics: &Metrics) {
+    fn discard_queued(&self, metrics: &Metrics) {
         for wire in self.wires.iter().flatten() {
             for _ in 0..socket::discard_queued(&wire.socket) {
                 metrics.bad_input(Door::Text, "before_start");
@@ -98,12 +128,7 @@ impl Bound {
         }
     }
 
-    /// Begins to answer, on threads of its own.
-    ///
-    /// # Panics
-    /// If the system refuses a thread.
-    #[must_use]
-    pub fn serve(self, gate: Gate) -> Serving {
+    fn serve(self: Box<Self>, gate: Gate) -> Serving {
         let start = |(number, wire): (usize, socket::Wire)| {
             let gate = gate.clone();
             thread::Builder::new()

@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::doors::io::limits::Bounds;
 use crate::doors::io::settings::{self, CONNECTIONS_MAX};
-use crate::settings::listen::{Address, Allow, Listen};
+use crate::settings::listen::{Allow, Listen};
 use crate::settings::units::{Size, Span};
 
 /// The port of the built-in default.
@@ -122,14 +122,6 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Where it wants to be reached: its addresses in file order, then its path.
-    #[must_use]
-    pub fn addresses(&self) -> Vec<Address> {
-        let listen = self.listen.iter().flat_map(|listen| listen.addresses());
-        let paths = self.unix.iter().cloned().map(Address::Unix);
-        listen.copied().map(Address::Ip).chain(paths).collect()
-    }
-
     /// Whether a door of `other` can go on as this one: only the allow list may differ.
     pub(crate) fn same_door(&self, other: &Self) -> bool {
         Self { allow: Allow::default(), ..self.clone() }

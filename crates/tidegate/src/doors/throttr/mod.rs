@@ -42,8 +42,9 @@ use super::io::event_loop::LoopSettings;
 use super::io::inbox::InboxOf;
 use super::io::limits::Bounds;
 use super::io::listeners::Listeners;
-use super::{Gate, Serving};
-use crate::settings::listen::Address;
+use super::{BoundDoor, DoorConfig, Gate, Serving, table_of};
+use crate::metrics::Door;
+use crate::settings::listen::{Address, Allow};
 
 /// What other threads leave for a loop of this door.
 type ThrottrInbox = InboxOf<ThrottrHandler>;
@@ -56,6 +57,39 @@ impl From<Bits> for ValueSize {
             Bits::ThirtyTwo => ValueSize::Bits32,
             Bits::SixtyFour => ValueSize::Bits64,
         }
+    }
+}
+
+impl DoorConfig for Config {
+    fn door(&self) -> Door {
+        Door::Throttr
+    }
+
+    fn listens_at(&self) -> Vec<(&'static str, Address)> {
+        let listen = self.listen.iter().flat_map(|listen| listen.places());
+        let unix = self.unix.iter().map(|path| ("unix", Address::Unix(path.clone())));
+        listen.chain(unix).collect()
+    }
+
+    fn allow(&self) -> &Allow {
+        &self.allow
+    }
+
+    fn same_sockets(&self, other: &dyn DoorConfig) -> bool {
+        table_of::<Self>(other).is_some_and(|other| self.same_door(other))
+    }
+
+    fn waits_for_store(&self) -> bool {
+        // Its records lie in no store.
+        false
+    }
+
+    fn bind(&self) -> io::Result<Box<dyn BoundDoor>> {
+        Ok(Box::new(bind(self)?))
+    }
+
+    fn boxed(&self) -> Box<dyn DoorConfig> {
+        Box::new(self.clone())
     }
 }
 
@@ -83,20 +117,13 @@ pub fn bind(config: &Config) -> io::Result<Bound> {
     })
 }
 
-impl Bound {
-    /// The addresses in file order, with the ports that were taken, then the path.
-    #[must_use]
-    pub fn addresses(&self) -> Vec<Address> {
+impl BoundDoor for Bound {
+    fn addresses(&self) -> Vec<Address> {
         self.listeners.addresses()
     }
 
-    /// Begins to answer, on threads of its own.
-    ///
-    /// # Panics
-    /// If the system refuses a thread, an epoll or an eventfd.
-    #[must_use]
-    pub fn serve(self, gate: Gate) -> Serving {
-        let Self { listeners, size, value_max, idle_max, connections } = self;
+    fn serve(self: Box<Self>, gate: Gate) -> Serving {
+        let Self { listeners, size, value_max, idle_max, connections } = *self;
         let settings = LoopSettings::of::<ThrottrHandler>(&gate, connections, idle_max);
         let (state, shutdown) = (ThrottrState::of(&gate), &gate.door.shutdown);
         Serving::threads(listeners.serve(settings, shutdown, |inbox: &Arc<ThrottrInbox>| {

@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::super::router::router;
 use super::door;
+use crate::doors::DoorConfig as _;
 use crate::doors::http::Config as Http;
 use crate::doors::http_server::tests::{House, Reply, request};
 use crate::metrics::Door;

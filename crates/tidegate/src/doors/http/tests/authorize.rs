@@ -10,6 +10,7 @@ use tidegate_core::time::SECOND;
 
 use super::super::Config;
 use super::{House, Reply, request};
+use crate::doors::DoorConfig as _;
 use crate::doors::http_server::connections::Peer;
 
 /// `ws ip=*` has 3 per 10 s; see the house's rules.

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::super::Config;
 use super::{door, request};
+use crate::doors::DoorConfig as _;
 use crate::doors::http_server::body::BODY_BYTES_MAX;
 use crate::limiter::TopBy;
 
