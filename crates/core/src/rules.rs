@@ -37,6 +37,16 @@ impl OnStoreError {
     }
 }
 
+/// Where the counts of a rule live if there is a remote store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Consistency {
+    /// In the remote store: all nodes together keep to the limit.
+    #[default]
+    Exact,
+    /// In the memory of each node: every node has the whole limit for itself.
+    Local,
+}
+
 /// What a table full of live keys means for a new key of a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnFull {
@@ -62,6 +72,8 @@ pub struct Rule {
     pub shared: bool,
     /// Whether refusals are only counted and reported.
     pub shadow: bool,
+    /// Where the counts live.
+    pub consistency: Consistency,
     /// What a failing store means.
     pub on_store_error: OnStoreError,
     /// What a full table means.
@@ -78,6 +90,7 @@ impl Rule {
             limits,
             shared: false,
             shadow: false,
+            consistency: Consistency::default(),
             on_store_error: OnStoreError::default(),
             on_full: OnFull::default(),
         }

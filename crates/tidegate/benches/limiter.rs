@@ -23,7 +23,7 @@ use tidegate::limiter::{Desk, Limiter};
 use tidegate::metrics::{Door, Metrics};
 use tidegate::stores::memory::Settings;
 use tidegate_core::limit::{Algorithm, Limit};
-use tidegate_core::rules::{OnFull, OnStoreError, Pattern, Rule, RuleSet};
+use tidegate_core::rules::{Consistency, OnFull, OnStoreError, Pattern, Rule, RuleSet};
 use tidegate_core::time::SECOND;
 use tidegate_core::{Nanos, Op};
 
@@ -81,6 +81,7 @@ fn limiter(algorithm: &str, max_keys: usize) -> Arc<Limiter> {
         limits: limits(algorithm),
         shared: false,
         shadow: false,
+        consistency: Consistency::Exact,
         on_store_error: OnStoreError::Allow,
         on_full: OnFull::Share,
     };

@@ -1,7 +1,7 @@
 //! Patterns against a slow recursive matcher, and look-up against trying every rule in order.
 
 use proptest::prelude::*;
-use tidegate_core::rules::{OnFull, OnStoreError, Pattern, Rule, RuleSet};
+use tidegate_core::rules::{Consistency, OnFull, OnStoreError, Pattern, Rule, RuleSet};
 
 use crate::common::config;
 
@@ -24,6 +24,7 @@ fn rule(text: &str) -> Rule {
         limits: Vec::new(),
         shared: false,
         shadow: false,
+        consistency: Consistency::default(),
         on_store_error: OnStoreError::default(),
         on_full: OnFull::default(),
     }

@@ -15,7 +15,7 @@ mod read;
 use std::path::{Path, PathBuf};
 
 use tidegate_core::Limit;
-use tidegate_core::rules::RuleSet;
+use tidegate_core::rules::{Consistency, RuleSet};
 
 pub use file::File;
 
@@ -212,8 +212,11 @@ fn check_store(store: &Settings, text: &str, written: &[Written], problems: &mut
     problems.extend(written.iter().filter_map(too_long_elsewhere));
 }
 
-/// What is wrong with a rule where counts lie elsewhere: that it would keep too many uses.
+/// What is wrong with a rule whose counts lie in a remote store: that it would keep too many uses.
 pub(crate) fn too_long_elsewhere(rule: &Written) -> Option<Problem> {
+    if rule.rule.consistency == Consistency::Local {
+        return None;
+    }
     let long = |limit: &&Limit| limit.remembers_uses() && limit.capacity() > REMOTE_STAMPS_MAX;
     let limit = rule.whole.iter().find(long)?;
     let name = limit.algorithm.name();

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use tidegate_core::algorithms;
 use tidegate_core::limit::Algorithm;
-use tidegate_core::rules::{Rule, RuleSet};
+use tidegate_core::rules::{Consistency, Rule, RuleSet};
 use tidegate_core::{Limit, Now, Op};
 
 use super::fast::SingleLimit;
@@ -251,6 +251,7 @@ impl Catalog {
 
 impl Entry {
     fn new(rule: &Rule, number: u32, prefix: Option<&str>) -> Self {
+        let prefix = prefix.filter(|_| rule.consistency == Consistency::Exact);
         let long = rule.limits.iter().any(Limit::remembers_uses);
         let denies = rule.limits.iter().any(Limit::denies);
         Self {
@@ -285,6 +286,7 @@ pub(super) fn creates(op: Op) -> bool {
 /// Whether what was counted under `old` is still counted under `new`.
 pub(crate) fn keeps_counts(new: &Rule, old: &Rule) -> bool {
     new.shared == old.shared
+        && new.consistency == old.consistency
         && new.limits.len() == old.limits.len()
         && new.limits.iter().zip(&old.limits).all(|(new, old)| new.keeps_counts_of(old))
 }

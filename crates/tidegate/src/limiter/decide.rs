@@ -181,8 +181,10 @@ impl Desk {
         if self.is_behind(catalog, &plan, request) {
             return Ok(Decision::Ready(Verdict::behind(now)));
         }
+        let mut plan = plan;
         if plan.slots().iter().any(|target| target.is_remote(catalog)) {
-            return Ok(self.ask_store(plan, request, now, rows));
+            let local = plan.split_local(catalog);
+            return self.decide_remotely(catalog, plan, local, request, now, rows);
         }
         let (verdict, filled) = self.decide_in_memory(catalog, plan, request, now);
         if let Some(rows) = rows {
@@ -204,6 +206,35 @@ impl Desk {
         })
     }
 
+    /// As [`Self::decide_generally`], where counts lie in a remote store. Counts in memory are taken
+    /// first, and given back if the store refuses: never too many are granted, for a moment too few.
+    fn decide_remotely(
+        &self,
+        catalog: &Catalog,
+        mut plan: Plan,
+        local: Option<Plan>,
+        request: &Request<'_>,
+        now: Now,
+        rows: Option<&mut Rows>,
+    ) -> Result<Decision, InvalidRequest> {
+        let Some(mut local) = local else {
+            return Ok(self.ask_store(plan, None, request, now, rows));
+        };
+        if !local.can_refund(catalog) {
+            return Err(InvalidRequest::NoRefund);
+        }
+        self.run_in_memory(catalog, &mut local, |key| request.keys[key].bytes, now);
+        if local.is_all_or_nothing() && !local.verdict.is_allowed() {
+            self.count_notes(catalog, &local.notes);
+            if let Some(rows) = rows {
+                *rows = local.take_rows();
+            }
+            return Ok(Decision::Ready(local.verdict));
+        }
+        plan.cap(local.verdict.granted);
+        Ok(self.ask_store(plan, Some(local), request, now, rows))
+    }
+
     /// Runs a plan on counts that lie in memory, and counts what came of it.
     pub(super) fn decide_in_memory(
         &self,
@@ -212,24 +243,35 @@ impl Desk {
         request: &Request<'_>,
         now: Now,
     ) -> (Verdict, Rows) {
+        self.run_in_memory(catalog, &mut plan, |key| request.keys[key].bytes, now);
+        self.count_notes(catalog, &plan.notes);
+        self.time(1, now);
+        (plan.verdict, plan.take_rows())
+    }
+
+    /// Runs a plan on counts that lie in memory.
+    pub(super) fn run_in_memory<'k>(
+        &self,
+        catalog: &Catalog,
+        plan: &mut Plan,
+        key: impl Fn(usize) -> &'k [u8],
+        now: Now,
+    ) {
         let memory = self.limiter.memory();
         let slots: SmallVec<[Address<'_>; 1]> = plan
             .slots()
             .iter()
-            .map(|target| catalog.slot(memory, target, request.keys[target.key].bytes))
+            .map(|target| catalog.slot(memory, target, key(target.key)))
             .collect();
         let bucket = Bucket::of(now);
         let dead = |body: &Body, pressed: bool| catalog.dead(body, pressed, bucket, now);
         memory.update(&slots, bucket, dead, |seats| plan.run(catalog, seats, now));
-        self.count_notes(catalog, &plan.notes);
         for (target, slot) in plan.slots().iter().zip(&slots) {
             if target.op.gives_back() {
                 // The locks are free again: who is woken finds what was given back.
                 self.limiter.ring(slot);
             }
         }
-        self.time(1, now);
-        (plan.verdict, plan.take_rows())
     }
 
     /// Counts what was decided.

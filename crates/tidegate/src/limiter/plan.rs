@@ -178,6 +178,60 @@ impl Plan {
             })
     }
 
+    /// Takes those counts out that lie in memory, if the others lie in a remote store.
+    pub(super) fn split_local(&mut self, catalog: &Catalog) -> Option<Plan> {
+        let is_local = |target: &Target| !target.is_remote(catalog);
+        let local: SmallVec<[Target; 1]> = self.slots().iter().copied().filter(is_local).collect();
+        if local.is_empty() || local.len() == self.slots().len() {
+            return None;
+        }
+        let denied = self.denied;
+        let mut at = 0;
+        self.targets.retain(|target| {
+            at += 1;
+            at <= denied || target.is_remote(catalog)
+        });
+        let (together, wants_rows) = (self.together, self.wants_rows);
+        let first = Self::of_slot(local[0], self.verdict.at);
+        Some(Plan { targets: local, together, wants_rows, ..first })
+    }
+
+    /// Whether what it takes can be given back, where it must be if another store refuses.
+    pub(super) fn can_refund(&self, catalog: &Catalog) -> bool {
+        let cannot = |limit: &Limit| {
+            matches!(limit.algorithm, Algorithm::Average { strict: true } | Algorithm::Jarl { .. })
+        };
+        let mut targets = self.slots().iter().filter(|target| target.op.takes());
+        self.together == Together::Each
+            || !targets.any(|target| catalog.rule(target.rule).limits.iter().any(cannot))
+    }
+
+    /// The same counts for another operation.
+    pub(super) fn with_op(&self, op: impl Fn(&Target) -> KeyOp) -> Plan {
+        let first = Self::of_slot(self.targets[0], self.verdict.at);
+        let targets = self.slots().iter().map(|target| Target { op: op(target), ..*target });
+        Plan {
+            targets: targets.collect(),
+            together: Together::Each,
+            wants_rows: self.wants_rows,
+            ..first
+        }
+    }
+
+    /// Whether one refusal refuses all keys.
+    pub(super) fn is_all_or_nothing(&self) -> bool {
+        self.together == Together::AllOrNothing
+    }
+
+    /// Asks for no more than this, of what may be taken in part.
+    pub(super) fn cap(&mut self, granted: u64) {
+        for target in &mut self.targets {
+            if let KeyOp::TakeUpTo(most) = &mut target.op {
+                *most = granted.min(*most);
+            }
+        }
+    }
+
     /// The counts that have a slot.
     pub(super) fn slots(&self) -> &[Target] {
         &self.targets[self.denied..]
@@ -349,7 +403,8 @@ impl Plan {
         if took && target.op.takes() && rule.limits.iter().any(Limit::ends) {
             let shared = place == Place::Shared;
             let from = if shared { TakenFrom::Shared } else { TakenFrom::Slot };
-            self.rows.held.push(HeldKey { key: target.key, from });
+            let started = self.verdict.at;
+            self.rows.held.push(HeldKey { key: target.key, from, started });
         }
         // Keys that agreed to a request that another refused are not counted.
         if granted || evaluation.over || matches!(target.op, KeyOp::Refuse(_)) {

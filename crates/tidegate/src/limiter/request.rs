@@ -201,6 +201,12 @@ pub enum InvalidRequest {
         /// The most that can be had at once.
         limit: u64,
     },
+    /// The key's uses cannot be given back, and it is asked for together with keys of another store.
+    #[error(
+        "uses of this key cannot be given back: it cannot be asked for together with keys whose \
+         counts lie in another store"
+    )]
+    NoRefund,
     /// The key's limit is on uses in flight, and this door cannot say when a use ends.
     #[error("this key limits uses in flight: ask where the end of a use can be told")]
     NeedsEnd,
@@ -215,6 +221,7 @@ impl InvalidRequest {
             InvalidRequest::TooManyKeys => "too_many_keys",
             InvalidRequest::CostZero => "cost_zero",
             InvalidRequest::CostAboveLimit { .. } => "cost_above_limit",
+            InvalidRequest::NoRefund => "no_refund",
             InvalidRequest::NeedsEnd => "in_flight_key",
         }
     }

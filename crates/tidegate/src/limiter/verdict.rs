@@ -108,6 +108,27 @@ impl Verdict {
         Self { delay: SECOND, ..Self::unlimited(Outcome::Refused, 0, at) }
     }
 
+    /// The verdict on a request of which this and `other` are parts.
+    pub(super) fn and(self, other: Self) -> Self {
+        let share = |verdict: &Self| verdict.rate / verdict.amount as f64;
+        let first = match (self.is_allowed(), other.is_allowed()) {
+            (true, true) => share(&self) >= share(&other),
+            (allowed, _) => !allowed,
+        };
+        let (shown, rest) = if first { (self, other) } else { (other, self) };
+        let (delay, firm) = (shown.delay, shown.firm).max((rest.delay, rest.firm));
+        Self {
+            outcome: if shown.is_allowed() { Outcome::Allowed } else { shown.outcome },
+            degraded: shown.degraded || rest.degraded,
+            held: None,
+            granted: shown.granted.min(rest.granted),
+            delay,
+            firm,
+            at: other.at,
+            ..shown
+        }
+    }
+
     /// Whether the request may go.
     #[inline]
     #[must_use]
@@ -192,6 +213,8 @@ pub struct HeldKey {
     pub key: usize,
     /// Where its end must give it back.
     pub from: TakenFrom,
+    /// When it was taken, by the clock of its count.
+    pub started: Now,
 }
 
 /// What a limit's verdict rests on.

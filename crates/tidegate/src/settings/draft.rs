@@ -102,6 +102,7 @@ impl Draft {
             limits: whole.iter().map(|limit| share.of_limit(limit)).collect(),
             shared: table.shared,
             shadow: table.shadow,
+            consistency: table.consistency.into(),
             on_store_error: table.on_store_error.into(),
             on_full: table.on_full.into(),
         };

@@ -65,6 +65,9 @@ pub struct RuleTable {
     /// Whether refusals are only counted and reported.
     #[serde(default)]
     pub shadow: bool,
+    /// Where the counts live if there is a remote store: in it, or in this node.
+    #[serde(default)]
+    pub consistency: Consistency,
     /// What a failing store means.
     #[serde(default)]
     pub on_store_error: OnStoreError,
@@ -88,6 +91,7 @@ impl RuleTable {
             replica: None,
             shared: false,
             shadow: false,
+            consistency: Consistency::default(),
             on_store_error: OnStoreError::default(),
             on_full: OnFull::default(),
         }
@@ -131,6 +135,26 @@ impl JsonSchema for DefaultTable {
             }
         }
         schema
+    }
+}
+
+/// Where the counts of a rule live if there is a remote store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Consistency {
+    /// In the remote store: all nodes together keep to the limit.
+    #[default]
+    Exact,
+    /// In the memory of each node.
+    Local,
+}
+
+impl From<Consistency> for rules::Consistency {
+    fn from(word: Consistency) -> Self {
+        match word {
+            Consistency::Exact => Self::Exact,
+            Consistency::Local => Self::Local,
+        }
     }
 }
 

@@ -53,6 +53,8 @@ struct Origin {
 struct RemoteStep {
     origin: Origin,
     plan: Plan,
+    /// Counts of the same request that lie in memory, and have been taken.
+    local: Option<Box<Plan>>,
     completion: Option<Completion<Answered>>,
     /// When the last run was, on this process' monotonic clock.
     ran: Nanos,
@@ -64,6 +66,7 @@ impl Desk {
     pub(in super::super) fn ask_store(
         &self,
         plan: Plan,
+        local: Option<Plan>,
         request: &Request<'_>,
         now: Now,
         rows: Option<&mut Rows>,
@@ -81,7 +84,9 @@ impl Desk {
             return Decision::Ready(plan.verdict);
         };
         if kind == Kind::Take && self.pending.load(Relaxed) >= PENDING_MAX {
-            let answered = RemoteStep::new(origin, plan, None).without_store(&Trouble::Crowded);
+            let mut step = RemoteStep::new(origin, plan, local, None);
+            let answered = step.without_store(&Trouble::Crowded);
+            let answered = step.with_local(answered);
             if let Some(rows) = rows {
                 *rows = answered.rows;
             }
@@ -90,7 +95,7 @@ impl Desk {
         let (give_back, deadline) = (origin.clone(), now.mono.saturating_add(remote.timeout()));
         let (completion, ticket) = completion(move |answered| give_back.give_back(&answered));
         self.pending.fetch_add(1, Relaxed);
-        let step = Box::new(RemoteStep::new(origin, plan, Some(completion)));
+        let step = Box::new(RemoteStep::new(origin, plan, local, Some(completion)));
         remote.submit(Job { slots, step, kind, deadline });
         Decision::Pending(PendingVerdict(ticket))
     }
@@ -165,7 +170,7 @@ impl Origin {
         let verdict = &answered.verdict;
         for held in &answered.rows.held {
             let key = &self.keys[held.key];
-            handle.release_uses(&key.bytes, key.op.for_limits().cost(), verdict.at, held.from);
+            handle.release_uses(&key.bytes, key.op.for_limits().cost(), held.started, held.from);
         }
         if verdict.booked > 0 || verdict.degraded {
             return;
@@ -182,9 +187,55 @@ impl Origin {
 }
 
 impl RemoteStep {
-    fn new(origin: Origin, plan: Plan, completion: Option<Completion<Answered>>) -> Self {
+    fn new(
+        origin: Origin,
+        plan: Plan,
+        local: Option<Plan>,
+        completion: Option<Completion<Answered>>,
+    ) -> Self {
         let ran = origin.arrived.mono;
-        Self { origin, plan, completion, ran }
+        Self { origin, plan, local: local.map(Box::new), completion, ran }
+    }
+
+    /// The answer of the store together with what was taken in memory, which is given back if the
+    /// store refuses.
+    fn with_local(&mut self, remote: Answered) -> Answered {
+        let Some(mut local) = self.local.take() else { return remote };
+        let Origin { limiter, catalog, keys, .. } = &self.origin;
+        let handle = self.origin.handle();
+        let key = |number: usize| &*keys[number].bytes;
+        let took =
+            |number: usize| local.notes.iter().any(|note| note.key == Some(number) && note.took);
+        let refused = local.is_all_or_nothing() && !remote.verdict.is_allowed();
+        let excess = local.verdict.granted.saturating_sub(remote.verdict.granted);
+        let now = limiter.clock.now();
+        let taken = local.verdict.at;
+        if local.is_all_or_nothing() && excess > 0 {
+            let mut back = local.with_op(|target| match took(target.key) {
+                true => KeyOp::Refund { cost: excess, taken, in_flight: true },
+                false => KeyOp::Peek(1),
+            });
+            handle.run_in_memory(catalog, &mut back, key, now);
+        }
+        if refused {
+            // What each limit says, without the uses that were given back.
+            let mut look = local.with_op(|target| KeyOp::Peek(target.op.for_limits().cost()));
+            handle.run_in_memory(catalog, &mut look, key, now);
+            local.rows.limits = look.take_rows().limits;
+            local.rows.held.clear();
+        } else {
+            handle.count_notes(catalog, &local.notes);
+        }
+        let Answered { verdict, mut rows, taken: mut keys_taken } = remote;
+        if !refused {
+            let notes = local.notes.iter().filter(|note| note.took);
+            keys_taken.extend(notes.filter_map(|note| note.key));
+        }
+        rows.limits.append(&mut local.rows.limits);
+        rows.limits.sort_by_key(|row| row.key);
+        rows.held.append(&mut local.rows.held);
+        rows.refused_by = local.rows.refused_by.take().or(rows.refused_by);
+        Answered { verdict: local.verdict.and(verdict), rows, taken: keys_taken }
     }
 
     /// Counts what the store has decided, and makes the answer of it.
@@ -272,12 +323,19 @@ impl RemoteStep {
     /// that have no count. Where another rule denies, counts are only looked at.
     fn decide_locally(&self, denied: bool) -> (Verdict, Rows) {
         let Origin { keys, catalog, can_end, together, .. } = &self.origin;
-        let lies_there = |key: &OwnedKey| {
-            let rule = catalog.find(&key.bytes, Op::Peek(0), true).ok().flatten();
-            let local = |rule: usize| self.origin.rule(rule).on_store_error == OnStoreError::Local;
-            rule.is_some_and(|rule| catalog.is_remote(rule) && !local(rule))
+        // Neither those whose policy is another, nor those that were taken before the store was
+        // asked.
+        let is_meant = |key: &OwnedKey| {
+            let Some(rule) = catalog.find(&key.bytes, Op::Peek(0), true).ok().flatten() else {
+                return true;
+            };
+            let counts_here = self.origin.rule(rule).on_store_error == OnStoreError::Local;
+            match catalog.is_remote(rule) {
+                true => counts_here,
+                false => catalog.denies(rule) || self.origin.rule(rule).limits.is_empty(),
+            }
         };
-        let which: Vec<usize> = (0..keys.len()).filter(|at| !lies_there(&keys[*at])).collect();
+        let which: Vec<usize> = (0..keys.len()).filter(|at| is_meant(&keys[*at])).collect();
         let op = |op: KeyOp| match op {
             KeyOp::TakeOrLeave(attempt) if !denied => {
                 KeyOp::TakeOrLeave(Attempt { first_in_line: true, ..attempt })
@@ -396,7 +454,7 @@ impl Step for RemoteStep {
             _ => KeyOp::Peek(1),
         };
         let plan = Plan::of_slot(Target { op, ..target }, self.origin.arrived);
-        Box::new(RemoteStep::new(self.origin.clone(), plan, None))
+        Box::new(RemoteStep::new(self.origin.clone(), plan, None, None))
     }
 
     fn end(mut self: Box<Self>, outcome: Result<Now, Trouble>) {
@@ -404,6 +462,7 @@ impl Step for RemoteStep {
             Ok(at) => self.answer(*at),
             Err(trouble) => self.without_store(trouble),
         };
+        let answered = self.with_local(answered);
         // What is undone nobody waits for.
         let Some(completion) = self.completion.take() else { return };
         let Origin { limiter, keys, pending, .. } = &self.origin;
@@ -432,5 +491,5 @@ pub(super) fn of(
 ) -> Result<Box<dyn Step>, super::super::InvalidRequest> {
     let origin = Origin::of(handle, request, now);
     let plan = Plan::new(&origin.catalog, request, now, None)?;
-    Ok(Box::new(RemoteStep::new(origin, plan, None)))
+    Ok(Box::new(RemoteStep::new(origin, plan, None, None)))
 }

@@ -1,6 +1,7 @@
 //! The limiter on a manual clock, against a slow and obvious model of each key alone.
 
 mod attempts;
+mod consistency;
 mod elsewhere;
 mod exactness;
 mod forgiveness;

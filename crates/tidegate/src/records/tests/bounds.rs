@@ -2,7 +2,7 @@
 
 use tidegate_core::Op;
 use tidegate_core::limit::{Algorithm, Limit};
-use tidegate_core::rules::{OnFull, OnStoreError, Pattern, Rule, RuleSet};
+use tidegate_core::rules::{Consistency, OnFull, OnStoreError, Pattern, Rule, RuleSet};
 
 use super::super::room::SLOT_BYTES;
 use super::*;
@@ -175,6 +175,7 @@ fn keys_and_records_share_their_bytes() {
         limits: vec![limit],
         shared: false,
         shadow: false,
+        consistency: Consistency::Exact,
         on_store_error: OnStoreError::Allow,
         on_full: OnFull::Deny,
     };
