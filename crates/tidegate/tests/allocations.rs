@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use tidegate::clock::Clock;
 use tidegate::config::{Config, Source};
-use tidegate::doors::jarl::Corridor;
+use tidegate::doors::jarl::JarlHandler;
 use tidegate::doors::smockron;
 use tidegate::doors::text::{Replies, answer_batch};
 use tidegate::doors::throttr::{Conversation, ThrottrState};
@@ -112,10 +112,10 @@ fn the_jarl_path_allocates_nothing_per_caller() {
         let clock = Clock::manual(Now { mono: 1 << 40, unix: 1 << 60 });
         let settings = memory::Settings { max_keys: 100, max_bytes: 64 << 20 };
         let limiter = Limiter::new(clock.clone(), Arc::new(Metrics::new()), rules, settings);
-        let mut corridor = Corridor::new(limiter.desk(Door::Jarl), "a");
+        let mut handler = JarlHandler::new(limiter.desk(Door::Jarl), "a").expect("an eventfd");
         let mut told = 0;
         let mut call = || {
-            corridor.answer(1, clock.now(), |answer| told += answer.len()).expect("fit");
+            handler.answer(1, clock.now(), |answer| told += answer.len()).expect("fit");
             // Every call at a moment of its own: as many bookings as there can be.
             clock.advance(500_000);
         };

@@ -48,13 +48,13 @@ const ACCEPTS_MAX: usize = 64;
 /// Clients that wait already when the door closes, and are let in.
 const LATE_ACCEPTS_MAX: usize = 4096;
 /// How long to wait before accepting again when that failed, say for want of file descriptors.
-pub(super) const ACCEPT_PAUSE: Nanos = 50 * MILLISECOND;
+pub(crate) const ACCEPT_PAUSE: Nanos = 50 * MILLISECOND;
 /// Messages that are handled in one turn, by the work that they are.
 const MESSAGE_WORK_MAX: usize = 4096;
 /// Connections that were pushed something and are served in one turn.
 const FLUSHED_MAX: usize = 256;
 /// When a lingering connection is looked at for the first time: most clients have left by then.
-pub(super) const FRESH_MAX: Nanos = 5 * MILLISECOND;
+pub(crate) const FRESH_MAX: Nanos = 5 * MILLISECOND;
 /// Reads from one connection after the door began to close, if there is something.
 const DRAIN_READS_MAX: usize = 64;
 /// The pause after an error of epoll itself, so that a lasting one does not burn a core.

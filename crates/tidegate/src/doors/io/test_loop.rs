@@ -1,12 +1,14 @@
 //! An event loop that a test turns by hand, on a manual clock.
 
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::Nanos;
 
-use super::epoll::Ready;
+use super::epoll::{Interest, Ready, Token};
 use super::event_loop::{Entrance, EventLoop, LoopSettings};
 use super::handler::{ConnectionId, Handler};
 use super::inbox::InboxOf;
@@ -92,5 +94,66 @@ impl<H: Handler> TestLoop<H> {
     pub(crate) fn answer_first(&mut self, answer: H::Answer) {
         self.inbox.answer(ConnectionId { slot: 0, generation: 0 }, answer);
         self.turn();
+    }
+
+    /// Accepts so many clients.
+    pub(crate) fn accept(&mut self, count: usize) {
+        let mut found = 0;
+        while found < count {
+            found += self.event_loop.accept(count - found);
+        }
+    }
+
+    pub(crate) fn take_in(&mut self, most: usize) -> (usize, bool) {
+        self.event_loop.take_in(most)
+    }
+
+    /// Puts a socket in the listener's place that is none: it stands for a system that is short of
+    /// something.
+    pub(crate) fn break_listener(&mut self) {
+        let broken = UdpSocket::bind("127.0.0.1:0").expect("a port");
+        let broken = Listener::Tcp(TcpListener::from(OwnedFd::from(broken)));
+        let watched = self.event_loop.epoll.watch(broken.socket(), Token::Listener, Interest::IN);
+        watched.expect("room");
+        self.event_loop.listener = Some(broken);
+    }
+
+    /// Whether accepting pauses.
+    pub(crate) fn pauses(&self) -> bool {
+        self.event_loop.accept_at.is_some()
+    }
+
+    /// Whether the listener is waited for. It is not from then on.
+    pub(crate) fn waits_for_clients(&self) -> bool {
+        let listener = self.event_loop.listener.as_ref().expect("a listener");
+        self.event_loop.epoll.forget(listener.socket()).is_ok()
+    }
+
+    /// Whether a connection lingers that nobody has looked at.
+    pub(crate) fn has_fresh(&self) -> bool {
+        self.event_loop.lingering.fresh_since().is_some()
+    }
+
+    /// Whether a client is still to get something.
+    pub(crate) fn is_owed(&mut self) -> bool {
+        let places = &mut self.event_loop.connections;
+        (0..places.places()).any(|slot| places.at(slot).is_some_and(|at| !at.is_lingering()))
+    }
+
+    /// Whether the first connection has sent something that was not read.
+    pub(crate) fn first_has_input(&mut self) -> bool {
+        self.event_loop.connections.at(0).expect("a connection").has_input()
+    }
+
+    /// Closes all connections that linger, and tells who they were, oldest first.
+    pub(crate) fn dismiss_all(&mut self) -> Vec<SocketAddr> {
+        let mut gone = Vec::new();
+        while let Some((slot, _)) = self.event_loop.lingering.oldest() {
+            let connection = self.event_loop.connections.at(slot).expect("it lingers");
+            let socket = connection.socket().try_clone_to_owned().expect("a descriptor");
+            gone.push(TcpStream::from(socket).peer_addr().expect("a client"));
+            self.event_loop.dismiss_oldest();
+        }
+        gone
     }
 }

@@ -10,6 +10,7 @@ use tidegate_core::limit::AlgorithmName;
 use tidegate_core::rules::Pattern;
 use toml::Spanned;
 
+use crate::doors::io::limits::Bounds;
 use crate::doors::io::settings::{self, CONNECTIONS_MAX};
 use crate::settings::draft::{Draft, Place};
 use crate::settings::limits::{self, AlgorithmWord};
@@ -104,6 +105,16 @@ impl Config {
             (config.service.get_ref().clone(), bounds)
         };
         of(self) == of(other) && self.listen == other.listen
+    }
+
+    /// What its table says about connections.
+    pub(super) fn connections(&self) -> Bounds {
+        Bounds {
+            connections: self.max_connections,
+            per_source: self.max_connections_per_source,
+            trusted: Allow::default(),
+            keeps_descriptors_back: true,
+        }
     }
 
     /// The rule that its limit makes.

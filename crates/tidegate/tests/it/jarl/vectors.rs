@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use tidegate::clock::Clock;
 use tidegate::config::Config;
-use tidegate::doors::jarl::Corridor;
+use tidegate::doors::jarl::JarlHandler;
 use tidegate::limiter::Limiter;
 use tidegate::metrics::{Door, Metrics};
 use tidegate::stores::memory;
@@ -48,23 +48,24 @@ fn play(text: &str, mut wrong: impl FnMut(usize, &str, &str)) -> usize {
     let config = Config::parse("front matter", toml).unwrap_or_else(|wrong| panic!("{wrong}"));
     let clock = Clock::manual(START);
     let limiter = Limiter::new(clock.clone(), Arc::new(Metrics::new()), config.rules, MEMORY);
-    let corridor = |service: &str| Corridor::new(limiter.desk(Door::Jarl), service);
-    let mut corridors: HashMap<&str, Corridor> = config
+    let handler =
+        |service: &str| JarlHandler::new(limiter.desk(Door::Jarl), service).expect("an eventfd");
+    let mut handlers: HashMap<&str, JarlHandler> = config
         .file
         .jarl
         .iter()
-        .map(|door| (door.service.get_ref().as_str(), corridor(door.service.get_ref())))
+        .map(|door| (door.service.get_ref().as_str(), handler(door.service.get_ref())))
         .collect();
     let mut expected = 0;
     let mut told = None;
     for (at, line) in text.lines().enumerate().skip(first) {
         if let Some(service) = line.strip_prefix(">> ") {
             assert!(told.is_none(), "line {at}: an answer is missing");
-            let corridor = corridors.get_mut(service).expect("a service of the file");
+            let handler = handlers.get_mut(service).expect("a service of the file");
             let mut answer = String::new();
             let text = |bytes: &[u8]| answer.push_str(str::from_utf8(bytes).expect("text"));
             // A service whose rule this door cannot ask answers nothing.
-            let _ = corridor.answer(1, clock.now(), text);
+            let _ = handler.answer(1, clock.now(), text);
             told = Some(answer);
         } else if let Some(answer) = line.strip_prefix("<<") {
             let told = told.take().unwrap_or_else(|| panic!("line {at}: an answer to nothing"));
