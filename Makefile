@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-bench setup-fuzz setup-test build run test bench fuzz soak
+.PHONY: help setup setup-bench setup-fuzz setup-test build run dist test bench fuzz soak
 
 # A toolchain that rustup has just installed works before the shell is restarted.
 export PATH := $(PATH):$(HOME)/.cargo/bin
@@ -11,7 +11,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 CARGO ?= cargo
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 TIDEGATE := $(TARGET_DIR)/release/tidegate
-TIDEGATE_BENCH := $(TARGET_DIR)/release/tidegate-bench
+TIDEGATE_BENCH := $(TARGET_DIR)/dist/tidegate-bench
 
 # Arguments for `tidegate serve`, e.g. make run ARGS="-c examples/full.toml".
 ARGS ?=
@@ -85,6 +85,9 @@ build: setup
 run: build ## Build the server and run it (ARGS="-c FILE" for a configuration)
 	exec $(TIDEGATE) serve $(ARGS)
 
+dist: setup ## Build the fastest server, for packages: target/dist/tidegate
+	$(CARGO) build --locked --profile dist --bin tidegate
+
 test: setup-test ## Check format and lints, run every test
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
@@ -105,9 +108,9 @@ setup-bench: setup
 		$(call apt_install,libzmq3-dev); }
 
 bench: setup-bench ## Measure the limiter, the doors and the stores beside their peers
-	$(CARGO) build --locked --release --bin tidegate --bin tidegate-bench
-	$(CARGO) bench --locked -p tidegate --bench '*'
-	$(CARGO) bench --locked -p tidegate-client --bench gatekeeper
+	$(CARGO) build --locked --profile dist --bin tidegate --bin tidegate-bench
+	$(CARGO) bench --locked --profile dist -p tidegate --bench '*'
+	$(CARGO) bench --locked --profile dist -p tidegate-client --bench gatekeeper
 	$(TIDEGATE_BENCH) text --peer echo
 	$(TIDEGATE_BENCH) text --peer echo --burst 32 --clients 64 --join
 	$(TIDEGATE_BENCH) text --peer echo --burst 8 --clients 64 --join

@@ -85,7 +85,7 @@ fn a_server_that_is_missing_is_told_with_what_to_run() {
         assert_eq!(out.status.code(), Some(1), "{out:?}");
         let said = stderr(&out);
         assert!(said.contains("there is no server at /nowhere/tidegate"), "{said}");
-        assert!(said.contains("cargo build --release --bin tidegate"), "{said}");
+        assert!(said.contains("make dist"), "{said}");
     }
 }
 

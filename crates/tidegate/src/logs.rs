@@ -3,11 +3,11 @@
 //! The `listening` and `ready` lines are not log lines: `server.rs` prints those, plain, whatever
 //! the level and the form.
 
-use std::io;
+use std::io::{self, Write as _};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tracing_subscriber::filter::{EnvFilter, LevelFilter};
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::{Layer, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{Registry, fmt, reload};
@@ -41,10 +41,9 @@ impl Logs {
     #[must_use]
     pub fn start_at(level: Option<LevelFilter>) -> Self {
         let (layer, form) = reload::Layer::new(lines(LogFormat::Text));
-        let usual = EnvFilter::builder().with_default_directive(LevelFilter::INFO.into());
         let filter = match level {
-            Some(level) => EnvFilter::default().add_directive(level.into()),
-            None => usual.from_env_lossy(),
+            Some(level) => Targets::new().with_default(level),
+            None => filter(&std::env::var("RUST_LOG").unwrap_or_default()),
         };
         // A library that embeds us may have set a subscriber of its own; it stays.
         let _ = tracing_subscriber::registry().with(layer).with(filter).try_init();
@@ -59,6 +58,23 @@ impl Logs {
     }
 }
 
+/// What `RUST_LOG` asks for: levels and `target=level`, separated by commas; info if it asks for
+/// nothing. Directives about spans are refused: Tidegate has no spans.
+fn filter(directives: &str) -> Targets {
+    let understood = |directive: &&str| {
+        let parsed = directive.parse::<Targets>();
+        let fine = parsed.is_ok() && !directive.contains('[');
+        if !fine {
+            let _ = writeln!(io::stderr(), "ignoring `{directive}` in RUST_LOG: not target=level");
+        }
+        fine
+    };
+    let asked = directives.split(',').filter(|directive| !directive.is_empty());
+    let asked: Vec<&str> = asked.filter(understood).collect();
+    let usual = Targets::new().with_default(LevelFilter::INFO);
+    if asked.is_empty() { usual } else { asked.join(",").parse().unwrap_or(usual) }
+}
+
 fn lines(format: LogFormat) -> Lines {
     // Standard error may be closed. Telling about that on standard error would be a panic.
     let layer = fmt::layer().with_writer(io::stderr).log_internal_errors(false);
@@ -69,5 +85,38 @@ fn lines(format: LogFormat) -> Lines {
             layer.with_ansi(colour).boxed()
         }
         LogFormat::Json => layer.json().flatten_event(true).with_ansi(false).boxed(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing::Level;
+
+    use super::*;
+
+    #[test]
+    fn rust_log_chooses_levels_and_targets() {
+        let (ours, hyper) = ("tidegate::server", "hyper::proto");
+        let check = |directives: &str, enabled: [bool; 4]| {
+            let filter = filter(directives);
+            let asked = [
+                (ours, Level::INFO),
+                (ours, Level::DEBUG),
+                (hyper, Level::INFO),
+                (hyper, Level::DEBUG),
+            ];
+            let answers = asked.map(|(target, level)| filter.would_enable(target, &level));
+            assert_eq!(answers, enabled, "{directives:?}");
+        };
+        check("", [true, false, true, false]);
+        check("warn", [false; 4]);
+        check("off", [false; 4]);
+        check("DEBUG", [true; 4]);
+        check("hyper=debug", [false, false, true, true]);
+        check("warn,tidegate=debug", [true, true, false, false]);
+        check("tidegate", [true, true, false, false]);
+        // What is not understood is left out, and the rest holds.
+        check("hyper=loud", [true, false, true, false]);
+        check("tidegate[span]=debug,,a=b=c,warn", [false; 4]);
     }
 }

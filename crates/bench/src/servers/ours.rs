@@ -38,7 +38,7 @@ impl Program {
         if !path.is_file() {
             bail!(
                 "there is no server at {}\n\
-                 build it with `cargo build --release --bin tidegate`, or name it with --server",
+                 build it with `make dist`, or name it with --server",
                 path.display()
             );
         }
