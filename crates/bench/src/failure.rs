@@ -26,7 +26,7 @@ impl Failure {
 
     /// Tells it on standard error.
     pub(crate) fn show(&self) {
-        // If standard error is closed, nobody wants to know.
+        // If standard error is closed, there is no place to tell it.
         let _ = writeln!(io::stderr().lock(), "tidegate-bench: {self}");
     }
 }

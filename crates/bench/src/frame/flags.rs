@@ -20,7 +20,7 @@ pub(crate) struct Programs {
     server: Option<PathBuf>,
     /// Another build of the server, to compare with in turns.
     #[arg(long, value_name = "PATH")]
-    pub(super) baseline: Option<PathBuf>,
+    baseline: Option<PathBuf>,
 }
 
 impl Programs {
@@ -40,7 +40,8 @@ impl Programs {
             Some(path) => Program::at(path),
             None => Program::beside_this_one()?,
         };
-        Ok(Frame { name, unit, figures: &[Figure::Cpu], program, programs: self, report })
+        let baseline = self.baseline.as_deref().map(Program::at);
+        Ok(Frame { name, unit, figures: &[Figure::Cpu], program, baseline, report })
     }
 }
 
@@ -71,7 +72,7 @@ impl Running {
     ) -> anyhow::Result<Frame<'a>> {
         let Some(address) = self.address else { return programs.frame(name, unit, report) };
         let program = Program::Running { address, pid: self.pid };
-        Ok(Frame { name, unit, figures: &[Figure::Cpu], program, programs, report })
+        Ok(Frame { name, unit, figures: &[Figure::Cpu], program, baseline: None, report })
     }
 }
 

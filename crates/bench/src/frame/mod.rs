@@ -22,7 +22,7 @@ use serde_json::Value;
 use tidegate_core::Nanos;
 
 pub(crate) use self::figures::Figure;
-use self::flags::{Programs, Report};
+use self::flags::Report;
 use self::measure::measure;
 use self::tally::Tally;
 use crate::failure::{Failure, print};
@@ -61,7 +61,8 @@ pub(crate) struct Frame<'a> {
     /// What is compared; the first figure is the one that rounds tell.
     pub(crate) figures: &'static [Figure],
     pub(crate) program: Program,
-    pub(crate) programs: &'a Programs,
+    /// Another build of it, to compare with.
+    pub(crate) baseline: Option<Program>,
     pub(crate) report: &'a Report,
 }
 
@@ -75,8 +76,8 @@ impl Frame<'_> {
         peer: impl Fn(P, &Contender<L>) -> Result<Contender<L>, Failure>,
     ) -> Result<(), Failure> {
         let mut all = vec![ours(&self.program)?];
-        if let Some(baseline) = &self.programs.baseline {
-            all.push(Contender { name: "baseline", ..ours(&Program::at(baseline))? });
+        if let Some(baseline) = &self.baseline {
+            all.push(Contender { name: "baseline", ..ours(baseline)? });
         }
         for (at, named) in peers.iter().enumerate() {
             if !peers[..at].contains(named) {

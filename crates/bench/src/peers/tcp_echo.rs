@@ -68,7 +68,7 @@ fn echo(stream: &TcpStream, buffer: &mut [u8]) -> bool {
         match write(stream, rest) {
             Ok(count) => rest = &rest[count..],
             Err(Errno::INTR) => (),
-            // Rare, since nobody sends more than fits: the others wait meanwhile.
+            // Rare, since no load sends more than fits: the other clients wait meanwhile.
             Err(Errno::AGAIN) => {
                 let _ = poll(&mut [PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::OUT)], None);
             }

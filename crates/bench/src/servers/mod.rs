@@ -37,7 +37,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// A server that somebody else started.
+    /// A server that was not started here.
     fn running(address: SocketAddr, pid: Option<u32>) -> Self {
         Self { doors: vec![(String::new(), address)], pid, child: None, folder: None }
     }

@@ -58,7 +58,7 @@ fn nginx_config(http: &str) -> String {
     )
 }
 
-/// An address that nobody listens at, for servers that cannot tell which port they were given.
+/// A free address, for servers that cannot tell which port they were given.
 fn free_address() -> Result<SocketAddr> {
     let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no port is free")?;
     free.local_addr().context("no port is free")

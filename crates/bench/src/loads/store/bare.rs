@@ -1,6 +1,6 @@
 //! Bare transactions on etcd: the shape of a decision without the decision. Each compares the
 //! revision of one name with the one last seen, writes as many bytes as a count has, and reads the
-//! name if somebody else was first; then it is tried again, as a decision would be.
+//! name if another client was first; then it is tried again, as a decision would be.
 
 use std::io;
 use std::net::SocketAddr;

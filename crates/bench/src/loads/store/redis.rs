@@ -22,9 +22,9 @@ const SCRIPT: &str = "local count = redis.call('INCR', KEYS[1])
 if count == 1 then redis.call('PEXPIRE', KEYS[1], ARGV[1]) end
 return count";
 
-/// Uses of each key in an hour. A run takes some dozens: what is refused is not written, and would
-/// be cheaper; what is far from its limit is forgotten within seconds, and would be dearer.
-const AMOUNT: u64 = 1_000;
+/// Uses of each key in an hour, at least. What is far from its limit is forgotten within seconds
+/// and would be dearer.
+const AMOUNT_MIN: u64 = 1_000;
 
 /// The window of the script, in milliseconds.
 const WINDOW_MS: &str = "60000";
@@ -69,7 +69,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             let until = Until { span: Nanos::MAX / 2, count: args.count };
             let choice = Choice::Skewed(0.0);
             let asking = Asking { window: args.window, keys: args.keys, choice, until };
-            let mut nodes = Nodes::start(program, 1, &store, AMOUNT, asking)?;
+            let mut nodes = Nodes::start(program, 1, &store, args.amount(), asking)?;
             // Every key once, so that none is new when the server is measured.
             let all = Until { count: args.keys, ..until };
             let once = Asking { choice: Choice::InTurn, until: all, ..asking };
@@ -101,6 +101,13 @@ struct Script {
 }
 
 impl Args {
+    /// Twice what all rounds use of each key: what is refused is not written, and would be cheaper.
+    fn amount(&self) -> u64 {
+        let uses =
+            (self.count.saturating_mul(self.report.rounds.into()) / self.keys).saturating_add(1);
+        AMOUNT_MIN.max(uses.saturating_mul(2))
+    }
+
     fn script(&self, server: SocketAddr) -> anyhow::Result<Script> {
         let name = load_script(server).context("no script was loaded")?;
         let Self { keys, window, count, .. } = *self;

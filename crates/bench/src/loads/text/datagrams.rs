@@ -142,10 +142,11 @@ fn send_batch(
     headers: &mut MultiHeaders<()>,
     mut datagrams: &[[IoSlice<'_>; 1]],
 ) {
-    let nobody = [None; BATCH];
+    // The sockets are connected.
+    let addresses = [None; BATCH];
     while !datagrams.is_empty() {
         let flags = MsgFlags::empty();
-        let sent = sendmmsg(socket.as_raw_fd(), headers, datagrams, nobody, [], flags);
+        let sent = sendmmsg(socket.as_raw_fd(), headers, datagrams, addresses, [], flags);
         // The first of the rest is the one that was refused.
         let done = sent.map_or(1, |sent| sent.count().max(1));
         datagrams = &datagrams[done.min(datagrams.len())..];
