@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-bench setup-fuzz setup-test build run dist test bench fuzz soak
+.PHONY: help setup setup-bench setup-fuzz setup-test build run dist test bench fuzz soak shape
 
 # A toolchain that rustup has just installed works before the shell is restarted.
 export PATH := $(PATH):$(HOME)/.cargo/bin
@@ -157,3 +157,6 @@ fuzz: setup-fuzz ## Fuzz each target for FUZZ_SECONDS (60)
 
 soak: setup-test ## Run the long property and hostile tests whole
 	TIDEGATE_SOAK=1 PROPTEST_CASES=$(SOAK_CASES) $(CARGO) test --locked --workspace
+
+shape: ## Count the shape of the source: lines, request paths, cycles, names
+	python3 scripts/shape.py

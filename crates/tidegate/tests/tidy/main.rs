@@ -11,12 +11,13 @@
 //! - [`style`]: sizes, headers, names, debris
 //! - [`rooms`]: which room may use which; [`arrows`]: the same for the modules of the server
 //! - [`house`]: what belongs together across files: doors, manifests, records
-//! - [`links`]: links between pages
+//! - [`links`]: links between pages; [`paths`]: the listed ways of requests
 
 mod arrows;
 mod code;
 mod house;
 mod links;
+mod paths;
 mod rooms;
 mod style;
 mod tree;
@@ -126,6 +127,11 @@ fn each_door_has_its_page_row_vectors_and_fuzz_target() {
 #[test]
 fn decision_records_have_their_three_parts() {
     each_file(house::records);
+}
+
+#[test]
+fn ways_of_requests_are_there() {
+    hold(paths::stale(&Tree::load()));
 }
 
 #[test]
