@@ -122,6 +122,11 @@ impl<T> Ticket<T> {
             State::Forwarded(_) | State::Closed => Poll::Ready(Err(Abandoned)),
         }
     }
+
+    /// Gives back an answer that was taken and is not wanted after all.
+    pub(crate) fn give_back(self, answer: T) {
+        (self.0.give_back)(answer);
+    }
 }
 
 impl<T> Future for Ticket<T> {

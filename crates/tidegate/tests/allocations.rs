@@ -18,7 +18,7 @@ use tidegate::limiter::Limiter;
 use tidegate::metrics::{Door, Metrics};
 use tidegate::records::{self, Aim, Change, Life, Records, Unit};
 use tidegate::stores::memory;
-use tidegate::waiting::{Ask, Waiting};
+use tidegate::waiting::{Began, WaitRequest, Waiting};
 use tidegate_core::rules::{Rule, RuleSet};
 use tidegate_core::{Algorithm, Limit, Now};
 use tidegate_wire::throttr::{self as wire, Request, ValueSize};
@@ -202,17 +202,19 @@ fn a_request_that_need_not_wait_allocates_nothing() {
     let settings = memory::Settings { max_keys: 10_000, max_bytes: 64 << 20 };
     let metrics = Arc::new(Metrics::new());
     let limiter = Limiter::new(clock.clone(), metrics, RuleSet::new(rules, None), settings);
-    let waiting = Waiting::before(&limiter);
-    let desk = limiter.desk(Door::Proxy);
+    let waiting = Waiting::new(&limiter);
+    let handle = limiter.desk(Door::Proxy);
     let keys: Vec<String> = (0..1_000)
         .map(|n| format!("{} path=/{n}", if n % 2 == 0 { "api" } else { "fly" }))
         .collect();
     let round = || {
         for key in keys.iter().map(String::as_bytes) {
-            let ask = Ask { key, cost: 1, max_wait: None, can_end: true };
-            let pass = waiting.try_pass(&desk, &ask, clock.now()).expect("fit").expect("free");
-            if let Some(from) = pass.held {
-                desk.release(&[(key, from)], 1, pass.started, clock.now());
+            let request = WaitRequest { key, cost: 1, max_wait: None, can_end: true };
+            let Began::Done(Ok(admitted)) = waiting.begin(&handle, &request, clock.now()) else {
+                panic!("it is free")
+            };
+            if let Some(from) = admitted.held {
+                handle.release_uses(key, 1, admitted.started, from);
             }
         }
     };

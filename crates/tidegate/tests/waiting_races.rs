@@ -1,15 +1,15 @@
-//! The waiting room under every order of events that can be tried: its own files, with locks and
+//! The wait queues under every order of events that can be tried: its own files, with locks and
 //! atomics that a scheduler controls.
 //!
 //! What is waited for is a count of places behind a lock of its own, as the limiter's are. A
 //! wake-up that is lost leaves a task asleep for ever, and the scheduler reports the deadlock.
 
-#[path = "../src/waiting/hall.rs"]
-#[allow(dead_code, unreachable_pub, reason = "the program uses the rest")]
-mod hall;
 #[path = "../src/waiting/queues.rs"]
 #[allow(dead_code, unreachable_pub, reason = "the program uses the rest")]
 mod queues;
+#[path = "../src/waiting/wait_queues.rs"]
+#[allow(dead_code, unreachable_pub, reason = "the program uses the rest")]
+mod wait_queues;
 
 /// The same names as in the program, on the scheduler's types.
 mod sync {
@@ -35,9 +35,9 @@ use std::task::{Context, Poll, Waker};
 use shuttle::future::{block_on, spawn};
 use shuttle::thread;
 
-use self::hall::{Hall, Stepped, Try};
 use self::queues::Ticket;
 use self::sync::Mutex;
+use self::wait_queues::{Stepped, Try, WaitQueues};
 
 /// How many schedules of each scene are tried.
 const SCHEDULES: usize = 2_000;
@@ -58,7 +58,7 @@ fn count(key: &[u8]) -> Count<'_> {
 
 /// A number of places, and those who wait for one.
 struct Pool {
-    hall: Hall,
+    queues: WaitQueues,
     free: Mutex<u32>,
     /// Who has taken a place, in order.
     order: Mutex<Vec<u32>>,
@@ -71,7 +71,7 @@ const KEY: &[u8] = b"k";
 impl Pool {
     fn new(free: u32) -> Arc<Self> {
         Arc::new(Self {
-            hall: Hall::new(),
+            queues: WaitQueues::new(),
             free: Mutex::new(free),
             order: Mutex::new(Vec::new()),
             rule: sync::AtomicU32::new(1),
@@ -91,39 +91,40 @@ impl Pool {
     }
 
     /// As a newcomer tries who has not waited.
-    fn try_pass(&self) -> bool {
-        self.hall.is_free(&self.count(KEY)) && self.take()
+    fn try_once(&self) -> bool {
+        self.queues.is_free(&self.count(KEY)) && self.take()
     }
 
     fn give_back(&self) {
         *self.free.lock() += 1;
-        self.hall.ring(&self.count(KEY), || 0);
+        self.queues.wake_first(&self.count(KEY), || 0);
     }
 
-    fn passing(self: &Arc<Self>, name: u32) -> Passing {
-        Passing { pool: self.clone(), name, ticket: None }
+    fn waiter(self: &Arc<Self>, name: u32) -> Waiter {
+        Waiter { pool: self.clone(), name, ticket: None }
     }
 
     /// Everything is as it was before anybody came.
     fn is_as_new(&self, free: u32) {
-        assert_eq!((self.hall.len(), *self.free.lock()), (0, free));
-        assert!(self.hall.is_free(&self.count(KEY)));
+        assert_eq!((self.queues.len(), *self.free.lock()), (0, free));
+        assert!(self.queues.is_free(&self.count(KEY)));
     }
 }
 
 /// One who waits, as the program's own: in line first, then at the head a try; out when dropped.
-struct Passing {
+struct Waiter {
     pool: Arc<Pool>,
     name: u32,
     ticket: Option<Ticket>,
 }
 
-impl Future for Passing {
+impl Future for Waiter {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let pool = self.pool.clone();
-        let join = || pool.hall.join(KEY, count_of_key(&pool), usize::MAX, u64::MAX, cx.waker(), 0);
+        let join =
+            || pool.queues.join(KEY, count_of_key(&pool), usize::MAX, u64::MAX, cx.waker(), 0);
         let ticket = *self.ticket.get_or_insert_with(|| join().expect("there is room"));
         let name = self.name;
         let attempt = |_, _| match pool.take() {
@@ -133,7 +134,7 @@ impl Future for Passing {
             }
             false => Try::Later(u64::MAX),
         };
-        match pool.hall.step(ticket, cx.waker(), 0, attempt) {
+        match pool.queues.step(ticket, cx.waker(), 0, attempt) {
             Stepped::Waiting => Poll::Pending,
             Stepped::Out(()) | Stepped::Booked((), _) => {
                 self.ticket = None;
@@ -148,10 +149,10 @@ fn count_of_key(pool: &Arc<Pool>) -> impl for<'k> Fn(&'k [u8]) -> Count<'k> {
     move |key| pool.count(key)
 }
 
-impl Drop for Passing {
+impl Drop for Waiter {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket {
-            self.pool.hall.leave(ticket, 0);
+            self.pool.queues.leave(ticket, 0);
         }
     }
 }
@@ -171,8 +172,8 @@ fn whoever_waits_is_woken_by_whoever_gives_back() {
             .map(|name| {
                 let pool = pool.clone();
                 thread::spawn(move || {
-                    if !pool.try_pass() {
-                        block_on(pool.passing(name));
+                    if !pool.try_once() {
+                        block_on(pool.waiter(name));
                     }
                     pool.give_back();
                 })
@@ -189,18 +190,18 @@ fn who_leaves_leaves_nothing_behind_and_wakes_the_next() {
         let pool = Pool::new(0);
         let stays = thread::spawn({
             let pool = pool.clone();
-            move || block_on(pool.passing(1))
+            move || block_on(pool.waiter(1))
         });
         let leaves = thread::spawn({
             let pool = pool.clone();
             move || {
                 block_on(async {
-                    let mut passing = pool.passing(2);
+                    let mut waiter = pool.waiter(2);
                     let polled = std::future::poll_fn(|cx| {
-                        Poll::Ready(Pin::new(&mut passing).poll(cx).is_ready())
+                        Poll::Ready(Pin::new(&mut waiter).poll(cx).is_ready())
                     });
                     let served = polled.await;
-                    drop(passing);
+                    drop(waiter);
                     if served {
                         pool.give_back();
                     }
@@ -219,8 +220,8 @@ fn those_in_line_go_in_order() {
     check(|| {
         let pool = Pool::new(0);
         block_on(async {
-            let mut first = pool.passing(0);
-            let mut second = pool.passing(1);
+            let mut first = pool.waiter(0);
+            let mut second = pool.waiter(1);
             // Both are in line before anybody gives back.
             std::future::poll_fn(|cx| {
                 assert!(Pin::new(&mut first).poll(cx).is_pending());
@@ -232,7 +233,7 @@ fn those_in_line_go_in_order() {
                 let pool = pool.clone();
                 thread::spawn(move || pool.give_back())
             });
-            let third = spawn(pool.passing(2));
+            let third = spawn(pool.waiter(2));
             let second = spawn(second);
             first.await;
             second.await.expect("served");
@@ -250,13 +251,13 @@ fn new_rules_lose_nobody() {
         let pool = Pool::new(0);
         let waiters = [0, 1].map(|name| {
             let pool = pool.clone();
-            thread::spawn(move || block_on(pool.passing(name)))
+            thread::spawn(move || block_on(pool.waiter(name)))
         });
         let renewing = thread::spawn({
             let pool = pool.clone();
             move || {
                 pool.rule.store(2, sync::Ordering::SeqCst);
-                pool.hall.rebuild(count_of_key(&pool), 0);
+                pool.queues.rebuild(count_of_key(&pool), 0);
             }
         });
         pool.give_back();
@@ -267,7 +268,7 @@ fn new_rules_lose_nobody() {
     });
 }
 
-/// A clock, and the one timer that the waiting room's driver sleeps by, as the kernel's is: to the
+/// A clock, and the one timer that the driver of the wait queues sleeps by, as the kernel's is: to the
 /// moment.
 struct Time {
     now: sync::AtomicU64,
@@ -297,9 +298,9 @@ impl Time {
     }
 
     /// Wakes those whose time has come until the end of time, as the program's own driver does.
-    fn drive(&self, hall: &Hall, cx: &Context<'_>) -> Poll<()> {
+    fn drive(&self, queues: &WaitQueues, cx: &Context<'_>) -> Poll<()> {
         let now = self.now();
-        let next = hall.wake_due(now, cx.waker());
+        let next = queues.wake_due(now, cx.waker());
         self.wake_at(next.unwrap_or(u64::MAX), cx.waker());
         if now == u64::MAX { Poll::Ready(()) } else { Poll::Pending }
     }
@@ -308,7 +309,7 @@ impl Time {
 /// Waits until a time at which it may go, or one at which it gives up, in line or before it. Only
 /// the driver can tell it.
 struct Until {
-    hall: Arc<Hall>,
+    queues: Arc<WaitQueues>,
     time: Arc<Time>,
     goes_at: u64,
     gives_up_at: u64,
@@ -319,8 +320,8 @@ impl Future for Until {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let (hall, time, goes_at) = (self.hall.clone(), self.time.clone(), self.goes_at);
-        let join = || hall.join(KEY, count, usize::MAX, self.gives_up_at, cx.waker(), time.now());
+        let (queues, time, goes_at) = (self.queues.clone(), self.time.clone(), self.goes_at);
+        let join = || queues.join(KEY, count, usize::MAX, self.gives_up_at, cx.waker(), time.now());
         let ticket = self.ticket.unwrap_or_else(|| join().expect("there is room"));
         self.ticket = Some(ticket);
         let attempt = |_, _| match time.now() >= goes_at {
@@ -328,10 +329,10 @@ impl Future for Until {
             false => Try::Later(goes_at),
         };
         let now = time.now();
-        match hall.step(ticket, cx.waker(), now, attempt) {
+        match queues.step(ticket, cx.waker(), now, attempt) {
             Stepped::Waiting if now < self.gives_up_at => Poll::Pending,
             Stepped::Waiting => {
-                hall.leave(ticket, now);
+                queues.leave(ticket, now);
                 Poll::Ready(())
             }
             Stepped::Out(()) | Stepped::Booked((), _) => Poll::Ready(()),
@@ -342,15 +343,15 @@ impl Future for Until {
 #[test]
 fn whoever_waits_for_a_time_is_woken_by_a_driver_that_meant_to_sleep_for_longer() {
     check(|| {
-        let hall = Arc::new(Hall::new());
+        let queues = Arc::new(WaitQueues::new());
         let time = Arc::new(Time { now: sync::AtomicU64::new(0), sleeper: Mutex::new(None) });
         let driver = thread::spawn({
-            let (hall, time) = (hall.clone(), time.clone());
-            move || block_on(std::future::poll_fn(|cx| time.drive(&hall, cx)))
+            let (queues, time) = (queues.clone(), time.clone());
+            move || block_on(std::future::poll_fn(|cx| time.drive(&queues, cx)))
         });
         let waiter = |goes_at, gives_up_at| {
-            let (hall, time) = (hall.clone(), time.clone());
-            let until = Until { hall, time, goes_at, gives_up_at, ticket: None };
+            let (queues, time) = (queues.clone(), time.clone());
+            let until = Until { queues, time, goes_at, gives_up_at, ticket: None };
             thread::spawn(move || block_on(until))
         };
         let (gives_up, goes) = (waiter(u64::MAX, 10), waiter(20, u64::MAX));
@@ -359,7 +360,7 @@ fn whoever_waits_for_a_time_is_woken_by_a_driver_that_meant_to_sleep_for_longer(
             time.turn_to(now);
             waiter.join().expect("told");
         }
-        assert_eq!(hall.len(), 0);
+        assert_eq!(queues.len(), 0);
         time.turn_to(u64::MAX);
         driver.join().expect("ended");
     });

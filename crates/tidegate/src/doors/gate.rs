@@ -52,7 +52,7 @@ impl Gate {
     ) -> Self {
         Self {
             uses: Uses::before(&limiter),
-            waiting: Waiting::before(&limiter),
+            waiting: Waiting::new(&limiter),
             shared: Arc::default(),
             door: DoorSwitches::default(),
             limiter,

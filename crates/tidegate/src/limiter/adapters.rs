@@ -11,10 +11,9 @@ use tidegate_core::{Nanos, Now, Op};
 
 use super::verdict::Answered;
 use super::{
-    Attempt, Count, Decision, Desk, HeldKey, InvalidRequest as Unfit, Key, KeyOp, Outcome, Request,
+    Decision, Desk, HeldKey, InvalidRequest as Unfit, Key, KeyOp, Outcome, Request,
     Row as LimitAnswer, Rows, TakenFrom, Together, Verdict,
 };
-use crate::metrics::Door;
 
 /// A verdict on one key in the few words that a text line has.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -109,75 +108,6 @@ impl Answer {
     #[must_use]
     pub fn wait(&self) -> Delay {
         Delay { span: self.delay, firm: self.firm }
-    }
-}
-
-/// A use that is wanted.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Take<'a> {
-    pub(crate) key: &'a [u8],
-    pub(crate) cost: u64,
-    pub(crate) can_end: bool,
-    pub(crate) booking_max: Nanos,
-    pub(crate) waited: bool,
-}
-
-impl Take<'_> {
-    fn op(&self) -> KeyOp {
-        let Self { cost, booking_max, waited, .. } = *self;
-        KeyOp::TakeOrLeave(Attempt { cost, booking_max, waited, first_in_line: true })
-    }
-}
-
-/// What came of a try.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tried {
-    Taken(Taken),
-    Later(Nanos),
-    TooLong,
-    Behind,
-}
-
-/// A use that was taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Taken {
-    pub(crate) held: Option<TakenFrom>,
-    pub(crate) booked: Nanos,
-    pub(crate) window_start: Option<Nanos>,
-}
-
-impl Tried {
-    fn of(verdict: &Verdict) -> Self {
-        match verdict.outcome {
-            Outcome::Allowed | Outcome::NoRule => Tried::Taken(Taken {
-                held: verdict.held,
-                booked: verdict.booked,
-                window_start: Some(verdict.window_start).filter(|start| *start > 0),
-            }),
-            Outcome::Later | Outcome::Refused => Tried::Later(verdict.delay),
-            Outcome::TooLong => Tried::TooLong,
-            Outcome::Behind => Tried::Behind,
-        }
-    }
-}
-
-/// What came of a try at a count that lies elsewhere.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TakeAnswer {
-    pub(crate) tried: Tried,
-    pub(crate) at: Now,
-    pub(crate) degraded: bool,
-    pub(crate) window_ends: Nanos,
-}
-
-impl TakeAnswer {
-    pub(crate) fn made_here(tried: Tried, at: Now, degraded: bool) -> Self {
-        Self { tried, at, degraded, window_ends: Nanos::MAX }
-    }
-
-    fn of(verdict: &Verdict) -> Self {
-        let Verdict { at, degraded, window_ends, .. } = *verdict;
-        Self { tried: Tried::of(verdict), at, degraded, window_ends }
     }
 }
 
@@ -399,67 +329,6 @@ impl Desk {
         }
     }
 
-    pub(crate) fn try_take_here(
-        &self,
-        take: &Take<'_>,
-        now: Now,
-        free: impl FnOnce(&Count<'_>) -> bool,
-    ) -> Result<Tried, Unfit> {
-        let keys = [Key::new(take.key, take.op())];
-        let request =
-            Request { keys: &keys, together: Together::AllOrNothing, can_end: take.can_end };
-        if !free(&self.limiter.count_of(take.key)) {
-            return Ok(Tried::Behind);
-        }
-        let decision = self.decide(&request, now, None)?;
-        Ok(Tried::of(&decision.ready().expect("in memory")))
-    }
-
-    pub(crate) fn check_fit(&self, key: &[u8], cost: u64, can_end: bool) -> Result<(), Unfit> {
-        if cost == 0 {
-            return Err(Unfit::CostZero);
-        }
-        self.limiter.catalog.load().find(key, Op::Take(cost), can_end).map(|_| ())
-    }
-
-    /// # Errors
-    /// When it cannot be decided at all.
-    pub fn refuse(&self, key: &[u8], cost: u64, now: Now) -> Result<Answer, Unfit> {
-        let (decision, rows) = self.request_of(&[key], KeyOp::Refuse(cost), true, now)?;
-        Ok(match decision {
-            Decision::Ready(verdict) => Answer::of(&verdict, rows),
-            Decision::Pending(_) => Answer::of(&Verdict::when_closed(now), rows),
-        })
-    }
-
-    pub(crate) fn refuse_elsewhere(
-        &self,
-        key: &[u8],
-        cost: u64,
-        now: Now,
-        tell: impl FnOnce(Answer) + Send + 'static,
-    ) -> Result<(), Unfit> {
-        self.ask_op(&[key], KeyOp::Refuse(cost), true, now, tell)
-    }
-
-    pub(crate) fn ask_take(
-        &self,
-        take: &Take<'_>,
-        now: Now,
-        tell: impl FnOnce(TakeAnswer) + Send + 'static,
-    ) -> Result<(), Unfit> {
-        let keys = [Key::new(take.key, take.op())];
-        let request =
-            Request { keys: &keys, together: Together::AllOrNothing, can_end: take.can_end };
-        match self.decide(&request, now, None)? {
-            Decision::Ready(verdict) => tell(TakeAnswer::of(&verdict)),
-            Decision::Pending(pending) => {
-                pending.0.forward(|answered| tell(TakeAnswer::of(&answered.verdict)));
-            }
-        }
-        Ok(())
-    }
-
     pub(crate) fn ask_record(
         &self,
         key: &[u8],
@@ -502,46 +371,8 @@ impl Desk {
         }
     }
 
-    pub(crate) fn denies(&self, key: &[u8]) -> bool {
-        let catalog = self.limiter.catalog.load();
-        let rule = catalog.find(key, Op::Peek(1), true).ok().flatten();
-        rule.is_some_and(|rule| catalog.denies(rule) && !catalog.rule(rule).shadow)
-    }
-
-    pub(crate) fn take_back(&self, key: &[u8], cost: u64, answer: TakeAnswer) {
-        let TakeAnswer { tried: Tried::Taken(taken), at, degraded, .. } = answer else { return };
-        if let Some(from) = taken.held {
-            self.release_uses(key, cost, at, from);
-        }
-        if taken.booked == 0 && !degraded {
-            let op = KeyOp::Refund { cost, taken: at, in_flight: taken.held.is_none() };
-            let keys = [Key::new(key, op)];
-            let _ = self.decide(&Request::all_or_nothing(&keys).with_end(), self.now(), None);
-        }
-    }
-
-    pub(crate) fn door(&self) -> Door {
-        self.door
-    }
-
     #[must_use]
     pub fn is_remote(&self) -> bool {
         self.limiter.is_remote()
-    }
-
-    pub(crate) fn look_ahead(&self, key: &[u8]) -> crate::stores::memory::Aim<'_> {
-        let aim = self.limiter.memory().aim(key);
-        aim.prefetch();
-        aim
-    }
-
-    pub(crate) fn try_take_ahead(
-        &self,
-        take: &Take<'_>,
-        _: crate::stores::memory::Aim<'_>,
-        now: Now,
-        free: impl FnOnce(&Count<'_>) -> bool,
-    ) -> Result<Tried, Unfit> {
-        self.try_take_here(take, now, free)
     }
 }

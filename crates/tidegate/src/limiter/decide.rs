@@ -268,8 +268,8 @@ impl Desk {
         memory.update(&slots, bucket, dead, |seats| plan.run(catalog, seats, now));
         for (target, slot) in plan.slots().iter().zip(&slots) {
             if target.op.gives_back() {
-                // The locks are free again: who is woken finds what was given back.
-                self.limiter.ring(slot);
+                // The locks are free again: a waiter that is woken finds what was given back.
+                self.limiter.wake_waiter(slot);
             }
         }
     }
@@ -297,6 +297,6 @@ impl Limiter {
     /// Whether no request waits for this count.
     #[inline]
     pub(super) fn is_line_free(&self, count: &Count<'_>) -> bool {
-        self.bell.get().is_none_or(|queues| queues.is_free(count))
+        self.waiters.get().is_none_or(|waiters| waiters.is_free(count))
     }
 }

@@ -26,7 +26,6 @@ use tidegate_core::Now;
 use tidegate_core::rules::RuleSet;
 
 pub use self::adapters::{Answer, Delay, Line, Recording, Told, When};
-pub(crate) use self::adapters::{Take, TakeAnswer, Taken, Tried};
 use self::catalog::Catalog;
 pub(crate) use self::catalog::keeps_counts;
 pub use self::delayed::Search;
@@ -35,13 +34,13 @@ pub(crate) use self::keep::{Import, Kept};
 pub use self::request::{
     Attempt, InvalidRequest, InvalidRequest as Unfit, KEYS_MAX, Key, KeyOp, Request, Together,
 };
+pub(crate) use self::verdict::Answered;
 pub use self::verdict::{
     Basis, Decision, HeldKey, Outcome, PendingVerdict, Row, Row as LimitAnswer, Rows, Verdict,
 };
 use crate::budget::Budget;
 use crate::clock::Clock;
 use crate::metrics::{Door, Metrics, RuleLabels};
-pub(crate) use crate::stores::memory::Aim;
 use crate::stores::memory::{self, Address, Body, Bucket, Memory};
 pub use crate::stores::memory::{KeyStats, Size, TakenFrom};
 use crate::stores::remote::Remote;
@@ -86,9 +85,9 @@ pub struct TopKey {
 /// The number of no rule: for keys that nothing limits.
 const NO_RULE: u32 = u32::MAX;
 
-/// Who wants to be told that there may be something to take. Rung with no lock held.
-pub(crate) trait Bell: Send + Sync {
-    /// Whether nobody is in line for this count.
+/// The requests that wait for a count, as the limiter sees them. It calls them with no lock held.
+pub(crate) trait Waiters: Send + Sync {
+    /// Whether no request is in line for this count.
     fn is_free(&self, count: &Count<'_>) -> bool;
     /// Something was given back to this count.
     fn freed(&self, count: &Count<'_>);
@@ -108,7 +107,7 @@ pub struct Limiter {
     store: Memory,
     /// Where counts lie if not here; statistics do in any case.
     remote: OnceLock<Remote>,
-    bell: OnceLock<Arc<dyn Bell>>,
+    waiters: OnceLock<Arc<dyn Waiters>>,
 }
 
 impl Limiter {
@@ -130,7 +129,7 @@ impl Limiter {
             numbers: Mutex::new(number),
             store: Memory::new(memory),
             remote: OnceLock::new(),
-            bell: OnceLock::new(),
+            waiters: OnceLock::new(),
         })
     }
 
@@ -147,22 +146,23 @@ impl Limiter {
             counts,
             self.prefix(),
         )));
-        // Still under the lock: two reloads arrange those who wait one after the other.
-        if let Some(bell) = self.bell.get() {
-            bell.renewed(self);
+        // Still under the lock: two reloads arrange the waiters one after the other.
+        if let Some(waiters) = self.waiters.get() {
+            waiters.renewed(self);
         }
     }
 
-    /// Lets somebody hear of whatever may be taken again. The first who asks stays.
-    pub(crate) fn watch(&self, bell: Arc<dyn Bell>) {
-        let _ = self.bell.set(bell);
+    /// Sets the waiters to wake when something can be taken again. The first ones set stay.
+    pub(crate) fn set_waiters(&self, waiters: Arc<dyn Waiters>) {
+        let _ = self.waiters.set(waiters);
     }
 
-    fn ring(&self, freed: &Address<'_>) {
-        if let Some(bell) = self.bell.get() {
+    /// Wakes a waiter for what was given back.
+    fn wake_waiter(&self, freed: &Address<'_>) {
+        if let Some(waiters) = self.waiters.get() {
             match freed.gives_back {
-                Some(TakenFrom::Shared) => bell.freed_anywhere(freed.rule),
-                _ => bell.freed(&Count::of(freed)),
+                Some(TakenFrom::Shared) => waiters.freed_anywhere(freed.rule),
+                _ => waiters.freed(&Count::of(freed)),
             }
         }
     }
@@ -212,7 +212,7 @@ impl Limiter {
         let slot = self.catalog.load().slot_of(self.memory(), key);
         slot.is_some_and(|address| {
             let known = self.memory().remove(&address);
-            self.ring(&address);
+            self.wake_waiter(&address);
             known
         })
     }

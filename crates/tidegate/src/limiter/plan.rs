@@ -84,7 +84,7 @@ pub(super) struct Note {
     pub(super) full: Option<&'static str>,
     pub(super) over: bool,
     pub(super) rate: f64,
-    /// Something was taken from the count.
+    /// Something was taken from the count that can be given back.
     pub(super) took: bool,
 }
 
@@ -310,7 +310,7 @@ impl Plan {
         }
         let refusing = || parts.iter().filter(|part| part.refuses());
         if refusing().any(|part| part.rule.limits.iter().any(Limit::denies)) {
-            self.verdict.outcome = Outcome::TooLong;
+            (self.verdict.outcome, self.verdict.delay) = (Outcome::TooLong, Nanos::MAX);
             return;
         }
         if refusing().any(|part| part.place == Place::Denied) {
@@ -327,7 +327,7 @@ impl Plan {
         };
         match (parts, booking) {
             (_, Some(booked)) if booked > attempt.booking_max => {
-                self.verdict.outcome = Outcome::TooLong;
+                (self.verdict.outcome, self.verdict.delay) = (Outcome::TooLong, booked);
             }
             ([part], Some(booked)) => {
                 part.evaluation.book(part.rule, part.body, part.op(), moment);
@@ -379,6 +379,10 @@ impl Plan {
         }
         let asked = self.unlimited.iter().map(|(_, op)| op.for_limits().cost());
         verdict.granted = asked.fold(verdict.granted, u64::min);
+        if let [Part { target: Target { op: KeyOp::Refuse(_), .. }, rule, .. }] = parts {
+            verdict.outcome = Outcome::Refused;
+            self.rows.refused_by.get_or_insert_with(|| rule.name.clone());
+        }
         if !verdict.is_allowed() {
             verdict.granted = 0;
         }
@@ -386,10 +390,6 @@ impl Plan {
             && parts.len() == 1
         {
             verdict.held = Some(only.from);
-        }
-        if let [Part { target: Target { op: KeyOp::Refuse(_), .. }, rule, .. }] = parts {
-            verdict.outcome = Outcome::Refused;
-            self.rows.refused_by.get_or_insert_with(|| rule.name.clone());
         }
     }
 
@@ -399,8 +399,8 @@ impl Plan {
         if !target.op.is_use() && !matches!(target.op, KeyOp::Refuse(_)) {
             return;
         }
-        let took = granted && (booked > 0 || evaluation.takes());
-        if took && target.op.takes() && rule.limits.iter().any(Limit::ends) {
+        let took = granted && target.op.takes() && (booked > 0 || evaluation.takes());
+        if took && rule.limits.iter().any(Limit::ends) {
             let shared = place == Place::Shared;
             let from = if shared { TakenFrom::Shared } else { TakenFrom::Slot };
             let started = self.verdict.at;

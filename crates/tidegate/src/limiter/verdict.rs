@@ -4,6 +4,7 @@
 //! doors.
 
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use tidegate_core::time::SECOND;
 use tidegate_core::{Limit, LimitVerdict, Nanos, Now};
@@ -33,6 +34,26 @@ impl Decision {
 
 /// A verdict that will come. Dropped, it gives back what it grants.
 pub struct PendingVerdict(pub(crate) Ticket<Answered>);
+
+impl PendingVerdict {
+    /// The answer, once it is there.
+    pub(crate) fn poll_answer(&mut self, now: Now, context: &Context<'_>) -> Poll<Answered> {
+        self.0.poll_answer(context).map(|answered| {
+            // The store's thread has ended with the process.
+            let closed = |_| Answered {
+                verdict: Verdict::when_closed(now),
+                rows: Rows::default(),
+                taken: Vec::new(),
+            };
+            answered.unwrap_or_else(closed)
+        })
+    }
+
+    /// Gives back what an answer of this ticket grants that comes too late.
+    pub(crate) fn give_back(self, answered: Answered) {
+        self.0.give_back(answered);
+    }
+}
 
 impl std::fmt::Debug for PendingVerdict {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -80,7 +101,7 @@ pub struct Verdict {
 impl Verdict {
     /// The verdict on keys that nothing limits.
     #[inline]
-    pub(super) fn unlimited(outcome: Outcome, granted: u64, at: Now) -> Self {
+    pub(crate) fn unlimited(outcome: Outcome, granted: u64, at: Now) -> Self {
         Self {
             outcome,
             degraded: false,

@@ -39,9 +39,9 @@ impl Waiting {
     pub(super) fn turn(&self, wall: &mut WallClock, cx: &Context<'_>) -> Option<Nanos> {
         let now = self.clock.now();
         if wall.was_set(now) {
-            self.hall.ring_all(now.mono);
+            self.queues.wake_firsts(now.mono);
         }
-        let next = self.hall.wake_due(now.mono, cx.waker());
+        let next = self.queues.wake_due(now.mono, cx.waker());
         next.map(|at| at.saturating_sub(now.mono))
     }
 

@@ -1,8 +1,8 @@
-//! Who waits for which count, in which order, and when it is worth another try.
+//! Which request waits for which count, in which order, and when it is worth another try.
 //!
-//! A pure machine: no clock, no lock, no task. Time is handed in, and whoever must be told is
-//! handed out as the `W` that stands for its caller. What is taken, and whether, is not known
-//! here; only the first of each queue ever tries.
+//! A pure machine: no clock, no lock, no task. Time is handed in, and the requests that must be
+//! woken are handed out, each as the `W` that stands for its caller. What is taken, and whether, is
+//! not known here; only the first of each queue ever tries.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -36,7 +36,7 @@ struct Waiter<W> {
     /// When it gives up or, once booked, goes. [`Nanos::MAX`]: never.
     alarm: Nanos,
     /// Since when it could have gone, as far as is known.
-    told_at: Nanos,
+    woken_at: Nanos,
     caller: W,
 }
 
@@ -47,7 +47,7 @@ struct Queue {
     booked: usize,
     /// When its first is worth another try. [`Nanos::MAX`]: time alone does not help.
     retry_at: Nanos,
-    /// When somebody last tried in vain.
+    /// When a try was last in vain.
     blocked_at: Nanos,
 }
 
@@ -70,7 +70,7 @@ impl<W> Default for Queues<W> {
 }
 
 impl<W: Clone> Queues<W> {
-    /// Whether nobody is in line for this count.
+    /// Whether no request is in line for this count.
     pub(crate) fn is_free(&self, count: &Count<'_>) -> bool {
         self.find(count).is_none_or(|queue| queue.line.is_empty())
     }
@@ -102,7 +102,7 @@ impl<W: Clone> Queues<W> {
         }
         let key = key.into();
         let alarm = gives_up_at;
-        let waiter = Waiter { key, queue, booked: false, alarm, told_at: now, caller };
+        let waiter = Waiter { key, queue, booked: false, alarm, woken_at: now, caller };
         self.waiters.insert(ticket, waiter);
         self.set_alarm(gives_up_at, Alarm::Waiter(ticket));
         ticket
@@ -114,12 +114,12 @@ impl<W: Clone> Queues<W> {
         queue.is_some_and(|queue| queue.line.first() == Some(&ticket))
     }
 
-    /// Since when the waiter could have gone, as far as is known: it came, or was told. And when
-    /// somebody in its line last tried in vain.
-    pub(crate) fn told_at(&self, ticket: Ticket) -> (Nanos, Nanos) {
+    /// Since when the waiter could have gone, as far as is known: it came, or was woken. And when a
+    /// try in its line was last in vain.
+    pub(crate) fn woken_at(&self, ticket: Ticket) -> (Nanos, Nanos) {
         let Some(waiter) = self.waiters.get(&ticket) else { return (0, 0) };
         let blocked_at = self.queues.get(&waiter.queue).map_or(0, |queue| queue.blocked_at);
-        (waiter.told_at, blocked_at)
+        (waiter.woken_at, blocked_at)
     }
 
     /// The hash of the count that a waiter is in line for.
@@ -144,7 +144,7 @@ impl<W: Clone> Queues<W> {
     }
 
     /// The first of a line has what it wants, and goes at `until`: the next may try.
-    pub(crate) fn book(&mut self, ticket: Ticket, until: Nanos, now: Nanos, told: &mut Vec<W>) {
+    pub(crate) fn book(&mut self, ticket: Ticket, until: Nanos, now: Nanos, woken: &mut Vec<W>) {
         let Some(waiter) = self.waiters.get_mut(&ticket) else { return };
         let (id, before) = (waiter.queue, waiter.alarm);
         waiter.booked = true;
@@ -155,16 +155,16 @@ impl<W: Clone> Queues<W> {
         queue.line.remove(&ticket);
         queue.booked += 1;
         self.set_retry(id, Nanos::MAX);
-        self.tell_first(id, now, told);
+        self.wake_first_of(id, now, woken);
     }
 
     /// A waiter goes, with what it wanted or without. If it was the first of its line, the next
-    /// one is told. Returns its caller, and the hash of its count if it was still in line.
+    /// one is woken. Returns its caller, and the hash of its count if it was still in line.
     pub(crate) fn leave(
         &mut self,
         ticket: Ticket,
         now: Nanos,
-        told: &mut Vec<W>,
+        woken: &mut Vec<W>,
     ) -> Option<(W, Option<u64>)> {
         let waiter = self.waiters.remove(&ticket)?;
         self.alarms.remove(&(waiter.alarm, Alarm::Waiter(ticket)));
@@ -177,7 +177,7 @@ impl<W: Clone> Queues<W> {
             queue.line.remove(&ticket);
             if was_first {
                 self.set_retry(waiter.queue, Nanos::MAX);
-                self.tell_first(waiter.queue, now, told);
+                self.wake_first_of(waiter.queue, now, woken);
             }
         }
         self.drop_if_empty(waiter.queue);
@@ -188,28 +188,28 @@ impl<W: Clone> Queues<W> {
     }
 
     /// Something was given back to this count.
-    pub(crate) fn ring(&mut self, count: &Count<'_>, now: Nanos, told: &mut Vec<W>) {
+    pub(crate) fn wake_first(&mut self, count: &Count<'_>, now: Nanos, woken: &mut Vec<W>) {
         if let Some(&id) = self.index.get(&name_of(count)[..]) {
-            self.tell_first(id, now, told);
+            self.wake_first_of(id, now, woken);
         }
     }
 
     /// Something was given back that any count of this rule may take.
-    pub(crate) fn ring_rule(&mut self, rule: u32, now: Nanos, told: &mut Vec<W>) {
+    pub(crate) fn wake_rule(&mut self, rule: u32, now: Nanos, woken: &mut Vec<W>) {
         let of_rule = |queue: &Queue| queue.name.starts_with(&rule.to_le_bytes());
         let queues = self.queues.iter().filter(|(_, queue)| of_rule(queue));
         let ids: Vec<_> = queues.map(|(&id, _)| id).collect();
-        ids.into_iter().for_each(|id| self.tell_first(id, now, told));
+        ids.into_iter().for_each(|id| self.wake_first_of(id, now, woken));
     }
 
     /// Anything may have changed: the first of every line tries again.
-    pub(crate) fn ring_all(&mut self, now: Nanos, told: &mut Vec<W>) {
+    pub(crate) fn wake_firsts(&mut self, now: Nanos, woken: &mut Vec<W>) {
         let ids: Vec<_> = self.queues.keys().copied().collect();
-        ids.into_iter().for_each(|id| self.tell_first(id, now, told));
+        ids.into_iter().for_each(|id| self.wake_first_of(id, now, woken));
     }
 
     /// Tells those whose time has come, `most` of them; `true` if there may be more.
-    pub(crate) fn due(&mut self, now: Nanos, most: usize, told: &mut Vec<W>) -> bool {
+    pub(crate) fn due(&mut self, now: Nanos, most: usize, woken: &mut Vec<W>) -> bool {
         for _ in 0..most {
             let Some(&(at, alarm)) = self.alarms.first().filter(|(at, _)| *at <= now) else {
                 return false;
@@ -220,12 +220,12 @@ impl<W: Clone> Queues<W> {
                     if let Some(queue) = self.queues.get_mut(&id) {
                         queue.retry_at = Nanos::MAX;
                     }
-                    self.tell_first(id, at, told);
+                    self.wake_first_of(id, at, woken);
                 }
                 Alarm::Waiter(ticket) => {
                     if let Some(waiter) = self.waiters.get_mut(&ticket) {
                         waiter.alarm = Nanos::MAX;
-                        told.push(waiter.caller.clone());
+                        woken.push(waiter.caller.clone());
                     }
                 }
             }
@@ -233,19 +233,19 @@ impl<W: Clone> Queues<W> {
         true
     }
 
-    /// When the next one must be told.
+    /// When the next one must be woken.
     pub(crate) fn next_alarm(&self) -> Option<Nanos> {
         self.alarms.first().map(|&(at, _)| at)
     }
 
-    /// There are new rules: everybody lines up again, in the order of arrival, and the first of
+    /// There are new rules: all waiters line up again, in the order of arrival, and the first of
     /// each line tries. `moved` hears of the hashes that each one in line had and has.
     pub(crate) fn rebuild(
         &mut self,
         count_of: impl for<'k> Fn(&'k [u8]) -> Count<'k>,
         mut moved: impl FnMut(u64, u64),
         now: Nanos,
-        told: &mut Vec<W>,
+        woken: &mut Vec<W>,
     ) {
         let waiters = std::mem::take(&mut self.waiters);
         let old = std::mem::take(&mut self.queues);
@@ -268,7 +268,7 @@ impl<W: Clone> Queues<W> {
             waiter.queue = id;
             self.waiters.insert(ticket, waiter);
         }
-        self.ring_all(now, told);
+        self.wake_firsts(now, woken);
     }
 
     /// Whether all memory has been given back.
@@ -313,11 +313,11 @@ impl<W: Clone> Queues<W> {
         }
     }
 
-    fn tell_first(&mut self, id: QueueId, at: Nanos, told: &mut Vec<W>) {
+    fn wake_first_of(&mut self, id: QueueId, at: Nanos, woken: &mut Vec<W>) {
         let first = self.queues.get(&id).and_then(|queue| queue.line.first());
         if let Some(waiter) = first.and_then(|ticket| self.waiters.get_mut(ticket)) {
-            waiter.told_at = at;
-            told.push(waiter.caller.clone());
+            waiter.woken_at = at;
+            woken.push(waiter.caller.clone());
         }
     }
 

@@ -1,4 +1,4 @@
-//! The locks and atomics of the waiting room, in one place: its tests swap them for ones whose
+//! The locks and atomics of the wait queues, in one place: their tests swap them for ones whose
 //! every order of events can be tried.
 
 pub(super) use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};

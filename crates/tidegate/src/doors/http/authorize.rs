@@ -28,7 +28,7 @@ use crate::doors::http_server::shared::Shared;
 use crate::doors::ratelimit::{Standing, printable, retry_after_s};
 use crate::doors::template::{Asked, Scratch};
 use crate::limiter::{Answer, Unfit};
-use crate::waiting::NotPassed;
+use crate::waiting::NotAdmitted;
 
 const X_FORWARDED_METHOD: HeaderName = HeaderName::from_static("x-forwarded-method");
 const X_FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
@@ -164,9 +164,12 @@ async fn decide(
     let check = Check::one(key);
     match wait::pass(context, &check, Some(max_wait), client).await? {
         Ok(pass) => Ok(Word::Go(wait::taken(&context.desk, &check, &pass).await)),
-        Err(NotPassed::TooLate(answer)) => Ok(Word::OverLimit(*answer)),
-        Err(NotPassed::Crowded { .. }) => Ok(Word::Crowded),
-        Err(NotPassed::Unfit(unfit)) => Err(unfit.into()),
+        Err(NotAdmitted::TooLate(refusal)) => {
+            let answer = Answer::of(&refusal.verdict, refusal.rows);
+            Ok(Word::OverLimit(answer))
+        }
+        Err(NotAdmitted::TooManyWaiters { .. }) => Ok(Word::Crowded),
+        Err(NotAdmitted::Invalid(unfit)) => Err(unfit.into()),
     }
 }
 

@@ -15,7 +15,7 @@ use crate::doors::http_server::host::{self, Local};
 use crate::doors::http_server::problem::Problem;
 use crate::limiter::Desk;
 use crate::metrics::Door;
-use crate::waiting::Crowd;
+use crate::waiting::WaiterLimit;
 
 /// What paths of administration begin with.
 const ADMINISTRATION: [&str; 5] =
@@ -26,16 +26,16 @@ pub(super) struct Context {
     pub(super) gate: Gate,
     pub(super) desk: Desk,
     /// Those who wait.
-    pub(super) crowd: Arc<Crowd>,
+    pub(super) waiter_limit: Arc<WaiterLimit>,
     pub(super) live: Arc<Live>,
 }
 
 impl Context {
     fn new(gate: Gate) -> Arc<Self> {
         let desk = gate.limiter.desk(Door::Http);
-        let crowd = Crowd::new(&gate.metrics, Door::Http, wait::BOUNDS);
+        let waiter_limit = WaiterLimit::new(&gate.metrics, Door::Http, wait::BOUNDS);
         let live = Live::of(&gate);
-        Arc::new(Self { gate, desk, crowd, live })
+        Arc::new(Self { gate, desk, waiter_limit, live })
     }
 }
 

@@ -23,7 +23,7 @@ use crate::doors::http_server::problem::Problem;
 use crate::doors::http_server::shared::Shared;
 use crate::limiter::{Answer, Basis, Desk, TakenFrom};
 use crate::uses::UseId;
-use crate::waiting::{Ask, Bounds, NotPassed, Pass};
+use crate::waiting::{Admitted, Bounds, NotAdmitted, WaitRequest};
 
 /// How many may wait: three quarters of all connections, so that others still get in.
 pub(super) const BOUNDS: Bounds = Bounds { per_key: WAITERS_MAX, total: WAITERS_MAX };
@@ -57,9 +57,12 @@ pub(super) async fn wait(
             let held = hold(&context, &check, &pass)?;
             Ok(answered(&check, &taken(&context.desk, &check, &pass).await, held))
         }
-        Err(NotPassed::TooLate(answer)) => Ok(answered(&check, &answer, None)),
-        Err(NotPassed::Unfit(unfit)) => Err(unfit.into()),
-        Err(NotPassed::Crowded { per_key }) => {
+        Err(NotAdmitted::TooLate(refusal)) => {
+            let answer = Answer::of(&refusal.verdict, refusal.rows);
+            Ok(answered(&check, &answer, None))
+        }
+        Err(NotAdmitted::Invalid(unfit)) => Err(unfit.into()),
+        Err(NotAdmitted::TooManyWaiters { per_key }) => {
             let where_ = if per_key { "for this key" } else { "at this door" };
             let detail = format!("too many wait {where_}; try again when some have gone");
             let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "crowded", detail);
@@ -75,12 +78,12 @@ pub(super) async fn pass(
     check: &Check,
     max_wait: Option<Nanos>,
     client: Option<Shared>,
-) -> Result<Result<Pass, NotPassed>, Problem> {
+) -> Result<Result<Admitted, NotAdmitted>, Problem> {
     if check.hold.is_some() {
         context.gate.uses.room_for(&check.keys)?;
     }
     let key = check.keys.first().map_or(&b""[..], Vec::as_slice);
-    let ask = Ask { key, cost: check.cost, max_wait, can_end: check.hold.is_some() };
+    let ask = WaitRequest { key, cost: check.cost, max_wait, can_end: check.hold.is_some() };
     let left = async {
         let Some(client) = client else { return pending().await };
         client.closed().await;
@@ -91,7 +94,7 @@ pub(super) async fn pass(
     };
     tokio::select! {
         biased;
-        passed = context.gate.waiting.pass(&context.desk, &context.crowd, ask) => Ok(passed),
+        passed = context.gate.waiting.admit(&context.desk, &context.waiter_limit, ask) => Ok(passed),
         () = context.gate.door.shutdown.wait() => Err(Problem::stopping()),
         () = left => {
             let detail = "the client has closed its sending side while its request waited";
@@ -101,7 +104,7 @@ pub(super) async fn pass(
 }
 
 /// Remembers a use in flight, so that somebody can end it or it lapses.
-fn hold(context: &Context, check: &Check, pass: &Pass) -> Result<Option<UseId>, Problem> {
+fn hold(context: &Context, check: &Check, pass: &Admitted) -> Result<Option<UseId>, Problem> {
     let (Some(from), Some(hold)) = (pass.held, check.hold) else { return Ok(None) };
     let held: Vec<(Vec<u8>, TakenFrom)> =
         check.keys.iter().map(|key| (key.clone(), from)).collect();
@@ -116,7 +119,7 @@ fn hold(context: &Context, check: &Check, pass: &Pass) -> Result<Option<UseId>, 
 }
 
 /// What a check that was allowed would have answered, once the use is taken.
-pub(super) async fn taken(desk: &Desk, check: &Check, pass: &Pass) -> Answer {
+pub(super) async fn taken(desk: &Desk, check: &Check, pass: &Admitted) -> Answer {
     let keys: Vec<&[u8]> = check.keys.iter().map(Vec::as_slice).collect();
     let peek = desk.decided(&keys, Op::Peek(check.cost), true, desk.now()).await;
     // New rules may have made a second such use unfit; this one was not.

@@ -1,108 +1,95 @@
-//! Where a request asks whether it may go: the waiting room, as one loop of a proxy uses it.
+//! How the requests of one worker are admitted: its handle on the limiter, and the wait queues.
 
 use std::rc::Rc;
 use std::sync::Arc;
 
-use tidegate_core::{Nanos, Now, Op};
+use tidegate_core::{Nanos, Now};
 
 use super::problem::Problem;
 use crate::doors::ratelimit::Standing;
-use crate::limiter::{Aim, Desk, TakenFrom, Unfit};
-use crate::waiting::{Ask, Crowd, NotPassed, Pass, Passing, Waiting};
+use crate::limiter::{
+    Answer, Decision, InvalidRequest, Key, LimiterHandle, Request, Rows, TakenFrom,
+};
+use crate::waiting::{
+    Admitted, Arrival, Began, NotAdmitted, WaitFuture, WaitRequest, WaiterLimit, Waiting,
+};
 
-/// One loop's desk and the room before it.
+/// What admits the requests of one worker.
 pub(super) struct Admission {
-    desk: Desk,
+    handle: LimiterHandle,
     waiting: Arc<Waiting>,
-    crowd: Arc<Crowd>,
+    waiter_limit: Arc<WaiterLimit>,
     max_wait: Option<Nanos>,
 }
 
 impl Admission {
+    /// `max_wait` is nothing for a proxy whose requests are not to wait.
     pub(super) fn new(
-        desk: Desk,
+        handle: LimiterHandle,
         waiting: Arc<Waiting>,
-        crowd: Arc<Crowd>,
+        waiter_limit: Arc<WaiterLimit>,
         max_wait: Option<Nanos>,
     ) -> Self {
-        Self { desk, waiting, crowd, max_wait }
+        Self { handle, waiting, waiter_limit, max_wait }
     }
 
-    fn ask<'a>(&self, key: &'a [u8]) -> Ask<'a> {
-        Ask { key, cost: 1, max_wait: self.max_wait, can_end: true }
+    fn request<'a>(&self, key: &'a [u8]) -> WaitRequest<'a> {
+        WaitRequest { key, cost: 1, max_wait: self.max_wait, can_end: true }
     }
 
-    /// Sends for what is counted for a key.
-    pub(super) fn look_ahead(&self, key: &[u8]) -> Aim<'_> {
-        self.desk.look_ahead(key)
+    /// Sends for what is counted for a key that is soon to be asked for.
+    pub(super) fn prefetch(&self, key: &[u8]) {
+        self.handle.prefetch(key);
     }
 
-    /// Goes at once, if that may be. The key was looked ahead for, and its slot a while ago.
-    pub(super) fn try_pass(
-        &self,
-        key: &[u8],
-        aim: Aim<'_>,
-        now: Now,
-    ) -> Result<Option<Pass>, Problem> {
-        self.waiting.try_pass_ahead(&self.desk, &self.ask(key), aim, now).map_err(unfit)
+    /// Admits or refuses a request at once, or says that it has to wait.
+    pub(super) fn begin(&self, key: &[u8], now: Now) -> Began {
+        self.waiting.begin(&self.handle, &self.request(key), now)
     }
 
-    /// Waits for its turn.
-    pub(super) fn pass<'a>(&'a self, key: &'a [u8]) -> Passing<'a> {
-        self.waiting.pass(&self.desk, &self.crowd, self.ask(key))
+    /// Waits until the request is admitted or refused.
+    pub(super) fn resume<'a>(&'a self, key: &'a [u8], arrival: Arrival) -> WaitFuture<'a> {
+        self.waiting.resume(&self.handle, &self.waiter_limit, self.request(key), arrival)
     }
 
-    /// Whether the answer comes from elsewhere, so that nobody can go at once.
-    pub(super) fn is_remote(&self) -> bool {
-        self.desk.is_remote()
-    }
-
-    /// Goes as soon as it is told that it may, or is told that it may not; it does not wait.
-    pub(super) fn pass_or_not<'a>(&'a self, key: &'a [u8]) -> Passing<'a> {
-        let ask = Ask { max_wait: Some(0), ..self.ask(key) };
-        self.waiting.pass(&self.desk, &self.crowd, ask)
-    }
-
-    /// As [`Self::standing`], wherever counts lie.
-    pub(super) async fn stands(&self, key: &[u8]) -> Option<Box<Standing>> {
-        let answer = self.desk.decided(&[key], Op::Peek(1), true, self.desk.now()).await.ok()?;
-        Some(Box::new(Standing::of(&answer)))
-    }
-
-    /// Turns a request away that is not to wait.
-    pub(super) fn refuse(&self, key: &[u8], now: Now) -> Problem {
-        match self.desk.refuse(key, 1, now) {
-            Ok(answer) => Problem::OverLimit(Box::new(answer)),
-            Err(why) => unfit(why),
+    /// How a key stands with its limits that has just been admitted, if that is known at once.
+    pub(super) fn standing(&self, key: &[u8], now: Now) -> Option<Box<Standing>> {
+        let mut rows = Rows::default();
+        let keys = [Key::peek(key, 1)];
+        let request = Request::all_or_nothing(&keys).with_end();
+        match self.handle.decide(&request, now, Some(&mut rows)) {
+            Ok(Decision::Ready(verdict)) => {
+                Some(Box::new(Standing::of(&Answer::of(&verdict, rows))))
+            }
+            _ => None,
         }
     }
 
-    /// How a key that has just been let through stands with its limits.
-    pub(super) fn standing(&self, key: &[u8], now: Now) -> Option<Box<Standing>> {
-        let answer = self.desk.decide_held(&[key], Op::Peek(1), now).ok()?;
-        Some(Box::new(Standing::of(&answer)))
+    /// As [`Self::standing`], wherever the counts lie.
+    pub(super) async fn standing_async(&self, key: &[u8]) -> Option<Box<Standing>> {
+        let mut rows = Rows::default();
+        let keys = [Key::peek(key, 1)];
+        let request = Request::all_or_nothing(&keys).with_end();
+        let verdict =
+            self.handle.decide_async(&request, self.handle.now(), &mut rows).await.ok()?;
+        Some(Box::new(Standing::of(&Answer::of(&verdict, rows))))
     }
 
     /// What has to be given back once the request is over, if anything.
-    pub(super) fn held(self: &Rc<Self>, key: &[u8], pass: &Pass) -> Option<Held> {
-        let from = pass.held?;
-        Some(Held { admission: self.clone(), key: key.into(), from, started: pass.started })
+    pub(super) fn held(self: &Rc<Self>, key: &[u8], admitted: &Admitted) -> Option<Held> {
+        let from = admitted.held?;
+        Some(Held { admission: self.clone(), key: key.into(), from, started: admitted.started })
     }
 }
 
-/// Why a request does not go.
-pub(super) fn not_passed(why: NotPassed) -> Problem {
-    match why {
-        NotPassed::TooLate(answer) => Problem::OverLimit(answer),
-        NotPassed::Crowded { .. } => Problem::Crowded,
-        NotPassed::Unfit(why) => unfit(why),
-    }
-}
-
-fn unfit(unfit: Unfit) -> Problem {
-    match unfit {
-        Unfit::KeyTooLong => Problem::KeyTooLong,
-        _ => Problem::Never,
+impl From<NotAdmitted> for Problem {
+    fn from(why: NotAdmitted) -> Self {
+        match why {
+            NotAdmitted::TooLate(refusal) => Problem::OverLimit(refusal),
+            NotAdmitted::TooManyWaiters { .. } => Problem::Crowded,
+            NotAdmitted::Invalid(InvalidRequest::KeyTooLong) => Problem::KeyTooLong,
+            NotAdmitted::Invalid(_) => Problem::Never,
+        }
     }
 }
 
@@ -116,7 +103,6 @@ pub(super) struct Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        let desk = &self.admission.desk;
-        desk.release(&[(&self.key, self.from)], 1, self.started, desk.now());
+        self.admission.handle.release_uses(&self.key, 1, self.started, self.from);
     }
 }

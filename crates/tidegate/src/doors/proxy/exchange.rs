@@ -5,6 +5,7 @@
 
 use std::convert::Infallible;
 use std::net::IpAddr;
+use std::pin::pin;
 use std::rc::Rc;
 
 use hyper::body::{Body as _, Bytes, Incoming};
@@ -18,7 +19,6 @@ use tidegate_client::layer::LogInfo;
 use tidegate_core::{Nanos, Now};
 
 use super::access::Record;
-use super::admission::not_passed;
 use super::bodies::{Fault, Reply, Upload};
 use super::client::Client;
 use super::config::OnLimit;
@@ -26,7 +26,7 @@ use super::figures::UpstreamError;
 use super::finish::Finish;
 use super::floor::Floor;
 use super::headers::{self, Survey};
-use super::holding::{self, Ended};
+use super::holding;
 use super::problem::Problem;
 use super::ticks::Deadline;
 use super::tunnel::Tunnel;
@@ -34,7 +34,7 @@ use super::upstream::{Answer, Crossing, Failure};
 use crate::doors::ratelimit::Standing;
 use crate::doors::template;
 use crate::metrics::Door;
-use crate::waiting::Pass;
+use crate::waiting::{Admitted, Arrival, Began, WaitFuture};
 
 /// Answers one request, whatever becomes of it.
 pub(super) fn answer(
@@ -102,20 +102,20 @@ async fn pursue(
     }
     let Asked { caller, upgrade, turn } =
         ask(client, request, body.size_hint().exact(), start, finish)?;
-    let (pass, standing) = match turn {
-        Turn::Now(pass, standing) => (pass, standing),
+    let (admitted, standing) = match turn {
+        Turn::Now(admitted, standing) => (admitted, standing),
         turn => {
             let _parked = holding::park(client, &body)?;
-            // Who is to be told at once only waits for an answer from elsewhere.
-            let waits = floor.on_limit == OnLimit::Wait || !matches!(turn, Turn::Own(..));
-            // Few wait, and those who do not need not make room for it.
+            // A request that may not wait for its limit only waits for its store.
+            let waits = floor.on_limit == OnLimit::Wait || !matches!(turn, Turn::Own { .. });
+            // Few requests wait; the others need no room for it in their futures.
             let waited = Box::pin(wait(client, turn, caller, finish)).await;
             let now = floor.clock.now().mono;
             let in_vain = if waits { now.saturating_sub(start.mono) } else { 0 };
             waited.inspect_err(|_| note_wait(floor, finish, in_vain))?
         }
     };
-    note_wait(floor, finish, pass.waited);
+    note_wait(floor, finish, admitted.waited);
     let (upload, progress) = Upload::new(body, &client.pulse, &floor.ticks, floor.body_max);
     *request.body_mut() = upload;
     // As far as is known now: over HTTP/2 nobody can be asked.
@@ -128,7 +128,7 @@ async fn pursue(
     let forwarding = || sent_at = floor.clock.now().mono;
     let sent = floor.upstream.send(crossing, progress.as_ref(), &deadline, forwarding).await;
     if sent_at > 0 {
-        floor.lane.overhead(sent_at.saturating_sub(pass.due));
+        floor.lane.overhead(sent_at.saturating_sub(admitted.due));
     }
     sent.map_err(|Failure(error)| {
         failed(client, error, progress.as_ref().and_then(|progress| progress.fault()))
@@ -232,17 +232,17 @@ struct Asked {
     turn: Turn,
 }
 
-/// Whom a request waits for.
+/// What a request waits for.
 enum Turn {
-    /// For nobody.
-    Now(Pass, Option<Box<Standing>>),
+    /// For nothing.
+    Now(Admitted, Option<Box<Standing>>),
     /// For its own limit, and perhaps for the master then.
-    Own(Box<[u8]>, Option<Box<LogInfo>>),
-    /// For the master alone: its limit has let it pass.
-    Masters(Pass, Option<Box<Standing>>, Delay),
+    Own { key: Box<[u8]>, arrival: Arrival, log_info: Option<Box<LogInfo>> },
+    /// For the master alone: its limit has admitted it.
+    Masters(Admitted, Option<Box<Standing>>, Delay),
 }
 
-/// Looks at the request, and lets it pass at once if it may, turns it away, or says whom it waits
+/// Looks at the request, and admits it at once if it may go, turns it away, or says what it waits
 /// for. `length` is that of its body, if it is known.
 fn ask(
     client: &Rc<Client>,
@@ -263,34 +263,38 @@ fn ask(
     let mut scratch = floor.scratch.borrow_mut();
     let key = floor.template.fill(&floor.name, &asked, &mut scratch);
     // What is counted for it comes while the head is looked at.
-    let aim = key.map(|key| floor.admission.look_ahead(key));
+    if let Ok(key) = key {
+        floor.admission.prefetch(key);
+    }
     let survey = Survey::of(request.headers());
     check(request, survey, length, floor.body_max)?;
-    let (Ok(key), Ok(mut aim)) = (key, aim) else { return Err(Problem::KeyTooLong) };
+    let Ok(key) = key else { return Err(Problem::KeyTooLong) };
     let upgrade = upgrade_of(request, survey);
     // Of the request as it came: it is about to be changed.
     let log_info = floor.log_info(request);
-    // Where almost all pass sooner or later, the request is made ready while memory answers, which
-    // it does twice; where many may be turned away, that is to cost little.
+    // Where almost all pass sooner or later, the request is made ready while memory answers; where
+    // many may be turned away, that is to cost little.
     let early = floor.on_limit == OnLimit::Wait;
     if early {
         survey.strip(request.headers_mut());
-    }
-    aim.prefetch_slot();
-    if early {
         prepare(client, request, survey)?;
     }
-    let turn = if let Some(pass) = floor.admission.try_pass(key, aim, start)? {
-        finish.hold(floor.admission.held(key, &pass));
-        let standing = standing(floor, key, &pass);
-        match floor.ask_master(key, caller, log_info.as_ref())? {
-            None => Turn::Now(pass, standing),
-            Some(delay) => Turn::Masters(pass, standing, delay),
+    let turn = match floor.admission.begin(key, start) {
+        Began::Done(result) => {
+            let admitted = result?;
+            finish.hold(floor.admission.held(key, &admitted));
+            let standing = match floor.tells_limits {
+                true => floor.admission.standing(key, admitted.started),
+                false => None,
+            };
+            match floor.ask_master(key, caller, log_info.as_ref())? {
+                None => Turn::Now(admitted, standing),
+                Some(delay) => Turn::Masters(admitted, standing, delay),
+            }
         }
-    } else if floor.on_limit == OnLimit::Reject && !floor.admission.is_remote() {
-        return Err(floor.admission.refuse(key, start));
-    } else {
-        Turn::Own(key.into(), log_info.map(Box::new))
+        Began::Waits(arrival) => {
+            Turn::Own { key: key.into(), arrival, log_info: log_info.map(Box::new) }
+        }
     };
     if !early {
         survey.strip(request.headers_mut());
@@ -305,48 +309,29 @@ async fn wait(
     turn: Turn,
     caller: IpAddr,
     finish: &mut Finish,
-) -> Result<(Pass, Option<Box<Standing>>), Problem> {
+) -> Result<(Admitted, Option<Box<Standing>>), Problem> {
     let floor = &client.floor;
-    let (mut pass, standing, delay) = match turn {
-        Turn::Now(pass, standing) => (pass, standing, None),
-        Turn::Masters(pass, standing, delay) => (pass, standing, Some(delay)),
-        Turn::Own(key, log_info) => {
-            let passing = match floor.on_limit {
-                OnLimit::Wait => floor.admission.pass(&key),
-                OnLimit::Reject => floor.admission.pass_or_not(&key),
-            };
-            let passed = ended(holding::hold(client, passing).await)?;
-            let pass = passed.map_err(not_passed)?;
-            finish.hold(floor.admission.held(&key, &pass));
-            let standing = match floor.tells_limits && !pass.degraded {
-                true => floor.admission.stands(&key).await,
+    let (mut admitted, standing, delay) = match turn {
+        Turn::Now(admitted, standing) => (admitted, standing, None),
+        Turn::Masters(admitted, standing, delay) => (admitted, standing, Some(delay)),
+        Turn::Own { key, arrival, log_info } => {
+            let waiting = pin!(floor.admission.resume(&key, arrival));
+            let admitted = holding::hold(client, waiting, WaitFuture::is_in_line).await??;
+            finish.hold(floor.admission.held(&key, &admitted));
+            let standing = match floor.tells_limits && !admitted.degraded {
+                true => floor.admission.standing_async(&key).await,
                 false => None,
             };
-            (pass, standing, floor.ask_master(&key, caller, log_info.as_deref())?)
+            (admitted, standing, floor.ask_master(&key, caller, log_info.as_deref())?)
         }
     };
     if let Some(delay) = delay {
         let before = floor.clock.now().mono;
-        ended(holding::hold(client, delay.wait()).await)?;
-        pass.due = floor.clock.now().mono;
-        pass.waited += pass.due.saturating_sub(before);
+        holding::hold(client, pin!(delay.wait()), |_| true).await?;
+        admitted.due = floor.clock.now().mono;
+        admitted.waited += admitted.due.saturating_sub(before);
     }
-    Ok((pass, standing))
-}
-
-fn ended<T>(ended: Ended<T>) -> Result<T, Problem> {
-    match ended {
-        Ended::Passed(passed) => Ok(passed),
-        Ended::Stopping => Err(Problem::Stopping),
-        Ended::Left => Err(Problem::Left),
-    }
-}
-
-fn standing(floor: &Floor, key: &[u8], pass: &Pass) -> Option<Box<Standing>> {
-    if !floor.tells_limits {
-        return None;
-    }
-    floor.admission.standing(key, pass.started)
+    Ok((admitted, standing))
 }
 
 /// The protocol that the client asks to go on with.

@@ -39,6 +39,7 @@ use crate::doors::io::tcp;
 use crate::doors::template::{Scratch, Template};
 use crate::metrics::{Door, Metrics};
 use crate::settings::listen::Allow;
+use crate::settings::units::Span;
 
 /// How long to wait before accepting again when that failed, say for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -82,14 +83,18 @@ pub(super) struct Floor {
 
 impl Floor {
     fn new(door: &ProxyDoor, leaving: Rc<Leaving>) -> Rc<Self> {
-        let ProxyDoor { config, gate, crowd, figures, .. } = door;
+        let ProxyDoor { config, gate, waiter_limit, figures, .. } = door;
         let ticks = Rc::new(Ticks::default());
         ticks.advance(Ticks::of(gate.clock().now().mono));
         let lane = figures.lane();
-        let max_wait =
-            config.max_wait.map(|span| u64::try_from(span.0.as_nanos()).unwrap_or(u64::MAX));
-        let desk = gate.limiter.desk(Door::Proxy);
-        let admission = Admission::new(desk, gate.waiting.clone(), crowd.clone(), max_wait);
+        let nanos = |span: Span| u64::try_from(span.0.as_nanos()).unwrap_or(u64::MAX);
+        let max_wait = match config.on_limit {
+            OnLimit::Wait => config.max_wait.map(nanos),
+            OnLimit::Reject => Some(0),
+        };
+        let handle = gate.limiter.desk(Door::Proxy);
+        let admission =
+            Admission::new(handle, gate.waiting.clone(), waiter_limit.clone(), max_wait);
         let upstream = Upstream::new(
             config,
             door.upstream_tls.clone(),

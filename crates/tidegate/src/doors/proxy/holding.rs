@@ -2,7 +2,7 @@
 //! leaves or the proxy stops.
 
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
@@ -19,24 +19,11 @@ use super::ticks::{Deadline, Tick};
 const WATCH_AFTER: Tick = 1;
 /// How often a client that cannot be watched is looked at instead.
 const LOOK_EVERY: Tick = 10;
-/// For so long a request counts as waiting for a remote store's answer and not for its turn, in
-/// ticks: until then its client is not given up.
-const STORE_PATIENCE: Tick = 10;
 
 /// The most KiB that bodies over HTTP/2 may take up while their requests wait. Such a client sends
 /// as much as the window of its stream lets it, whether or not that is read.
 const PARKED_KIB_MAX: usize = 256 << 10;
 static PARKED: Semaphore = Semaphore::const_new(PARKED_KIB_MAX);
-
-/// How a wait ends.
-pub(super) enum Ended<T> {
-    /// Its turn has come, or it can have none.
-    Passed(T),
-    /// The proxy stops.
-    Stopping,
-    /// The client is gone.
-    Left,
-}
 
 /// Makes room for the body of a request that is about to wait, if that takes any.
 pub(super) fn park(
@@ -53,25 +40,26 @@ pub(super) fn park(
     PARKED.try_acquire_many(kib).map(Some).map_err(|_| Problem::Crowded)
 }
 
-/// Waits for `turn`, or for a reason not to.
-pub(super) async fn hold<T>(client: &Rc<Client>, turn: impl Future<Output = T>) -> Ended<T> {
+/// Waits for `turn`, unless the proxy stops or the client leaves. The client is given up only while
+/// `is_in_line` says that its request is in line: otherwise a store is soon to answer it.
+pub(super) async fn hold<F: Future>(
+    client: &Rc<Client>,
+    mut turn: Pin<&mut F>,
+    is_in_line: impl Fn(&F) -> bool,
+) -> Result<F::Output, Problem> {
     let floor = &client.floor;
-    let mut turn = pin!(turn);
-    let mut watch = Watch {
-        client,
-        look: floor.ticks.deadline(),
-        waits_from: floor.ticks.now()
-            + if floor.admission.is_remote() { STORE_PATIENCE } else { 0 },
-        watched: None,
-    };
+    let mut watch = Watch { client, look: floor.ticks.deadline(), watched: None };
     poll_fn(|context| {
-        if let Poll::Ready(passed) = turn.as_mut().poll(context) {
-            return Poll::Ready(Ended::Passed(passed));
+        if let Poll::Ready(done) = turn.as_mut().poll(context) {
+            return Poll::Ready(Ok(done));
         }
         if floor.is_last_call() {
-            return Poll::Ready(Ended::Stopping);
+            return Poll::Ready(Err(Problem::Stopping));
         }
-        watch.poll(context).map(|()| Ended::Left)
+        if watch.poll(context).is_ready() && is_in_line(&turn) {
+            return Poll::Ready(Err(Problem::Left));
+        }
+        Poll::Pending
     })
     .await
 }
@@ -81,8 +69,6 @@ pub(super) async fn hold<T>(client: &Rc<Client>, turn: impl Future<Output = T>) 
 struct Watch<'a> {
     client: &'a Client,
     look: Deadline,
-    /// From when on it counts as waiting, and so may be given up.
-    waits_from: Tick,
     watched: Option<Watched>,
 }
 
@@ -90,14 +76,7 @@ impl Watch<'_> {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         // Also without a moment to wait for: this is where the loop finds those it must wake.
         let due = self.look.poll(context).is_ready();
-        let now = self.look.ticks().now();
-        if self.has_left(context, due) {
-            if now >= self.waits_from {
-                return Poll::Ready(());
-            }
-            self.look.no_later(self.waits_from - now);
-        }
-        Poll::Pending
+        if self.has_left(context, due) { Poll::Ready(()) } else { Poll::Pending }
     }
 
     fn has_left(&mut self, context: &mut Context<'_>, due: bool) -> bool {

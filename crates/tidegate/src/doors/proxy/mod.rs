@@ -59,7 +59,7 @@ pub use super::template::Template;
 use super::{BoundDoor, DoorConfig, Gate, Serving, Shutdown, table_of};
 use crate::metrics;
 use crate::settings::listen::{Address, Allow};
-use crate::waiting::{Bounds, Crowd};
+use crate::waiting::{Bounds, WaiterLimit};
 
 impl DoorConfig for Config {
     fn door(&self) -> metrics::Door {
@@ -130,7 +130,7 @@ fn loops() -> usize {
 struct Door {
     config: Config,
     gate: Gate,
-    crowd: Arc<Crowd>,
+    waiter_limit: Arc<WaiterLimit>,
     figures: Arc<ProxyFigures>,
     limits: Arc<Limits>,
     client_tls: Option<Arc<rustls::ServerConfig>>,
@@ -170,7 +170,7 @@ impl BoundDoor for Bound {
         let connections = config.connections();
         let limits = Limits::of(metrics::Door::Proxy, connections, &gate);
         let door = Arc::new(Door {
-            crowd: Crowd::new(&gate.metrics, metrics::Door::Proxy, bounds),
+            waiter_limit: WaiterLimit::new(&gate.metrics, metrics::Door::Proxy, bounds),
             figures: Proxies::of(&gate).figures(config.name.get_ref()),
             limits,
             config,

@@ -12,6 +12,7 @@ use super::bodies::Reply;
 use super::gatehouse::seconds_up;
 use crate::doors::ratelimit::{Standing, retry_after_s};
 use crate::limiter::Answer;
+use crate::waiting::Refusal;
 
 /// Why a request is not handed on, or has no answer from its upstream.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,7 +28,7 @@ pub(super) enum Problem {
     /// The body is longer than it may be.
     BodyTooLong,
     /// Over its limit, and not to wait or to wait any longer.
-    OverLimit(Box<Answer>),
+    OverLimit(Box<Refusal>),
     /// A master wants its client to come back later.
     Delayed(Duration),
     /// Too many wait already.
@@ -121,7 +122,7 @@ impl Problem {
     /// After how many seconds it is worth coming back, if that can be said.
     fn retry_after_s(&self) -> Option<u64> {
         match self {
-            Problem::OverLimit(answer) => retry_after_s(answer),
+            Problem::OverLimit(refusal) => retry_after_s(&answer(refusal)),
             Problem::Delayed(after) => Some(seconds_up(*after)),
             Problem::Crowded | Problem::Stopping => Some(1),
             _ => None,
@@ -132,7 +133,7 @@ impl Problem {
     pub(super) fn response(&self) -> Response<Reply> {
         let status = self.status();
         let refused_by = match self {
-            Problem::OverLimit(answer) => answer.refused_by.as_deref(),
+            Problem::OverLimit(refusal) => refusal.rows.refused_by.as_deref(),
             _ => None,
         };
         let body = serde_json::to_vec(&Json {
@@ -153,7 +154,7 @@ impl Problem {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
         match self {
-            Problem::OverLimit(answer) => Standing::of(answer).write(headers),
+            Problem::OverLimit(refusal) => Standing::of(&answer(refusal)).write(headers),
             // What follows in the stream cannot be told from a body.
             Problem::Malformed(_) | Problem::Left => {
                 headers.insert(CONNECTION, HeaderValue::from_static("close"));
@@ -170,33 +171,33 @@ impl Problem {
     }
 }
 
+fn answer(refusal: &Refusal) -> Answer {
+    Answer::of(&refusal.verdict, refusal.rows.clone())
+}
+
 #[cfg(test)]
 mod tests {
     use tidegate_core::time::{MINUTE, SECOND};
     use tidegate_core::{Algorithm, Limit, LimitVerdict, Now};
 
     use super::*;
-    use crate::limiter::{Basis, LimitAnswer};
+    use crate::limiter::{Basis, Outcome, Row, Rows, Verdict};
 
     #[test]
     fn a_refusal_tells_when_to_come_back() {
         let delay = 29 * SECOND + 1;
-        let limit = LimitAnswer {
+        let limit = Row {
             key: 0,
             rule: "proxy:ä\"pi".into(),
             limit: Limit { amount: 100, period: MINUTE, algorithm: Algorithm::FixedWindow },
             verdict: LimitVerdict { allowed: false, remaining: 0, rate: 1.0, delay, reset: delay },
             basis: Basis::Counts,
         };
-        let problem = Problem::OverLimit(Box::new(Answer {
-            at: Now::default(),
-            allowed: false,
-            delay,
-            firm: true,
-            refused_by: Some("proxy:ä\"pi".into()),
-            held: Vec::new(),
-            limits: vec![limit],
-        }));
+        let refused = Verdict::unlimited(Outcome::Refused, 0, Now::default());
+        let rows =
+            Rows { refused_by: Some("proxy:ä\"pi".into()), held: Vec::new(), limits: vec![limit] };
+        let verdict = Verdict { delay, ..refused };
+        let problem = Problem::OverLimit(Box::new(Refusal { verdict, rows }));
         let response = problem.response();
         let header = |name: &str| response.headers()[name].to_str().unwrap().to_owned();
         assert_eq!(response.status(), 429);

@@ -72,8 +72,8 @@ impl Limiter {
         let found = self.catalog.load().find_elsewhere(key, Op::Peek(0));
         let Some((_, slot)) = found else { return Ok(here) };
         let gone = remote.remove(slot.name).await.map_err(|fault| fault.to_string())?;
-        if let Some(bell) = self.bell.get() {
-            bell.freed(&self.count_of(key));
+        if let Some(waiters) = self.waiters.get() {
+            waiters.freed(&self.count_of(key));
         }
         Ok(gone || here)
     }
@@ -87,9 +87,9 @@ impl Limiter {
 
     /// Something was given back to the count of this name by another node.
     fn freed_elsewhere(&self, name: &[u8]) {
-        let Some(bell) = self.bell.get() else { return };
+        let Some(waiters) = self.waiters.get() else { return };
         if name.is_empty() {
-            return bell.renewed(self);
+            return waiters.renewed(self);
         }
         let (catalog, memory) = (self.catalog.load(), self.memory());
         let key = |(position, at): (usize, &Elsewhere)| Some((position, at.prefix.key(name)?));
@@ -97,14 +97,15 @@ impl Limiter {
             && let hash = memory.hash(&key)
             && let Some(address) = catalog.address(memory, position, &key, hash, Op::Peek(0))
         {
-            bell.freed(&Count::of(&address));
+            waiters.freed(&Count::of(&address));
         }
     }
 }
 
 impl Desk {
-    /// Wants those who wait for `key` to be told when another node gives something back.
-    pub(crate) fn watch_elsewhere(&self, key: &[u8], watching: bool) {
+    /// Has the requests woken that wait for `key` when another node gives something back, or no
+    /// longer: nothing to do where the counts lie in memory.
+    pub(crate) fn watch_key(&self, key: &[u8], watching: bool) {
         let Some(remote) = self.limiter.remote.get() else { return };
         let found = self.limiter.catalog.load().find_elsewhere(key, Op::Peek(0));
         if let Some((_, slot)) = found {

@@ -467,9 +467,9 @@ impl Step for RemoteStep {
         let Some(completion) = self.completion.take() else { return };
         let Origin { limiter, keys, pending, .. } = &self.origin;
         pending.fetch_sub(1, Relaxed);
-        if let (Ok(_), Some(bell)) = (&outcome, limiter.bell.get()) {
+        if let (Ok(_), Some(waiters)) = (&outcome, limiter.waiters.get()) {
             for target in self.plan.slots().iter().filter(|target| target.op.gives_back()) {
-                bell.freed(&limiter.count_of(&keys[target.key].bytes));
+                waiters.freed(&limiter.count_of(&keys[target.key].bytes));
             }
         }
         completion.complete(answered);

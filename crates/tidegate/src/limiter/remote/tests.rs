@@ -6,7 +6,7 @@ use tidegate_core::rules::{Rule, RuleSet};
 use tidegate_core::time::DAY;
 use tidegate_core::{Now, algorithms};
 
-use super::super::{Bell, Count, Key, KeyOp, Request};
+use super::super::{Count, Key, KeyOp, Request, Waiters};
 use super::*;
 use crate::clock::Clock;
 use crate::metrics::{Door, Metrics};
@@ -55,7 +55,7 @@ struct Heard {
     renewed: Mutex<u32>,
 }
 
-impl Bell for Heard {
+impl Waiters for Heard {
     fn is_free(&self, _: &Count<'_>) -> bool {
         true
     }
@@ -76,7 +76,7 @@ fn what_others_give_back_is_told_to_those_who_wait_for_the_same_count() {
     let shared = Rule { shared: true, ..Rule::new("of all", "pool *", vec![ONE]) };
     let desk = alone(vec![Rule::new("k", "k *", vec![ONE]), shared]);
     let (limiter, heard) = (desk.limiter(), Arc::new(Heard::default()));
-    limiter.watch(heard.clone());
+    limiter.set_waiters(heard.clone());
     for key in [b"k a".as_slice(), b"pool a"] {
         let (_, slot) = limiter.catalog.load().find_elsewhere(key, Op::Peek(0)).expect("a rule");
         limiter.freed_elsewhere(&slot.name);

@@ -1,6 +1,18 @@
 //! A try takes what a use would take, or leaves no trace at all.
 
 use super::*;
+use crate::limiter::Outcome as Decided;
+
+/// What is compared of a verdict: its outcome, its delay, and how long it is booked to wait.
+type Said = (Decided, Nanos, Nanos);
+
+fn attempt(desk: &Desk, key: &[u8], attempt: Attempt, can_end: bool) -> Result<Verdict, Unfit> {
+    let keys = [Key::new(key, KeyOp::TakeOrLeave(attempt))];
+    let request = Request { can_end, ..Request::all_or_nothing(&keys) };
+    Ok(desk.decide(&request, desk.now(), None)?.ready().expect("in memory"))
+}
+
+const FIRST: Attempt = Attempt { cost: 1, booking_max: 0, waited: false, first_in_line: true };
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -20,7 +32,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// What a try must say, and whether it takes.
-fn expected(model: &mut Model, key: u8, cost: u64, booking_max: Nanos, now: Now) -> Tried {
+fn expected(model: &mut Model, key: u8, cost: u64, booking_max: Nanos, now: Now) -> Said {
     let judged = model.judge(key, Op::Take(cost), now);
     let against: Vec<_> = judged.iter().filter(|judged| !judged.allowed).collect();
     let booked = against.iter().map(|judged| judged.booked).max().unwrap_or(0);
@@ -36,13 +48,13 @@ fn expected(model: &mut Model, key: u8, cost: u64, booking_max: Nanos, now: Now)
             let peek = algorithms::judge(limit, state, Op::Peek(cost), now);
             algorithms::explain(limit, state, Op::Peek(cost), &peek, now).delay
         });
-        return Tried::Later(delay.max().unwrap_or(0));
+        return (Decided::Later, delay.max().unwrap_or(0), 0);
     }
     if booked > booking_max {
-        return Tried::TooLong;
+        return (Decided::TooLong, booked, 0);
     }
     model.apply(key, Op::Take(cost), &judged, Outcome::Granted, now);
-    Tried::Taken(Taken { held: None, booked, window_start: None })
+    (Decided::Allowed, 0, booked)
 }
 
 proptest! {
@@ -61,9 +73,8 @@ proptest! {
             match step {
                 Step::Try { key, cost, booking_max } => {
                     let name = name(key);
-                    let take =
-                        Take { key: &name, cost, can_end: false, booking_max, waited: false };
-                    let tried = desk.try_take_here(&take, now, |_| true);
+                    let tried = attempt(&desk, &name, Attempt { cost, booking_max, ..FIRST }, false)
+                        .map(|verdict| (verdict.outcome, verdict.delay, verdict.booked));
                     if cost > capacity {
                         prop_assert_eq!(tried, Err(Unfit::CostAboveLimit { limit: capacity }));
                     } else {
@@ -85,24 +96,39 @@ proptest! {
 
 #[test]
 fn nobody_passes_whom_others_are_before() {
+    struct Crowded;
+    impl Waiters for Crowded {
+        fn is_free(&self, count: &Count<'_>) -> bool {
+            count.name != b"k a"
+        }
+        fn freed(&self, _: &Count<'_>) {}
+        fn freed_anywhere(&self, _: u32) {}
+        fn renewed(&self, _: &Limiter) {}
+    }
     let desk = desk(vec![rule("k", vec![fixed(1)])]);
-    let take = |waited| Take { key: b"k a", cost: 1, can_end: false, booking_max: 0, waited };
-    assert_eq!(desk.try_take_here(&take(false), START, |_| false), Ok(Tried::Behind));
-    let window_start = Some(START.mono);
-    let taken = Taken { held: None, booked: 0, window_start };
-    assert_eq!(desk.try_take_here(&take(true), START, |_| true), Ok(Tried::Taken(taken)));
+    desk.limiter().set_waiters(Arc::new(Crowded));
+    let newcomer = Attempt { first_in_line: false, ..FIRST };
+    let said = |key, how| attempt(&desk, key, how, false).expect("fit").outcome;
+    assert_eq!(said(b"k a", newcomer), Decided::Behind);
+    assert_eq!(said(b"k b", newcomer), Decided::Allowed);
+    let waited = attempt(&desk, b"k a", Attempt { waited: true, ..FIRST }, false).expect("fit");
+    assert_eq!((waited.outcome, waited.window_start), (Decided::Allowed, START.mono));
+    assert_eq!(said(b"k a", newcomer), Decided::Behind, "known or not");
 }
 
 #[test]
 fn whoever_is_turned_away_is_counted_once() {
     let desk = desk(vec![rule("k", vec![limit(2, DAY, Algorithm::Average { strict: true })])]);
-    let take = Take { key: b"k a", cost: 1, can_end: false, booking_max: 0, waited: false };
-    let tries: Vec<_> = (0..50).map(|_| desk.try_take_here(&take, START, |_| true)).collect();
-    let taken = tries.iter().filter(|tried| matches!(tried, Ok(Tried::Taken(_)))).count();
+    let tries = (0..50).map(|_| attempt(&desk, b"k a", FIRST, false).expect("fit"));
+    let taken = tries.filter(Verdict::is_allowed).count();
     let requests = desk.limiter().stats(b"k a", START);
     assert_eq!((requests.requests, requests.over), (taken as u64, 0));
-    let answer = desk.refuse(b"k a", 1, START).expect("fit");
-    assert_eq!((answer.allowed, answer.refused_by.as_deref()), (false, Some("k")));
+    let keys = [Key::new(b"k a", KeyOp::Refuse(1))];
+    let mut rows = Rows::default();
+    let refused = desk.decide(&Request::all_or_nothing(&keys), START, Some(&mut rows));
+    let refused = refused.expect("fit").ready().expect("in memory");
+    assert_eq!((refused.is_allowed(), refused.granted), (false, 0));
+    assert_eq!(rows.refused_by.as_deref(), Some("k"));
     assert_eq!(desk.limiter().stats(b"k a", START).over, 1);
 }
 
@@ -110,14 +136,13 @@ fn whoever_is_turned_away_is_counted_once() {
 fn a_use_in_flight_that_was_tried_for_is_given_back() {
     let in_flight = limit(1, 0, Algorithm::InFlight { per_window: false });
     let desk = desk(vec![rule("k", vec![in_flight])]);
-    let take = Take { key: b"k a", cost: 1, can_end: true, booking_max: 0, waited: false };
-    let held = Some(TakenFrom::Slot);
+    let take = || attempt(&desk, b"k a", FIRST, true).expect("fit");
     for _ in 0..3 {
-        let taken = Taken { held, booked: 0, window_start: None };
-        assert_eq!(desk.try_take_here(&take, START, |_| true), Ok(Tried::Taken(taken)));
-        assert_eq!(desk.try_take_here(&take, START, |_| true), Ok(Tried::Later(Nanos::MAX)));
-        desk.release(&[(b"k a", TakenFrom::Slot)], 1, START, START);
+        let taken = take();
+        assert_eq!((taken.outcome, taken.held), (Decided::Allowed, Some(TakenFrom::Slot)));
+        let blocked = take();
+        assert_eq!((blocked.outcome, blocked.delay), (Decided::Later, Nanos::MAX));
+        desk.release_uses(b"k a", 1, START, TakenFrom::Slot);
     }
-    let no_end = Take { can_end: false, ..take };
-    assert_eq!(desk.try_take_here(&no_end, START, |_| true), Err(Unfit::NeedsEnd));
+    assert_eq!(attempt(&desk, b"k a", FIRST, false), Err(Unfit::NeedsEnd));
 }

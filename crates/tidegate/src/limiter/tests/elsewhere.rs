@@ -7,6 +7,7 @@ use tidegate_core::rules::OnStoreError;
 
 use super::stores::{at, node, runtime, said};
 use super::*;
+use crate::limiter::Outcome as Decided;
 use crate::stores::remote::engines::redis;
 use crate::stores::remote::settings::{Kind, Settings, Urls};
 
@@ -34,24 +35,28 @@ fn record(desk: &Desk, key: &str, at: Nanos) -> Told {
     }
 }
 
-fn try_take(desk: &Desk, take: &Take<'_>) -> Result<Tried, Unfit> {
-    if !desk.is_remote() {
-        return desk.try_take_here(take, desk.now(), |_| true);
-    }
-    ask_take(desk, take).map(|answer| answer.tried)
+fn ask(desk: &Desk, key: &str, op: KeyOp) -> Result<(Verdict, Rows), Unfit> {
+    let keys = [Key::new(key.as_bytes(), op)];
+    let request = Request::all_or_nothing(&keys).with_end();
+    let mut rows = Rows::default();
+    let verdict = runtime().block_on(desk.decide_async(&request, desk.now(), &mut rows))?;
+    Ok((verdict, rows))
 }
 
-fn ask_take(desk: &Desk, take: &Take<'_>) -> Result<TakeAnswer, Unfit> {
-    let (tell, told) = mpsc::channel();
-    desk.ask_take(take, desk.now(), move |answer| tell.send(answer).expect("it listens"))?;
-    Ok(told.recv().expect("an answer"))
+/// The answer to a first try, with the ticket that it came by.
+pub(super) fn attempt(desk: &Desk, key: &[u8]) -> (PendingVerdict, Answered) {
+    let keys = [Key::new(key, try_of(false, 0))];
+    let request = Request::all_or_nothing(&keys).with_end();
+    let Ok(Decision::Pending(mut pending)) = desk.decide(&request, desk.now(), None) else {
+        panic!("a store is asked")
+    };
+    let answer = std::future::poll_fn(|cx| pending.poll_answer(START, cx));
+    let answered = runtime().block_on(answer);
+    (pending, answered)
 }
 
 fn refuse(desk: &Desk, key: &str) -> Result<Answer, Unfit> {
-    if !desk.is_remote() {
-        return desk.refuse(key.as_bytes(), 1, desk.now());
-    }
-    Ok(told(|tell| desk.refuse_elsewhere(key.as_bytes(), 1, desk.now(), tell).expect("fit")))
+    ask(desk, key, KeyOp::Refuse(1)).map(|(verdict, rows)| Answer::of(&verdict, rows))
 }
 
 /// How often each verdict was counted, by rule.
@@ -64,8 +69,8 @@ fn counted(desk: &Desk) -> Vec<String> {
     lines
 }
 
-fn take_of<'a>(key: &'a str, waited: bool, booking_max: Nanos) -> Take<'a> {
-    Take { key: key.as_bytes(), cost: 1, can_end: true, booking_max, waited }
+fn try_of(waited: bool, booking_max: Nanos) -> KeyOp {
+    KeyOp::TakeOrLeave(Attempt { cost: 1, booking_max, waited, first_in_line: true })
 }
 
 fn rules() -> Vec<Rule> {
@@ -129,13 +134,10 @@ fn history(desk: &Desk) -> Vec<String> {
     let keys = ["k g", "shadow g", "free g", "nobody's", "jobs g", "lent g", "jarl g"];
     for key in keys.into_iter().chain(["never g", "ghost g"]) {
         for (waited, booking_max) in [(false, 0), (true, 0), (false, Nanos::MAX)] {
-            let tried = try_take(desk, &take_of(key, waited, booking_max));
-            all.push(match tried.expect("fit") {
-                Tried::Taken(taken) => {
-                    format!("{key} taken {} {}", taken.held.is_some(), taken.booked)
-                }
-                other => format!("{key} {other:?}"),
-            });
+            let (verdict, _) = ask(desk, key, try_of(waited, booking_max)).expect("fit");
+            let Verdict { outcome, granted, delay, booked, .. } = verdict;
+            let held = verdict.held.is_some();
+            all.push(format!("{key} {outcome:?} {granted} {held} {delay} {booked}"));
         }
     }
     let refused = ["k a", "k g", "k new", "free a", "nobody's", "shadow a", "never a", "ghost a"];
@@ -291,13 +293,34 @@ fn a_use_that_the_store_has_not_counted_is_not_given_back_to_it() {
     let server = redis::Server::start(&[]);
     let settings = at(Kind::Redis, vec![server.url()]);
     let desk = node(Clock::manual(START), rules(), &settings).desk(Door::Http);
-    let take = || ask_take(&desk, &take_of("k a", false, 0)).expect("fit");
-    let answer = take();
-    assert!(matches!(take().tried, Tried::Taken(_)));
-    desk.take_back(b"k a", 1, TakeAnswer { degraded: true, ..answer });
-    assert!(matches!(take().tried, Tried::Later(_)), "both uses are still counted");
-    desk.take_back(b"k a", 1, answer);
-    assert!(matches!(take().tried, Tried::Taken(_)));
+    let take = || attempt(&desk, b"k a");
+    let (first, (other, answered)) = (take(), take());
+    assert!(first.1.verdict.is_allowed() && answered.verdict.is_allowed());
+    let uncounted = Verdict { degraded: true, ..answered.verdict };
+    other.give_back(Answered { verdict: uncounted, ..answered });
+    assert_eq!(take().1.verdict.outcome, Decided::Later, "both uses are still counted");
+    first.0.give_back(first.1);
+    assert_eq!(take().1.verdict.outcome, Decided::Allowed);
+}
+
+#[test]
+fn a_ticket_that_took_nothing_gives_nothing_back() {
+    let server = redis::Server::start(&[]);
+    let settings = at(Kind::Redis, vec![server.url()]);
+    let desk = node(Clock::manual(START), rules(), &settings).desk(Door::Http);
+    let drop_answer = |op| {
+        let keys = [Key::new(b"k a", op)];
+        let decision = desk.decide(&Request::all_or_nothing(&keys), desk.now(), None);
+        drop(decision.expect("fit"));
+    };
+    let left = || decide(&desk, &["k a"], Op::Peek(1)).expect("fit").limits[0].verdict.remaining;
+    assert!(decide(&desk, &["k a"], Op::Take(1)).expect("fit").allowed);
+    drop_answer(KeyOp::Refuse(1));
+    drop_answer(KeyOp::Peek(1));
+    drop_answer(KeyOp::Record { at: desk.now().mono, late: 0 });
+    // The first question is answered after those; what they give back is asked before the second.
+    left();
+    assert_eq!(left(), 0, "one use was taken, and one has happened");
 }
 
 #[test]
@@ -310,10 +333,10 @@ fn uses_in_flight_that_are_counted_here_are_given_back_here() {
         assert_eq!(held, [(1, TakenFrom::Slot)]);
         assert!(!decide(&desk, &["jobs a"], Op::Take(1)).expect("fit").allowed);
         desk.release(&[(b"jobs a", TakenFrom::Slot)], 1, first.at, desk.now());
-        let answer = ask_take(&desk, &take_of("jobs a", false, 0)).expect("fit");
-        let Tried::Taken(taken) = answer.tried else { panic!("the one before has ended") };
-        assert_eq!(taken.held, Some(TakenFrom::Slot));
-        desk.take_back(b"jobs a", 1, answer);
+        let (pending, answered) = attempt(&desk, b"jobs a");
+        assert!(answered.verdict.is_allowed(), "the one before has ended");
+        assert_eq!(answered.rows.held[0].from, TakenFrom::Slot);
+        pending.give_back(answered);
     }
 }
 
@@ -321,16 +344,17 @@ fn uses_in_flight_that_are_counted_here_are_given_back_here() {
 fn one_who_waits_goes_waits_on_or_is_counted_here() {
     let desk = alone(policies());
     let ask = |key| {
-        let answer = ask_take(&desk, &take_of(key, false, 0)).expect("fit");
-        assert!(answer.degraded);
-        answer.tried
+        let (verdict, _) = ask(&desk, key, try_of(false, 0)).expect("fit");
+        assert!(verdict.degraded);
+        assert_eq!((verdict.held, verdict.booked), (None, 0));
+        (verdict.outcome, verdict.delay)
     };
-    let taken = Tried::Taken(Taken { held: None, booked: 0, window_start: None });
+    let taken = (Decided::Allowed, 0);
     assert_eq!([ask("allow a"), ask("allow a")], [taken, taken]);
-    assert_eq!(ask("deny a"), Tried::Later(SECOND));
+    assert_eq!(ask("deny a"), (Decided::Later, SECOND));
     assert_eq!([ask("shadow a"), ask("shadow a")], [taken, taken]);
     assert_eq!(ask("local a"), taken);
-    assert!(matches!(ask("local a"), Tried::Later(_)));
+    assert_eq!(ask("local a").0, Decided::Later);
     let expected = [("allow", 2), ("local", 1), ("shadow", 2)];
     assert_eq!(degraded(&desk), expected.map(|(rule, count)| (rule.to_owned(), count)));
 }
@@ -370,7 +394,8 @@ fn what_lets_nothing_pass_needs_no_store_and_no_room() {
             assert_eq!((answer.refused_by.as_deref(), answer.delay), (rule, Nanos::MAX), "{key}");
             let line = Line { over: true, limit: 0, ..Line::UNLIMITED };
             assert_eq!(answer.line(), line);
-            assert_eq!(try_take(desk, &take_of(key, true, Nanos::MAX)), Ok(Tried::TooLong));
+            let (tried, _) = ask(desk, key, try_of(true, Nanos::MAX)).expect("fit");
+            assert_eq!((tried.outcome, tried.delay), (Decided::TooLong, Nanos::MAX));
             assert!(refuse(desk, key).expect("fit").is_denied());
             let crowded = desk.answer_crowded(&[key.as_bytes()], Op::Take(1), true, desk.now());
             assert!(crowded.expect("fit").is_denied(), "{key}");

@@ -4,17 +4,18 @@
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 
+use super::elsewhere::attempt;
 use super::stores::{at, node, runtime};
 use super::*;
 use crate::stores::remote::engines::{redis, until};
 use crate::stores::remote::settings::Kind;
-use crate::waiting::{self, Bounds, Crowd, Pass, Passing, Waiting};
+use crate::waiting::{Admitted, Bounds, WaitFuture, WaitRequest, WaiterLimit, Waiting};
 
 const KEY: &[u8] = b"k a";
 
-fn poll(passing: Pin<&mut Passing<'_>>) -> Option<Pass> {
-    match passing.poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(passed) => Some(passed.expect("it passes")),
+fn poll(request: Pin<&mut WaitFuture<'_>>) -> Option<Admitted> {
+    match request.poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => Some(result.expect("it is admitted")),
         Poll::Pending => None,
     }
 }
@@ -35,38 +36,38 @@ fn starts_where_it_is_counted(algorithm: Algorithm, in_line: bool) {
     let server = redis::Server::start(&[]);
     let clock = Clock::manual(START);
     let limiter = node(clock.clone(), rules, &at(Kind::Redis, vec![server.url()]));
-    let waiting = Waiting::before(&limiter);
-    let crowd = Crowd::new(limiter.metrics(), Door::Http, Bounds::default());
+    let waiting = Waiting::new(&limiter);
+    let waiters = WaiterLimit::new(limiter.metrics(), Door::Http, Bounds::default());
     let desk = limiter.desk(Door::Http);
-    let ask = waiting::Ask { key: KEY, cost: 1, max_wait: None, can_end: true };
-    let mut passing = pin!(waiting.pass(&desk, &crowd, ask));
+    let ask = WaitRequest { key: KEY, cost: 1, max_wait: None, can_end: true };
+    let mut request = pin!(waiting.admit(&desk, &waiters, ask));
     let mut window = START.unix;
     if in_line {
         let taken = runtime().block_on(desk.decided(&[KEY], Op::Take(1), true, desk.now()));
         assert!(taken.expect("fit").allowed);
         until(|| {
-            assert_eq!(poll(passing.as_mut()), None, "another has the only use");
+            assert_eq!(poll(request.as_mut()), None, "another has the only use");
             waiting.len() == 1
         });
         left(&desk);
-        assert_eq!(poll(passing.as_mut()), None);
+        assert_eq!(poll(request.as_mut()), None);
         clock.advance(DAY);
         window += DAY;
     }
     clock.advance(DAY - 5);
     server.halt();
-    assert_eq!(poll(passing.as_mut()), None, "the store has not answered");
+    assert_eq!(poll(request.as_mut()), None, "the store has not answered");
     server.go_on();
     let before = if in_line { 8 } else { 9 };
     assert_eq!(left(&desk), [0, before], "it was granted");
     clock.advance(10);
     window += DAY;
-    let mut pass = None;
+    let mut admitted = None;
     until(|| {
-        pass = poll(passing.as_mut());
-        pass.is_some()
+        admitted = poll(request.as_mut());
+        admitted.is_some()
     });
-    let started = pass.expect("it passed").started.unix;
+    let started = admitted.expect("it is admitted").started.unix;
     assert_eq!(started - started % DAY, window, "where it starts");
     assert_eq!(left(&desk), [0, before], "counted once, and where it starts");
 }
@@ -91,16 +92,13 @@ fn what_is_given_back_after_its_window_is_not_taken_from_the_next() {
             crate::stores::remote::settings::Settings { prefix: Some(name.clone()), ..settings };
         let rules = vec![rule("k", vec![limit(3, DAY, algorithm)])];
         let desk = node(clock.clone(), rules, &settings).desk(Door::Http);
-        let take = Take { key: KEY, cost: 1, can_end: true, booking_max: 0, waited: false };
-        let (tell, told) = std::sync::mpsc::channel();
-        desk.ask_take(&take, desk.now(), move |answer| tell.send(answer).expect("it listens"))
-            .expect("fit");
-        let early = told.recv().expect("an answer");
+        let (pending, early) = attempt(&desk, KEY);
+        assert!(early.verdict.is_allowed());
         clock.advance(DAY + DAY / 2);
         let taken = runtime().block_on(desk.decided(&[KEY], Op::Take(1), true, desk.now()));
         assert!(taken.expect("fit").allowed);
         let before = left(&desk);
-        desk.take_back(KEY, 1, early);
+        pending.give_back(early);
         assert_eq!(left(&desk), before, "{name}");
     }
 }

@@ -13,7 +13,7 @@ use super::*;
 use crate::settings::units::Span;
 use crate::stores::remote::engines::{etcd, redis, until};
 use crate::stores::remote::settings::{Kind, Settings, Urls};
-use crate::waiting::{self, Bounds, Crowd, NotPassed, Waiting};
+use crate::waiting::{Bounds, NotAdmitted, WaitRequest, WaiterLimit, Waiting};
 
 /// Histories for each store. Every one of them starts a node.
 const HISTORIES: u32 = 12;
@@ -273,14 +273,14 @@ fn one_who_leaves_while_the_store_is_asked_takes_nothing() {
         vec![rule("k", vec![daily(1)])],
         &at(Kind::Redis, vec![server.url()]),
     );
-    let waiting = Waiting::before(&limiter);
-    let crowd = Crowd::new(limiter.metrics(), Door::Http, Bounds::default());
+    let waiting = Waiting::new(&limiter);
+    let waiters = WaiterLimit::new(limiter.metrics(), Door::Http, Bounds::default());
     let desk = limiter.desk(Door::Http);
     let runtime = runtime();
-    let ask = waiting::Ask { key: b"k 1", cost: 1, max_wait: None, can_end: false };
+    let ask = WaitRequest { key: b"k 1", cost: 1, max_wait: None, can_end: false };
     server.halt();
     runtime.block_on(async {
-        let mut passing = pin!(waiting.pass(&desk, &crowd, ask));
+        let mut passing = pin!(waiting.admit(&desk, &waiters, ask));
         let first = std::future::poll_fn(|cx| Poll::Ready(passing.as_mut().poll(cx).is_ready()));
         assert!(!first.await, "nobody can have answered");
     });
@@ -293,10 +293,12 @@ fn one_who_leaves_while_the_store_is_asked_takes_nothing() {
     });
     // Who comes in its place goes, and the next one waits until it is told that it waits too long.
     runtime.block_on(async {
-        assert!(waiting.pass(&desk, &crowd, ask).await.is_ok());
-        let brief = waiting::Ask { max_wait: Some(0), ..ask };
-        let late = waiting.pass(&desk, &crowd, brief).await;
-        assert!(matches!(late, Err(NotPassed::TooLate(answer)) if answer.limits.len() == 1));
+        assert!(waiting.admit(&desk, &waiters, ask).await.is_ok());
+        let brief = WaitRequest { max_wait: Some(0), ..ask };
+        let late = waiting.admit(&desk, &waiters, brief).await;
+        assert!(
+            matches!(late, Err(NotAdmitted::TooLate(refusal)) if refusal.rows.limits.len() == 1)
+        );
     });
-    assert!(crowd.is_empty() && waiting.is_empty());
+    assert!(waiters.is_empty() && waiting.is_empty());
 }

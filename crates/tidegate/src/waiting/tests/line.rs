@@ -53,15 +53,15 @@ fn only_the_first_is_woken() {
 fn a_newcomer_does_not_overtake() {
     let house = House::new(vec![rule("a", vec![in_flight(1)])]);
     let mut driver = Driver::new(&house);
-    let first = house.try_pass("a").unwrap().expect("free");
+    let first = house.begin("a").unwrap().expect("free");
     let mut callers = vec![Caller::came(&house, ask("a", None))];
     house.release("a", &first, 1);
-    assert_eq!(house.try_pass("a"), Ok(None), "there is room, and somebody waits for it");
-    assert!(house.try_pass("a other").unwrap().is_some(), "another count is free");
+    assert_eq!(house.begin("a"), Ok(None), "there is room, and somebody waits for it");
+    assert!(house.begin("a other").unwrap().is_some(), "another count is free");
     settle(&house, &mut driver, &mut callers);
     assert!(!callers[0].waits());
     house.release("a", &callers[0].pass(), 1);
-    assert!(house.try_pass("a").unwrap().is_some());
+    assert!(house.begin("a").unwrap().is_some());
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn the_end_of_a_use_wakes_the_next() {
     callers[3].leave();
     house.release("a", &callers[1].pass(), 1);
     assert_eq!(house.waiting.len(), 0);
-    assert!(house.try_pass("a").unwrap().is_some(), "who left has taken nothing");
+    assert!(house.begin("a").unwrap().is_some(), "who left has taken nothing");
 }
 
 #[test]
@@ -84,8 +84,8 @@ fn who_leaves_tells_the_next() {
     // Two fit at once; the first in line wants both, and one is taken.
     let house = House::new(vec![rule("a", vec![in_flight(2)])]);
     let mut driver = Driver::new(&house);
-    let both = Ask { cost: 2, ..ask("a", None) };
-    let _one = house.try_pass("a").unwrap().expect("free");
+    let both = WaitRequest { cost: 2, ..ask("a", None) };
+    let _one = house.begin("a").unwrap().expect("free");
     let mut callers = vec![Caller::came(&house, both), Caller::came(&house, ask("a", None))];
     settle(&house, &mut driver, &mut callers);
     assert!(callers[1].waits(), "nobody overtakes, though there is room");
@@ -120,7 +120,7 @@ fn a_raised_limit_frees_those_who_wait_in_the_order_of_arrival() {
     settle(&house, &mut driver, &mut callers);
     let waits: Vec<_> = callers.iter().map(Caller::waits).collect();
     assert_eq!(waits, [false, false, false, false, false, true], "the two who came first");
-    assert_eq!(house.try_pass("c"), Ok(None), "whatever the key, it is behind the last of them");
+    assert_eq!(house.begin("c"), Ok(None), "whatever the key, it is behind the last of them");
     house.install(Vec::new());
     settle(&house, &mut driver, &mut callers);
     assert!(!callers[5].waits(), "nothing limits it any more");
@@ -163,29 +163,29 @@ fn who_is_freed_long_after_its_window_began_was_not_held_up_by_the_room() {
 fn new_rules_may_make_a_request_unfit() {
     let house = House::new(vec![rule("a", vec![fixed(3)])]);
     let mut driver = Driver::new(&house);
-    let three = Ask { cost: 3, ..ask("a", None) };
+    let three = WaitRequest { cost: 3, ..ask("a", None) };
     let mut callers: Vec<_> = (0..2).map(|_| Caller::came(&house, three)).collect();
     house.install(vec![rule("a", vec![fixed(2)])]);
     settle(&house, &mut driver, &mut callers);
-    let unfit = NotPassed::Unfit(Unfit::CostAboveLimit { limit: 2 });
+    let unfit = NotAdmitted::Invalid(InvalidRequest::CostAboveLimit { limit: 2 });
     assert_eq!(callers[1].result, Some(Err(unfit)));
 }
 
 #[test]
 fn what_can_never_be_had_is_told_at_once() {
     let house = House::new(vec![rule("a", vec![in_flight(1)])]);
-    let _first = house.try_pass("a").unwrap().expect("free");
+    let _first = house.begin("a").unwrap().expect("free");
     let mut callers = [Caller::came(&house, ask("a", None))];
     let unfit = |ask| match Caller::came(&house, ask).result {
-        Some(Err(NotPassed::Unfit(unfit))) => unfit,
+        Some(Err(NotAdmitted::Invalid(unfit))) => unfit,
         other => panic!("{other:?}"),
     };
-    let limit = Unfit::CostAboveLimit { limit: 1 };
-    assert_eq!(unfit(Ask { cost: 2, ..ask("a", None) }), limit, "though others wait");
-    assert_eq!(unfit(Ask { cost: 0, ..ask("a", None) }), Unfit::CostZero);
-    assert_eq!(unfit(Ask { can_end: false, ..ask("a", None) }), Unfit::NeedsEnd);
+    let limit = InvalidRequest::CostAboveLimit { limit: 1 };
+    assert_eq!(unfit(WaitRequest { cost: 2, ..ask("a", None) }), limit, "though others wait");
+    assert_eq!(unfit(WaitRequest { cost: 0, ..ask("a", None) }), InvalidRequest::CostZero);
+    assert_eq!(unfit(WaitRequest { can_end: false, ..ask("a", None) }), InvalidRequest::NeedsEnd);
     callers[0].leave();
-    assert_eq!((house.waiting.len(), house.crowd.len()), (0, 0));
+    assert_eq!((house.waiting.len(), house.waiters.len()), (0, 0));
 }
 
 #[test]
@@ -201,11 +201,12 @@ fn whoever_runs_out_of_time_is_refused_once() {
     house.clock.advance(1);
     settle(&house, &mut driver, &mut callers);
     for caller in &callers[1..3] {
-        let Some(Err(NotPassed::TooLate(answer))) = &caller.result else {
+        let Some(Err(NotAdmitted::TooLate(refusal))) = &caller.result else {
             panic!("{:?}", caller.result)
         };
-        assert!(!answer.allowed);
-        assert_eq!((answer.delay, answer.refused_by.as_deref()), (7 * SECOND, Some("a")));
+        let Refusal { verdict, rows } = &**refusal;
+        assert!(!verdict.is_allowed());
+        assert_eq!((verdict.delay, rows.refused_by.as_deref()), (7 * SECOND, Some("a")));
     }
     assert_eq!(decisions(&house, "refuse"), 2);
     assert_eq!(house.limiter.stats(b"a", house.clock.now()).over, 2);
@@ -226,24 +227,24 @@ fn the_last_moment_is_in_time() {
 }
 
 #[test]
-fn crowds_are_bounded_per_key_and_in_total() {
+fn waiters_are_bounded_per_key_and_in_total() {
     let bounds = Bounds { per_key: 2, total: 3 };
     let house = House::bounded(vec![rule("a", vec![fixed(1)])], bounds);
     let mut callers: Vec<_> = (0..3).map(|_| Caller::came(&house, ask("a", None))).collect();
     let crowded = |key: &'static str| Caller::came(&house, ask(key, None)).result;
-    assert_eq!(crowded("a"), Some(Err(NotPassed::Crowded { per_key: true })));
+    assert_eq!(crowded("a"), Some(Err(NotAdmitted::TooManyWaiters { per_key: true })));
     assert!(crowded("a2").is_some_and(|result| result.is_ok()), "no need to wait");
     callers.push(Caller::came(&house, ask("a2", None)));
-    assert_eq!(crowded("a2"), Some(Err(NotPassed::Crowded { per_key: false })));
+    assert_eq!(crowded("a2"), Some(Err(NotAdmitted::TooManyWaiters { per_key: false })));
     assert!(crowded("a3").is_some_and(|result| result.is_ok()), "no need to wait");
-    assert_eq!(crowded("a3"), Some(Err(NotPassed::Crowded { per_key: false })));
+    assert_eq!(crowded("a3"), Some(Err(NotAdmitted::TooManyWaiters { per_key: false })));
     assert_eq!(decisions(&house, "refuse"), 3);
     callers[1].leave();
-    assert_eq!(house.crowd.len(), 2);
+    assert_eq!(house.waiters.len(), 2);
     callers.push(Caller::came(&house, ask("a", None)));
     assert!(callers[4].waits());
     drop(callers);
-    assert_eq!((house.crowd.len(), house.waiting.len()), (0, 0));
+    assert_eq!((house.waiters.len(), house.waiting.len()), (0, 0));
     assert_eq!(house.metric(PROXY_WAITING), 0);
 }
 
@@ -256,11 +257,11 @@ fn a_booking_is_made_once_and_kept() {
     settle(&house, &mut driver, &mut callers);
     assert!(!callers[0].waits() && callers[1].waits() && callers[2].waits());
     let late = Caller::came(&house, ask("a", None)).result;
-    assert_eq!(late, Some(Err(NotPassed::Crowded { per_key: true })), "they count, too");
+    assert_eq!(late, Some(Err(NotAdmitted::TooManyWaiters { per_key: true })), "they count, too");
     callers[1].leave();
     let hasty = Caller::came(&house, ask("a", Some(30 * SECOND - 1))).result;
-    let Some(Err(NotPassed::TooLate(answer))) = hasty else { panic!("{hasty:?}") };
-    assert_eq!(answer.delay, 30 * SECOND, "nothing was booked for it");
+    let Some(Err(NotAdmitted::TooLate(refusal))) = hasty else { panic!("{hasty:?}") };
+    assert_eq!(refusal.verdict.delay, 30 * SECOND, "nothing was booked for it");
     for (passed, goes) in [(10, false), (9, false), (1, true)] {
         house.clock.advance(passed * SECOND);
         settle(&house, &mut driver, &mut callers);
@@ -268,7 +269,7 @@ fn a_booking_is_made_once_and_kept() {
     }
     let pass = callers[2].pass();
     assert_eq!((pass.waited, pass.due), (20 * SECOND, START.mono + 20 * SECOND));
-    assert_eq!((house.crowd.len(), house.waiting.len()), (0, 0));
+    assert_eq!((house.waiters.len(), house.waiting.len()), (0, 0));
     assert_eq!(decisions(&house, "delay"), 2);
 }
 
@@ -283,8 +284,8 @@ fn a_booking_waits_for_limits_that_do_not_book() {
     settle(&house, &mut driver, &mut callers);
     assert!(callers[1].waits(), "it is booked, and holds its use in flight");
     let in_flight = |house: &House| {
-        let peek = house.desk.decide_held(&[b"a"], Op::Peek(1), house.clock.now()).unwrap();
-        1 - peek.limits[1].verdict.remaining
+        let (_, rows) = peek(house, "a", 1);
+        1 - rows.limits[1].verdict.remaining
     };
     assert_eq!(in_flight(&house), 1);
     callers[1].leave();
@@ -325,17 +326,18 @@ fn nobody_waits_where_nothing_passes() {
     let house =
         House::bounded(vec![rule("a", vec![fixed(1)]), rule("b", vec![Limit::DENY])], bounds);
     let mut driver = Driver::new(&house);
-    assert_eq!(house.try_pass("b"), Ok(None));
-    house.try_pass("a").unwrap().expect("free");
+    let denied_at_once = house.begin("b");
+    assert!(matches!(denied_at_once, Err(NotAdmitted::TooLate(_))), "{denied_at_once:?}");
+    house.begin("a").unwrap().expect("free");
     let mut callers =
         vec![Caller::came(&house, ask("a", None)), Caller::came(&house, ask("b", None))];
     settle(&house, &mut driver, &mut callers);
     assert!(callers[0].waits());
     let denied = |caller: &Caller<'_>| match &caller.result {
-        Some(Err(NotPassed::TooLate(answer))) => answer.is_denied(),
+        Some(Err(NotAdmitted::TooLate(refusal))) => refusal.rows.is_denied(),
         _ => false,
     };
-    assert!(denied(&callers[1]), "at once, although the room is full");
+    assert!(denied(&callers[1]), "at once, although no more may wait");
     house.install(vec![rule("a", vec![Limit::DENY])]);
     settle(&house, &mut driver, &mut callers);
     assert!(denied(&callers[0]), "new rules do not leave it waiting");

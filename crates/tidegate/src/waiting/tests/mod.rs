@@ -13,10 +13,11 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use tidegate_core::rules::{Rule, RuleSet};
 use tidegate_core::time::{DAY, SECOND};
-use tidegate_core::{Algorithm, Limit, Nanos, Now, Op};
+use tidegate_core::{Algorithm, Limit, Nanos, Now};
 
 use super::driver::WallClock;
 use super::*;
+use crate::limiter::{Key, Request};
 use crate::metrics::{Door, Metrics};
 use crate::stores::memory;
 
@@ -55,13 +56,13 @@ impl Flag {
     }
 }
 
-/// A limiter, its waiting room, and a door before it.
+/// A limiter, its wait queues, and a door before it.
 struct House {
     clock: Clock,
     limiter: Arc<Limiter>,
     waiting: Arc<Waiting>,
-    desk: Desk,
-    crowd: Arc<Crowd>,
+    handle: LimiterHandle,
+    waiters: Arc<WaiterLimit>,
 }
 
 impl House {
@@ -75,23 +76,27 @@ impl House {
         let settings = memory::Settings { max_keys: 1_000, max_bytes: 16 << 20 };
         let rules = RuleSet::new(rules, None);
         let limiter = Limiter::new(clock.clone(), metrics.clone(), rules, settings);
-        let waiting = Waiting::before(&limiter);
-        let desk = limiter.desk(Door::Proxy);
-        let crowd = Crowd::new(&metrics, Door::Proxy, bounds);
-        Self { clock, limiter, waiting, desk, crowd }
+        let waiting = Waiting::new(&limiter);
+        let handle = limiter.desk(Door::Proxy);
+        let waiters = WaiterLimit::new(&metrics, Door::Proxy, bounds);
+        Self { clock, limiter, waiting, handle, waiters }
     }
 
     fn install(&self, rules: Vec<Rule>) {
         self.limiter.install(RuleSet::new(rules, None));
     }
 
-    fn try_pass(&self, key: &str) -> Result<Option<Pass>, Unfit> {
-        self.waiting.try_pass(&self.desk, &ask(key, None), self.clock.now())
+    /// Tries once; `None` if it would wait.
+    fn begin(&self, key: &str) -> Result<Option<Admitted>, NotAdmitted> {
+        match self.waiting.begin(&self.handle, &ask(key, None), self.clock.now()) {
+            Began::Done(result) => result.map(Some),
+            Began::Waits(_) => Ok(None),
+        }
     }
 
-    fn release(&self, key: &str, pass: &Pass, cost: u64) {
+    fn release(&self, key: &str, pass: &Admitted, cost: u64) {
         let from = pass.held.expect("something to give back");
-        self.desk.release(&[(key.as_bytes(), from)], cost, pass.started, self.clock.now());
+        self.handle.release_uses(key.as_bytes(), cost, pass.started, from);
     }
 
     /// A line of the metrics page.
@@ -102,21 +107,30 @@ impl House {
     }
 }
 
-fn ask(key: &str, max_wait: Option<Nanos>) -> Ask<'_> {
-    Ask { key: key.as_bytes(), cost: 1, max_wait, can_end: true }
+/// What is left of each limit of a key; empty if it may not be asked for.
+fn peek(house: &House, key: &str, cost: u64) -> (Verdict, Rows) {
+    let keys = [Key::peek(key.as_bytes(), cost)];
+    let request = Request::all_or_nothing(&keys).with_end();
+    let mut rows = Rows::default();
+    let decision = house.handle.decide(&request, house.clock.now(), Some(&mut rows));
+    (decision.expect("fit").ready().expect("in memory"), rows)
+}
+
+fn ask(key: &str, max_wait: Option<Nanos>) -> WaitRequest<'_> {
+    WaitRequest { key: key.as_bytes(), cost: 1, max_wait, can_end: true }
 }
 
 /// One caller, polled only when it is woken.
 struct Caller<'a> {
-    passing: Option<Passing<'a>>,
+    passing: Option<WaitFuture<'a>>,
     woken: Arc<Flag>,
-    result: Option<Result<Pass, NotPassed>>,
+    result: Option<Result<Admitted, NotAdmitted>>,
     polls: usize,
 }
 
 impl<'a> Caller<'a> {
-    fn came(house: &'a House, ask: Ask<'a>) -> Self {
-        let passing = Some(house.waiting.pass(&house.desk, &house.crowd, ask));
+    fn came(house: &'a House, ask: WaitRequest<'a>) -> Self {
+        let passing = Some(house.waiting.admit(&house.handle, &house.waiters, ask));
         let woken = Arc::new(Flag(AtomicBool::new(true)));
         let mut caller = Self { passing, woken, result: None, polls: 0 };
         caller.look();
@@ -146,7 +160,7 @@ impl<'a> Caller<'a> {
         self.passing.is_some()
     }
 
-    fn pass(&self) -> Pass {
+    fn pass(&self) -> Admitted {
         match &self.result {
             Some(Ok(pass)) => *pass,
             other => panic!("not passed: {other:?}"),

@@ -96,25 +96,25 @@ impl Model {
     }
 }
 
-/// Both, and what each says of who must be told.
+/// Both, and what each says of who must be woken.
 struct Pair {
     queues: Queues<Ticket>,
     model: Model,
     now: Nanos,
     joined: u64,
-    /// Callers are told under the number of their arrival.
+    /// Callers are woken under the number of their arrival.
     callers: Vec<(Ticket, u64)>,
 }
 
 impl Pair {
-    fn tickets(&self, told: &[u64]) -> BTreeSet<Ticket> {
+    fn tickets(&self, woken: &[u64]) -> BTreeSet<Ticket> {
         let ticket = |caller: &u64| self.callers.iter().find(|(_, c)| c == caller).expect("one").0;
-        told.iter().map(ticket).collect()
+        woken.iter().map(ticket).collect()
     }
 
-    /// Does a step to both. Returns whom the queues told and whom the model would tell.
+    /// Does a step to both. Returns whom the queues woken and whom the model would tell.
     fn step(&mut self, step: &Step) -> (Vec<u64>, BTreeSet<Ticket>) {
-        let mut told = Vec::new();
+        let mut woken = Vec::new();
         let pick = |index: &prop::sample::Index, from: &[usize]| {
             (!from.is_empty()).then(|| *index.get(from))
         };
@@ -135,7 +135,7 @@ impl Pair {
             Step::Leave(index) => {
                 let all: Vec<_> = (0..self.model.waiters.len()).collect();
                 let Some(at) = pick(index, &all) else { return Default::default() };
-                self.leave(at, &mut told)
+                self.leave(at, &mut woken)
             }
             Step::Retry { who, after } => {
                 let Some(at) = pick(who, &self.model.firsts()) else { return Default::default() };
@@ -150,16 +150,16 @@ impl Pair {
                 (waiter.booked, waiter.retry) = (true, None);
                 waiter.alarm = Some(self.now + after);
                 let (ticket, key) = (waiter.ticket, waiter.key);
-                self.queues.book(ticket, self.now + after, self.now, &mut told);
+                self.queues.book(ticket, self.now + after, self.now, &mut woken);
                 self.model.ticket_of_first(key)
             }
             Step::Ring { key } => {
                 let key = KEYS[*key].as_bytes();
-                self.queues.ring(&self.model.rules.count(key), self.now, &mut told);
+                self.queues.wake_first(&self.model.rules.count(key), self.now, &mut woken);
                 self.model.ticket_of_first(key)
             }
             Step::RingRule(rule) => {
-                self.queues.ring_rule(*rule, self.now, &mut told);
+                self.queues.wake_rule(*rule, self.now, &mut woken);
                 let of_rule =
                     |at: &usize| self.model.rules.count(self.model.waiters[*at].key).rule == *rule;
                 let firsts = self.model.firsts().into_iter().filter(of_rule);
@@ -168,28 +168,28 @@ impl Pair {
             Step::Rebuild { rule, shared } => {
                 let rules = Rules { rule: *rule, shared: *shared };
                 self.model.rules = rules;
-                self.queues.rebuild(|key| rules.count(key), |_, _| (), self.now, &mut told);
+                self.queues.rebuild(|key| rules.count(key), |_, _| (), self.now, &mut woken);
                 self.model.waiters.iter_mut().for_each(|waiter| waiter.retry = None);
                 let firsts = self.model.firsts().into_iter();
                 firsts.map(|at| self.model.waiters[at].ticket).collect()
             }
             Step::Pass(span) => {
                 self.now += span;
-                while self.queues.due(self.now, 2, &mut told) {}
+                while self.queues.due(self.now, 2, &mut woken) {}
                 self.due()
             }
         };
-        (told, expected)
+        (woken, expected)
     }
 
-    fn leave(&mut self, at: usize, told: &mut Vec<u64>) -> BTreeSet<Ticket> {
+    fn leave(&mut self, at: usize, woken: &mut Vec<u64>) -> BTreeSet<Ticket> {
         let was_first = self.model.is_first(at);
         let gone = self.model.waiters.remove(at);
         let hash = self.model.rules.count(gone.key).hash;
         let caller = self.callers.iter().find(|(ticket, _)| *ticket == gone.ticket).expect("one").1;
-        let left = self.queues.leave(gone.ticket, self.now, told);
+        let left = self.queues.leave(gone.ticket, self.now, woken);
         assert_eq!(left, Some((caller, (!gone.booked).then_some(hash))));
-        assert_eq!(self.queues.leave(gone.ticket, self.now, told), None, "only once");
+        assert_eq!(self.queues.leave(gone.ticket, self.now, woken), None, "only once");
         if was_first { self.model.ticket_of_first(gone.key) } else { BTreeSet::new() }
     }
 
@@ -216,8 +216,8 @@ proptest! {
         let callers = Vec::new();
         let mut pair = Pair { queues: Queues::default(), model, now: 100, joined: 0, callers };
         for step in &steps {
-            let (told, expected) = pair.step(step);
-            prop_assert_eq!(pair.tickets(&told), expected, "{:?}", step);
+            let (woken, expected) = pair.step(step);
+            prop_assert_eq!(pair.tickets(&woken), expected, "{:?}", step);
             let Pair { queues, model, .. } = &pair;
             let alarms = model.waiters.iter().flat_map(|w| [w.alarm, w.retry]).flatten();
             prop_assert_eq!(queues.next_alarm(), alarms.min(), "{:?}", step);

@@ -1,4 +1,4 @@
-//! The whole waiting room before a real limiter, over random histories: callers come, leave, run
+//! The wait queues before a real limiter, over random histories: callers come, leave, run
 //! out of time, end their uses; time passes, keys are reset, rules change.
 //!
 //! At every pause nothing is left lying: whoever is first in line could not go even if asked
@@ -114,7 +114,7 @@ impl<'a> Story<'a> {
     }
 
     fn come(&mut self, key: usize, cost: u64, max_wait: Option<Nanos>) {
-        let ask = Ask { cost, ..ask(KEYS[key], max_wait) };
+        let ask = WaitRequest { cost, ..ask(KEYS[key], max_wait) };
         self.callers.push(Caller::came(self.house, ask));
         self.asks.push((key, cost));
         self.gone.push(false);
@@ -125,7 +125,7 @@ impl<'a> Story<'a> {
         match step {
             Step::Come { key, cost, patience } => self.come(*key, *cost, *patience),
             Step::Try(key) => {
-                let passed = house.try_pass(KEYS[*key]).expect("fit");
+                let passed = house.begin(KEYS[*key]).expect("fit");
                 let waited_for = (0..self.callers.len())
                     .any(|at| self.callers[at].waits() && self.same_line(self.asks[at].0, *key));
                 assert!(passed.is_none() || !waited_for, "overtaken");
@@ -168,7 +168,7 @@ impl<'a> Story<'a> {
         same_line(self.shared, one, other)
     }
 
-    fn count(&mut self, key: usize, cost: u64, pass: &Pass) {
+    fn count(&mut self, key: usize, cost: u64, pass: &Admitted) {
         if pass.started.mono < self.counts_from {
             return;
         }
@@ -199,14 +199,12 @@ impl<'a> Story<'a> {
 
     /// Nobody waits for what could be taken.
     fn nothing_is_missed(&self) {
-        let now = self.house.clock.now();
         for at in 0..self.callers.len() {
             let (key, cost) = self.asks[at];
             let before = |o: usize| self.callers[o].waits() && self.same_line(self.asks[o].0, key);
             if self.callers[at].waits() && !(0..at).any(before) {
-                let key = KEYS[key].as_bytes();
-                let peek = self.house.desk.decide_held(&[key], Op::Peek(cost), now).expect("fit");
-                assert!(!peek.allowed, "the first in line could go: {peek:?}");
+                let (verdict, _) = peek(self.house, KEYS[key], cost);
+                assert!(!verdict.is_allowed(), "the first in line could go: {verdict:?}");
             }
         }
     }
@@ -222,8 +220,8 @@ impl<'a> Story<'a> {
             self.settle();
         }
         assert!(self.callers.iter().all(|caller| !caller.waits()), "everybody is served");
-        assert_eq!((self.house.waiting.len(), self.house.crowd.len()), (0, 0));
-        assert!(self.house.waiting.hall.holds_nothing());
+        assert_eq!((self.house.waiting.len(), self.house.waiters.len()), (0, 0));
+        assert!(self.house.waiting.queues.holds_nothing());
     }
 }
 

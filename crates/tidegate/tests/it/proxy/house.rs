@@ -15,7 +15,7 @@ use tidegate::metrics::{Door, Metrics};
 use tidegate::records::Records;
 use tidegate::server::Process;
 use tidegate::settings::listen::Address;
-use tidegate::waiting::{Ask, Bounds, Crowd, NotPassed};
+use tidegate::waiting::{Began, Bounds, NotAdmitted, WaitRequest, WaiterLimit};
 use tidegate_core::time::DAY;
 use tidegate_core::{Nanos, Now};
 use tokio::runtime::{Builder, Runtime};
@@ -35,7 +35,7 @@ pub(super) struct House {
     address: SocketAddr,
     upstream: SocketAddr,
     desk: Desk,
-    crowd: Arc<Crowd>,
+    waiters: Arc<WaiterLimit>,
     serving: Option<Serving>,
     runtime: Runtime,
 }
@@ -71,11 +71,11 @@ impl House {
         let bound = file.proxy[0].bind().expect("a free port");
         let Address::Ip(address) = bound.addresses()[0] else { panic!("an IP address") };
         let serving = Some(bound.serve(gate.clone()));
-        let crowd = Crowd::new(&gate.metrics, Door::Http, Bounds::default());
-        let house = Self { clock, gate, address, upstream, desk, crowd, serving, runtime };
-        let ask = Ask { key: b"probe", cost: 1, max_wait: None, can_end: false };
-        let first = house.gate.waiting.try_pass(&house.desk, &ask, house.clock.now());
-        assert!(first.is_ok_and(|pass| pass.is_some()), "from now on a probe has to wait");
+        let waiters = WaiterLimit::new(&gate.metrics, Door::Http, Bounds::default());
+        let house = Self { clock, gate, address, upstream, desk, waiters, serving, runtime };
+        let ask = WaitRequest { key: b"probe", cost: 1, max_wait: None, can_end: false };
+        let first = house.gate.waiting.begin(&house.desk, &ask, house.clock.now());
+        assert!(matches!(first, Began::Done(Ok(_))), "from now on a probe has to wait");
         house
     }
 
@@ -97,8 +97,8 @@ impl House {
 
     /// Moves the clock, and returns once everybody has been woken whose time has come.
     pub(super) fn advance(&self, span: Nanos) {
-        let ask = Ask { key: b"probe", cost: 1, max_wait: Some(span), can_end: false };
-        let mut probe = pin!(self.gate.waiting.pass(&self.desk, &self.crowd, ask));
+        let ask = WaitRequest { key: b"probe", cost: 1, max_wait: Some(span), can_end: false };
+        let mut probe = pin!(self.gate.waiting.admit(&self.desk, &self.waiters, ask));
         self.runtime.block_on(async {
             let at_once = std::future::poll_fn(|cx| probe.as_mut().poll(cx).map(Some));
             tokio::select! {
@@ -109,7 +109,7 @@ impl House {
             self.clock.advance(span);
             // Its time is over now, and that is noticed together with everybody else's.
             let passed = probe.as_mut().await;
-            assert!(matches!(passed, Err(NotPassed::TooLate(_))), "{passed:?}");
+            assert!(matches!(passed, Err(NotAdmitted::TooLate(_))), "{passed:?}");
         });
     }
 

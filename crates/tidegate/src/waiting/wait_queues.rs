@@ -1,9 +1,9 @@
-//! The queues behind a lock, with the wakers of those who stand in them.
+//! The queues behind a lock, with the wakers of the requests in them.
 //!
-//! Whoever waits is in line before it tries, and tries under the lock. Whoever gives something
-//! back does so first and looks for waiters afterwards. So either the try sees what was given
-//! back, or the one who gave it sees the waiter: no wake-up is lost. Wakers are called with the
-//! lock free. What is tried, and on what, is the caller's business.
+//! A request that waits is in line before it tries, and tries under the lock. A caller that gives
+//! something back does so first and looks for waiters afterwards. So either the try sees what was
+//! given back, or the caller sees the waiter: no wake-up is lost. Wakers are called with the lock
+//! free. What is tried, and on what, the caller decides.
 
 use std::mem;
 use std::task::Waker;
@@ -14,15 +14,15 @@ use super::Count;
 use super::queues::{Queues, Ticket};
 use super::sync::{AtomicU32, AtomicUsize, Mutex, Ordering::Relaxed};
 
-/// Buckets of the sieve that lets those pass whose count nobody waits for. A power of two.
+/// Buckets of hashes of counts: a count whose bucket is empty has no line. A power of two.
 const BUCKETS: usize = 1024;
-/// How many are told under one lock when their time has come.
+/// How many requests are woken under one lock when their time has come.
 const DUE_BATCH: usize = 256;
 
-/// Where everybody waits.
-pub(crate) struct Hall {
-    room: Mutex<Room>,
-    /// How many are in line. Read without the lock by all who come and go.
+/// The lines of all counts.
+pub(crate) struct WaitQueues {
+    inner: Mutex<Inner>,
+    /// How many requests are in line. Read without the lock by every request that comes or ends.
     ///
     /// Relaxed is enough: a waiter adds itself before it tries, and the lock of the count that it
     /// tries orders that before whatever is given back to the count after the try.
@@ -32,9 +32,9 @@ pub(crate) struct Hall {
 }
 
 #[derive(Default)]
-struct Room {
+struct Inner {
     queues: Queues<Waker>,
-    /// Who must know when a time is set that is earlier than the one it sleeps until.
+    /// The driver to wake when a time is set that is earlier than the one it sleeps until.
     driver: Option<(Waker, Nanos)>,
 }
 
@@ -58,19 +58,19 @@ pub(crate) enum Stepped<T> {
     Waiting,
 }
 
-impl Hall {
+impl WaitQueues {
     pub(crate) fn new() -> Self {
         Self {
-            room: Mutex::new(Room::default()),
+            inner: Mutex::new(Inner::default()),
             queued: AtomicUsize::new(0),
             buckets: (0..BUCKETS).map(|_| AtomicU32::new(0)).collect(),
         }
     }
 
-    /// Whether nobody is in line for this count. One load when nobody waits at all.
+    /// Whether no request is in line for this count. One load when none waits at all.
     #[inline]
     pub(crate) fn is_free(&self, count: &Count<'_>) -> bool {
-        self.seems_free(count) || self.room.lock().queues.is_free(count)
+        self.seems_free(count) || self.inner.lock().queues.is_free(count)
     }
 
     #[inline]
@@ -93,23 +93,23 @@ impl Hall {
         waker: &Waker,
         now: Nanos,
     ) -> Option<Ticket> {
-        let mut room = self.room.lock();
+        let mut inner = self.inner.lock();
         // Asked for under the lock, so that new rules either are known or find this waiter.
         let count = count_of(key);
-        if room.queues.len_of(&count) >= most {
+        if inner.queues.len_of(&count) >= most {
             return None;
         }
         self.queued.fetch_add(1, Relaxed);
         self.bucket(count.hash).fetch_add(1, Relaxed);
-        let ticket = room.queues.join(&count, key, gives_up_at, waker.clone(), now);
-        let driver = room.driver_to_wake();
-        drop(room);
-        wake(driver);
+        let ticket = inner.queues.join(&count, key, gives_up_at, waker.clone(), now);
+        let driver = inner.driver_to_wake();
+        drop(inner);
+        wake_all(driver);
         Some(ticket)
     }
 
-    /// A waiter looks whether it is its turn, and tries if it is. `attempt` is told since when it
-    /// could have gone, and when somebody in its line last tried in vain.
+    /// Tries if the waiter is the first of its line. `attempt` gets the time since when it could
+    /// have gone, and the time of the last try in its line that was in vain.
     pub(crate) fn step<T>(
         &self,
         ticket: Ticket,
@@ -117,110 +117,110 @@ impl Hall {
         now: Nanos,
         attempt: impl FnOnce(Nanos, Nanos) -> Try<T>,
     ) -> Stepped<T> {
-        let (mut told, mut gone) = (Vec::new(), None);
-        let mut room = self.room.lock();
-        if let Some(caller) = room.queues.caller_mut(ticket).filter(|c| !c.will_wake(waker)) {
+        let (mut woken, mut gone) = (Vec::new(), None);
+        let mut inner = self.inner.lock();
+        if let Some(caller) = inner.queues.caller_mut(ticket).filter(|c| !c.will_wake(waker)) {
             gone = Some(mem::replace(caller, waker.clone()));
         }
-        if !room.queues.is_first(ticket) {
+        if !inner.queues.is_first(ticket) {
             return Stepped::Waiting;
         }
-        let (told_at, blocked_at) = room.queues.told_at(ticket);
-        let stepped = match attempt(told_at, blocked_at) {
+        let (woken_at, blocked_at) = inner.queues.woken_at(ticket);
+        let stepped = match attempt(woken_at, blocked_at) {
             Try::Out(with) => {
-                gone = self.remove(&mut room, ticket, now, &mut told).or(gone);
+                gone = self.remove(&mut inner, ticket, now, &mut woken).or(gone);
                 Stepped::Out(with)
             }
             Try::Booked(with, until) => {
-                let hash = room.queues.hash_of(ticket);
-                room.queues.book(ticket, until, now, &mut told);
+                let hash = inner.queues.hash_of(ticket);
+                inner.queues.book(ticket, until, now, &mut woken);
                 self.left_line(hash);
                 Stepped::Booked(with, until)
             }
             Try::Later(at) => {
-                room.queues.retry(ticket, at, now);
+                inner.queues.retry(ticket, at, now);
                 Stepped::Waiting
             }
         };
-        told.extend(room.driver_to_wake());
-        drop(room);
+        woken.extend(inner.driver_to_wake());
+        drop(inner);
         // A waker that goes may take more with it than is good under the lock.
         drop(gone);
-        wake(told);
+        wake_all(woken);
         stepped
     }
 
-    /// One with a booking waits on: this is who to tell when its time has come.
-    pub(crate) fn listen(&self, ticket: Ticket, waker: &Waker) {
+    /// Sets the waker of a request with a booking, which waits on.
+    pub(crate) fn set_waker(&self, ticket: Ticket, waker: &Waker) {
         let mut gone = None;
-        let mut room = self.room.lock();
-        if let Some(caller) = room.queues.caller_mut(ticket).filter(|c| !c.will_wake(waker)) {
+        let mut inner = self.inner.lock();
+        if let Some(caller) = inner.queues.caller_mut(ticket).filter(|c| !c.will_wake(waker)) {
             gone = Some(mem::replace(caller, waker.clone()));
         }
-        drop(room);
+        drop(inner);
         drop(gone);
     }
 
-    /// A waiter goes; the next one is told.
+    /// A waiter goes; the next one is woken.
     pub(crate) fn leave(&self, ticket: Ticket, now: Nanos) {
-        let mut told = Vec::new();
-        let gone = self.remove(&mut self.room.lock(), ticket, now, &mut told);
+        let mut woken = Vec::new();
+        let gone = self.remove(&mut self.inner.lock(), ticket, now, &mut woken);
         drop(gone);
-        wake(told);
+        wake_all(woken);
     }
 
     /// Something was given back to this count.
     #[inline]
-    pub(crate) fn ring(&self, count: &Count<'_>, now: impl FnOnce() -> Nanos) {
+    pub(crate) fn wake_first(&self, count: &Count<'_>, now: impl FnOnce() -> Nanos) {
         if !self.seems_free(count) {
-            self.tell(|queues, told| queues.ring(count, now(), told));
+            self.wake(|queues, woken| queues.wake_first(count, now(), woken));
         }
     }
 
     /// Something was given back that any count of this rule may take.
-    pub(crate) fn ring_rule(&self, rule: u32, now: impl FnOnce() -> Nanos) {
+    pub(crate) fn wake_rule(&self, rule: u32, now: impl FnOnce() -> Nanos) {
         if self.queued.load(Relaxed) > 0 {
-            self.tell(|queues, told| queues.ring_rule(rule, now(), told));
+            self.wake(|queues, woken| queues.wake_rule(rule, now(), woken));
         }
     }
 
     /// Anything may have changed: the first of every line tries again.
-    pub(crate) fn ring_all(&self, now: Nanos) {
-        self.tell(|queues, told| queues.ring_all(now, told));
+    pub(crate) fn wake_firsts(&self, now: Nanos) {
+        self.wake(|queues, woken| queues.wake_firsts(now, woken));
     }
 
-    /// There are new rules: everybody lines up again in the order of arrival.
+    /// There are new rules: all waiters line up again in the order of arrival.
     pub(crate) fn rebuild(&self, count_of: impl for<'k> Fn(&'k [u8]) -> Count<'k>, now: Nanos) {
-        self.tell(|queues, told| {
+        self.wake(|queues, woken| {
             let moved = |old, new| {
-                // The new place first: nobody may think in between that nobody waits.
+                // The new bucket first: in between, no reader may find that no request waits.
                 self.bucket(new).fetch_add(1, Relaxed);
                 self.bucket(old).fetch_sub(1, Relaxed);
             };
-            queues.rebuild(count_of, moved, now, told);
+            queues.rebuild(count_of, moved, now, woken);
         });
     }
 
-    /// Wakes all whose time has come. Returns when the next one's comes; `driver` is woken if
-    /// that changes to an earlier time.
+    /// Wakes all requests whose time has come. Returns when the next one's comes; `driver` is woken
+    /// if that changes to an earlier time.
     pub(crate) fn wake_due(&self, now: Nanos, driver: &Waker) -> Option<Nanos> {
         loop {
-            let mut told = Vec::new();
-            let mut room = self.room.lock();
-            let more = room.queues.due(now, DUE_BATCH, &mut told);
-            let next = room.queues.next_alarm();
-            room.driver = Some((driver.clone(), next.unwrap_or(Nanos::MAX)));
-            drop(room);
-            wake(told);
+            let mut woken = Vec::new();
+            let mut inner = self.inner.lock();
+            let more = inner.queues.due(now, DUE_BATCH, &mut woken);
+            let next = inner.queues.next_alarm();
+            inner.driver = Some((driver.clone(), next.unwrap_or(Nanos::MAX)));
+            drop(inner);
+            wake_all(woken);
             if !more {
                 return next;
             }
         }
     }
 
-    /// How many wait.
+    /// How many requests wait.
     pub(crate) fn len(&self) -> usize {
-        self.room.lock().queues.len()
+        self.inner.lock().queues.len()
     }
 
     /// Whether everything has been given back.
@@ -229,23 +229,23 @@ impl Hall {
         let zero = |bucket: &AtomicU32| bucket.load(Relaxed) == 0;
         self.queued.load(Relaxed) == 0
             && self.buckets.iter().all(zero)
-            && self.room.lock().queues.holds_nothing()
+            && self.inner.lock().queues.holds_nothing()
     }
 
-    fn tell(&self, ring: impl FnOnce(&mut Queues<Waker>, &mut Vec<Waker>)) {
-        let mut told = Vec::new();
-        ring(&mut self.room.lock().queues, &mut told);
-        wake(told);
+    fn wake(&self, choose: impl FnOnce(&mut Queues<Waker>, &mut Vec<Waker>)) {
+        let mut woken = Vec::new();
+        choose(&mut self.inner.lock().queues, &mut woken);
+        wake_all(woken);
     }
 
     fn remove(
         &self,
-        room: &mut Room,
+        inner: &mut Inner,
         ticket: Ticket,
         now: Nanos,
-        told: &mut Vec<Waker>,
+        woken: &mut Vec<Waker>,
     ) -> Option<Waker> {
-        let (caller, hash) = room.queues.leave(ticket, now, told)?;
+        let (caller, hash) = inner.queues.leave(ticket, now, woken)?;
         self.left_line(hash);
         Some(caller)
     }
@@ -258,7 +258,7 @@ impl Hall {
     }
 }
 
-impl Room {
+impl Inner {
     /// The driver, if it sleeps for longer than it may.
     fn driver_to_wake(&mut self) -> Option<Waker> {
         let next = self.queues.next_alarm()?;
@@ -267,6 +267,6 @@ impl Room {
     }
 }
 
-fn wake(told: impl IntoIterator<Item = Waker>) {
-    told.into_iter().for_each(Waker::wake);
+fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
+    wakers.into_iter().for_each(Waker::wake);
 }

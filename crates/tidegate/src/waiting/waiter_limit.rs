@@ -1,4 +1,4 @@
-//! How many may wait: the bounds of one door, and who is inside of them.
+//! How many requests may wait at one door.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use super::sync::{AtomicUsize, Ordering::Relaxed};
 use crate::metrics::{Door, Metrics};
 
-/// How many may wait at a door.
+/// The most requests that may wait at a door.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// For one key, or for keys that share one count.
@@ -22,30 +22,30 @@ impl Default for Bounds {
     }
 }
 
-/// Those who wait at one door, whichever keys they wait for.
+/// Counts the requests that wait at one door, and bounds them.
 #[derive(Debug)]
-pub struct Crowd {
+pub struct WaiterLimit {
     bounds: Bounds,
-    inside: AtomicUsize,
+    waiting: AtomicUsize,
     /// The same for all doors of a kind, for the metrics.
     shown: Gauge,
 }
 
-impl Crowd {
-    /// An empty crowd of a door.
+impl WaiterLimit {
+    /// The limit of a door where nothing waits yet.
     #[must_use]
     pub fn new(metrics: &Metrics, door: Door, bounds: Bounds) -> Arc<Self> {
-        let crowd = Self { bounds, inside: AtomicUsize::new(0), shown: metrics.waiting(door) };
-        Arc::new(crowd)
+        let shown = metrics.waiting(door);
+        Arc::new(Self { bounds, waiting: AtomicUsize::new(0), shown })
     }
 
     /// How many wait.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.inside.load(Relaxed)
+        self.waiting.load(Relaxed)
     }
 
-    /// Whether nobody waits.
+    /// Whether no request waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -55,21 +55,21 @@ impl Crowd {
         self.bounds.per_key
     }
 
-    /// One more, if there is room.
-    pub(super) fn enter(&self) -> Option<Inside<'_>> {
-        let more = |inside| (inside < self.bounds.total).then_some(inside + 1);
-        self.inside.fetch_update(Relaxed, Relaxed, more).ok()?;
+    /// Counts one more, if the limit allows it.
+    pub(super) fn enter(&self) -> Option<WaiterPlace<'_>> {
+        let more = |waiting| (waiting < self.bounds.total).then_some(waiting + 1);
+        self.waiting.fetch_update(Relaxed, Relaxed, more).ok()?;
         self.shown.inc();
-        Some(Inside(self))
+        Some(WaiterPlace(self))
     }
 }
 
-/// One of the crowd, until it is dropped.
-pub(super) struct Inside<'a>(&'a Crowd);
+/// One request that is counted as waiting until this is dropped.
+pub(super) struct WaiterPlace<'a>(&'a WaiterLimit);
 
-impl Drop for Inside<'_> {
+impl Drop for WaiterPlace<'_> {
     fn drop(&mut self) {
-        self.0.inside.fetch_sub(1, Relaxed);
+        self.0.waiting.fetch_sub(1, Relaxed);
         self.0.shown.dec();
     }
 }
