@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use tidegate_core::{Nanos, Now};
 use tokio::sync::Notify;
 
-use crate::limiter::{Desk, Limiter, TakenFrom};
+use crate::limiter::{Limiter, LimiterHandle, TakenFrom};
 use crate::metrics::Door;
 use crate::shutdown::Shutdown;
 
@@ -81,22 +81,29 @@ pub enum HoldError {
     NoRandom,
 }
 
-/// A key, and where its use was taken from.
-pub type HeldName = (Vec<u8>, TakenFrom);
+/// A use in flight of one key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyUse {
+    /// The key.
+    pub key: Vec<u8>,
+    /// Where its end must give it back.
+    pub from: TakenFrom,
+    /// When it was taken, by the clock of its count.
+    pub started: Now,
+}
 
 struct Held {
-    keys: Vec<HeldName>,
+    keys: Vec<KeyUse>,
     cost: u64,
-    started: Now,
     lapses_at: Nanos,
 }
 
 fn bytes_of<'a>(keys: impl Iterator<Item = &'a Vec<u8>>) -> usize {
-    keys.map(|key| key.len() + size_of::<HeldName>()).sum()
+    keys.map(|key| key.len() + size_of::<KeyUse>()).sum()
 }
 
-fn names(keys: &[HeldName]) -> impl Iterator<Item = &Vec<u8>> {
-    keys.iter().map(|(name, _)| name)
+fn names(keys: &[KeyUse]) -> impl Iterator<Item = &Vec<u8>> {
+    keys.iter().map(|held| &held.key)
 }
 
 #[derive(Default)]
@@ -117,7 +124,7 @@ impl Register {
 
 /// The register of uses in flight.
 pub struct Uses {
-    desk: Desk,
+    handle: LimiterHandle,
     register: Mutex<Register>,
     earlier: Notify,
     uses_max: usize,
@@ -131,8 +138,8 @@ impl Uses {
         Arc::new(Self::bounded(limiter.desk(Door::Http), USES_MAX, USES_BYTES_MAX))
     }
 
-    fn bounded(desk: Desk, uses_max: usize, bytes_max: usize) -> Self {
-        Self { desk, register: Mutex::default(), earlier: Notify::new(), uses_max, bytes_max }
+    fn bounded(handle: LimiterHandle, uses_max: usize, bytes_max: usize) -> Self {
+        Self { handle, register: Mutex::default(), earlier: Notify::new(), uses_max, bytes_max }
     }
 
     /// Whether a use of `keys` would find room now. Ask before taking it from the limiter.
@@ -153,16 +160,10 @@ impl Uses {
     ///
     /// # Errors
     /// When nothing can be remembered; the caller still owns the use and must release it.
-    pub fn hold(
-        &self,
-        keys: Vec<HeldName>,
-        cost: u64,
-        started: Now,
-        lapses_at: Nanos,
-    ) -> Result<UseId, HoldError> {
+    pub fn hold(&self, keys: Vec<KeyUse>, cost: u64, lapses_at: Nanos) -> Result<UseId, HoldError> {
         let id = UseId::random()?;
         let bytes = bytes_of(names(&keys));
-        let held = Held { keys, cost, started, lapses_at };
+        let held = Held { keys, cost, lapses_at };
         let mut register = self.register.lock();
         self.check_room(&register, bytes)?;
         // Two equal ids of 128 random bits do not happen; if they do, the first keeps its own.
@@ -184,7 +185,7 @@ impl Uses {
     pub fn end(&self, id: UseId) -> bool {
         let removed = self.register.lock().remove(id);
         if let Some(held) = &removed {
-            self.release(held, self.desk.now());
+            self.release(held);
         }
         removed.is_some()
     }
@@ -193,7 +194,7 @@ impl Uses {
     pub fn lapse(&self, now: Now) {
         loop {
             let due = self.due(now);
-            due.iter().for_each(|held| self.release(held, now));
+            due.iter().for_each(|held| self.release(held));
             if due.len() < LAPSE_BATCH {
                 return;
             }
@@ -213,9 +214,10 @@ impl Uses {
         due
     }
 
-    fn release(&self, held: &Held, now: Now) {
-        let keys: Vec<_> = held.keys.iter().map(|(key, from)| (key.as_slice(), *from)).collect();
-        self.desk.release(&keys, held.cost, held.started, now);
+    fn release(&self, held: &Held) {
+        for KeyUse { key, from, started } in &held.keys {
+            self.handle.release_uses(key, held.cost, *started, *from);
+        }
     }
 
     /// How many uses are held.
@@ -236,7 +238,7 @@ impl Uses {
     /// Lapses uses as they fall due, until `shutdown`. One task for all of them.
     pub async fn keep_lapsing(&self, shutdown: Shutdown) {
         loop {
-            let now = self.desk.now();
+            let now = self.handle.now();
             self.lapse(now);
             let sleep = self.next_deadline().map_or(LAPSE_SLEEP_MAX, |deadline| {
                 Duration::from_nanos(deadline.saturating_sub(now.mono)).min(LAPSE_SLEEP_MAX)
@@ -257,11 +259,11 @@ mod tests {
     use proptest::prelude::*;
     use tidegate_core::rules::{Rule, RuleSet};
     use tidegate_core::time::{MINUTE, SECOND};
-    use tidegate_core::{Algorithm, Limit, Op};
+    use tidegate_core::{Algorithm, Limit};
 
     use super::*;
     use crate::clock::Clock;
-    use crate::limiter::Limiter;
+    use crate::limiter::{HeldKey, Key, Limiter, Request, Rows};
     use crate::metrics::{Door, Metrics};
     use crate::stores::memory;
 
@@ -271,35 +273,49 @@ mod tests {
     /// A limiter whose every key has [`AMOUNT`] in flight, and a register before it.
     struct House {
         clock: Clock,
-        desk: Desk,
+        handle: LimiterHandle,
         uses: Arc<Uses>,
     }
 
     impl House {
         fn new(uses_max: usize, bytes_max: usize) -> Self {
             let algorithm = Algorithm::InFlight { per_window: false };
-            let limit = Limit { amount: AMOUNT, period: 0, algorithm };
+            Self::limited(Limit { amount: AMOUNT, period: 0, algorithm }, uses_max, bytes_max)
+        }
+
+        fn limited(limit: Limit, uses_max: usize, bytes_max: usize) -> Self {
             let rule = Rule::new("jobs", "*", vec![limit]);
             let clock = Clock::manual(Now { mono: MINUTE, unix: 1_000 * MINUTE });
             let settings = memory::Settings { max_keys: 1_000, max_bytes: 16 << 20 };
             let rules = RuleSet::new(vec![rule], None);
             let limiter = Limiter::new(clock.clone(), Arc::new(Metrics::new()), rules, settings);
             let uses = Arc::new(Uses::bounded(limiter.desk(Door::Http), uses_max, bytes_max));
-            Self { clock, desk: limiter.desk(Door::Http), uses }
+            Self { clock, handle: limiter.desk(Door::Http), uses }
         }
 
         /// Takes a use from the limiter and holds it.
         fn take(&self, cost: u64, span: Nanos) -> Result<UseId, HoldError> {
             let now = self.clock.now();
-            let held = self.desk.decide_held(&[KEY], Op::Take(cost), now).unwrap().held;
-            let keys = held.iter().map(|held| (KEY.to_vec(), held.from)).collect();
-            self.uses.hold(keys, cost, now, now.mono + span)
+            let held = self.decide(Key::take(KEY, cost)).held;
+            self.uses.hold(key_uses(&held), cost, now.mono + span)
         }
 
         fn in_flight(&self) -> u64 {
-            let peek = self.desk.decide_held(&[KEY], Op::Peek(1), self.clock.now()).unwrap();
-            AMOUNT - peek.limits[0].verdict.remaining
+            AMOUNT - self.decide(Key::peek(KEY, 1)).limits[0].verdict.remaining
         }
+
+        fn decide(&self, key: Key<'_>) -> Rows {
+            let (keys, mut rows) = ([key], Rows::default());
+            let request = Request::all_or_nothing(&keys).with_end();
+            self.handle.decide(&request, self.clock.now(), Some(&mut rows)).unwrap();
+            rows
+        }
+    }
+
+    fn key_uses(held: &[HeldKey]) -> Vec<KeyUse> {
+        let key_use =
+            |&HeldKey { from, started, .. }: &HeldKey| KeyUse { key: KEY.to_vec(), from, started };
+        held.iter().map(key_use).collect()
     }
 
     #[test]
@@ -330,6 +346,22 @@ mod tests {
         assert_eq!(house.take(5, SECOND).map(|_| house.in_flight()), Ok(5));
     }
 
+    /// A count in memory and one in a remote store have clocks of their own.
+    #[test]
+    fn each_key_ends_by_its_own_start() {
+        let algorithm = Algorithm::InFlight { per_window: true };
+        let limit = Limit { amount: AMOUNT, period: MINUTE, algorithm };
+        let house = House::limited(limit, 10, 1_000);
+        let mut keys = key_uses(&house.decide(Key::take(KEY, 1)).held);
+        house.clock.advance(MINUTE);
+        keys.extend(key_uses(&house.decide(Key::take(KEY, 1)).held));
+        house.decide(Key::take(KEY, 1));
+        assert_eq!(house.in_flight(), 2);
+        let id = house.uses.hold(keys, 1, Nanos::MAX).unwrap();
+        assert!(house.uses.end(id));
+        assert_eq!(house.in_flight(), 1, "the window has given back the first already");
+    }
+
     #[test]
     fn more_than_one_batch_lapses_at_once() {
         let house = House::new(usize::MAX, usize::MAX);
@@ -345,7 +377,7 @@ mod tests {
 
     #[test]
     fn the_register_is_bounded_by_number_and_by_bytes() {
-        let one = KEY.len() + size_of::<HeldName>();
+        let one = KEY.len() + size_of::<KeyUse>();
         for house in [House::new(2, usize::MAX), House::new(usize::MAX, 2 * one)] {
             let keys = [KEY.to_vec()];
             let first = house.take(1, SECOND).unwrap();

@@ -7,7 +7,7 @@ use tidegate_core::Nanos;
 use tidegate_core::limit::PERIOD_MAX;
 use tidegate_core::time::SECOND;
 
-use crate::limiter::{Answer, LimitAnswer};
+use crate::limiter::{Row, Rows, Verdict};
 
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -16,9 +16,9 @@ const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy")
 pub(crate) struct Standing([(HeaderName, Option<HeaderValue>); 2]);
 
 impl Standing {
-    pub(crate) fn of(answer: &Answer) -> Self {
+    pub(crate) fn of(rows: &Rows) -> Self {
         let value = |line: Option<String>| line.and_then(|line| HeaderValue::try_from(line).ok());
-        Self([(RATELIMIT_POLICY, value(policy(answer))), (RATELIMIT, value(state(answer)))])
+        Self([(RATELIMIT_POLICY, value(policy(rows))), (RATELIMIT, value(state(rows)))])
     }
 
     /// Adds them to what somebody else may say of limits of its own.
@@ -32,21 +32,21 @@ impl Standing {
 }
 
 /// `"rule";q=100;w=60` for each limit.
-fn policy(answer: &Answer) -> Option<String> {
-    list(answer, |limit, item| {
-        let item = item.parameter(KeyRef::constant("q"), integer(limit.limit.amount));
-        if limit.limit.period > 0 {
-            let window = limit.limit.period.div_ceil(SECOND);
+fn policy(rows: &Rows) -> Option<String> {
+    list(rows, |row, item| {
+        let item = item.parameter(KeyRef::constant("q"), integer(row.limit.amount));
+        if row.limit.period > 0 {
+            let window = row.limit.period.div_ceil(SECOND);
             let _ = item.parameter(KeyRef::constant("w"), integer(window));
         }
     })
 }
 
 /// `"rule";r=0;t=30` for each limit.
-fn state(answer: &Answer) -> Option<String> {
-    list(answer, |limit, item| {
-        let item = item.parameter(KeyRef::constant("r"), integer(limit.verdict.remaining));
-        let wait = if limit.verdict.allowed { limit.verdict.reset } else { limit.verdict.delay };
+fn state(rows: &Rows) -> Option<String> {
+    list(rows, |row, item| {
+        let item = item.parameter(KeyRef::constant("r"), integer(row.verdict.remaining));
+        let wait = if row.verdict.allowed { row.verdict.reset } else { row.verdict.delay };
         // A use in flight ends when it ends.
         if wait <= PERIOD_MAX {
             let _ = item.parameter(KeyRef::constant("t"), integer(wait.div_ceil(SECOND)));
@@ -56,18 +56,18 @@ fn state(answer: &Answer) -> Option<String> {
 
 type Item<'a> = sfv::ParameterSerializer<&'a mut String>;
 
-fn list(answer: &Answer, mut write: impl FnMut(&LimitAnswer, Item<'_>)) -> Option<String> {
+fn list(rows: &Rows, mut write: impl FnMut(&Row, Item<'_>)) -> Option<String> {
     let mut list = ListSerializer::new();
     // Of a limit that was decided without its counts nothing is known that these fields tell.
-    let known = answer.limits.iter().enumerate().filter(|(_, limit)| !limit.is_degraded());
-    for (at, limit) in known {
-        let twins = answer.limits.iter().filter(|other| other.rule == limit.rule).count();
-        let mut name = printable(&limit.rule);
+    let known = rows.limits.iter().enumerate().filter(|(_, row)| !row.is_degraded());
+    for (at, row) in known {
+        let twins = rows.limits.iter().filter(|other| other.rule == row.rule).count();
+        let mut name = printable(&row.rule);
         if twins > 1 {
             name.push_str(&format!("#{}", at + 1));
         }
         let Ok(name) = StringRef::from_str(&name) else { continue };
-        write(limit, list.bare_item(name));
+        write(row, list.bare_item(name));
     }
     list.finish()
 }
@@ -75,14 +75,14 @@ fn list(answer: &Answer, mut write: impl FnMut(&LimitAnswer, Item<'_>)) -> Optio
 /// The Retry-After of a refusal: whole seconds, rounded up. Where one limit cannot tell (a use in
 /// flight ends when it ends), what the others say; where none can, it asks to try in a second.
 /// `None` where the rule lets nothing pass: there is no time to come back at.
-pub(crate) fn retry_after_s(answer: &Answer) -> Option<u64> {
-    if answer.is_denied() {
+pub(crate) fn retry_after_s(verdict: &Verdict, rows: &Rows) -> Option<u64> {
+    if rows.is_denied() {
         return None;
     }
     let known = |delay: &Nanos| *delay != Nanos::MAX;
-    let delay = Some(answer.delay).filter(known).or_else(|| {
-        let refused = answer.limits.iter().filter(|limit| !limit.verdict.allowed);
-        refused.map(|limit| limit.verdict.delay).filter(known).max()
+    let delay = Some(verdict.delay).filter(known).or_else(|| {
+        let refused = rows.limits.iter().filter(|row| !row.verdict.allowed);
+        refused.map(|row| row.verdict.delay).filter(known).max()
     });
     Some(delay.unwrap_or(0).div_ceil(SECOND).max(1))
 }
@@ -102,26 +102,28 @@ mod tests {
     use tidegate_core::{Algorithm, Limit, LimitVerdict, Now};
 
     use super::*;
-    use crate::limiter::Basis;
+    use crate::limiter::{Basis, Outcome};
 
-    fn answer(limits: &[(Limit, LimitVerdict)]) -> Answer {
-        let limits = limits.iter().map(|&(limit, verdict)| LimitAnswer {
+    /// The rows of a refusal by these limits.
+    fn rows(limits: &[(Limit, LimitVerdict)]) -> Rows {
+        let row = |&(limit, verdict): &(Limit, LimitVerdict)| Row {
             key: 0,
             rule: "proxy:ä\"pi".into(),
             limit,
             verdict,
             basis: Basis::Counts,
-        });
-        let limits: Vec<_> = limits.collect();
-        Answer {
-            allowed: false,
-            at: Now::default(),
-            delay: limits.iter().map(|limit| limit.verdict.delay).max().unwrap_or(0),
-            firm: true,
+        };
+        Rows {
             refused_by: Some("proxy:ä\"pi".into()),
+            limits: limits.iter().map(row).collect(),
             held: Vec::new(),
-            limits,
         }
+    }
+
+    /// The verdict that goes with them.
+    fn refusal(rows: &Rows) -> Verdict {
+        let delay = rows.limits.iter().map(|row| row.verdict.delay).max().unwrap_or(0);
+        Verdict { delay, ..Verdict::unlimited(Outcome::Refused, 0, Now::default()) }
     }
 
     #[test]
@@ -132,20 +134,20 @@ mod tests {
         let delay = Nanos::MAX;
         let lost = LimitVerdict { allowed: false, remaining: 0, rate: 1.0, delay, reset: delay };
         let fine = LimitVerdict { allowed: true, remaining: 3, rate: 1.0, delay: 0, reset: SECOND };
-        let answer = answer(&[(second, fine), (flying, lost)]);
-        assert_eq!(policy(&answer).unwrap(), r#""proxy:?\"pi#1";q=5;w=1, "proxy:?\"pi#2";q=9"#);
-        assert_eq!(state(&answer).unwrap(), r#""proxy:?\"pi#1";r=3;t=1, "proxy:?\"pi#2";r=0"#);
+        let rows = rows(&[(second, fine), (flying, lost)]);
+        assert_eq!(policy(&rows).unwrap(), r#""proxy:?\"pi#1";q=5;w=1, "proxy:?\"pi#2";q=9"#);
+        assert_eq!(state(&rows).unwrap(), r#""proxy:?\"pi#1";r=3;t=1, "proxy:?\"pi#2";r=0"#);
     }
 
     #[test]
     fn nothing_is_said_of_limits_that_were_decided_without_the_store() {
         let limit = Limit { amount: 5, period: SECOND, algorithm: Algorithm::FixedWindow };
         let verdict = LimitVerdict { allowed: true, remaining: 0, rate: 0.0, delay: 0, reset: 0 };
-        let mut answer = answer(&[(limit, verdict), (limit, verdict)]);
-        answer.limits[0].basis = Basis::LocalCounts;
-        assert_eq!(state(&answer).unwrap(), r#""proxy:?\"pi#2";r=0;t=0"#);
-        answer.limits[1].basis = Basis::Policy;
-        assert_eq!((policy(&answer), state(&answer)), (None, None));
+        let mut rows = rows(&[(limit, verdict), (limit, verdict)]);
+        rows.limits[0].basis = Basis::LocalCounts;
+        assert_eq!(state(&rows).unwrap(), r#""proxy:?\"pi#2";r=0;t=0"#);
+        rows.limits[1].basis = Basis::Policy;
+        assert_eq!((policy(&rows), state(&rows)), (None, None));
     }
 
     #[test]
@@ -155,7 +157,8 @@ mod tests {
             |delay| LimitVerdict { allowed: false, remaining: 0, rate: 1.0, delay, reset: delay };
         let check = |delays: &[Nanos], expected| {
             let limits: Vec<_> = delays.iter().map(|&delay| (limit, refused(delay))).collect();
-            assert_eq!(retry_after_s(&answer(&limits)), Some(expected), "{delays:?}");
+            let rows = rows(&limits);
+            assert_eq!(retry_after_s(&refusal(&rows), &rows), Some(expected), "{delays:?}");
         };
         check(&[], 1);
         check(&[1], 1);
@@ -163,10 +166,10 @@ mod tests {
         check(&[SECOND + 1, 1], 2);
         check(&[Nanos::MAX], 1);
         check(&[Nanos::MAX, 5 * SECOND], 5);
-        let denied = answer(&[(Limit::DENY, refused(Nanos::MAX)), (limit, refused(1))]);
-        assert_eq!(retry_after_s(&denied), None);
+        let denied = rows(&[(Limit::DENY, refused(Nanos::MAX)), (limit, refused(1))]);
+        assert_eq!(retry_after_s(&refusal(&denied), &denied), None);
         assert_eq!(policy(&denied).unwrap(), r#""proxy:?\"pi#1";q=0, "proxy:?\"pi#2";q=1;w=1"#);
-        let other = Answer { refused_by: Some("another rule".into()), ..denied };
-        assert_eq!(retry_after_s(&other), Some(1), "only a shadow of it");
+        let other = Rows { refused_by: Some("another rule".into()), ..denied };
+        assert_eq!(retry_after_s(&refusal(&other), &other), Some(1), "only a shadow of it");
     }
 }

@@ -77,13 +77,8 @@ impl Answer {
         }
     }
 
-    #[must_use]
-    pub fn is_degraded(&self) -> bool {
-        self.limits.iter().any(LimitAnswer::is_degraded)
-    }
-
-    #[must_use]
-    pub fn is_denied(&self) -> bool {
+    #[cfg(test)]
+    pub(crate) fn is_denied(&self) -> bool {
         let refusing = |rule| self.refused_by.as_ref() == Some(rule);
         self.limits.iter().any(|limit| limit.limit.denies() && refusing(&limit.rule))
     }

@@ -5,12 +5,11 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
-use tidegate_core::Op;
 
 use super::router::Context;
 use crate::doors::http_server::json::{AnswerJson, TopJson, percent_decoded, respond};
 use crate::doors::http_server::problem::Problem;
-use crate::limiter::{TopBy, Unfit};
+use crate::limiter::{InvalidRequest, Key, Request, Rows, TopBy};
 
 /// How many keys `/v1/top` lists unless told otherwise.
 const TOP_COUNT_DEFAULT: usize = 20;
@@ -21,7 +20,7 @@ const TOP_COUNT_MAX: usize = 1_000;
 fn key_in(uri: &Uri) -> Result<Vec<u8>, Problem> {
     let key = key_behind("/v1/keys/", uri)?;
     if key.len() > tidegate_core::key::KEY_BYTES_MAX {
-        return Err(Unfit::KeyTooLong.into());
+        return Err(InvalidRequest::KeyTooLong.into());
     }
     Ok(key)
 }
@@ -44,12 +43,16 @@ pub(super) async fn show(
     State(context): State<Arc<Context>>,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let keys = [key_in(&uri)?];
-    let now = context.desk.now();
+    let key = key_in(&uri)?;
+    let now = context.handle.now();
     context.gate.uses.lapse(now);
-    let answer = context.desk.decided(&[&keys[0]], Op::Peek(1), true, now).await?;
-    let stats = context.gate.limiter.stats(&keys[0], now);
-    Ok(respond(StatusCode::OK, &AnswerJson::new(&keys, &answer).with_stats(stats)))
+    let (keys, mut rows) = ([Key::peek(&key, 1)], Rows::default());
+    let request = Request::all_or_nothing(&keys).with_end();
+    let verdict = context.handle.decide_async(&request, now, &mut rows).await?;
+    let stats = context.gate.limiter.stats(&key, now);
+    let shown = [&key];
+    let json = AnswerJson::new(&shown, &verdict, &rows).with_stats(stats);
+    Ok(respond(StatusCode::OK, &json))
 }
 
 /// Forgets one key. A key that was never used is as good as forgotten.

@@ -10,7 +10,7 @@ use super::{fence, keys, proxies, records, rules};
 use crate::doors::Gate;
 use crate::doors::http_server::guard::{guarded, unknown_path};
 use crate::doors::http_server::health;
-use crate::limiter::Desk;
+use crate::limiter::LimiterHandle;
 use crate::metrics::Door;
 
 /// How many scans of the whole table run at once.
@@ -19,7 +19,7 @@ const SCANS_MAX: usize = 2;
 /// What every handler sees.
 pub(super) struct Context {
     pub(super) gate: Gate,
-    pub(super) desk: Desk,
+    pub(super) handle: LimiterHandle,
     pub(super) scans: Semaphore,
 }
 
@@ -27,7 +27,7 @@ pub(super) struct Context {
 pub(super) fn router(gate: &Gate) -> Router {
     let context = Arc::new(Context {
         gate: gate.clone(),
-        desk: gate.limiter.desk(Door::Admin),
+        handle: gate.limiter.desk(Door::Admin),
         scans: Semaphore::new(SCANS_MAX),
     });
     let key = get(keys::show).delete(keys::reset);

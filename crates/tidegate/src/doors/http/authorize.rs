@@ -11,10 +11,9 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri};
+use axum::http::{self, HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
-use tidegate_core::Op;
 
 use super::asking::Authorize;
 use super::check::Check;
@@ -27,7 +26,7 @@ use crate::doors::http_server::problem::Problem;
 use crate::doors::http_server::shared::Shared;
 use crate::doors::ratelimit::{Standing, printable, retry_after_s};
 use crate::doors::template::{Asked, Scratch};
-use crate::limiter::{Answer, Unfit};
+use crate::limiter::{InvalidRequest, Key, Request, Rows, Verdict};
 use crate::waiting::NotAdmitted;
 
 const X_FORWARDED_METHOD: HeaderName = HeaderName::from_static("x-forwarded-method");
@@ -48,8 +47,8 @@ struct RefusalJson<'a> {
 
 /// What becomes of a request.
 enum Word {
-    Go(Answer),
-    OverLimit(Answer),
+    Go(Rows),
+    OverLimit(Verdict, Rows),
     /// Too many wait already.
     Crowded,
 }
@@ -57,7 +56,7 @@ enum Word {
 /// Answers whether the request may go on.
 pub(super) async fn authorize(
     State(context): State<Arc<Context>>,
-    request: Request<Body>,
+    request: http::Request<Body>,
 ) -> Result<Response, Problem> {
     let tables = context.live.authorize.load_full();
     let behind = request.uri().path().strip_prefix("/v1/authorize/").unwrap_or_default();
@@ -74,8 +73,8 @@ pub(super) async fn authorize(
     };
     let refused = table.refuse.status();
     match word {
-        Ok(Word::Go(answer)) => Ok(go(&answer)),
-        Ok(Word::OverLimit(answer)) => Ok(over_limit(refused, &answer)),
+        Ok(Word::Go(rows)) => Ok(go(&rows)),
+        Ok(Word::OverLimit(verdict, rows)) => Ok(over_limit(refused, &verdict, &rows)),
         Ok(Word::Crowded) => {
             let detail = "too many requests wait already";
             Ok(refusal(refused, "crowded", detail, None, Some(1)))
@@ -89,7 +88,7 @@ pub(super) async fn authorize(
 }
 
 /// The key of what the client has asked the server for.
-fn key(table: &Authorize, rest: &str, request: &Request<Body>) -> Result<Vec<u8>, Problem> {
+fn key(table: &Authorize, rest: &str, request: &http::Request<Body>) -> Result<Vec<u8>, Problem> {
     let headers = request.headers();
     let (method, uri) = match rest {
         "" => (told_method(headers)?, told_uri(headers)?),
@@ -118,7 +117,7 @@ fn key(table: &Authorize, rest: &str, request: &Request<Body>) -> Result<Vec<u8>
     };
     let mut scratch = Scratch::default();
     let key = table.key.fill(&table.name, &asked, &mut scratch);
-    key.map(<[u8]>::to_vec).map_err(|_| Unfit::KeyTooLong.into())
+    key.map(<[u8]>::to_vec).map_err(|_| InvalidRequest::KeyTooLong.into())
 }
 
 /// The one value of a header, if it is there.
@@ -156,37 +155,39 @@ async fn decide(
     client: Option<Shared>,
 ) -> Result<Word, Problem> {
     let Some(max_wait) = table.max_wait else {
-        let now = context.desk.now();
-        let answer = context.desk.decided(&[&key], Op::Take(1), false, now).await?;
-        return Ok(if answer.allowed { Word::Go(answer) } else { Word::OverLimit(answer) });
+        let (keys, mut rows) = ([Key::take(&key, 1)], Rows::default());
+        let (request, now) = (Request::all_or_nothing(&keys), context.handle.now());
+        let verdict = context.handle.decide_async(&request, now, &mut rows).await?;
+        return Ok(match verdict.is_allowed() {
+            true => Word::Go(rows),
+            false => Word::OverLimit(verdict, rows),
+        });
     };
     let max_wait = u64::try_from(max_wait.0.as_nanos()).unwrap_or(u64::MAX);
     let check = Check::one(key);
     match wait::pass(context, &check, Some(max_wait), client).await? {
-        Ok(pass) => Ok(Word::Go(wait::taken(&context.desk, &check, &pass).await)),
-        Err(NotAdmitted::TooLate(refusal)) => {
-            let answer = Answer::of(&refusal.verdict, refusal.rows);
-            Ok(Word::OverLimit(answer))
-        }
+        Ok(admitted) => Ok(Word::Go(wait::taken(&context.handle, &check, &admitted).await.1)),
+        Err(NotAdmitted::TooLate(refusal)) => Ok(Word::OverLimit(refusal.verdict, refusal.rows)),
         Err(NotAdmitted::TooManyWaiters { .. }) => Ok(Word::Crowded),
-        Err(NotAdmitted::Invalid(unfit)) => Err(unfit.into()),
+        Err(NotAdmitted::Invalid(invalid)) => Err(invalid.into()),
     }
 }
 
-fn go(answer: &Answer) -> Response {
+fn go(rows: &Rows) -> Response {
     let mut response = StatusCode::OK.into_response();
     let headers = response.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    Standing::of(answer).write(headers);
+    Standing::of(rows).write(headers);
     response
 }
 
-fn over_limit(status: StatusCode, answer: &Answer) -> Response {
-    let refused_by = answer.refused_by.as_deref();
+fn over_limit(status: StatusCode, verdict: &Verdict, rows: &Rows) -> Response {
+    let refused_by = rows.refused_by.as_deref();
     let detail = "the limit of this resource is reached";
-    let mut response = refusal(status, "over_limit", detail, refused_by, retry_after_s(answer));
+    let mut response =
+        refusal(status, "over_limit", detail, refused_by, retry_after_s(verdict, rows));
     let headers = response.headers_mut();
-    Standing::of(answer).write(headers);
+    Standing::of(rows).write(headers);
     let rule = refused_by.map(printable);
     if let Some(rule) = rule.and_then(|rule| HeaderValue::try_from(rule).ok()) {
         headers.insert(REFUSED_BY, rule);

@@ -5,20 +5,20 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::header::RETRY_AFTER;
-use axum::http::{HeaderValue, Request, StatusCode, Uri};
+use axum::http::{HeaderValue, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use tidegate_core::limit::{AMOUNT_MAX, PERIOD_MAX};
 use tidegate_core::time::MILLISECOND;
-use tidegate_core::{Nanos, Now, Op};
+use tidegate_core::{Nanos, Now};
 
 use super::router::Context;
 use crate::doors::http_server::body::read_json;
 use crate::doors::http_server::json::{AnswerJson, respond};
 use crate::doors::http_server::problem::Problem;
 use crate::doors::ratelimit::retry_after_s;
-use crate::limiter::Answer;
-use crate::uses::UseId;
+use crate::limiter::{HeldKey, Key, KeyOp, Request, Rows, Together, Verdict};
+use crate::uses::{KeyUse, UseId};
 
 /// The longest that a use may be held.
 const HOLD_MS_MAX: u64 = PERIOD_MAX / MILLISECOND;
@@ -45,6 +45,11 @@ impl Check {
     /// A use of one key.
     pub(super) fn one(key: Vec<u8>) -> Self {
         Self { keys: vec![key], cost: 1, peek: false, hold: None }
+    }
+
+    /// Its keys, with what is to be done with each.
+    pub(super) fn keys(&self, op: KeyOp) -> Vec<Key<'_>> {
+        self.keys.iter().map(|key| Key::new(key, op)).collect()
     }
 }
 
@@ -87,77 +92,73 @@ fn field(detail: &'static str) -> Problem {
 /// Takes, or only looks at, a use of one or several keys.
 pub(super) async fn check(
     State(context): State<Arc<Context>>,
-    request: Request<Body>,
+    request: axum::http::Request<Body>,
 ) -> Result<Response, Problem> {
     let check = Check::try_from(read_json::<CheckJson>(request).await?)?;
-    let now = context.desk.now();
-    context.gate.uses.lapse(now);
-    let Some(hold) = check.hold else {
-        let answer = take(&context, &check, now).await?;
-        return Ok(answered(&check, &answer, None));
-    };
-    // In a task of its own where an answer is awaited: a client that leaves in between must not
-    // take along the only one who knows of the use. Otherwise nothing awaits.
-    let remote = context.desk.is_remote();
-    let holding = async move {
-        let held = take_and_hold(&context, &check, hold, now).await;
-        held.map(|(answer, held)| answered(&check, &answer, held))
-    };
-    match remote {
-        false => holding.await,
-        true => {
-            tokio::spawn(holding).await.unwrap_or_else(|_| Err(field("the server is stopping")))
-        }
+    let now = context.handle.now();
+    let uses = &context.gate.uses;
+    uses.lapse(now);
+    if check.hold.is_some() {
+        uses.room_for(&check.keys)?;
     }
+    let keys = check.keys(match check.peek {
+        true => KeyOp::Peek(check.cost),
+        false => KeyOp::Take(check.cost),
+    });
+    // A peek has no end to tell, so keys that limit uses in flight are fine.
+    let can_end = check.peek || check.hold.is_some();
+    let request = Request { keys: &keys, together: Together::AllOrNothing, can_end };
+    let mut rows = Rows::default();
+    let verdict = context.handle.decide_async(&request, now, &mut rows).await?;
+    // From the verdict until the use is held nothing awaits. So if the client leaves, either the
+    // pending verdict gives the use back, or the register knows of it.
+    let held = hold(&context, &check, &rows.held, now)?;
+    Ok(answered(&check, &verdict, &rows, held))
 }
 
 /// The answer as the client sees it: 200 or 429, with all that can be said.
-pub(super) fn answered(check: &Check, answer: &Answer, held: Option<UseId>) -> Response {
-    let mut json = AnswerJson::new(&check.keys, answer);
+pub(super) fn answered(
+    check: &Check,
+    verdict: &Verdict,
+    rows: &Rows,
+    held: Option<UseId>,
+) -> Response {
+    let mut json = AnswerJson::new(&check.keys, verdict, rows);
     if check.hold.is_some() {
         json = json.with_use(held);
     }
-    if answer.allowed {
+    if verdict.is_allowed() {
         return respond(StatusCode::OK, &json);
     }
     let mut response = respond(StatusCode::TOO_MANY_REQUESTS, &json);
-    if let Some(seconds) = retry_after_s(answer) {
+    if let Some(seconds) = retry_after_s(verdict, rows) {
         response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
     }
     response
 }
 
-async fn take(context: &Context, check: &Check, now: Now) -> Result<Answer, Problem> {
-    let keys: Vec<&[u8]> = check.keys.iter().map(Vec::as_slice).collect();
-    let op = if check.peek { Op::Peek(check.cost) } else { Op::Take(check.cost) };
-    // A peek has no end to say, so keys that count uses in flight are fine.
-    Ok(context.desk.decided(&keys, op, check.peek, now).await?)
-}
-
-async fn take_and_hold(
+/// Registers the uses in flight that were taken, so that the client can end them or they lapse.
+pub(super) fn hold(
     context: &Context,
     check: &Check,
-    hold: Nanos,
+    held: &[HeldKey],
     now: Now,
-) -> Result<(Answer, Option<UseId>), Problem> {
-    let uses = &context.gate.uses;
-    uses.room_for(&check.keys)?;
-    let keys: Vec<&[u8]> = check.keys.iter().map(Vec::as_slice).collect();
-    let answer = context.desk.decided(&keys, Op::Take(check.cost), true, now).await?;
-    if answer.held.is_empty() {
-        return Ok((answer, None));
-    }
-    let held = answer.held.iter().map(|held| (check.keys[held.key].clone(), held.from)).collect();
-    let lapses_at = now.mono.saturating_add(hold);
-    match uses.hold(held, check.cost, answer.at, lapses_at) {
-        Ok(id) => Ok((answer, Some(id))),
-        Err(error) => {
-            // The room was taken by somebody else in between: what cannot be ended is not kept.
-            let held: Vec<_> = answer.held.iter().map(|held| (keys[held.key], held.from)).collect();
-            context.desk.release(&held, check.cost, answer.at, now);
-            Err(error.into())
+) -> Result<Option<UseId>, Problem> {
+    let Some(span) = check.hold.filter(|_| !held.is_empty()) else { return Ok(None) };
+    let key_use = |&HeldKey { key, from, started }: &HeldKey| KeyUse {
+        key: check.keys[key].clone(),
+        from,
+        started,
+    };
+    let key_uses = held.iter().map(key_use).collect();
+    let lapses_at = now.mono.saturating_add(span);
+    context.gate.uses.hold(key_uses, check.cost, lapses_at).map(Some).map_err(|error| {
+        // Others have filled the register since there was room: what cannot be ended is not kept.
+        for &HeldKey { key, from, started } in held {
+            context.handle.release_uses(&check.keys[key], check.cost, started, from);
         }
-    }
+        error.into()
+    })
 }
 
 /// Gives a use back.
@@ -165,7 +166,7 @@ pub(super) async fn end(
     State(context): State<Arc<Context>>,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    context.gate.uses.lapse(context.desk.now());
+    context.gate.uses.lapse(context.handle.now());
     let id = uri.path().strip_prefix("/v1/uses/").unwrap_or_default();
     let ended = id.parse::<UseId>().is_ok_and(|id| context.gate.uses.end(id));
     if ended {

@@ -14,7 +14,7 @@ use super::router::Context;
 use crate::doors::http_server::body::read_json;
 use crate::doors::http_server::json::{millis, respond};
 use crate::doors::http_server::problem::Problem;
-use crate::limiter::Unfit;
+use crate::limiter::InvalidRequest;
 use crate::records::{KEY_BYTES_MAX, Life, Refusal, Unit};
 
 #[derive(Deserialize)]
@@ -41,10 +41,10 @@ impl ConsumeJson {
         }
         let cost = self.cost.unwrap_or(1);
         if cost == 0 {
-            return Err(Unfit::CostZero.into());
+            return Err(InvalidRequest::CostZero.into());
         }
         if cost > self.quota {
-            return Err(Unfit::CostAboveLimit { limit: self.quota }.into());
+            return Err(InvalidRequest::CostAboveLimit { limit: self.quota }.into());
         }
         if self.ttl_ms == 0 {
             return Err(Problem::bad_request("field", "ttl_ms: at least 1 millisecond"));
@@ -63,7 +63,7 @@ pub(super) async fn consume(
     let records = &context.gate.records;
     let key = asked.key.as_bytes();
     let life = Life { unit: Unit::Milliseconds, amount: asked.ttl_ms };
-    let now = context.desk.now();
+    let now = context.handle.now();
     let consumed = records.consume(key, records.aim(key), cost, asked.quota, life, now);
     let json = ConsumedJson {
         taken: consumed.taken,

@@ -13,7 +13,7 @@ use crate::doors::http_server::guard::{guarded, unknown_path};
 use crate::doors::http_server::health;
 use crate::doors::http_server::host::{self, Local};
 use crate::doors::http_server::problem::Problem;
-use crate::limiter::Desk;
+use crate::limiter::LimiterHandle;
 use crate::metrics::Door;
 use crate::waiting::WaiterLimit;
 
@@ -24,7 +24,7 @@ const ADMINISTRATION: [&str; 5] =
 /// What every handler sees.
 pub(super) struct Context {
     pub(super) gate: Gate,
-    pub(super) desk: Desk,
+    pub(super) handle: LimiterHandle,
     /// Those who wait.
     pub(super) waiter_limit: Arc<WaiterLimit>,
     pub(super) live: Arc<Live>,
@@ -32,10 +32,10 @@ pub(super) struct Context {
 
 impl Context {
     fn new(gate: Gate) -> Arc<Self> {
-        let desk = gate.limiter.desk(Door::Http);
+        let handle = gate.limiter.desk(Door::Http);
         let waiter_limit = WaiterLimit::new(&gate.metrics, Door::Http, wait::BOUNDS);
         let live = Live::of(&gate);
-        Arc::new(Self { gate, desk, waiter_limit, live })
+        Arc::new(Self { gate, handle, waiter_limit, live })
     }
 }
 

@@ -2,34 +2,31 @@
 //!
 //! A client that leaves is out of its line at once: the handler looks out for that.
 
-use std::future::pending;
+use std::future::{pending, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::task::Poll;
 
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::header::RETRY_AFTER;
-use axum::http::{Request, StatusCode};
+use axum::http::{self, StatusCode};
 use axum::response::Response;
 use serde::Deserialize;
+use tidegate_core::Nanos;
 use tidegate_core::time::MILLISECOND;
-use tidegate_core::{Nanos, Op};
-use tokio::time::sleep;
 
-use super::check::{Check, CheckJson, answered};
+use super::check::{Check, CheckJson, answered, hold};
 use super::router::Context;
 use crate::doors::http_server::body::read_json;
 use crate::doors::http_server::problem::Problem;
 use crate::doors::http_server::shared::Shared;
-use crate::limiter::{Answer, Basis, Desk, TakenFrom};
-use crate::uses::UseId;
+use crate::limiter::{Basis, HeldKey, KeyOp, LimiterHandle, Outcome, Request, Rows, Verdict};
 use crate::waiting::{Admitted, Bounds, NotAdmitted, WaitRequest};
 
 /// How many may wait: three quarters of all connections, so that others still get in.
 pub(super) const BOUNDS: Bounds = Bounds { per_key: WAITERS_MAX, total: WAITERS_MAX };
 const WAITERS_MAX: usize = 3_072;
-/// How long a client that has closed its sending side may have to wait for a store's answer.
-const STORE_PATIENCE: Duration = Duration::from_secs(1);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -43,7 +40,7 @@ struct WaitJson {
 /// Waits for a use of one key.
 pub(super) async fn wait(
     State(context): State<Arc<Context>>,
-    request: Request<Body>,
+    request: http::Request<Body>,
 ) -> Result<Response, Problem> {
     let client = request.extensions().get::<Shared>().cloned();
     let WaitJson { key, cost, max_wait_ms, hold_ms } = read_json(request).await?;
@@ -53,15 +50,17 @@ pub(super) async fn wait(
     let passed = pass(&context, &check, max_wait, client).await?;
     // Until a use is held nothing awaits: a client that leaves cannot lose it in between.
     match passed {
-        Ok(pass) => {
-            let held = hold(&context, &check, &pass)?;
-            Ok(answered(&check, &taken(&context.desk, &check, &pass).await, held))
+        Ok(admitted) => {
+            let started = admitted.started;
+            let held = admitted.held.map(|from| HeldKey { key: 0, from, started });
+            let held = hold(&context, &check, held.as_slice(), context.handle.now())?;
+            let (verdict, rows) = taken(&context.handle, &check, &admitted).await;
+            Ok(answered(&check, &verdict, &rows, held))
         }
         Err(NotAdmitted::TooLate(refusal)) => {
-            let answer = Answer::of(&refusal.verdict, refusal.rows);
-            Ok(answered(&check, &answer, None))
+            Ok(answered(&check, &refusal.verdict, &refusal.rows, None))
         }
-        Err(NotAdmitted::Invalid(unfit)) => Err(unfit.into()),
+        Err(NotAdmitted::Invalid(invalid)) => Err(invalid.into()),
         Err(NotAdmitted::TooManyWaiters { per_key }) => {
             let where_ = if per_key { "for this key" } else { "at this door" };
             let detail = format!("too many wait {where_}; try again when some have gone");
@@ -83,63 +82,56 @@ pub(super) async fn pass(
         context.gate.uses.room_for(&check.keys)?;
     }
     let key = check.keys.first().map_or(&b""[..], Vec::as_slice);
-    let ask = WaitRequest { key, cost: check.cost, max_wait, can_end: check.hold.is_some() };
-    let left = async {
-        let Some(client) = client else { return pending().await };
-        client.closed().await;
-        if context.desk.is_remote() {
-            // It may not wait at all, but for the store.
-            sleep(STORE_PATIENCE).await;
+    let request = WaitRequest { key, cost: check.cost, max_wait, can_end: check.hold.is_some() };
+    let mut passing =
+        pin!(context.gate.waiting.admit(&context.handle, &context.waiter_limit, request));
+    let mut closed = pin!(async {
+        match client {
+            Some(client) => client.closed().await,
+            None => pending().await,
         }
-    };
-    tokio::select! {
-        biased;
-        passed = context.gate.waiting.admit(&context.desk, &context.waiter_limit, ask) => Ok(passed),
-        () = context.gate.door.shutdown.wait() => Err(Problem::stopping()),
-        () = left => {
+    });
+    let mut stopping = pin!(context.gate.door.shutdown.wait());
+    let mut is_closed = false;
+    poll_fn(|cx| {
+        if let Poll::Ready(passed) = passing.as_mut().poll(cx) {
+            return Poll::Ready(Ok(passed));
+        }
+        if stopping.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Err(Problem::stopping()));
+        }
+        is_closed = is_closed || closed.as_mut().poll(cx).is_ready();
+        // A request that is in no line only waits for the answer of its store: it may go then.
+        if is_closed && passing.is_in_line() {
             let detail = "the client has closed its sending side while its request waited";
-            Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "left", detail))
+            return Poll::Ready(Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "left", detail)));
         }
-    }
-}
-
-/// Remembers a use in flight, so that somebody can end it or it lapses.
-fn hold(context: &Context, check: &Check, pass: &Admitted) -> Result<Option<UseId>, Problem> {
-    let (Some(from), Some(hold)) = (pass.held, check.hold) else { return Ok(None) };
-    let held: Vec<(Vec<u8>, TakenFrom)> =
-        check.keys.iter().map(|key| (key.clone(), from)).collect();
-    let now = context.desk.now();
-    let lapses_at = now.mono.saturating_add(hold);
-    context.gate.uses.hold(held, check.cost, pass.started, lapses_at).map(Some).map_err(|error| {
-        // The room was taken by somebody else meanwhile: what cannot be ended is not kept.
-        let held: Vec<_> = check.keys.iter().map(|key| (key.as_slice(), from)).collect();
-        context.desk.release(&held, check.cost, pass.started, now);
-        error.into()
+        Poll::Pending
     })
+    .await
 }
 
 /// What a check that was allowed would have answered, once the use is taken.
-pub(super) async fn taken(desk: &Desk, check: &Check, pass: &Admitted) -> Answer {
-    let keys: Vec<&[u8]> = check.keys.iter().map(Vec::as_slice).collect();
-    let peek = desk.decided(&keys, Op::Peek(check.cost), true, desk.now()).await;
-    // New rules may have made a second such use unfit; this one was not.
-    let limits = peek.map(|answer| answer.limits).unwrap_or_default();
-    let mut answer = Answer {
-        allowed: true,
-        at: desk.now(),
-        delay: 0,
-        firm: false,
-        refused_by: None,
-        held: Vec::new(),
-        limits,
-    };
-    for limit in &mut answer.limits {
-        limit.verdict.allowed = true;
-        limit.verdict.delay = 0;
-        if pass.degraded && !limit.is_degraded() {
+pub(super) async fn taken(
+    handle: &LimiterHandle,
+    check: &Check,
+    admitted: &Admitted,
+) -> (Verdict, Rows) {
+    let keys = check.keys(KeyOp::Peek(check.cost));
+    let request = Request::all_or_nothing(&keys).with_end();
+    let mut rows = Rows::default();
+    // New rules may have made a second such use invalid, which leaves no rows; this one was not.
+    let peek = handle.decide_async(&request, handle.now(), &mut rows).await;
+    rows.refused_by = None;
+    for row in &mut rows.limits {
+        row.verdict.allowed = true;
+        row.verdict.delay = 0;
+        if admitted.degraded && !row.is_degraded() {
             // The store is back by now; it has not counted this use.
-            limit.basis = Basis::Policy;
+            row.basis = Basis::Policy;
         }
     }
-    answer
+    let degraded = admitted.degraded || peek.is_ok_and(|peek| peek.degraded);
+    let verdict = Verdict::unlimited(Outcome::Allowed, check.cost, admitted.started);
+    (Verdict { degraded, ..verdict }, rows)
 }

@@ -13,7 +13,7 @@ use serde::Serialize;
 use tidegate_core::Nanos;
 use tidegate_core::time::MILLISECOND;
 
-use crate::limiter::{Answer, Basis, KeyStats, LimitAnswer, TopKey};
+use crate::limiter::{Basis, KeyStats, Row, Rows, TopKey, Verdict};
 use crate::uses::UseId;
 
 /// A whole answer to `POST /v1/check` and `GET /v1/keys/{key}`.
@@ -81,13 +81,13 @@ struct TopKeyJson<'a> {
 }
 
 impl<'a> AnswerJson<'a> {
-    pub(crate) fn new<K: AsRef<[u8]>>(keys: &'a [K], answer: &'a Answer) -> Self {
+    pub(crate) fn new<K: AsRef<[u8]>>(keys: &'a [K], verdict: &Verdict, rows: &'a Rows) -> Self {
         Self {
-            allowed: answer.allowed,
-            delay_ms: millis(answer.delay),
-            refused_by: answer.refused_by.as_deref(),
-            degraded: answer.is_degraded(),
-            limits: answer.limits.iter().map(|limit| LimitJson::new(keys, limit)).collect(),
+            allowed: verdict.is_allowed(),
+            delay_ms: millis(verdict.delay),
+            refused_by: rows.refused_by.as_deref(),
+            degraded: verdict.degraded,
+            limits: rows.limits.iter().map(|row| LimitJson::new(keys, row)).collect(),
             use_id: None,
             stats: None,
         }
@@ -105,8 +105,8 @@ impl<'a> AnswerJson<'a> {
 }
 
 impl<'a> LimitJson<'a> {
-    fn new<K: AsRef<[u8]>>(keys: &'a [K], answer: &'a LimitAnswer) -> Self {
-        let LimitAnswer { key, rule, limit, verdict, basis } = answer;
+    fn new<K: AsRef<[u8]>>(keys: &'a [K], row: &'a Row) -> Self {
+        let Row { key, rule, limit, verdict, basis } = row;
         Self {
             key: keys.get(*key).map_or(Cow::Borrowed(""), |key| shown(key.as_ref())),
             rule,
@@ -117,7 +117,7 @@ impl<'a> LimitJson<'a> {
             rate: finite(verdict.rate),
             retry_after_ms: if verdict.allowed { Some(0) } else { millis(verdict.delay) },
             reset_ms: millis(verdict.reset),
-            degraded: answer.is_degraded(),
+            degraded: row.is_degraded(),
         }
     }
 }

@@ -10,7 +10,7 @@ use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-use crate::limiter::Unfit;
+use crate::limiter::InvalidRequest;
 use crate::records::KEY_BYTES_MAX;
 use crate::settings::change::Wrong;
 use crate::uses::HoldError;
@@ -46,7 +46,7 @@ impl Problem {
     /// The key of a record is longer than records have room for.
     pub(crate) fn record_key_too_long() -> Self {
         let detail = format!("the key of a record has at most {KEY_BYTES_MAX} bytes");
-        Self::bad_request(Unfit::KeyTooLong.reason(), detail)
+        Self::bad_request(InvalidRequest::KeyTooLong.reason(), detail)
     }
 
     /// Fields that do not fit, each with its remedy.
@@ -81,14 +81,14 @@ impl Problem {
     }
 }
 
-impl From<Unfit> for Problem {
-    fn from(unfit: Unfit) -> Self {
-        if unfit == Unfit::NeedsEnd {
+impl From<InvalidRequest> for Problem {
+    fn from(invalid: InvalidRequest) -> Self {
+        if invalid == InvalidRequest::NeedsEnd {
             let detail = "this key limits uses in flight: send \"hold_ms\", and end the use with \
                           DELETE /v1/uses/{id}";
-            return Self::bad_request(unfit.reason(), detail);
+            return Self::bad_request(invalid.reason(), detail);
         }
-        Self::bad_request(unfit.reason(), unfit.to_string())
+        Self::bad_request(invalid.reason(), invalid.to_string())
     }
 }
 

@@ -7,9 +7,7 @@ use tidegate_core::{Nanos, Now};
 
 use super::problem::Problem;
 use crate::doors::ratelimit::Standing;
-use crate::limiter::{
-    Answer, Decision, InvalidRequest, Key, LimiterHandle, Request, Rows, TakenFrom,
-};
+use crate::limiter::{Decision, InvalidRequest, Key, LimiterHandle, Request, Rows, TakenFrom};
 use crate::waiting::{
     Admitted, Arrival, Began, NotAdmitted, WaitFuture, WaitRequest, WaiterLimit, Waiting,
 };
@@ -58,9 +56,7 @@ impl Admission {
         let keys = [Key::peek(key, 1)];
         let request = Request::all_or_nothing(&keys).with_end();
         match self.handle.decide(&request, now, Some(&mut rows)) {
-            Ok(Decision::Ready(verdict)) => {
-                Some(Box::new(Standing::of(&Answer::of(&verdict, rows))))
-            }
+            Ok(Decision::Ready(_)) => Some(Box::new(Standing::of(&rows))),
             _ => None,
         }
     }
@@ -70,9 +66,8 @@ impl Admission {
         let mut rows = Rows::default();
         let keys = [Key::peek(key, 1)];
         let request = Request::all_or_nothing(&keys).with_end();
-        let verdict =
-            self.handle.decide_async(&request, self.handle.now(), &mut rows).await.ok()?;
-        Some(Box::new(Standing::of(&Answer::of(&verdict, rows))))
+        self.handle.decide_async(&request, self.handle.now(), &mut rows).await.ok()?;
+        Some(Box::new(Standing::of(&rows)))
     }
 
     /// What has to be given back once the request is over, if anything.

@@ -11,7 +11,6 @@ use serde::Serialize;
 use super::bodies::Reply;
 use super::gatehouse::seconds_up;
 use crate::doors::ratelimit::{Standing, retry_after_s};
-use crate::limiter::Answer;
 use crate::waiting::Refusal;
 
 /// Why a request is not handed on, or has no answer from its upstream.
@@ -122,7 +121,7 @@ impl Problem {
     /// After how many seconds it is worth coming back, if that can be said.
     fn retry_after_s(&self) -> Option<u64> {
         match self {
-            Problem::OverLimit(refusal) => retry_after_s(&answer(refusal)),
+            Problem::OverLimit(refusal) => retry_after_s(&refusal.verdict, &refusal.rows),
             Problem::Delayed(after) => Some(seconds_up(*after)),
             Problem::Crowded | Problem::Stopping => Some(1),
             _ => None,
@@ -154,7 +153,7 @@ impl Problem {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
         match self {
-            Problem::OverLimit(refusal) => Standing::of(&answer(refusal)).write(headers),
+            Problem::OverLimit(refusal) => Standing::of(&refusal.rows).write(headers),
             // What follows in the stream cannot be told from a body.
             Problem::Malformed(_) | Problem::Left => {
                 headers.insert(CONNECTION, HeaderValue::from_static("close"));
@@ -169,10 +168,6 @@ impl Problem {
         }
         response
     }
-}
-
-fn answer(refusal: &Refusal) -> Answer {
-    Answer::of(&refusal.verdict, refusal.rows.clone())
 }
 
 #[cfg(test)]

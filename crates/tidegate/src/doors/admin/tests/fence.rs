@@ -114,7 +114,7 @@ async fn what_a_form_can_send_changes_nothing() {
             "multipart/form-data; boundary=a",
         ] {
             let house = door();
-            house.take("ws ip=a", 1).await;
+            house.take("ws ip=a", 1);
             let asked = request(method, path).header(CONTENT_TYPE, form);
             let body = Body::from(r#"{"match":"*","limit":"none"}"#);
             let reply = house.send(asked.body(body).unwrap()).await;

@@ -5,10 +5,9 @@ mod keys;
 mod records;
 mod rules;
 
-use tidegate_core::Op;
-
 use super::router::router;
 use crate::doors::http_server::tests::House;
+use crate::limiter::{Key, Request};
 use crate::metrics::Door;
 
 fn door() -> House {
@@ -17,10 +16,11 @@ fn door() -> House {
 
 impl House {
     /// Uses a key as a door would.
-    async fn take(&self, key: &str, times: usize) {
-        let desk = self.gate.limiter.desk(Door::Http);
+    fn take(&self, key: &str, times: usize) {
+        let handle = self.gate.limiter.desk(Door::Http);
+        let keys = [Key::take(key.as_bytes(), 1)];
         for _ in 0..times {
-            desk.decided(&[key.as_bytes()], Op::Take(1), false, desk.now()).await.unwrap();
+            handle.decide(&Request::all_or_nothing(&keys), handle.now(), None).unwrap();
         }
     }
 }
