@@ -110,6 +110,11 @@ fn modules_of_the_server_look_one_way() {
 }
 
 #[test]
+fn the_gate_is_narrow_and_names_no_door() {
+    hold(rooms::gate(&Tree::load()));
+}
+
+#[test]
 fn anyhow_stays_in_the_binary() {
     each_file(rooms::anyhow);
 }

@@ -97,6 +97,32 @@ pub(crate) fn doors(tree: &Tree) -> Vec<Fault> {
     faults
 }
 
+/// The most parts of the house that a door sees.
+const GATE_FIELDS_MAX: usize = 8;
+
+/// A gate is the same for all doors: it has few fields and names none of them.
+pub(crate) fn gate(tree: &Tree) -> Vec<Fault> {
+    let path = format!("{DOORS}/gate.rs");
+    let Some(file) = tree.find(&path) else {
+        return vec![Fault { path, line: 1, what: "`Gate` lies here".to_owned() }];
+    };
+    let text = code(&file.text);
+    let start = text.find("pub struct Gate {").unwrap_or(text.len());
+    let body = text[start..].split("\n}").next().unwrap_or_default();
+    let fields = body.lines().filter(|line| line.trim_start().starts_with("pub ")).skip(1).count();
+    let mut faults = Vec::new();
+    if !(1..=GATE_FIELDS_MAX).contains(&fields) {
+        let what = format!("`Gate` has {fields} fields, of {GATE_FIELDS_MAX}");
+        faults.push(file.fault(text[..start].matches('\n').count() + 1, what));
+    }
+    let doors = tree.doors();
+    let phrases: Vec<String> =
+        doors.iter().flat_map(|door| [format!("{door}::"), format!("doors::{door}")]).collect();
+    let phrases = phrases.iter().map(String::as_str).chain(["Door::"]);
+    faults.extend(spoken(file, phrases, |what| format!("the gate must not know `{what}`")));
+    faults
+}
+
 /// Rooms return errors that say what the caller can do; only the binaries may shrug.
 pub(crate) fn anyhow(file: &File) -> Vec<Fault> {
     let binary = ["crates/tidegate/src/main.rs", "crates/tidegate/src/cli", "crates/bench/src"];
@@ -115,6 +141,29 @@ mod tests {
     fn planted(check: fn(&File) -> Vec<Fault>, path: &str, text: &str, expected: &[usize]) {
         let found: Vec<usize> = check(&File::new(path, text)).iter().map(|f| f.line).collect();
         assert_eq!(found, expected, "{path}: {text}");
+    }
+
+    #[test]
+    fn a_gate_that_knows_a_door_or_too_much_is_caught() {
+        let check = |text: &str, expected: &[&str]| {
+            let path = format!("{DOORS}/gate.rs");
+            let tree = Tree::of(&[(&path, text), (&format!("{DOORS}/text/mod.rs"), "")]);
+            let told: Vec<String> = gate(&tree).into_iter().map(|fault| fault.what).collect();
+            assert_eq!(told, expected, "{text}");
+        };
+        check("pub struct Gate {\n    pub limiter: Limiter,\n}\nfn f(text: &str) {}", &[]);
+        let fields = "    pub a: A,\n".repeat(9);
+        check(&format!("pub struct Gate {{\n{fields}}}"), &["`Gate` has 9 fields, of 8"]);
+        check("pub struct Other {}", &["`Gate` has 0 fields, of 8"]);
+        check(
+            "pub struct Gate {\n    pub text: super::text::State,\n}",
+            &["the gate must not know `text::`"],
+        );
+        check(
+            "pub struct Gate {\n    pub a: A,\n}\nconst D: Door = Door::Text;",
+            &["the gate must not know `Door::`"],
+        );
+        assert_eq!(gate(&Tree::of(&[])).len(), 1);
     }
 
     #[test]
