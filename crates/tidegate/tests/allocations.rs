@@ -145,7 +145,7 @@ impl smockron::Messages for Batch {
 
 struct Published(usize);
 
-impl smockron::Post for Published {
+impl smockron::Publish for Published {
     fn publish(&mut self, message: &tidegate_wire::smockron::Frames) -> bool {
         self.0 += message.iter().len();
         true
@@ -161,7 +161,7 @@ fn the_smockron_path_allocates_nothing_per_message() {
     let settings = memory::Settings { max_keys: 10_000, max_bytes: 64 << 20 };
     let limiter = Limiter::new(clock.clone(), Arc::new(Metrics::new()), rules, settings);
     let desk = limiter.desk(Door::Smockron);
-    let mut corridor = smockron::Corridor::new(desk, smockron::Settings::default());
+    let mut handler = smockron::Handler::new(desk, smockron::Settings::default());
     let ms = (clock.now().unix / 1_000_000).to_string();
     let message = |n: usize| {
         let (domain, status) = match n % 8 {
@@ -179,7 +179,7 @@ fn the_smockron_path_allocates_nothing_per_message() {
     let mut published = Published(0);
     let mut round = |published: &mut Published| {
         for batch in &batches {
-            corridor.take(batch, clock.now(), published);
+            handler.take(batch, clock.now(), published);
         }
     };
     // The first rounds make the slots, the histories and the buffers.

@@ -5,14 +5,13 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use tidegate_core::key::{KeyBuilder, KeyTooLong};
 use tidegate_core::time::SECOND;
 use tidegate_core::{Nanos, Now, Op};
 
 use super::verdict::Answered;
 use super::{
-    Decision, Desk, HeldKey, InvalidRequest as Unfit, Key, KeyOp, Outcome, Request,
-    Row as LimitAnswer, Rows, TakenFrom, Together, Verdict,
+    Decision, Desk, HeldKey, InvalidRequest as Unfit, Key, KeyOp, Request, Row as LimitAnswer,
+    Rows, TakenFrom, Together, Verdict,
 };
 
 /// A verdict on one key in the few words that a text line has.
@@ -103,72 +102,6 @@ impl Answer {
     #[must_use]
     pub fn wait(&self) -> Delay {
         Delay { span: self.delay, firm: self.firm }
-    }
-}
-
-/// What is told of one use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
-    Unknown,
-    Next(Nanos),
-    Unfit(Unfit),
-}
-
-impl Told {
-    fn of(verdict: &Verdict) -> Self {
-        match verdict.outcome {
-            Outcome::NoRule => Told::Unknown,
-            _ => Told::Next(verdict.delay),
-        }
-    }
-}
-
-/// When a use happened, and how late it is told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct When {
-    pub at: Nanos,
-    pub late: Nanos,
-}
-
-/// A batch of uses.
-#[derive(Debug, Default)]
-pub struct Recording {
-    bytes: Vec<u8>,
-    uses: Vec<(usize, When)>,
-    told: Vec<Told>,
-}
-
-impl Recording {
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    pub fn begin(&mut self) {
-        self.bytes.clear();
-        self.uses.clear();
-        self.told.clear();
-    }
-
-    /// # Errors
-    /// If the key is too long: nothing is added.
-    pub fn add(&mut self, domain: &[u8], identifier: &[u8], when: When) -> Result<(), KeyTooLong> {
-        KeyBuilder::behind(&mut self.bytes, domain).word(identifier).finish()?;
-        self.uses.push((self.bytes.len(), when));
-        Ok(())
-    }
-
-    #[must_use]
-    pub fn told(&self) -> &[Told] {
-        &self.told
-    }
-
-    pub(crate) fn uses(&self) -> impl Iterator<Item = (&[u8], When)> {
-        let start = |number: usize| number.checked_sub(1).map_or(0, |before| self.uses[before].0);
-        self.uses
-            .iter()
-            .enumerate()
-            .map(move |(number, &(end, when))| (&self.bytes[start(number)..end], when))
     }
 }
 
@@ -321,48 +254,6 @@ impl Desk {
     pub fn release(&self, held: &[(&[u8], TakenFrom)], cost: u64, started: Now, _: Now) {
         for (key, from) in held {
             self.release_uses(key, cost, started, *from);
-        }
-    }
-
-    pub(crate) fn ask_record(
-        &self,
-        key: &[u8],
-        When { at, late }: When,
-        now: Now,
-        tell: impl FnOnce(Told) + Send + 'static,
-    ) {
-        let keys = [Key::new(key, KeyOp::Record { at, late })];
-        match self.decide(&Request::all_or_nothing(&keys), now, None) {
-            Ok(Decision::Ready(verdict)) => tell(Told::of(&verdict)),
-            Ok(Decision::Pending(pending)) => {
-                pending.0.forward(|answered| tell(Told::of(&answered.verdict)));
-            }
-            Err(unfit) => tell(Told::Unfit(unfit)),
-        }
-    }
-
-    pub fn record(&self, recording: &mut Recording, now: Now) {
-        let uses: Vec<_> = recording
-            .uses()
-            .map(|(key, When { at, late })| Key::new(key, KeyOp::Record { at, late }))
-            .collect();
-        let mut decisions = Vec::new();
-        self.decide_batch(&uses, now, &mut decisions);
-        let told = |decision| match decision {
-            Ok(Decision::Ready(verdict)) => Told::of(&verdict),
-            Ok(Decision::Pending(_)) => Told::Unknown,
-            Err(unfit) => Told::Unfit(unfit),
-        };
-        let told = decisions.into_iter().map(told).collect();
-        recording.told = told;
-    }
-
-    #[cfg(test)]
-    pub(super) fn record_here(&self, key: &[u8], when: When, now: Now) -> Told {
-        let keys = [Key::new(key, KeyOp::Record { at: when.at, late: when.late })];
-        match self.decide(&Request::all_or_nothing(&keys), now, None) {
-            Ok(decision) => Told::of(&decision.ready().expect("in memory")),
-            Err(unfit) => Told::Unfit(unfit),
         }
     }
 

@@ -1,4 +1,7 @@
-//! Who must wait at this moment, found by a walk through all keys in small pieces.
+//! Which keys must wait at this moment: a search through all counts, page by page.
+//!
+//! Counts in a remote store are searched first, rule by rule, then the table in memory. So a search
+//! that the store does not answer fails before it has found anything.
 
 use std::sync::Arc;
 
@@ -12,102 +15,125 @@ use crate::stores::memory::{Body, Mark};
 /// What is asked of each key.
 const NEXT_USE: Op = Op::Peek(1);
 
-/// How far a search for delayed keys has come.
-#[derive(Debug, Default)]
-pub struct Search {
-    mark: Mark,
-}
-
-impl Search {
-    /// From the beginning.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-}
-
-/// How far a search for delayed keys in a remote store has come: rule by rule, page by page.
-pub(crate) struct SearchElsewhere {
+/// A search for keys that must wait, wherever their counts lie.
+pub struct DelayedSearch {
+    limiter: Arc<Limiter>,
+    /// The rules that were in force when the search began.
     catalog: Arc<Catalog>,
-    /// What the keys begin with that are searched for.
-    beginning: Vec<u8>,
+    /// What the keys begin with.
+    prefix: Vec<u8>,
+    /// The rule whose counts in the remote store are searched, and where its next page begins.
     rule: usize,
     mark: Vec<u8>,
+    /// Where the next page of the table begins; `None` if there is none.
+    table: Option<Mark>,
+    /// How many cells of the table a page has.
+    cells: usize,
 }
 
-impl Limiter {
-    /// Begins a search in a remote store, among keys that begin like this.
-    pub(crate) fn search_elsewhere(&self, beginning: Vec<u8>) -> SearchElsewhere {
-        let catalog = self.catalog.load_full();
-        SearchElsewhere { catalog, beginning, rule: 0, mark: Vec::new() }
+/// What a page of a search has found.
+#[derive(Debug, PartialEq, Eq)]
+pub struct DelayedPage {
+    /// Keys that must wait, and how long from `at` until the next use of each.
+    pub keys: Vec<(Vec<u8>, Nanos)>,
+    /// When the counts were looked at.
+    pub at: Now,
+}
+
+impl DelayedSearch {
+    /// A search among the keys that begin with `prefix`. A page looks at `cells` cells of the table
+    /// in memory; how large those of a remote store are is the store's choice.
+    #[must_use]
+    pub fn new(limiter: &Arc<Limiter>, prefix: Vec<u8>, cells: usize) -> Self {
+        let catalog = limiter.catalog.load_full();
+        let in_memory = |rule: usize| {
+            !catalog.is_remote(rule) && can_delay(&catalog, rule) && meets(&catalog, rule, &prefix)
+        };
+        let table = (0..catalog.set().rules().len()).any(in_memory).then(Mark::default);
+        let (limiter, mark) = (limiter.clone(), Vec::new());
+        Self { limiter, catalog, prefix, rule: 0, mark, table, cells }
     }
 
-    /// As [`Self::find_delayed`], in a remote store: looks at a page of it.
+    /// The next page with the keys that `wanted` names; `None` at the end. A key may be found
+    /// twice; one that must wait all the while is found once at least.
     ///
     /// # Errors
-    /// Why the store cannot be searched.
-    pub(crate) async fn find_delayed_elsewhere(
-        &self,
-        search: &mut SearchElsewhere,
+    /// Why a remote store cannot be searched.
+    pub async fn next_page(
+        &mut self,
         wanted: impl Fn(&[u8]) -> bool,
-        mut tell: impl FnMut(&[u8], Nanos),
-    ) -> Result<bool, String> {
-        let Some(remote) = self.remote.get() else { return Ok(true) };
-        let SearchElsewhere { catalog, beginning, rule: position, mark } = search;
-        while *position < catalog.set().rules().len() && !can_tell(catalog, *position, beginning) {
-            *position += 1;
+    ) -> Result<Option<DelayedPage>, String> {
+        match self.next_remote_page(&wanted).await? {
+            Some(page) => Ok(Some(page)),
+            None => Ok(self.next_table_page(&wanted)),
         }
-        let Some(rule) = catalog.set().rules().get(*position) else { return Ok(true) };
-        let Some((prefix, limits)) = catalog.prefix_elsewhere(*position) else { return Ok(true) };
+    }
+
+    async fn next_remote_page(
+        &mut self,
+        wanted: impl Fn(&[u8]) -> bool,
+    ) -> Result<Option<DelayedPage>, String> {
+        let Self { limiter, catalog, prefix, rule: position, mark, .. } = self;
+        let searched = |rule: usize| can_delay(catalog, rule) && meets(catalog, rule, prefix);
+        let rules = catalog.set().rules();
+        let found = (*position..rules.len()).find_map(|rule| {
+            let names = catalog.prefix_elsewhere(rule).filter(|_| searched(rule))?;
+            Some((rule, names))
+        });
+        *position = found.map_or(rules.len(), |(rule, _)| rule);
+        let (Some((_, (names, limits))), Some(remote)) = (found, limiter.remote.get()) else {
+            return Ok(None);
+        };
+        let rule = &rules[*position];
         // The longer of the two: keys of this rule that are searched for begin with both.
         let own = rule.pattern.beginning();
-        let longer = if own.len() > beginning.len() { own } else { beginning };
-        let page = remote.look(prefix.beginning(longer), std::mem::take(mark), limits).await;
+        let longer = if own.len() > prefix.len() { own } else { prefix };
+        let page = remote.look(names.beginning(longer), std::mem::take(mark), limits).await;
         let page = page.map_err(|fault| fault.to_string())?;
+        let mut keys = Vec::new();
         for (name, held) in &page.counts {
-            if let Some(key) = prefix.key(name)
+            if let Some(key) = names.key(name)
                 && wanted(&key)
                 && catalog.find(&key, NEXT_USE, true) == Ok(Some(*position))
-                && let Some(next) = delay(rule, held.states(), page.at)
+                && let Some(delay) = delay(rule, held.states(), page.at)
             {
-                tell(&key, next);
+                keys.push((key.to_vec(), delay));
             }
         }
         match page.next {
             Some(next) => *mark = next,
             None => *position += 1,
         }
-        Ok(*position == catalog.set().rules().len())
+        Ok(Some(DelayedPage { keys, at: limiter.clock.now() }))
     }
 
-    /// Looks at a piece of the table, some `cells` of it, and tells of each key that `wanted` names
-    /// how long until its next use, if it must wait. A key may be told twice; one that waits all
-    /// the while is told once at least. `true` when all has been looked at.
-    pub fn find_delayed(
-        &self,
-        search: &mut Search,
-        cells: usize,
-        now: Now,
-        wanted: impl Fn(&[u8]) -> bool,
-        mut tell: impl FnMut(&[u8], Nanos),
-    ) -> bool {
-        let catalog = self.catalog.load();
-        self.memory().scan_on(&mut search.mark, cells, |name, body| {
-            if wanted(name)
-                && let Some(next) = next_use(&catalog, name, body, now)
+    fn next_table_page(&mut self, wanted: impl Fn(&[u8]) -> bool) -> Option<DelayedPage> {
+        let mark = self.table.as_mut()?;
+        // Slots are known by the rules in force, which a reload may have changed meanwhile.
+        let (catalog, at) = (self.limiter.catalog.load(), self.limiter.clock.now());
+        let mut keys = Vec::new();
+        let is_end = self.limiter.memory().scan_on(mark, self.cells, |key, body| {
+            if key.starts_with(&self.prefix)
+                && wanted(key)
+                && let Some(delay) = delay_in_memory(&catalog, key, body, at)
             {
-                tell(name, next);
+                keys.push((key.to_vec(), delay));
             }
-        })
+        });
+        if is_end {
+            self.table = None;
+        }
+        Some(DelayedPage { keys, at })
     }
 }
 
 /// How long until a key may be used again, if its slot has a say in that and it is not now.
-fn next_use(catalog: &Catalog, name: &[u8], body: &Body, now: Now) -> Option<Nanos> {
+fn delay_in_memory(catalog: &Catalog, key: &[u8], body: &Body, now: Now) -> Option<Nanos> {
     // Another rule may be for the key since the slot was made.
-    let position = catalog.find(name, NEXT_USE, true).ok()??;
+    let position = catalog.find(key, NEXT_USE, true).ok()??;
     let rule = catalog.rule_of(body.tally.rule())?;
-    if rule.name != catalog.rule(position).name || rule.shadow || rule.shared {
+    let is_current = rule.name == catalog.rule(position).name && !catalog.is_remote(position);
+    if !is_current || !can_delay(catalog, position) {
         return None;
     }
     delay(rule, body.held.states(), now)
@@ -122,11 +148,15 @@ fn delay(rule: &Rule, states: &[State], now: Now) -> Option<Nanos> {
     delays.max().filter(|delay| *delay > 0)
 }
 
-/// Whether the rule at this position can delay a key that begins like this. Uses in flight are not
-/// waited for by those who are told.
-fn can_tell(catalog: &Catalog, position: usize, beginning: &[u8]) -> bool {
+/// Whether the rule at this position delays single keys for a time. A count that keys share is
+/// nobody's delay, and for the end of a use in flight there is no time.
+fn can_delay(catalog: &Catalog, position: usize) -> bool {
     let rule = catalog.rule(position);
-    let own = rule.pattern.beginning();
-    let meets = own.starts_with(beginning) || beginning.starts_with(own);
-    meets && !rule.shadow && !rule.shared && !rule.limits.is_empty() && !catalog.in_flight(position)
+    !rule.shadow && !rule.shared && !rule.limits.is_empty() && !catalog.in_flight(position)
+}
+
+/// Whether keys of the rule at this position can begin like this.
+fn meets(catalog: &Catalog, position: usize, prefix: &[u8]) -> bool {
+    let own = catalog.rule(position).pattern.beginning();
+    own.starts_with(prefix) || prefix.starts_with(own)
 }

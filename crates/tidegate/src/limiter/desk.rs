@@ -46,6 +46,12 @@ impl Desk {
         &self.limiter
     }
 
+    /// Takes all places of decisions that wait for a remote store.
+    #[cfg(test)]
+    pub(crate) fn fill_pending(&self) {
+        self.pending.store(super::remote::PENDING_MAX, std::sync::atomic::Ordering::Relaxed);
+    }
+
     pub(super) fn count_full(&self, action: Option<&'static str>) {
         if let Some(action) = action {
             self.limiter.metrics.table_full(action);

@@ -1,11 +1,11 @@
-//! The fast path: a use of one known key, under one limit, in memory.
+//! The fast path: a use of one known key, under one limit, in memory, taken or recorded.
 //!
 //! Nearly all traffic is that, so it is decided where its slot lies, with one look and under the
 //! lock of one line. The general path in `decide` and `plan` decides the same; a property test
 //! compares the two.
 
 use tidegate_core::rules::Rule;
-use tidegate_core::{Limit, Now, Op, algorithms};
+use tidegate_core::{Limit, Nanos, Now, Op, algorithms};
 
 use super::catalog::Catalog;
 use super::evaluate::{counted, is_firm};
@@ -15,20 +15,22 @@ use super::{Count, Desk, TakenFrom};
 use crate::metrics::Counted;
 use crate::stores::memory::{Aim, Bucket, known_at};
 
-/// A rule of one limit whose keys have a slot each, which never grows: all that a use of one of
-/// them needs to know.
+/// A rule of one limit whose keys have a slot each: all that a use of one of them needs to know.
 pub(super) struct SingleLimit {
     number: u32,
     limit: Limit,
     shadow: bool,
+    /// A use can make a state grow. The fast path records such uses, and takes none of them.
+    grows: bool,
 }
 
 impl SingleLimit {
     /// The rule in this form, if it has it.
     pub(super) fn of(rule: &Rule, number: u32) -> Option<Self> {
         match rule.limits.as_slice() {
-            [limit] if !limit.remembers_uses() && !limit.denies() && !rule.shared => {
-                Some(Self { number, limit: *limit, shadow: rule.shadow })
+            [limit] if !limit.denies() && !rule.shared => {
+                let grows = limit.remembers_uses();
+                Some(Self { number, limit: *limit, shadow: rule.shadow, grows })
             }
             _ => None,
         }
@@ -49,7 +51,7 @@ impl Desk {
     ) -> Option<(Verdict, Counted)> {
         let single = catalog.single_limit(position)?;
         match key.op {
-            KeyOp::Take(cost) => {
+            KeyOp::Take(cost) if !single.grows => {
                 let mut slot = known_at(probe, single.number, key.bytes)?;
                 let state = slot.body.held.first_mut();
                 let judgement = algorithms::take(&single.limit, state, cost, now);
@@ -67,11 +69,47 @@ impl Desk {
                 slot.body.tally.count(over, judgement.rate, bucket);
                 Some((verdict, counted(over, single.shadow, judgement.booked)))
             }
-            KeyOp::TakeOrLeave(attempt) => {
+            KeyOp::TakeOrLeave(attempt) if !single.grows => {
                 self.try_known(single, key, attempt, probe, (now, bucket))
+            }
+            KeyOp::Record { at, late } => {
+                self.record_known(single, key, (at, late), probe, (now, bucket))
             }
             _ => None,
         }
+    }
+
+    /// As [`Self::take_known`], for a use that has already happened.
+    #[inline]
+    fn record_known(
+        &self,
+        single: &SingleLimit,
+        key: &Key<'_>,
+        (at, late): (Nanos, Nanos),
+        probe: &Aim<'_>,
+        (now, bucket): (Now, Bucket),
+    ) -> Option<(Verdict, Counted)> {
+        let memory = self.limiter.memory();
+        if single.grows && !memory.has_bytes() {
+            return None;
+        }
+        let mut slot = known_at(probe, single.number, key.bytes)?;
+        let before = slot.body.held.heap_bytes();
+        let state = slot.body.held.first_mut();
+        let recorded = algorithms::record(&single.limit, state, at, now.before(late));
+        slot.body.tally.count(false, recorded.rate, bucket);
+        memory.account(before, slot.body.held.heap_bytes());
+        let mut verdict = single.verdict(1, recorded.rate, now);
+        let next = recorded.next.saturating_sub(late);
+        let counted = match (next > 0, single.shadow) {
+            (false, _) => Counted::Allow,
+            (true, true) => Counted::Shadow,
+            (true, false) => {
+                verdict.delay = next;
+                Counted::Delay
+            }
+        };
+        Some((verdict, counted))
     }
 
     /// As [`Self::take_known`], for a request that may wait: only where it need not.

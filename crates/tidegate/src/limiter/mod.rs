@@ -25,10 +25,10 @@ use parking_lot::Mutex;
 use tidegate_core::Now;
 use tidegate_core::rules::RuleSet;
 
-pub use self::adapters::{Answer, Delay, Line, Recording, Told, When};
+pub use self::adapters::{Answer, Delay, Line};
 use self::catalog::Catalog;
 pub(crate) use self::catalog::keeps_counts;
-pub use self::delayed::Search;
+pub use self::delayed::{DelayedPage, DelayedSearch};
 pub use self::desk::{Desk, Desk as LimiterHandle};
 pub(crate) use self::keep::{Import, Kept};
 pub use self::request::{

@@ -15,7 +15,8 @@ use crate::stores::memory::TakenFrom;
 /// The answer to a request: now, or when its store has answered.
 #[derive(Debug)]
 pub enum Decision {
-    /// It is decided.
+    /// It is decided. A degraded verdict is ready at once only where too many decisions wait for
+    /// the store already.
     Ready(Verdict),
     /// Its store was asked.
     Pending(PendingVerdict),

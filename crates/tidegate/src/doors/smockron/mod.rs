@@ -2,21 +2,23 @@
 //! wait.
 //!
 //! - [`config`]: the `[smockron]` table, and the rules that its domains make
-//! - [`corridor`]: parse, record and tell, without a socket
-//! - [`elsewhere`]: uses that are written down in a remote store
+//! - [`handler`]: parse, record and publish, without a socket
+//! - [`uses`]: the uses of one batch of messages
 //! - [`resync`]: who is delayed, for gatekeepers that have just started
 //! - [`log`]: every accounting message in a file
-//! - [`turn`]: the thread that owns both sockets
+//! - [`event_loop`]: the thread that owns both sockets
 //!
 //! The frames of the protocol are the business of `tidegate_wire::smockron`, ZeroMQ that of
 //! `tidegate_client::zmq`.
 
 mod config;
-mod corridor;
-mod elsewhere;
+mod event_loop;
+mod handler;
 mod log;
 mod resync;
-mod turn;
+#[cfg(test)]
+mod tests;
+mod uses;
 
 use std::io;
 use std::net::SocketAddr;
@@ -27,8 +29,8 @@ use tokio::runtime;
 use tokio::sync::oneshot;
 
 pub use self::config::{Config, Endpoint};
-pub use self::corridor::{Corridor, Messages, Post, Settings};
-use self::turn::Sockets;
+use self::event_loop::Sockets;
+pub use self::handler::{Handler, Messages, Publish, Settings};
 use super::{BoundDoor, DoorConfig, Gate, Serving, table_of};
 use crate::metrics::Door;
 use crate::settings::listen::{Address, Allow};
@@ -92,7 +94,7 @@ pub fn bind(config: &Config) -> io::Result<Bound> {
             let _ = match bound {
                 Ok(sockets) => {
                     let _ = tell.send(Ok(sockets.addresses()));
-                    turn::run(sockets, config, comes).await;
+                    event_loop::run(sockets, config, comes).await;
                     Ok(())
                 }
                 Err(error) => tell.send(Err(error)),

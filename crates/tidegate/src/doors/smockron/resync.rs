@@ -2,23 +2,30 @@
 //!
 //! One walk answers for all domains that were asked for before it began, so that a thousand
 //! gatekeepers that start at once cost no more than one. What is asked for during a walk waits for
-//! the next. A walk goes in pieces, between which messages are taken.
+//! the next. A walk is a task beside the door's loop: it looks at a page no sooner than the loop
+//! has taken the one before, and the loop takes messages between pages.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
-use tidegate_core::Now;
 use tidegate_core::key::{KEY_BYTES_MAX, KeyBuilder};
 use tidegate_wire::smockron::Control;
+use tokio::sync::mpsc;
 
-use super::corridor::at_ms;
-use crate::limiter::{Limiter, Search};
+use super::handler::at_ms;
+use crate::limiter::{DelayedPage, DelayedSearch, Limiter};
 
 /// The most domains that wait for a walk.
 const DOMAINS_MAX: usize = 4096;
-/// Cells of the table that a piece looks at; no more messages than that follow from it.
+/// Cells of the table in memory that a page looks at.
 const CELLS: usize = 256;
+/// The most delays that are published in one turn of the loop.
+const DELAYS_MAX: usize = 256;
 
-/// Who asked.
+/// Domains as gatekeepers have them, by how keys have them.
+type Domains = HashMap<Box<[u8]>, Box<[u8]>>;
+
+/// The domains that were asked for, and the walk that goes on.
 #[derive(Default)]
 pub(super) struct Resync {
     /// Domains that the next walk is for.
@@ -28,16 +35,22 @@ pub(super) struct Resync {
 }
 
 struct Walk {
-    /// The domains as gatekeepers have them, by how keys have them.
-    domains: HashMap<Box<[u8]>, Box<[u8]>>,
-    search: Search,
+    domains: Arc<Domains>,
+    steps: mpsc::Receiver<Step>,
+    /// What was taken from the walk and is not published yet.
+    next: Option<Step>,
+    /// Whether gatekeepers were told that it has begun.
+    is_started: bool,
+}
+
+enum Step {
+    Page(DelayedPage),
+    Done,
+    /// A remote store was not searched, and why.
+    Failed(String),
 }
 
 impl Resync {
-    pub(super) fn new() -> Self {
-        Self::default()
-    }
-
     /// Remembers that a domain was asked for; `false` if there is no room for it.
     pub(super) fn ask(&mut self, domain: &[u8]) -> bool {
         if self.waiting.contains(domain) {
@@ -49,70 +62,124 @@ impl Resync {
         self.waiting.insert(domain.into())
     }
 
-    pub(super) fn is_searching(&self) -> bool {
+    pub(super) fn is_walking(&self) -> bool {
         self.walk.is_some() || !self.waiting.is_empty()
     }
 
-    /// The domains that the next walk is for, as gatekeepers have them, by how keys have them:
-    /// where it is another's business to walk.
-    pub(super) fn take_waiting(&mut self) -> HashMap<Box<[u8]>, Box<[u8]>> {
-        Walk::new(self.waiting.drain()).domains
+    /// Waits until [`Self::publish`] has something to do. Cancel-safe.
+    pub(super) async fn ready(&mut self) {
+        match &mut self.walk {
+            Some(walk) if walk.next.is_none() => {
+                let ended = || Step::Failed("the walk has ended".to_owned());
+                walk.next = Some(walk.steps.recv().await.unwrap_or_else(ended));
+            }
+            None if self.waiting.is_empty() => std::future::pending().await,
+            _ => {}
+        }
     }
 
-    /// One piece: begins a walk, goes on with it, or ends it.
-    pub(super) fn step(&mut self, limiter: &Limiter, now: Now, mut tell: impl FnMut(Control<'_>)) {
-        if self.walk.is_none() && !self.waiting.is_empty() {
-            let walk = Walk::new(self.waiting.drain());
-            walk.each(|domain| tell(Control::ResyncStart { domain }));
-            self.walk = Some(walk);
-            return;
+    /// Begins a walk, or publishes a part of what the present one has found. Returns how many
+    /// domains will hear no more because a remote store was not searched. Must be called inside of
+    /// a runtime.
+    pub(super) fn publish(
+        &mut self,
+        limiter: &Arc<Limiter>,
+        mut publish: impl FnMut(Control<'_>),
+    ) -> usize {
+        let Self { waiting, walk: present, identifier } = self;
+        let Some(walk) = present else {
+            *present = (!waiting.is_empty()).then(|| Walk::new(limiter, waiting.drain()));
+            return 0;
+        };
+        let Some(step) = walk.next.take().or_else(|| walk.steps.try_recv().ok()) else { return 0 };
+        let domains = walk.domains.clone();
+        // Gatekeepers that hear no beginning ask again, so a walk begins with its first page.
+        if !walk.is_started && !matches!(step, Step::Failed(_)) {
+            walk.is_started = true;
+            domains.values().for_each(|domain| publish(Control::ResyncStart { domain }));
         }
-        let Some(walk) = &mut self.walk else { return };
-        let Walk { domains, search } = walk;
-        let identifier = &mut self.identifier;
-        let asked = |key: &[u8]| split(key).is_some_and(|(domain, _)| domains.contains_key(domain));
-        let done = limiter.find_delayed(search, CELLS, now, asked, |key, span| {
-            let Some((domain, word)) = split(key) else { return };
-            // Keys of other doors may have several entries: no gatekeeper has such a client.
-            if let Some(domain) = domains.get(domain)
-                && !word.contains(&b' ')
-                && decode(word, identifier)
-            {
-                tell(Control::DelayUntil { domain, identifier, at_ms: at_ms(span, now) });
+        match step {
+            Step::Page(DelayedPage { mut keys, at }) => {
+                for (key, span) in keys.split_off(keys.len().saturating_sub(DELAYS_MAX)) {
+                    let Some((domain, word)) = split(&key) else { continue };
+                    // Keys of other doors may have several entries: no gatekeeper has such clients.
+                    if let Some(domain) = domains.get(domain)
+                        && !word.contains(&b' ')
+                        && decode(word, identifier)
+                    {
+                        let at_ms = at_ms(span, at);
+                        publish(Control::DelayUntil { domain, identifier, at_ms });
+                    }
+                }
+                walk.next = (!keys.is_empty()).then_some(Step::Page(DelayedPage { keys, at }));
+                0
             }
-        });
-        if done {
-            walk.each(|domain| tell(Control::ResyncDone { domain }));
-            self.walk = None;
+            Step::Done => {
+                domains.values().for_each(|domain| publish(Control::ResyncDone { domain }));
+                *present = None;
+                0
+            }
+            Step::Failed(error) => {
+                tracing::debug!(error, "smockron: who is delayed cannot be told");
+                *present = None;
+                domains.len()
+            }
         }
     }
 }
 
 impl Walk {
-    fn new(asked: impl Iterator<Item = Box<[u8]>>) -> Self {
-        let mut key = Vec::new();
-        let mut domains = HashMap::new();
+    /// Begins a walk for these domains.
+    fn new(limiter: &Arc<Limiter>, asked: impl Iterator<Item = Box<[u8]>>) -> Self {
+        let (mut key, mut domains) = (Vec::new(), Domains::new());
         for domain in asked {
             if let Ok(encoded) = KeyBuilder::new(&mut key, &domain).finish() {
                 domains.insert(encoded.into(), domain);
             }
         }
-        Self { domains, search: Search::new() }
-    }
-
-    fn each(&self, tell: impl FnMut(&[u8])) {
-        self.domains.values().map(|domain| &**domain).for_each(tell);
+        let search = DelayedSearch::new(limiter, common_prefix(domains.keys()), CELLS);
+        let (out, steps) = mpsc::channel(1);
+        let domains = Arc::new(domains);
+        tokio::spawn(walk(search, domains.clone(), out));
+        Self { domains, steps, next: None, is_started: false }
     }
 }
 
+/// Hands the pages of a search to the loop, until its end or that of the door.
+async fn walk(mut search: DelayedSearch, domains: Arc<Domains>, out: mpsc::Sender<Step>) {
+    let asked = |key: &[u8]| split(key).is_some_and(|(domain, _)| domains.contains_key(domain));
+    loop {
+        let step = match search.next_page(asked).await {
+            Ok(Some(page)) => Step::Page(page),
+            Ok(None) => Step::Done,
+            Err(error) => Step::Failed(error),
+        };
+        let is_last = !matches!(step, Step::Page(_));
+        if out.send(step).await.is_err() || is_last {
+            return;
+        }
+    }
+}
+
+/// What the keys of all these domains begin with.
+fn common_prefix<'a>(mut domains: impl Iterator<Item = &'a Box<[u8]>>) -> Vec<u8> {
+    let key = |domain: &[u8]| [domain, b" "].concat();
+    let Some(first) = domains.next() else { return Vec::new() };
+    domains.fold(key(first), |mut common, domain| {
+        let same = common.iter().zip(key(domain)).take_while(|(a, b)| **a == *b).count();
+        common.truncate(same);
+        common
+    })
+}
+
 /// The domain of a key, as keys have it, and what follows.
-pub(super) fn split(key: &[u8]) -> Option<(&[u8], &[u8])> {
+fn split(key: &[u8]) -> Option<(&[u8], &[u8])> {
     let space = key.iter().position(|&byte| byte == b' ')?;
     Some((&key[..space], &key[space + 1..]))
 }
 
 /// Undoes what [`KeyBuilder`] did; `false` if it did not do it.
-pub(super) fn decode(text: &[u8], out: &mut Vec<u8>) -> bool {
+fn decode(text: &[u8], out: &mut Vec<u8>) -> bool {
     out.clear();
     let mut rest = text;
     while let [byte, after @ ..] = rest {
@@ -133,8 +200,13 @@ pub(super) fn decode(text: &[u8], out: &mut Vec<u8>) -> bool {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use tidegate_core::Now;
+    use tidegate_core::rules::RuleSet;
 
     use super::*;
+    use crate::clock::Clock;
+    use crate::metrics::Metrics;
+    use crate::stores::memory;
 
     proptest! {
         #[test]
@@ -168,13 +240,66 @@ mod tests {
 
     #[test]
     fn domains_are_remembered_once_and_within_bounds() {
-        let mut resync = Resync::new();
-        assert!(!resync.is_searching());
+        let mut resync = Resync::default();
+        assert!(!resync.is_walking());
         assert!((0..1000).all(|_| resync.ask(b"web")));
         assert_eq!(resync.waiting.len(), 1);
         let room = (0..2 * DOMAINS_MAX).filter(|n| resync.ask(n.to_string().as_bytes())).count();
         assert_eq!(room, DOMAINS_MAX - 1);
-        assert!(resync.ask(b"web") && resync.is_searching());
-        assert!(!Resync::new().ask(&[b'x'; KEY_BYTES_MAX + 1]));
+        assert!(resync.ask(b"web") && resync.is_walking());
+        assert!(!Resync::default().ask(&[b'x'; KEY_BYTES_MAX + 1]));
+    }
+
+    fn publish(resync: &mut Resync, limiter: &Arc<Limiter>) -> Vec<String> {
+        let mut published = Vec::new();
+        let failed = resync.publish(limiter, |control| {
+            published.push(match control {
+                Control::ResyncStart { .. } => "start".to_owned(),
+                Control::ResyncDone { .. } => "done".to_owned(),
+                Control::DelayUntil { identifier, .. } => {
+                    String::from_utf8_lossy(identifier).into_owned()
+                }
+            });
+        });
+        assert_eq!(failed, 0);
+        published
+    }
+
+    #[test]
+    fn a_walk_goes_on_until_all_that_it_found_is_published() {
+        let clock = Clock::manual(Now::default());
+        let (rules, memory) = (RuleSet::default(), memory::Settings::default());
+        let limiter = Limiter::new(clock, Arc::new(Metrics::new()), rules, memory);
+        let (out, steps) = mpsc::channel(2);
+        let domain: Box<[u8]> = b"web".as_slice().into();
+        let domains = Arc::new(Domains::from([(domain.clone(), domain)]));
+        let walk = Some(Walk { domains, steps, next: None, is_started: false });
+        let mut resync = Resync { walk, ..Resync::default() };
+        assert!(publish(&mut resync, &limiter).is_empty(), "nothing is found yet");
+        // Of keys that no gatekeeper has, nothing is told.
+        let found = (0..DELAYS_MAX - 1).map(|number| format!("web {number}"));
+        let keys = found.chain(["web a b", "web 5%", "other a"].map(str::to_owned));
+        let keys = keys.map(|key| (key.into_bytes(), 1)).collect();
+        out.try_send(Step::Page(DelayedPage { keys, at: Now::default() })).expect("room");
+        out.try_send(Step::Done).expect("room");
+        let first = publish(&mut resync, &limiter);
+        assert_eq!((first.len(), first[0].as_str()), (1 + DELAYS_MAX - 3, "start"));
+        assert_eq!(publish(&mut resync, &limiter), ["0", "1"]);
+        assert!(resync.is_walking());
+        assert_eq!(publish(&mut resync, &limiter), ["done"]);
+        assert!(!resync.is_walking());
+    }
+
+    #[test]
+    fn keys_of_several_domains_begin_with_what_these_share() {
+        let check = |domains: &[&str], expected: &str| {
+            let domains: Vec<Box<[u8]>> = domains.iter().map(|d| d.as_bytes().into()).collect();
+            assert_eq!(common_prefix(domains.iter()), expected.as_bytes(), "{domains:?}");
+        };
+        check(&["web"], "web ");
+        check(&["web", "web2"], "web");
+        check(&["web", "api"], "");
+        check(&["api-eu", "api-us", "api"], "api");
+        check(&[], "");
     }
 }

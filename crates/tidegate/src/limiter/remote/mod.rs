@@ -10,6 +10,8 @@ use std::sync::Arc;
 
 use tidegate_core::Op;
 
+#[cfg(test)]
+pub(super) use self::step::PENDING_MAX;
 use super::catalog::{Catalog, Elsewhere};
 use super::{Count, Desk, Limiter};
 use crate::stores::remote::Remote;

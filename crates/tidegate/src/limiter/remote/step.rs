@@ -27,7 +27,7 @@ use crate::stores::remote::job::{Job, Kind, Slot, Step, Trouble};
 /// When a request that is refused because the store is away is worth another try.
 const RETRY_WHEN_AWAY: Nanos = SECOND;
 /// Decisions that one handle may have pending; beyond it the store is not asked.
-const PENDING_MAX: usize = 16_384;
+pub(in super::super) const PENDING_MAX: usize = 16_384;
 
 /// A key of a request that goes on living after its caller.
 struct OwnedKey {

@@ -1,8 +1,6 @@
 //! Decisions that are told later are counted as those that are told at once, and where a store
 //! cannot be asked each rule has its own way.
 
-use std::sync::mpsc;
-
 use tidegate_core::rules::OnStoreError;
 
 use super::stores::{at, node, runtime, said};
@@ -14,25 +12,17 @@ use crate::stores::remote::settings::{Kind, Settings, Urls};
 const JOBS: Limit =
     Limit { amount: 1, period: 0, algorithm: Algorithm::InFlight { per_window: false } };
 
-/// What is told later, as though it were told at once.
-fn told<T: Send + 'static>(ask: impl FnOnce(Box<dyn FnOnce(T) + Send>)) -> T {
-    let (tell, told) = mpsc::channel();
-    ask(Box::new(move |word| tell.send(word).expect("somebody listens")));
-    told.recv().expect("an answer")
-}
-
 fn decide(desk: &Desk, keys: &[&str], op: Op) -> Result<Answer, Unfit> {
     let keys: Vec<&[u8]> = keys.iter().map(|key| key.as_bytes()).collect();
     runtime().block_on(desk.decided(&keys, op, true, desk.now()))
 }
 
-fn record(desk: &Desk, key: &str, at: Nanos) -> Told {
-    let (key, now) = (key.as_bytes(), desk.now());
-    let when = When { at, late: 0 };
-    match desk.is_remote() {
-        true => told(|tell| desk.ask_record(key, when, now, tell)),
-        false => desk.record_here(key, when, now),
-    }
+/// How long until the next use, or `None` if no rule is for the key.
+fn record(desk: &Desk, key: &str, at: Nanos) -> Result<Option<Nanos>, Unfit> {
+    let keys = [Key::new(key.as_bytes(), KeyOp::Record { at, late: 0 })];
+    let (request, mut rows) = (Request::all_or_nothing(&keys), Rows::default());
+    let verdict = runtime().block_on(desk.decide_async(&request, desk.now(), &mut rows))?;
+    Ok((verdict.outcome != Decided::NoRule).then_some(verdict.delay))
 }
 
 fn ask(desk: &Desk, key: &str, op: KeyOp) -> Result<(Verdict, Rows), Unfit> {
@@ -365,11 +355,11 @@ fn a_use_that_has_happened_is_written_down_here_or_let_go() {
     let half = desk.now().mono - PERIOD / 2;
     for key in ["allow a", "deny a", "shadow a"] {
         for _ in 0..3 {
-            assert_eq!(record(&desk, key, half), Told::Next(0), "{key}");
+            assert_eq!(record(&desk, key, half), Ok(Some(0)), "{key}");
         }
     }
-    assert_eq!(record(&desk, "seen a", half - PERIOD), Told::Next(0), "it was long ago");
-    assert_eq!(record(&desk, "seen a", half), Told::Next(PERIOD));
+    assert_eq!(record(&desk, "seen a", half - PERIOD), Ok(Some(0)), "it was long ago");
+    assert_eq!(record(&desk, "seen a", half), Ok(Some(PERIOD)));
     let requests = |key: &[u8]| desk.limiter().stats(key, desk.now()).requests;
     assert_eq!((requests(b"seen a"), requests(b"allow a")), (2, 3), "each is counted once");
 }
@@ -399,10 +389,10 @@ fn what_lets_nothing_pass_needs_no_store_and_no_room() {
             assert!(refuse(desk, key).expect("fit").is_denied());
             let crowded = desk.answer_crowded(&[key.as_bytes()], Op::Take(1), true, desk.now());
             assert!(crowded.expect("fit").is_denied(), "{key}");
-            assert_eq!(record(desk, key, desk.now().mono), Told::Next(Nanos::MAX));
+            assert_eq!(record(desk, key, desk.now().mono), Ok(Some(Nanos::MAX)));
         }
         assert!(decide(desk, &["ghost a"], Op::Take(1)).expect("fit").allowed);
-        assert_eq!(record(desk, "ghost a", desk.now().mono), Told::Next(0));
+        assert_eq!(record(desk, "ghost a", desk.now().mono), Ok(Some(0)));
         assert_eq!(desk.limiter().size().keys, 0, "nothing is remembered");
     }
     let line = |key: &str| here.line(key.as_bytes(), Op::Take(1), here.now()).expect("fit");

@@ -2,8 +2,15 @@
 //! found to be delayed.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
 
+use tidegate_core::rules::{Consistency, OnStoreError};
+
+use super::stores::{at, node, runtime};
 use super::*;
+use crate::stores::remote::engines::{redis, until};
+use crate::stores::remote::settings::Kind;
 
 /// One use: of which key, how far from now, and how late it is told, in sixteenths of the period.
 fn uses() -> impl Strategy<Value = Vec<(u8, i8, u8)>> {
@@ -33,16 +40,35 @@ fn key(identifier: &[u8]) -> Vec<u8> {
 }
 
 /// Everybody who is found to be delayed.
-fn delayed(limiter: &Limiter, domain: &[u8], now: Now) -> BTreeMap<Vec<u8>, Nanos> {
-    let mut search = Search::new();
+fn delayed(limiter: &Arc<Limiter>, domain: &[u8]) -> BTreeMap<Vec<u8>, Nanos> {
+    let mut search = DelayedSearch::new(limiter, domain.to_vec(), 3);
     let mut found = BTreeMap::new();
-    let wanted = |key: &[u8]| key.starts_with(domain);
-    let tell = |key: &[u8], span: Nanos| {
-        found.insert(key.to_vec(), span);
-    };
-    let mut tell = tell;
-    while !limiter.find_delayed(&mut search, 3, now, wanted, &mut tell) {}
+    // Where no store is remote, nothing is waited for.
+    let mut next_page =
+        || match pin!(search.next_page(|_| true)).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(page) => page.expect("in memory"),
+            Poll::Pending => panic!("in memory"),
+        };
+    while let Some(page) = next_page() {
+        assert_eq!(page.at, limiter.clock().now());
+        found.extend(page.keys);
+    }
     found
+}
+
+/// What is said of one use: how long until the next, or that no rule is for its key.
+type Told = Result<Option<Nanos>, InvalidRequest>;
+
+/// Records uses of these keys in one batch.
+fn record(desk: &Desk, uses: &[(Vec<u8>, KeyOp)]) -> Vec<Told> {
+    let keys: Vec<Key<'_>> = uses.iter().map(|(key, op)| Key::new(key, *op)).collect();
+    let mut decisions = Vec::new();
+    desk.decide_batch(&keys, desk.now(), &mut decisions);
+    let told = |decision: Result<Decision, InvalidRequest>| {
+        let verdict = decision?.ready().expect("in memory");
+        Ok((verdict.outcome != super::super::Outcome::NoRule).then_some(verdict.delay))
+    };
+    decisions.into_iter().map(told).collect()
 }
 
 proptest! {
@@ -58,27 +84,23 @@ proptest! {
         let limiter = Limiter::new(clock.clone(), Arc::new(Metrics::new()), rules, ROOMY);
         let desk = limiter.desk(Door::Smockron);
         let mut model: HashMap<u8, Vec<State>> = HashMap::new();
-        let mut recording = Recording::new();
         for (wait, uses) in batches {
             clock.advance(wait);
             let now = clock.now();
-            recording.begin();
-            let mut expected = Vec::new();
+            let (mut recorded, mut expected) = (Vec::new(), Vec::new());
             for &(key, sixteenths, late) in &uses {
                 let at = moment(sixteenths, now);
                 let late = PERIOD / 16 * u64::from(late);
-                let when = When { at, late };
-                prop_assert_eq!(recording.add(b"k", &identifier(key), when), Ok(()));
+                recorded.push((self::key(&identifier(key)), KeyOp::Record { at, late }));
                 let states = model.entry(key).or_insert_with(|| vec![State::None; limits.len()]);
                 let mut next = 0;
                 for (limit, state) in limits.iter().zip(states) {
                     let recorded = algorithms::record(limit, state, at, now.before(late));
                     next = next.max(recorded.next.saturating_sub(late));
                 }
-                expected.push(Told::Next(next));
+                expected.push(Ok(Some(next)));
             }
-            desk.record(&mut recording, now);
-            prop_assert_eq!(recording.told(), &expected[..]);
+            prop_assert_eq!(record(&desk, &recorded), expected);
             let mut waiting = BTreeMap::new();
             for (number, states) in &model {
                 let delay = limits.iter().zip(states).map(|(limit, state)| {
@@ -90,42 +112,94 @@ proptest! {
                     waiting.insert(key(&identifier(*number)), delay);
                 }
             }
-            prop_assert_eq!(delayed(&limiter, b"k ", now), waiting);
+            prop_assert_eq!(delayed(&limiter, b"k "), waiting);
         }
     }
+}
+
+fn uses_of<const N: usize>(keys: [&str; N]) -> [(Vec<u8>, KeyOp); N] {
+    keys.map(|key| (key.into(), KeyOp::Record { at: START.mono, late: 0 }))
 }
 
 #[test]
 fn what_cannot_be_recorded_is_told_apart() {
     let held = limit(1, 0, Algorithm::InFlight { per_window: false });
     let shadow = Rule { shadow: true, ..rule("ghost", vec![fixed(1)]) };
-    let rules =
-        vec![rule("k", vec![fixed(1)]), rule("held", vec![held]), rule("free", vec![]), shadow];
+    let shared = Rule { shared: true, ..rule("pool", vec![fixed(1)]) };
+    let rules = vec![
+        rule("k", vec![fixed(1)]),
+        rule("held", vec![held]),
+        rule("free", vec![]),
+        shadow,
+        shared,
+    ];
     let limiter = limiter(rules, ROOMY);
     let desk = limiter.desk(Door::Smockron);
-    let now = desk.now();
-    let mut recording = Recording::new();
-    let when = When { at: now.mono, late: 0 };
-    assert!(recording.add(b"k", &[b' '; 400], when).is_err(), "three bytes for each");
-    for domain in ["k", "nobody", "held", "free", "ghost", "ghost", "k"] {
-        recording.add(domain.as_bytes(), b"me", when).unwrap();
-    }
-    desk.record(&mut recording, now);
-    let day = DAY - now.unix % DAY;
+    let day = DAY - START.unix % DAY;
+    let uses = uses_of([
+        "k me",
+        "nobody me",
+        "held me",
+        "free me",
+        "ghost me",
+        "ghost me",
+        "pool me",
+        "k me",
+    ]);
     let expected = [
-        Told::Next(day),
-        Told::Unknown,
-        Told::Unfit(Unfit::NeedsEnd),
-        Told::Next(0),
-        Told::Next(0),
-        Told::Next(0),
-        Told::Next(day),
+        Ok(Some(day)),
+        Ok(None),
+        Err(InvalidRequest::NeedsEnd),
+        Ok(Some(0)),
+        Ok(Some(0)),
+        Ok(Some(0)),
+        Ok(Some(day)),
+        Ok(Some(day)),
     ];
-    assert_eq!(recording.told(), expected);
-    assert_eq!(delayed(&limiter, b"", now).into_keys().collect::<Vec<_>>(), [b"k me"]);
-    recording.begin();
-    desk.record(&mut recording, now);
-    assert!(recording.told().is_empty());
+    assert_eq!(record(&desk, &uses), expected);
+    assert!(take(&desk, &["held me"]).allowed);
+    assert!(!take(&desk, &["held me"]).allowed, "it waits for an end, which has no time");
+    assert_eq!(delayed(&limiter, b"").into_keys().collect::<Vec<_>>(), [b"k me"]);
+    assert!(delayed(&limiter, b"ghost ").is_empty());
+    assert!(record(&desk, &[]).is_empty());
+}
+
+#[test]
+fn delayed_keys_are_found_wherever_they_are_counted() {
+    let server = redis::Server::start(&[]);
+    let here = Rule { consistency: Consistency::Local, ..rule("here", vec![fixed(1)]) };
+    let there = Rule { on_store_error: OnStoreError::Local, ..rule("there", vec![fixed(1)]) };
+    let settings = at(Kind::Redis, vec![server.url()]);
+    let limiter = node(Clock::manual(START), vec![here, there, rule("free", vec![])], &settings);
+    let desk = limiter.desk(Door::Smockron);
+    let use_of = |key: &str| {
+        let keys = [Key::new(key.as_bytes(), KeyOp::Record { at: START.mono, late: 0 })];
+        let (request, mut rows) = (Request::all_or_nothing(&keys), Rows::default());
+        let verdict = runtime().block_on(desk.decide_async(&request, START, &mut rows));
+        assert_eq!(verdict.expect("fit").delay, DAY, "{key}");
+    };
+    let search = |prefix: &str| {
+        let mut search = DelayedSearch::new(&limiter, prefix.into(), 3);
+        let mut found = Vec::new();
+        while let Some(page) = runtime().block_on(search.next_page(|_| true))? {
+            found.extend(
+                page.keys.into_iter().map(|(key, _)| String::from_utf8(key).expect("text")),
+            );
+        }
+        Ok::<_, String>(found)
+    };
+    ["there a", "here b", "there c"].into_iter().for_each(use_of);
+    let mut found = search("").expect("it answers");
+    assert_eq!(found.pop().as_deref(), Some("here b"), "memory comes last");
+    found.sort_unstable();
+    assert_eq!(found, ["there a", "there c"]);
+    assert_eq!(search("there c").expect("it answers"), ["there c"]);
+    drop(server);
+    until(|| search("there ").is_err());
+    use_of("there d");
+    assert_eq!(search("here ").expect("the store is not asked"), ["here b"]);
+    assert_eq!(search("free ").expect("nothing to search"), [""; 0]);
+    assert!(search("").is_err(), "what this node counts for the store is not told");
 }
 
 #[test]
@@ -133,14 +207,8 @@ fn a_full_table_shares_or_lets_pass() {
     let full = memory::Settings { max_keys: 1, max_bytes: 1 << 28 };
     for (on_full, expected) in [(OnFull::Share, DAY), (OnFull::Deny, 0), (OnFull::Allow, 0)] {
         let rule = Rule { on_full, ..rule("k", vec![fixed(2)]) };
-        let limiter = limiter(vec![rule], full);
-        let desk = limiter.desk(Door::Smockron);
-        let mut recording = Recording::new();
-        for identifier in ["first", "second", "third"] {
-            let when = When { at: START.mono, late: 0 };
-            recording.add(b"k", identifier.as_bytes(), when).unwrap();
-        }
-        desk.record(&mut recording, desk.now());
-        assert_eq!(recording.told().last(), Some(&Told::Next(expected)), "{on_full:?}");
+        let desk = limiter(vec![rule], full).desk(Door::Smockron);
+        let told = record(&desk, &uses_of(["k first", "k second", "k third"]));
+        assert_eq!(told.last(), Some(&Ok(Some(expected))), "{on_full:?}");
     }
 }

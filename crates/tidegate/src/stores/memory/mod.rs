@@ -509,7 +509,13 @@ impl Memory {
 
     /// Whether a use of this address would make a log longer although there are no bytes left.
     fn cannot_grow(&self, at: &Address<'_>) -> bool {
-        at.long && (at.creates || at.peeks) && self.bytes_together() >= self.budget.max_bytes()
+        at.long && (at.creates || at.peeks) && !self.has_bytes()
+    }
+
+    /// Whether logs may grow.
+    #[inline]
+    pub(crate) fn has_bytes(&self) -> bool {
+        self.bytes_together() < self.budget.max_bytes()
     }
 
     /// Whether a new key that is only looked at would be refused for want of room.
@@ -539,7 +545,9 @@ impl Memory {
             || near(self.bytes_together(), self.budget.max_bytes())
     }
 
-    fn account(&self, before: usize, after: usize) {
+    /// Counts what a slot holds outside of itself before and after a step.
+    #[inline]
+    pub(crate) fn account(&self, before: usize, after: usize) {
         if after > before {
             self.heap.fetch_add(after - before, Relaxed);
         } else if before > after {
@@ -551,8 +559,8 @@ impl Memory {
 /// A slot and its share of an index that is a little over half full.
 const SLOT_BYTES: usize = size_of::<Slot>() + 8;
 
-/// The slot of a name, if it lies where its probe leads, as almost all do, with its line locked. For
-/// one step, by states that do not grow.
+/// The slot of a name, if it lies where its probe leads, as almost all do, with its line locked.
+/// For one step; states that grow must be accounted for.
 #[inline(always)]
 pub(crate) fn known_at<'a>(aim: &Aim<'a>, rule: u32, name: &[u8]) -> Option<Found<'a, Slot>> {
     aim.find(|slot| is(slot, rule, name))

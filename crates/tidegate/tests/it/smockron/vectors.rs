@@ -19,13 +19,14 @@ use std::sync::Arc;
 
 use tidegate::clock::Clock;
 use tidegate::config::Config;
-use tidegate::doors::smockron::{Corridor, Messages, Post, Settings};
-use tidegate::limiter::{Desk, Limiter};
+use tidegate::doors::smockron::{Handler, Messages, Publish, Settings};
+use tidegate::limiter::{Decision, Key, Limiter, LimiterHandle, Request};
 use tidegate::metrics::{Door, Metrics};
 use tidegate::stores::memory;
-use tidegate_core::Op;
 use tidegate_core::time::MILLISECOND;
 use tidegate_wire::smockron::Frames;
+use tokio::runtime::Builder;
+use tokio::task::yield_now;
 
 use crate::vectors::{START, each_file, front, pass};
 
@@ -76,7 +77,7 @@ impl Messages for Batch {
 #[derive(Default)]
 struct Published(Vec<String>);
 
-impl Post for Published {
+impl Publish for Published {
     fn publish(&mut self, message: &Frames) -> bool {
         let frames: Vec<String> = message.iter().map(written).collect();
         self.0.push(frames.join(" | "));
@@ -139,12 +140,12 @@ fn message(line: &str) -> Vec<Vec<u8>> {
 }
 
 /// The answer of another door.
-fn check(desk: &Desk, key: &str) -> String {
-    let now = desk.now();
-    let answer = desk.answer(&[key.as_bytes()], Op::Take(1), now).expect("a fit question");
-    match answer.allowed {
-        true => "yes".to_owned(),
-        false => format!("no {}", answer.delay.div_ceil(MILLISECOND)),
+fn check(handle: &LimiterHandle, key: &str) -> String {
+    let keys = [Key::take(key.as_bytes(), 1)];
+    match handle.decide(&Request::all_or_nothing(&keys), handle.now(), None) {
+        Ok(Decision::Ready(verdict)) if verdict.is_allowed() => "yes".to_owned(),
+        Ok(Decision::Ready(verdict)) => format!("no {}", verdict.delay.div_ceil(MILLISECOND)),
+        other => panic!("{other:?}"),
     }
 }
 
@@ -157,8 +158,9 @@ fn play(text: &str, mut wrong: impl FnMut(usize, &str, &str)) -> usize {
     let limiter = Limiter::new(clock.clone(), Arc::new(Metrics::new()), config.rules, MEMORY);
     let long_pairs = config.file.smockron.is_some_and(|door| door.long_pairs);
     let settings = Settings { long_pairs, ..Settings::default() };
-    let mut corridor = Corridor::new(limiter.desk(Door::Smockron), settings);
-    let desk = limiter.desk(Door::Http);
+    let mut handler = Handler::new(limiter.desk(Door::Smockron), settings);
+    let other_door = limiter.desk(Door::Http);
+    let runtime = Builder::new_current_thread().build().expect("a runtime");
 
     let (mut expected, mut batch, mut asked) = (0, Batch(Vec::new()), None);
     // What was published and is not yet expected.
@@ -168,14 +170,14 @@ fn play(text: &str, mut wrong: impl FnMut(usize, &str, &str)) -> usize {
         if let Some(reply) = line.strip_prefix("<<") {
             let (_, left) = open.get_or_insert_with(|| {
                 let mut published = Published::default();
-                corridor.take(
-                    &std::mem::replace(&mut batch, Batch(Vec::new())),
-                    clock.now(),
-                    &mut published,
-                );
-                while corridor.is_searching() {
-                    corridor.search(clock.now(), &mut published);
-                }
+                let batch = std::mem::replace(&mut batch, Batch(Vec::new()));
+                handler.take(&batch, clock.now(), &mut published);
+                runtime.block_on(async {
+                    while handler.is_walking() {
+                        handler.publish_found(&mut published);
+                        yield_now().await;
+                    }
+                });
                 published.0.reverse();
                 (at, published.0)
             });
@@ -198,7 +200,7 @@ fn play(text: &str, mut wrong: impl FnMut(usize, &str, &str)) -> usize {
         }
         assert!(batch.0.is_empty(), "line {at}: what is published is missing before it");
         if let Some(key) = line.strip_prefix("?? ") {
-            asked = Some(check(&desk, key));
+            asked = Some(check(&other_door, key));
         } else if let Some(answer) = line.strip_prefix("!! ") {
             expected += 1;
             let got = asked.take().expect("a question");

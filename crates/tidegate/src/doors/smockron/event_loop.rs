@@ -1,4 +1,4 @@
-//! The door's thread: it owns both sockets, takes batches of messages and sends what follows.
+//! The door's thread: it owns both sockets, takes batches of messages and publishes what follows.
 //!
 //! One thread with a runtime of its own, so that nothing here is shared with other doors. It yields
 //! after every batch: the tasks that read and write for the peers run on the same thread.
@@ -17,7 +17,7 @@ use tokio::task::yield_now;
 use tokio::time::timeout;
 
 use super::Config;
-use super::corridor::{Corridor, Messages, Post, Settings};
+use super::handler::{ANSWERS_MAX, Handler, Messages, Publish, Settings};
 use super::log::Log;
 use crate::doors::Gate;
 use crate::metrics::{Door, Metrics};
@@ -25,25 +25,29 @@ use crate::settings::listen::Allow;
 
 /// The most messages of one batch.
 const BATCH: usize = 256;
+// Answers of a remote store would pile up otherwise.
+const _: () = assert!(ANSWERS_MAX >= BATCH);
 /// Batches that are still taken after the door began to close, if they are already there.
 const DRAIN_TURNS_MAX: usize = 1024;
 /// How long closing waits for delays that are not sent yet.
 const LINGER: Duration = Duration::from_millis(500);
-/// How long closing waits for what a remote store is still to tell. The store has a say of its own
-/// in how long that takes; this is for one whose time is set very long.
+/// How long closing waits for the answers of a remote store. The store's own timeout is shorter as
+/// a rule; this is for one whose timeout is set very long.
 const LAST_ANSWERS_MAX: Duration = Duration::from_secs(3);
+/// How often closing looks whether all answers have come.
+const ANSWER_PAUSE: Duration = Duration::from_millis(10);
 
-/// Who may connect, and how many of them are there: one for each socket.
-struct Guests {
+/// Which peers a socket admits, and how many are connected.
+struct Admission {
     /// What the file said when the door was opened.
     first: Allow,
-    /// What it says, from the moment at which somebody looks after it.
+    /// What the file says, once the door serves.
     allow: OnceLock<Arc<ArcSwap<Allow>>>,
     peers: AtomicUsize,
     peers_max: usize,
 }
 
-impl Guests {
+impl Admission {
     fn new(config: &Config) -> Arc<Self> {
         Arc::new(Self {
             first: config.allow.clone(),
@@ -53,7 +57,7 @@ impl Guests {
         })
     }
 
-    /// A crowd that shakes hands at the same moment may be admitted beyond the bound.
+    /// Peers that shake hands at the same moment may be admitted beyond the bound.
     fn is_full(&self) -> bool {
         self.peers.load(Relaxed) >= self.peers_max
     }
@@ -78,9 +82,10 @@ impl Messages for Batch {
     }
 }
 
-struct Outlet(Publisher);
+/// The control socket.
+struct ControlSocket(Publisher);
 
-impl Post for Outlet {
+impl Publish for ControlSocket {
     fn publish(&mut self, message: &Frames) -> bool {
         self.0.send(message.iter()) == Sent::Queued
     }
@@ -91,20 +96,20 @@ pub(super) struct Sockets {
     accounting: Subscriber,
     control: Publisher,
     addresses: [SocketAddr; 2],
-    /// Of the accounting socket, and of the other.
-    guests: [Arc<Guests>; 2],
+    /// Of the accounting socket, and of the control socket.
+    admission: [Arc<Admission>; 2],
 }
 
 impl Sockets {
     /// Takes both addresses, or none.
     pub(super) async fn bind(config: &Config) -> io::Result<Self> {
-        let guests = [Guests::new(config), Guests::new(config)];
-        let [tell, hear] = guests.clone();
+        let admission = [Admission::new(config), Admission::new(config)];
+        let [to_accounting, to_control] = admission.clone();
         let options = zmq::Options {
             hwm: config.hwm,
             message_bytes_max: MESSAGE_BYTES_MAX,
             linger: LINGER,
-            admission: Some(Arc::new(move |address| tell.admits(address))),
+            admission: Some(Arc::new(move |address| to_accounting.admits(address))),
             ..zmq::Options::default()
         };
         let accounting = Subscriber::new(&options);
@@ -114,16 +119,16 @@ impl Sockets {
         if config.subscribe.is_empty() {
             accounting.subscribe(b"").await.map_err(system)?;
         }
-        // A batch and a piece of a search must fit before the runtime's other tasks run.
+        // What one turn of the loop publishes must fit before the runtime's other tasks run.
         let hwm = config.hwm.max(4 * BATCH as u32);
-        let admission: zmq::Admission = Arc::new(move |address| hear.admits(address));
-        let options = zmq::Options { hwm, admission: Some(admission), ..options };
+        let admits: zmq::Admission = Arc::new(move |address| to_control.admits(address));
+        let options = zmq::Options { hwm, admission: Some(admits), ..options };
         let control = Publisher::new(&options);
         let addresses = [
             accounting.bind(&config.accounting.to_string()).await.map_err(system)?,
             control.bind(&config.control.to_string()).await.map_err(system)?,
         ];
-        Ok(Self { accounting, control, addresses, guests })
+        Ok(Self { accounting, control, addresses, admission })
     }
 
     pub(super) fn addresses(&self) -> [SocketAddr; 2] {
@@ -145,9 +150,9 @@ pub(super) async fn run(sockets: Sockets, config: Config, gate: oneshot::Receive
     let metrics = &gate.limiter.metrics().clone();
     let events = [sockets.accounting.events(), sockets.control.events()];
     let watched = ["accounting", "control"].into_iter().zip(events);
-    for (guests, (socket, events)) in sockets.guests.iter().zip(watched) {
-        let _ = guests.allow.set(gate.door.allow.clone());
-        tokio::spawn(watch(events, guests.clone(), metrics.clone(), socket));
+    for (admission, (socket, events)) in sockets.admission.iter().zip(watched) {
+        let _ = admission.allow.set(gate.door.allow.clone());
+        tokio::spawn(watch(events, admission.clone(), metrics.clone(), socket));
     }
     let (log, writer) = match open_log(&config, metrics) {
         Some((log, writer)) => (Some(log), Some(writer)),
@@ -157,17 +162,17 @@ pub(super) async fn run(sockets: Sockets, config: Config, gate: oneshot::Receive
         max_delay: u64::try_from(config.max_delay.0.as_nanos()).unwrap_or(u64::MAX),
         long_pairs: config.long_pairs,
     };
-    let corridor = Corridor::new(gate.limiter.desk(Door::Smockron), settings).with_log(log);
-    serve(sockets, corridor, &gate).await;
+    let handler = Handler::new(gate.limiter.desk(Door::Smockron), settings).with_log(log);
+    serve(sockets, handler, &gate).await;
     if let Some(writer) = writer {
-        // The log's end has gone with the corridor.
+        // The log's end has gone with the handler.
         let _ = tokio::task::spawn_blocking(move || writer.join()).await;
     }
 }
 
-async fn serve(sockets: Sockets, mut corridor: Corridor, gate: &Gate) {
+async fn serve(sockets: Sockets, mut handler: Handler, gate: &Gate) {
     let Sockets { accounting, control, .. } = sockets;
-    let mut outlet = Outlet(control);
+    let mut control = ControlSocket(control);
     let mut batch = Batch::new();
     let closing = gate.door.shutdown.wait();
     tokio::pin!(closing);
@@ -176,21 +181,18 @@ async fn serve(sockets: Sockets, mut corridor: Corridor, gate: &Gate) {
             biased;
             () = &mut closing => break,
             received = accounting.receive(&mut batch, BATCH) => match received {
-                Ok(_) => corridor.take(&batch, corridor.now(), &mut outlet),
+                Ok(_) => handler.take(&batch, handler.now(), &mut control),
                 // The library's own end: there is nothing left to serve.
                 Err(error) => {
                     tracing::error!(%error, "smockron: the accounting socket ended");
                     break;
                 }
             },
-            () = corridor.told() => {}
-            () = yield_now(), if corridor.is_searching() => {}
+            () = handler.ready() => {}
         }
-        if corridor.is_searching() {
-            corridor.search(corridor.now(), &mut outlet);
-        }
-        // In every turn, so that many messages do not keep the store's answers waiting.
-        corridor.tell_told(&mut outlet);
+        // In every turn, so that many messages keep neither answers nor walks waiting.
+        handler.publish_answers(&mut control);
+        handler.publish_found(&mut control);
         yield_now().await;
     }
     for _ in 0..DRAIN_TURNS_MAX {
@@ -202,18 +204,21 @@ async fn serve(sockets: Sockets, mut corridor: Corridor, gate: &Gate) {
         if !received {
             break;
         }
-        corridor.take(&batch, corridor.now(), &mut outlet);
+        handler.take(&batch, handler.now(), &mut control);
+        handler.publish_answers(&mut control);
         yield_now().await;
     }
     let last = async {
-        while corridor.is_owed() {
-            corridor.told().await;
-            corridor.tell_told(&mut outlet);
+        while handler.is_owed() {
+            // Nothing tells of an answer without a delay, so it is looked for now and then.
+            let _ = timeout(ANSWER_PAUSE, handler.answered()).await;
+            handler.publish_answers(&mut control);
+            yield_now().await;
         }
     };
     let _ = timeout(LAST_ANSWERS_MAX, last).await;
     accounting.close().await;
-    outlet.0.close().await;
+    control.0.close().await;
 }
 
 /// The accounting log, if there is one. One that cannot be opened is no reason not to serve.
@@ -227,7 +232,7 @@ fn open_log(config: &Config, metrics: &Metrics) -> Option<(Log, super::log::Writ
 /// Counts the peers of a socket, and those that behave as no peer should.
 async fn watch(
     mut events: Events,
-    guests: Arc<Guests>,
+    admission: Arc<Admission>,
     metrics: Arc<Metrics>,
     socket: &'static str,
 ) {
@@ -241,7 +246,7 @@ async fn watch(
             Event::Faulty => (-1, Some("broken_stream")),
             Event::TooLarge => (-1, Some("message_too_large")),
             Event::Refused => (0, Some("handshake")),
-            Event::NotAdmitted if guests.is_full() => (0, Some("too_many_connections")),
+            Event::NotAdmitted if admission.is_full() => (0, Some("too_many_connections")),
             Event::NotAdmitted => (0, Some("not_allowed")),
             _ => (0, None),
         };
@@ -249,7 +254,7 @@ async fn watch(
             metrics.bad_input(Door::Smockron, reason);
         }
         peers = peers.saturating_add_signed(change);
-        guests.peers.store(peers, Relaxed);
+        admission.peers.store(peers, Relaxed);
         shown.set(i64::try_from(peers).unwrap_or(i64::MAX));
     }
     shown.set(0);
