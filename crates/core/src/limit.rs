@@ -74,6 +74,11 @@ pub enum Algorithm {
         /// Whether a use is also given back when the window in which it started ends.
         per_window: bool,
     },
+    /// Token bucket for limits that come with each request; no configuration names it.
+    Throttle {
+        /// Uses allowed at once.
+        burst: u64,
+    },
     /// Nothing passes, and nothing is counted.
     Deny,
 }
@@ -91,6 +96,7 @@ impl Algorithm {
             Algorithm::Jarl { .. } => "jarl",
             Algorithm::Smockron { .. } => "smockron",
             Algorithm::InFlight { .. } => "in-flight",
+            Algorithm::Throttle { .. } => "throttle",
             Algorithm::Deny => "deny",
         }
     }
@@ -110,7 +116,9 @@ impl Limit {
     #[must_use]
     pub fn capacity(&self) -> u64 {
         match self.algorithm {
-            Algorithm::Gcra { burst } | Algorithm::Smockron { burst } => burst,
+            Algorithm::Gcra { burst }
+            | Algorithm::Smockron { burst }
+            | Algorithm::Throttle { burst } => burst,
             _ => self.amount,
         }
     }

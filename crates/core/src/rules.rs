@@ -8,7 +8,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::key::same;
-use crate::limit::Limit;
+use crate::limit::{Algorithm, Limit};
+use crate::time::SECOND;
 
 /// The most limits that a rule may have.
 pub const LIMITS_MAX: usize = 8;
@@ -81,6 +82,17 @@ pub struct Rule {
 }
 
 impl Rule {
+    /// A rule for keys whose limit comes with the request, where no other rule is for them. Its own
+    /// limit only says how they are counted. A full table refuses new keys: such keys cannot share
+    /// a count, since their limits differ.
+    #[must_use]
+    pub fn of_given_limits(name: &str) -> Self {
+        let algorithm = Algorithm::Throttle { burst: 1 };
+        let limit = Limit { amount: 1, period: SECOND, algorithm };
+        let rule = Self::new(name, "", vec![limit]);
+        Self { pattern: Pattern::nothing(), on_full: OnFull::Deny, ..rule }
+    }
+
     /// A rule of which nothing is said but whom it is for and what it limits.
     #[must_use]
     pub fn new(name: &str, pattern: &str, limits: Vec<Limit>) -> Self {
@@ -120,6 +132,18 @@ impl Pattern {
             }
         }
         Self { parts: parts.into_iter().map(Vec::into_boxed_slice).collect() }
+    }
+
+    /// A pattern that no key matches.
+    #[must_use]
+    pub fn nothing() -> Self {
+        Self { parts: Vec::new() }
+    }
+
+    /// Whether no key matches it.
+    #[must_use]
+    pub fn is_nothing(&self) -> bool {
+        self.parts.is_empty()
     }
 
     /// A pattern that matches exactly `key`, stars and all.
@@ -269,6 +293,7 @@ impl RuleSet {
                 Some(key) => {
                     exact.entry(key.into()).or_insert(position);
                 }
+                None if rule.pattern.is_nothing() => {}
                 None => patterns.push(Glance::new(&rule.pattern, position)),
             }
         }
@@ -283,6 +308,13 @@ impl RuleSet {
     #[inline(always)]
     #[must_use]
     pub fn find(&self, key: &[u8]) -> Option<usize> {
+        self.find_matching(key).or(self.default)
+    }
+
+    /// The position of the first rule that matches `key`; the default matches nothing.
+    #[inline(always)]
+    #[must_use]
+    pub fn find_matching(&self, key: &[u8]) -> Option<usize> {
         let exact = if self.exact.is_empty() { None } else { self.exact.get(key).copied() };
         for glance in &self.patterns {
             if exact.is_some_and(|exact| exact < glance.position) {
@@ -293,7 +325,7 @@ impl RuleSet {
                 return Some(glance.position);
             }
         }
-        exact.or(self.default)
+        exact
     }
 
     /// The rules in order; the default, if any, is the last.

@@ -6,7 +6,7 @@
 use crate::algorithms::aligned::Aligned;
 use crate::algorithms::stamps::Stamps;
 use crate::algorithms::{
-    average, fixed_window, gcra, in_flight, jarl, sliding_log, sliding_window, smockron,
+    average, fixed_window, gcra, in_flight, jarl, sliding_log, sliding_window, smockron, throttle,
 };
 use crate::time::Nanos;
 
@@ -32,6 +32,8 @@ pub enum State {
     Smockron(Box<smockron::History>),
     /// Uses that have not ended.
     InFlight(in_flight::Held),
+    /// Token bucket whose limit comes with each request.
+    Throttle(throttle::Empty),
 }
 
 // A slot of the memory store holds a state inline: its size is bytes per key.
@@ -106,6 +108,7 @@ mod tag {
     pub(super) const JARL: u8 = 6;
     pub(super) const SMOCKRON: u8 = 7;
     pub(super) const IN_FLIGHT: u8 = 8;
+    pub(super) const THROTTLE: u8 = 9;
 }
 
 /// Why bytes are not a state.
@@ -163,6 +166,7 @@ impl State {
                 let Aligned { start, ends } = m.window();
                 put(tag::IN_FLIGHT, &[start, ends, m.first(), m.count()], None);
             }
+            State::Throttle(m) => put(tag::THROTTLE, &[m.at, m.rest, m.parts], None),
         }
     }
 
@@ -227,6 +231,11 @@ impl State {
                 let whole = held.count() == count;
                 whole.then_some(State::InFlight(held)).ok_or(DecodeError::Value)?
             }
+            tag::THROTTLE => {
+                let [at, rest, parts] = words(rest)?;
+                let empty = throttle::Empty { at, rest, parts };
+                (rest < parts).then_some(State::Throttle(empty)).ok_or(DecodeError::Value)?
+            }
             unknown => return Err(DecodeError::Algorithm(unknown)),
         };
         Ok(state)
@@ -263,6 +272,7 @@ impl State {
                 window.shift(offset);
                 *m = in_flight::Held::new(window, moved(m.first()), m.count());
             }
+            State::Throttle(m) => m.at = moved(m.at),
         }
     }
 }

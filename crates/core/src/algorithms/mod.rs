@@ -19,6 +19,7 @@ pub mod sliding_log;
 pub mod sliding_window;
 pub mod smockron;
 pub(crate) mod stamps;
+pub mod throttle;
 
 use std::mem;
 
@@ -158,6 +159,7 @@ macro_rules! with_law {
             Algorithm::Jarl { .. } => with_law!(@ jarl::Jarl, $law, $body),
             Algorithm::Smockron { .. } => with_law!(@ smockron::Smockron, $law, $body),
             Algorithm::InFlight { .. } => with_law!(@ in_flight::InFlight, $law, $body),
+            Algorithm::Throttle { .. } => with_law!(@ throttle::Throttle, $law, $body),
             Algorithm::Deny => with_law!(@ deny::Deny, $law, $body),
         }
     };

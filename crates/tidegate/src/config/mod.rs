@@ -153,8 +153,7 @@ impl Config {
     /// As [`Self::parse`], with the tables written out.
     pub fn of(file: &File) -> Result<Self, Problems> {
         let name = "<command line>";
-        let text = toml::Table::try_from(file)
-            .map(|table| table.to_string())
+        let text = toml::to_string(file)
             .map_err(|error| Problems::unreadable(name, &std::io::Error::other(error)))?;
         Self::parse(name, &text)
     }
@@ -165,8 +164,7 @@ impl Config {
         let mut file = self.file.clone();
         file.store = file.store.shown();
         file.fill_in(&self.written);
-        // Through a table: a serializer of TOML is then built for tables, not for each struct.
-        toml::to_string_pretty(&toml::Table::try_from(&file)?)
+        toml::to_string_pretty(&file)
     }
 }
 

@@ -8,15 +8,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use tidegate_core::algorithms;
+use tidegate_core::key::KEY_BYTES_MAX;
 use tidegate_core::limit::Algorithm;
 use tidegate_core::rules::{Consistency, Rule, RuleSet};
 use tidegate_core::{Limit, Now, Op};
 
 use super::fast::SingleLimit;
 use super::plan::Target;
-use super::request::KeyOp;
+use super::request::{Key, KeyOp, Limits};
 use super::{InvalidRequest as Unfit, TakenFrom};
-use crate::metrics::Counts;
+use crate::metrics::{Counts, Door};
 use crate::stores::memory::{Address, Body, Bucket, Memory, RULE_MAX};
 use crate::stores::remote::job::Slot;
 use crate::stores::remote::names::Prefix;
@@ -27,6 +28,9 @@ pub(super) struct Catalog {
     positions: HashMap<u32, usize, foldhash::fast::RandomState>,
     /// The highest number that had been given to a rule when this was made.
     newest: u32,
+    /// Doors whose requests bring limits, by name, and the rules that those count under: a rule
+    /// that no key matches is for the door that its name begins with.
+    given: Vec<(Box<str>, usize)>,
     pub(super) counts: Arc<Counts>,
 }
 
@@ -79,8 +83,12 @@ impl Catalog {
                 Entry::new(rule, number, prefix)
             })
             .collect();
+        let given = { set.rules().iter().enumerate() }
+            .filter(|(_, rule)| rule.pattern.is_nothing())
+            .map(|(at, rule)| (rule.name.split(':').next().unwrap_or_default().into(), at))
+            .collect();
         let positions = entries.iter().enumerate().map(|(at, e)| (e.number, at)).collect();
-        Self { set: Arc::new(set), entries, positions, newest: *next_number, counts }
+        Self { set: Arc::new(set), entries, positions, newest: *next_number, given, counts }
     }
 
     pub(super) fn set(&self) -> &Arc<RuleSet> {
@@ -104,7 +112,7 @@ impl Catalog {
     /// Which rule decides a key, and whether the operation is fit for it.
     #[inline(always)]
     pub(super) fn find(&self, key: &[u8], op: Op, can_end: bool) -> Result<Option<usize>, Unfit> {
-        if key.len() > tidegate_core::key::KEY_BYTES_MAX {
+        if key.len() > KEY_BYTES_MAX {
             return Err(Unfit::KeyTooLong);
         }
         let Some(position) = self.set.find(key) else { return Ok(None) };
@@ -186,6 +194,34 @@ impl Catalog {
         self.entries[position].elsewhere.is_some()
     }
 
+    /// Which rule decides a key of a request at this door, and whether its operation is fit for it.
+    #[inline(always)]
+    pub(super) fn find_for(
+        &self,
+        key: &Key<'_>,
+        can_end: bool,
+        door: Door,
+    ) -> Result<Option<usize>, Unfit> {
+        let op = key.op.for_limits();
+        match key.limits {
+            Limits::ByRule => self.find(key.bytes, op, can_end),
+            Limits::Given(_) if self.set.find_matching(key.bytes).is_some() => {
+                self.find(key.bytes, op, can_end)
+            }
+            Limits::Given(_) if key.bytes.len() > KEY_BYTES_MAX => Err(Unfit::KeyTooLong),
+            Limits::Given(_) => {
+                let given = self.given.iter().find(|(of, _)| **of == *door.name());
+                Ok(given.map(|(_, position)| *position))
+            }
+        }
+    }
+
+    /// Whether limits of the rule at this position come with requests.
+    #[inline]
+    pub(super) fn is_given(&self, position: usize) -> bool {
+        self.set.rules()[position].pattern.is_nothing()
+    }
+
     /// The rule at this position, if the fast path is for it.
     #[inline(always)]
     pub(super) fn single_limit(&self, position: usize) -> Option<&SingleLimit> {
@@ -193,6 +229,15 @@ impl Catalog {
     }
 
     /// The count of a key under the rule at this position, in a remote store.
+    pub(super) fn slot_elsewhere(&self, target: &Target, key: &[u8]) -> Option<Slot> {
+        let slot = self.count_elsewhere(target.rule, key)?;
+        Some(match target.given {
+            Some(limit) => Slot { limits: Arc::new([limit]), ..slot },
+            None => slot,
+        })
+    }
+
+    /// The same, by the limits of the rule.
     pub(super) fn count_elsewhere(&self, position: usize, key: &[u8]) -> Option<Slot> {
         let rule = self.rule(position);
         let entry = &self.entries[position];

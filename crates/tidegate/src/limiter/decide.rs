@@ -62,13 +62,13 @@ impl Desk {
         let ([key], None) = (request.keys, &rows) else {
             return self.decide_generally(&self.limiter.catalog.load(), request, now, rows);
         };
-        key.op.check_cost()?;
+        key.check_cost()?;
         // The slot is on its way while the rule is looked up.
         let mut probe = self.limiter.memory().aim(key.bytes);
         probe.prefetch();
         probe.prefetch_slot();
         let catalog = self.limiter.catalog.load();
-        let rule = catalog.find(key.bytes, key.op.for_limits(), request.can_end)?;
+        let rule = catalog.find_for(key, request.can_end, self.door)?;
         if let Some(rule) = rule
             && let Some((verdict, counted)) =
                 self.take_known(&catalog, rule, key, &probe, (now, Bucket::of(now)))
@@ -94,10 +94,7 @@ impl Desk {
         for keys in keys.chunks(GROUP) {
             let probes = self.prefetch_all(keys);
             for (key, probe) in keys.iter().zip(&probes) {
-                let found = key
-                    .op
-                    .check_cost()
-                    .and_then(|()| catalog.find(key.bytes, key.op.for_limits(), false));
+                let found = key.check_cost().and_then(|()| catalog.find_for(key, false, self.door));
                 let known = match found {
                     Ok(Some(rule)) => {
                         let known = self.take_known(&catalog, rule, key, probe, moment);
@@ -177,7 +174,7 @@ impl Desk {
     ) -> Result<Decision, InvalidRequest> {
         let mut rows = rows;
         let lent = rows.as_deref_mut().map(std::mem::take);
-        let plan = Plan::new(catalog, request, now, lent)?;
+        let plan = Plan::new(catalog, request, self.door, now, lent)?;
         if self.is_behind(catalog, &plan, request) {
             return Ok(Decision::Ready(Verdict::behind(now)));
         }
@@ -206,8 +203,9 @@ impl Desk {
         })
     }
 
-    /// As [`Self::decide_generally`], where counts lie in a remote store. Counts in memory are taken
-    /// first, and given back if the store refuses: never too many are granted, for a moment too few.
+    /// As [`Self::decide_generally`], where counts lie in a remote store. Counts in memory are
+    /// taken first, and given back if the store refuses: never too many are granted, and too few
+    /// for a moment only.
     fn decide_remotely(
         &self,
         catalog: &Catalog,

@@ -3,12 +3,20 @@
 //! Works on bodies that a store has handed out; knows neither locks nor doors.
 
 use tidegate_core::algorithms;
-use tidegate_core::rules::{LIMITS_MAX, Rule};
+use tidegate_core::rules::LIMITS_MAX;
 use tidegate_core::{Algorithm, Judgement, Limit, LimitVerdict, Nanos, Now, Op, Outcome};
 
 use super::request::KeyOp;
 use crate::metrics::Counted;
 use crate::stores::memory::{Body, Bucket, Place};
+
+/// The limits of one key: those of its rule, or what its request has brought.
+#[derive(Clone, Copy)]
+pub(super) struct Terms<'a> {
+    pub(super) limits: &'a [Limit],
+    /// Refusals are only counted.
+    pub(super) shadow: bool,
+}
 
 /// What the limits of one rule say of one key.
 pub(super) struct Evaluation {
@@ -26,7 +34,7 @@ pub(super) struct Evaluation {
 impl Evaluation {
     /// Asks every limit. Nothing is written.
     #[inline]
-    pub(super) fn of(rule: &Rule, body: &Body, place: Place, op: Op, now: Now) -> Self {
+    pub(super) fn of(terms: Terms<'_>, body: &Body, place: Place, op: Op, now: Now) -> Self {
         let granted = match op {
             Op::Release { .. } | Op::Refund(_) => 0,
             op => op.cost(),
@@ -37,14 +45,14 @@ impl Evaluation {
             place,
             over: place == Place::Denied
                 && matches!(op, Op::Take(_) | Op::TakeUpTo(_) | Op::Peek(_)),
-            shadow: rule.shadow,
+            shadow: terms.shadow,
             granted,
         };
         if !place.counts() {
             return evaluation;
         }
         let mut nearest = -1.0;
-        let limits = rule.limits.iter().zip(body.held.states()).take(LIMITS_MAX);
+        let limits = terms.limits.iter().zip(body.held.states()).take(LIMITS_MAX);
         for (at, (limit, state)) in limits.enumerate() {
             let judgement = algorithms::judge(limit, state, op, now);
             evaluation.judgements[at] = judgement;
@@ -67,7 +75,7 @@ impl Evaluation {
     /// decides how long until then; what is told counts from now.
     #[inline]
     pub(super) fn record(
-        rule: &Rule,
+        terms: Terms<'_>,
         body: &mut Body,
         place: Place,
         (at, late): (Nanos, Nanos),
@@ -78,7 +86,7 @@ impl Evaluation {
             shown: 0,
             place,
             over: false,
-            shadow: rule.shadow,
+            shadow: terms.shadow,
             granted: 1,
         };
         if !place.counts() {
@@ -87,7 +95,7 @@ impl Evaluation {
         }
         let now = now.before(late);
         let (mut next, mut nearest) = (0, -1.0);
-        let limits = rule.limits.iter().zip(body.held.states_mut()).take(LIMITS_MAX);
+        let limits = terms.limits.iter().zip(body.held.states_mut()).take(LIMITS_MAX);
         for (index, (limit, state)) in limits.enumerate() {
             let recorded = algorithms::record(limit, state, at, now);
             evaluation.judgements[index].rate = recorded.rate;
@@ -100,7 +108,7 @@ impl Evaluation {
         body.tally.count(false, evaluation.rate(), bucket);
         let next = next.saturating_sub(late);
         evaluation.over = next > 0;
-        (evaluation, if rule.shadow { 0 } else { next })
+        (evaluation, if terms.shadow { 0 } else { next })
     }
 
     /// Whether it stands in the way of the request.
@@ -123,15 +131,15 @@ impl Evaluation {
 
     /// The limit to show, of its rule.
     #[inline]
-    pub(super) fn shown<'a>(&self, rule: &'a Rule) -> Option<&'a Limit> {
-        rule.limits.get(self.shown)
+    pub(super) fn shown<'a>(&self, terms: Terms<'a>) -> Option<&'a Limit> {
+        terms.limits.get(self.shown)
     }
 
     /// Writes what became of the whole request, and counts it for the key.
     #[inline]
     pub(super) fn apply(
         &self,
-        rule: &Rule,
+        terms: Terms<'_>,
         body: &mut Body,
         op: Op,
         granted: bool,
@@ -143,22 +151,22 @@ impl Evaluation {
         // A shadow rule lives as though it were in force: what it would have refused, it has not
         // taken.
         let outcome = if granted && !self.over { Outcome::Granted } else { Outcome::Refused };
-        self.write(rule, body, op, outcome, now);
+        self.write(terms, body, op, outcome, now);
         if !matches!(op, Op::Release { .. }) {
             body.tally.count(self.over, self.rate(), bucket);
         }
     }
 
-    fn write(&self, rule: &Rule, body: &mut Body, op: Op, outcome: Outcome, now: Now) {
-        let limits = rule.limits.iter().zip(body.held.states_mut());
+    fn write(&self, terms: Terms<'_>, body: &mut Body, op: Op, outcome: Outcome, now: Now) {
+        let limits = terms.limits.iter().zip(body.held.states_mut());
         for ((limit, state), judgement) in limits.zip(&self.judgements) {
             algorithms::apply(limit, state, op, judgement, outcome, now);
         }
     }
 
     /// How long the request would be booked to wait, if every limit that is against it books.
-    pub(super) fn booking(&self, rule: &Rule) -> Option<Nanos> {
-        let judgements = self.judgements.iter().take(rule.limits.len());
+    pub(super) fn booking(&self, terms: Terms<'_>) -> Option<Nanos> {
+        let judgements = self.judgements.iter().take(terms.limits.len());
         let mut against = judgements.filter(|judgement| !judgement.allowed);
         against.try_fold(0, |longest: Nanos, judgement| {
             (judgement.booked > 0).then(|| longest.max(judgement.booked))
@@ -166,16 +174,28 @@ impl Evaluation {
     }
 
     /// Takes what every limit grants, and books what those want to have booked.
-    pub(super) fn book(&self, rule: &Rule, body: &mut Body, op: Op, (now, bucket): (Now, Bucket)) {
-        self.write(rule, body, op, Outcome::Granted, now);
+    pub(super) fn book(
+        &self,
+        terms: Terms<'_>,
+        body: &mut Body,
+        op: Op,
+        (now, bucket): (Now, Bucket),
+    ) {
+        self.write(terms, body, op, Outcome::Granted, now);
         body.tally.count(false, self.rate(), bucket);
     }
 
     /// How long until a use of this cost is worth another try, where some limit is against it
     /// that does not book. Nothing has been applied, so this is what a look at it would say.
-    pub(super) fn until_worth_a_try(&self, rule: &Rule, body: &Body, cost: u64, now: Now) -> Nanos {
+    pub(super) fn until_worth_a_try(
+        &self,
+        terms: Terms<'_>,
+        body: &Body,
+        cost: u64,
+        now: Now,
+    ) -> Nanos {
         let op = Op::Peek(cost);
-        let limits = rule.limits.iter().zip(body.held.states()).zip(&self.judgements);
+        let limits = terms.limits.iter().zip(body.held.states()).zip(&self.judgements);
         limits
             .filter(|(_, judgement)| !judgement.allowed && judgement.booked == 0)
             .map(|((limit, state), _)| {
@@ -189,34 +209,37 @@ impl Evaluation {
     /// The whole verdict of each limit, once the outcome is applied.
     pub(super) fn verdicts<'a>(
         &'a self,
-        rule: &'a Rule,
+        terms: Terms<'a>,
         body: &'a Body,
         op: Op,
         now: Now,
     ) -> impl Iterator<Item = (&'a Limit, LimitVerdict)> {
         let states = body.held.states();
-        rule.limits.iter().zip(&self.judgements).enumerate().map(move |(at, (limit, judgement))| {
-            let verdict = match states.get(at) {
-                Some(state) if self.place.counts() => {
-                    algorithms::explain(limit, state, op, judgement, now)
-                }
-                _ => {
-                    let (allowed, delay) = (!self.over, if self.over { limit.period } else { 0 });
-                    LimitVerdict { allowed, remaining: 0, rate: 0.0, delay, reset: delay }
-                }
-            };
-            (limit, verdict)
-        })
+        terms.limits.iter().zip(&self.judgements).enumerate().map(
+            move |(at, (limit, judgement))| {
+                let verdict = match states.get(at) {
+                    Some(state) if self.place.counts() => {
+                        algorithms::explain(limit, state, op, judgement, now)
+                    }
+                    _ => {
+                        let (allowed, delay) =
+                            (!self.over, if self.over { limit.period } else { 0 });
+                        LimitVerdict { allowed, remaining: 0, rate: 0.0, delay, reset: delay }
+                    }
+                };
+                (limit, verdict)
+            },
+        )
     }
 
     /// How long the caller must wait, and whether that is firm: as long as the limit says that is
     /// last to let it go.
     #[inline]
-    pub(super) fn delay(&self, rule: &Rule, body: &Body, op: Op, now: Now) -> (Nanos, bool) {
+    pub(super) fn delay(&self, terms: Terms<'_>, body: &Body, op: Op, now: Now) -> (Nanos, bool) {
         if !self.refuses() {
             return (0, false);
         }
-        let delays = self.verdicts(rule, body, op, now);
+        let delays = self.verdicts(terms, body, op, now);
         let firmly = |(limit, verdict): (&Limit, LimitVerdict)| (verdict.delay, is_firm(limit));
         delays.map(firmly).max().unwrap_or((0, false))
     }
@@ -253,14 +276,14 @@ pub(super) fn is_firm(limit: &Limit) -> bool {
 /// Takes back a use that was counted at `taken` and is not made, from every limit that still
 /// counts it. A use in flight only where `in_flight` says so: as a rule its end gives it back.
 pub(super) fn refund(
-    rule: &Rule,
+    terms: Terms<'_>,
     body: &mut Body,
     cost: u64,
     (taken, in_flight): (Now, bool),
     now: Now,
 ) {
     let op = Op::Refund(cost);
-    for (limit, state) in rule.limits.iter().zip(body.held.states_mut()) {
+    for (limit, state) in terms.limits.iter().zip(body.held.states_mut()) {
         // What the present window counts are the uses of others.
         if is_past_window(limit, taken, now) || limit.ends() && !in_flight {
             continue;

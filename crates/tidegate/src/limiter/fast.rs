@@ -9,7 +9,7 @@ use tidegate_core::{Limit, Nanos, Now, Op, algorithms};
 
 use super::catalog::Catalog;
 use super::evaluate::{counted, is_firm};
-use super::request::{Attempt, Key, KeyOp};
+use super::request::{Attempt, Key, KeyOp, Limits};
 use super::verdict::{Outcome, Verdict};
 use super::{Count, Desk, TakenFrom};
 use crate::metrics::Counted;
@@ -22,6 +22,8 @@ pub(super) struct SingleLimit {
     shadow: bool,
     /// A use can make a state grow. The fast path records such uses, and takes none of them.
     grows: bool,
+    /// Its limit comes with each request.
+    given: bool,
 }
 
 impl SingleLimit {
@@ -29,8 +31,8 @@ impl SingleLimit {
     pub(super) fn of(rule: &Rule, number: u32) -> Option<Self> {
         match rule.limits.as_slice() {
             [limit] if !limit.denies() && !rule.shared => {
-                let grows = limit.remembers_uses();
-                Some(Self { number, limit: *limit, shadow: rule.shadow, grows })
+                let (grows, given) = (limit.remembers_uses(), rule.pattern.is_nothing());
+                Some(Self { number, limit: *limit, shadow: rule.shadow, grows, given })
             }
             _ => None,
         }
@@ -50,19 +52,23 @@ impl Desk {
         (now, bucket): (Now, Bucket),
     ) -> Option<(Verdict, Counted)> {
         let single = catalog.single_limit(position)?;
+        let limit = match key.limits {
+            Limits::Given(limit) if single.given => limit,
+            _ => &single.limit,
+        };
         match key.op {
             KeyOp::Take(cost) if !single.grows => {
                 let mut slot = known_at(probe, single.number, key.bytes)?;
                 let state = slot.body.held.first_mut();
-                let judgement = algorithms::take(&single.limit, state, cost, now);
+                let judgement = algorithms::take(limit, state, cost, now);
                 let over = !judgement.allowed;
-                let mut verdict = single.verdict(cost, judgement.rate, now);
+                let mut verdict = taken(limit, cost, judgement.rate, now);
                 if over && !single.shadow {
                     let op = Op::Take(cost);
-                    let said = algorithms::explain(&single.limit, state, op, &judgement, now);
+                    let said = algorithms::explain(limit, state, op, &judgement, now);
                     verdict.outcome = Outcome::Refused;
                     (verdict.granted, verdict.held) = (0, None);
-                    (verdict.delay, verdict.firm) = (said.delay, is_firm(&single.limit));
+                    (verdict.delay, verdict.firm) = (said.delay, is_firm(limit));
                 } else if over {
                     verdict.held = None;
                 }
@@ -70,10 +76,10 @@ impl Desk {
                 Some((verdict, counted(over, single.shadow, judgement.booked)))
             }
             KeyOp::TakeOrLeave(attempt) if !single.grows => {
-                self.try_known(single, key, attempt, probe, (now, bucket))
+                self.try_known(single, limit, key, attempt, probe, (now, bucket))
             }
             KeyOp::Record { at, late } => {
-                self.record_known(single, key, (at, late), probe, (now, bucket))
+                self.record_known(single, limit, key, (at, late), probe, (now, bucket))
             }
             _ => None,
         }
@@ -84,6 +90,7 @@ impl Desk {
     fn record_known(
         &self,
         single: &SingleLimit,
+        limit: &Limit,
         key: &Key<'_>,
         (at, late): (Nanos, Nanos),
         probe: &Aim<'_>,
@@ -96,10 +103,10 @@ impl Desk {
         let mut slot = known_at(probe, single.number, key.bytes)?;
         let before = slot.body.held.heap_bytes();
         let state = slot.body.held.first_mut();
-        let recorded = algorithms::record(&single.limit, state, at, now.before(late));
+        let recorded = algorithms::record(limit, state, at, now.before(late));
         slot.body.tally.count(false, recorded.rate, bucket);
         memory.account(before, slot.body.held.heap_bytes());
-        let mut verdict = single.verdict(1, recorded.rate, now);
+        let mut verdict = taken(limit, 1, recorded.rate, now);
         let next = recorded.next.saturating_sub(late);
         let counted = match (next > 0, single.shadow) {
             (false, _) => Counted::Allow,
@@ -117,6 +124,7 @@ impl Desk {
     fn try_known(
         &self,
         single: &SingleLimit,
+        limit: &Limit,
         key: &Key<'_>,
         attempt: Attempt,
         probe: &Aim<'_>,
@@ -128,25 +136,23 @@ impl Desk {
         }
         let mut slot = known_at(probe, single.number, key.bytes)?;
         let state = slot.body.held.first_mut();
-        let judgement = algorithms::take_if_allowed(&single.limit, state, attempt.cost, now);
+        let judgement = algorithms::take_if_allowed(limit, state, attempt.cost, now);
         if !judgement.allowed {
             return None;
         }
         slot.body.tally.count(false, judgement.rate, bucket);
-        Some((single.verdict(attempt.cost, judgement.rate, now), Counted::Allow))
+        Some((taken(limit, attempt.cost, judgement.rate, now), Counted::Allow))
     }
 }
 
-impl SingleLimit {
-    /// The verdict on a use that was taken.
-    #[inline(always)]
-    fn verdict(&self, granted: u64, rate: f64, now: Now) -> Verdict {
-        Verdict {
-            rate,
-            amount: self.limit.amount,
-            period: self.limit.period,
-            held: self.limit.ends().then_some(TakenFrom::Slot),
-            ..Verdict::unlimited(Outcome::Allowed, granted, now)
-        }
+/// The verdict on a use that was taken.
+#[inline(always)]
+fn taken(limit: &Limit, granted: u64, rate: f64, now: Now) -> Verdict {
+    Verdict {
+        rate,
+        amount: limit.amount,
+        period: limit.period,
+        held: limit.ends().then_some(TakenFrom::Slot),
+        ..Verdict::unlimited(Outcome::Allowed, granted, now)
     }
 }

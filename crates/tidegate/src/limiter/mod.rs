@@ -32,7 +32,8 @@ pub use self::delayed::{DelayedPage, DelayedSearch};
 pub use self::desk::{Desk, Desk as LimiterHandle};
 pub(crate) use self::keep::{Import, Kept};
 pub use self::request::{
-    Attempt, InvalidRequest, InvalidRequest as Unfit, KEYS_MAX, Key, KeyOp, Request, Together,
+    Attempt, InvalidRequest, InvalidRequest as Unfit, KEYS_MAX, Key, KeyOp, Limits, Request,
+    Together,
 };
 pub(crate) use self::verdict::Answered;
 pub use self::verdict::{

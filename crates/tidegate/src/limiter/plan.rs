@@ -12,11 +12,11 @@ use tidegate_core::time::SECOND;
 use tidegate_core::{Limit, Nanos, Now, Op};
 
 use super::catalog::Catalog;
-use super::evaluate::{Evaluation, refund};
-use super::request::{Attempt, KeyOp, Request, Together};
+use super::evaluate::{Evaluation, Terms, refund};
+use super::request::{Attempt, KeyOp, Limits, Request, Together};
 use super::verdict::{Basis, HeldKey, Outcome, Row, Rows, Verdict};
 use super::{InvalidRequest, KEYS_MAX, TakenFrom};
-use crate::metrics::Counted;
+use crate::metrics::{Counted, Door};
 use crate::stores::memory::{Body, Bucket, Place, Seat};
 
 /// When a key that finds the table full, and may not share, is worth another try.
@@ -50,6 +50,8 @@ pub(super) struct Target {
     /// The position of the key's rule.
     pub(super) rule: usize,
     pub(super) op: KeyOp,
+    /// The limit that the request has brought, where no rule matches.
+    pub(super) given: Option<Limit>,
 }
 
 impl Target {
@@ -59,6 +61,14 @@ impl Target {
         match self.op {
             KeyOp::Release { from, .. } => from == TakenFrom::Elsewhere,
             _ => catalog.is_remote(self.rule),
+        }
+    }
+
+    /// The limits of its key.
+    pub(super) fn limits<'a>(&'a self, catalog: &'a Catalog) -> &'a [Limit] {
+        match &self.given {
+            Some(limit) => std::slice::from_ref(limit),
+            None => &catalog.rule(self.rule).limits,
         }
     }
 
@@ -92,6 +102,7 @@ pub(super) struct Note {
 struct Part<'a> {
     target: Target,
     rule: &'a Rule,
+    terms: Terms<'a>,
     body: &'a mut Body,
     place: Place,
     evaluation: Evaluation,
@@ -104,6 +115,7 @@ impl Plan {
     pub(super) fn new(
         catalog: &Catalog,
         request: &Request<'_>,
+        door: Door,
         now: Now,
         rows: Option<Rows>,
     ) -> Result<Self, InvalidRequest> {
@@ -122,19 +134,23 @@ impl Plan {
             clock_shift: 0,
         };
         for (key, asked) in request.keys.iter().enumerate() {
-            asked.op.check_cost()?;
+            asked.check_cost()?;
             let op = asked.op;
-            let Some(rule) = catalog.find(asked.bytes, op.for_limits(), request.can_end)? else {
+            let Some(rule) = catalog.find_for(asked, request.can_end, door)? else {
                 plan.unlimited.push((None, op));
                 continue;
             };
+            let given = match asked.limits {
+                Limits::Given(limit) if catalog.is_given(rule) => Some(*limit),
+                _ => None,
+            };
             if catalog.denies(rule) {
-                plan.targets.insert(plan.denied, Target { key, rule, op });
+                plan.targets.insert(plan.denied, Target { key, rule, op, given });
                 plan.denied += 1;
             } else if catalog.rule(rule).limits.is_empty() {
                 plan.unlimited.push((Some(rule), op));
             } else if !plan.has_count_of(catalog, request, key, rule) {
-                plan.targets.push(Target { key, rule, op });
+                plan.targets.push(Target { key, rule, op, given });
             }
         }
         let refuses =
@@ -203,7 +219,7 @@ impl Plan {
         };
         let mut targets = self.slots().iter().filter(|target| target.op.takes());
         self.together == Together::Each
-            || !targets.any(|target| catalog.rule(target.rule).limits.iter().any(cannot))
+            || !targets.any(|target| target.limits(catalog).iter().any(cannot))
     }
 
     /// The same counts for another operation.
@@ -241,27 +257,27 @@ impl Plan {
     pub(super) fn run(&mut self, catalog: &Catalog, seats: &mut [Seat<'_>], now: Now) {
         self.notes.clear();
         self.rows.clear();
+        self.verdict = Verdict::unlimited(self.outcome_without_counts(), u64::MAX, now);
         let moment = (now, Bucket::of(now));
+        let targets = mem::take(&mut self.targets);
         let mut nothing: SmallVec<[Body; 1]> = SmallVec::new();
         nothing.resize_with(self.denied, Body::default);
         let denied = nothing.iter_mut().map(|body| (body, Place::Own));
         let seats = denied.chain(seats.iter_mut().map(|seat| (&mut *seat.body, seat.place)));
-        let mut parts: SmallVec<[Part<'_>; 1]> = self
-            .targets
-            .iter()
+        let mut parts: SmallVec<[Part<'_>; 1]> = { targets.iter() }
             .zip(seats)
             .map(|(target, (body, place))| {
-                let target = target.at_shifted(self.clock_shift);
-                Part::new(target, catalog.rule(target.rule), body, place, moment)
+                Part::new(target, self.clock_shift, catalog, (body, place), moment)
             })
             .collect();
-        self.verdict = Verdict::unlimited(self.outcome_without_counts(), u64::MAX, now);
         self.decide(&mut parts, moment);
         self.summarise(&parts, now);
         self.note_unlimited();
         if self.wants_rows {
             self.fill_rows(&parts, now);
         }
+        drop(parts);
+        self.targets = targets;
     }
 
     fn outcome_without_counts(&self) -> Outcome {
@@ -303,13 +319,14 @@ impl Plan {
                 self.note(part, true, 0);
             }
             if attempt.waited {
-                let starts = parts.iter().filter_map(|part| window_start(part.rule, moment.0));
+                let starts =
+                    parts.iter().filter_map(|part| window_start(part.terms.limits, moment.0));
                 self.verdict.window_start = starts.max().unwrap_or(0);
             }
             return;
         }
         let refusing = || parts.iter().filter(|part| part.refuses());
-        if refusing().any(|part| part.rule.limits.iter().any(Limit::denies)) {
+        if refusing().any(|part| part.terms.limits.iter().any(Limit::denies)) {
             (self.verdict.outcome, self.verdict.delay) = (Outcome::TooLong, Nanos::MAX);
             return;
         }
@@ -318,11 +335,11 @@ impl Plan {
             return;
         }
         let delays = refusing().map(|part| {
-            part.evaluation.until_worth_a_try(part.rule, part.body, attempt.cost, moment.0)
+            part.evaluation.until_worth_a_try(part.terms, part.body, attempt.cost, moment.0)
         });
         let delay = delays.max().unwrap_or(0);
         let booking = match parts {
-            [part] => part.evaluation.booking(part.rule),
+            [part] => part.evaluation.booking(part.terms),
             _ => None,
         };
         match (parts, booking) {
@@ -330,7 +347,7 @@ impl Plan {
                 (self.verdict.outcome, self.verdict.delay) = (Outcome::TooLong, booked);
             }
             ([part], Some(booked)) => {
-                part.evaluation.book(part.rule, part.body, part.op(), moment);
+                part.evaluation.book(part.terms, part.body, part.op(), moment);
                 (self.verdict.outcome, self.verdict.booked) = (Outcome::Allowed, booked);
                 self.rows.refused_by = None;
                 self.note(part, true, booked);
@@ -352,7 +369,7 @@ impl Plan {
             };
             if granted > 0 {
                 part.target.op = KeyOp::TakeUpTo(granted);
-                part.evaluation = Evaluation::of(part.rule, part.body, part.place, part.op(), now);
+                part.evaluation = Evaluation::of(part.terms, part.body, part.place, part.op(), now);
             }
         }
     }
@@ -363,7 +380,7 @@ impl Plan {
         let shown = parts.iter().find(|part| part.refuses()).or_else(|| nearest(parts));
         if let Some(part) = shown {
             verdict.rate = part.evaluation.rate();
-            if let Some(limit) = part.evaluation.shown(part.rule) {
+            if let Some(limit) = part.evaluation.shown(part.terms) {
                 verdict.amount = limit.amount;
                 // `deny` has none.
                 verdict.period =
@@ -395,12 +412,12 @@ impl Plan {
 
     /// Notes how a part is counted, and what it holds.
     fn note(&mut self, part: &Part<'_>, granted: bool, booked: Nanos) {
-        let Part { target, rule, ref evaluation, place, .. } = *part;
+        let Part { target, terms, ref evaluation, place, .. } = *part;
         if !target.op.is_use() && !matches!(target.op, KeyOp::Refuse(_)) {
             return;
         }
         let took = granted && target.op.takes() && (booked > 0 || evaluation.takes());
-        if took && rule.limits.iter().any(Limit::ends) {
+        if took && terms.limits.iter().any(Limit::ends) {
             let shared = place == Place::Shared;
             let from = if shared { TakenFrom::Shared } else { TakenFrom::Slot };
             let started = self.verdict.at;
@@ -443,8 +460,8 @@ impl Plan {
 
     fn fill_rows(&mut self, parts: &[Part<'_>], now: Now) {
         for part in parts {
-            let Part { target, rule, ref body, ref evaluation, .. } = *part;
-            for (limit, verdict) in evaluation.verdicts(rule, body, part.op(), now) {
+            let Part { target, rule, terms, ref body, ref evaluation, .. } = *part;
+            for (limit, verdict) in evaluation.verdicts(terms, body, part.op(), now) {
                 let (key, name) = (target.key, rule.name.clone());
                 let row = Row { key, rule: name, limit: *limit, verdict, basis: Basis::Counts };
                 self.rows.limits.push(row);
@@ -460,18 +477,22 @@ impl Plan {
 
 impl<'a> Part<'a> {
     fn new(
-        target: Target,
-        rule: &'a Rule,
-        body: &'a mut Body,
-        place: Place,
+        target: &'a Target,
+        clock_shift: i64,
+        catalog: &'a Catalog,
+        (body, place): (&'a mut Body, Place),
         moment: (Now, Bucket),
     ) -> Self {
-        let (now, _) = moment;
+        let (rule, limits) = (catalog.rule(target.rule), target.limits(catalog));
+        let terms = Terms { limits, shadow: rule.shadow };
+        let target = target.at_shifted(clock_shift);
         let (evaluation, next) = match target.op {
-            KeyOp::Record { at, late } => Evaluation::record(rule, body, place, (at, late), moment),
-            op => (Evaluation::of(rule, body, place, op.for_limits(), now), 0),
+            KeyOp::Record { at, late } => {
+                Evaluation::record(terms, body, place, (at, late), moment)
+            }
+            op => (Evaluation::of(terms, body, place, op.for_limits(), moment.0), 0),
         };
-        Self { target, rule, body, place, evaluation, next }
+        Self { target, rule, terms, body, place, evaluation, next }
     }
 
     fn op(&self) -> Op {
@@ -491,14 +512,14 @@ impl<'a> Part<'a> {
     }
 
     fn write(&mut self, granted: bool, moment: (Now, Bucket)) {
-        let Self { rule, body, evaluation, place, .. } = self;
+        let Self { terms, body, evaluation, place, .. } = self;
         match self.target.op {
             KeyOp::Take(_) | KeyOp::TakeUpTo(_) | KeyOp::TakeOrLeave(_) | KeyOp::Release { .. } => {
                 let op = self.target.op.for_limits();
-                evaluation.apply(rule, body, op, granted, moment);
+                evaluation.apply(*terms, body, op, granted, moment);
             }
             KeyOp::Refund { cost, taken, in_flight } if place.counts() => {
-                refund(rule, body, cost, (taken, in_flight), moment.0);
+                refund(*terms, body, cost, (taken, in_flight), moment.0);
             }
             // What was written down was written when it was evaluated.
             KeyOp::Record { .. } | KeyOp::Peek(_) | KeyOp::Refund { .. } => {}
@@ -509,7 +530,7 @@ impl<'a> Part<'a> {
     fn delay(&self, now: Now) -> (Nanos, bool) {
         match self.target.op {
             KeyOp::Record { .. } => (self.next, false),
-            _ if self.refuses() => self.evaluation.delay(self.rule, self.body, self.op(), now),
+            _ if self.refuses() => self.evaluation.delay(self.terms, self.body, self.op(), now),
             _ => (0, false),
         }
     }
@@ -518,15 +539,15 @@ impl<'a> Part<'a> {
 /// The part that is nearest its limit, of several the first.
 fn nearest<'p, 'a>(parts: &'p [Part<'a>]) -> Option<&'p Part<'a>> {
     let share = |part: &Part<'_>| {
-        let limit = part.evaluation.shown(part.rule);
+        let limit = part.evaluation.shown(part.terms);
         limit.map_or(0.0, |limit| part.evaluation.rate() / limit.amount as f64)
     };
     parts.iter().min_by(|a, b| share(b).total_cmp(&share(a)))
 }
 
-/// When the newest of the rule's windows began that only time opens. Uses in flight per window end
+/// When the newest of the windows began that only time opens. Uses in flight per window end
 /// in the middle of one, too.
-fn window_start(rule: &Rule, now: Now) -> Option<Nanos> {
-    let windows = rule.limits.iter().filter(|limit| limit.algorithm == Algorithm::FixedWindow);
+fn window_start(limits: &[Limit], now: Now) -> Option<Nanos> {
+    let windows = limits.iter().filter(|limit| limit.algorithm == Algorithm::FixedWindow);
     windows.map(|limit| now.mono.saturating_sub(now.unix % limit.period)).max()
 }

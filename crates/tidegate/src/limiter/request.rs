@@ -1,6 +1,6 @@
 //! What doors ask of the limiter: keys, and what is to be done with each.
 
-use tidegate_core::{Nanos, Now, Op};
+use tidegate_core::{Limit, Nanos, Now, Op};
 
 use crate::stores::memory::TakenFrom;
 
@@ -48,25 +48,57 @@ pub struct Key<'a> {
     pub bytes: &'a [u8],
     /// What is to be done.
     pub op: KeyOp,
+    /// What limits it.
+    pub limits: Limits<'a>,
+}
+
+/// What limits a key.
+#[derive(Clone, Copy, Debug)]
+pub enum Limits<'a> {
+    /// The rule that is for it.
+    ByRule,
+    /// The rule that matches it, and if there is none, this limit, which the request itself has
+    /// brought. It counts under the door's rule for given limits, in a slot of its own.
+    Given(&'a Limit),
 }
 
 impl<'a> Key<'a> {
     /// A key and what is to be done with it.
     #[must_use]
     pub fn new(bytes: &'a [u8], op: KeyOp) -> Self {
-        Self { bytes, op }
+        Self { bytes, op, limits: Limits::ByRule }
+    }
+
+    /// The same key with a limit of the request's own, for the case that no rule matches it.
+    #[must_use]
+    pub fn limited_by(self, limit: &'a Limit) -> Self {
+        Self { limits: Limits::Given(limit), ..self }
+    }
+
+    /// Whether it asks for nothing, which nobody can mean; except for a look at a limit that the
+    /// request has brought, and that may be smaller than what is owed.
+    #[inline(always)]
+    pub(super) fn check_cost(&self) -> Result<(), InvalidRequest> {
+        use KeyOp::{Peek, Refuse, Take, TakeOrLeave, TakeUpTo};
+        match self.op {
+            Peek(0) if matches!(self.limits, Limits::Given(_)) => Ok(()),
+            Peek(0) | Take(0) | TakeUpTo(0) | Refuse(0) | TakeOrLeave(Attempt { cost: 0, .. }) => {
+                Err(InvalidRequest::CostZero)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// A use of this cost.
     #[must_use]
     pub fn take(bytes: &'a [u8], cost: u64) -> Self {
-        Self { bytes, op: KeyOp::Take(cost) }
+        Self::new(bytes, KeyOp::Take(cost))
     }
 
     /// A look at what a use of this cost would meet.
     #[must_use]
     pub fn peek(bytes: &'a [u8], cost: u64) -> Self {
-        Self { bytes, op: KeyOp::Peek(cost) }
+        Self::new(bytes, KeyOp::Peek(cost))
     }
 }
 
@@ -168,18 +200,6 @@ impl KeyOp {
     /// Whether a limit can refuse it.
     pub(super) fn can_be_refused(self) -> bool {
         !self.gives_back() && !matches!(self, KeyOp::Record { .. })
-    }
-
-    /// Whether it asks for nothing, which nobody can mean.
-    #[inline(always)]
-    pub(super) fn check_cost(self) -> Result<(), InvalidRequest> {
-        use KeyOp::{Peek, Refuse, Take, TakeOrLeave, TakeUpTo};
-        match self {
-            Peek(0) | Take(0) | TakeUpTo(0) | Refuse(0) | TakeOrLeave(Attempt { cost: 0, .. }) => {
-                Err(InvalidRequest::CostZero)
-            }
-            _ => Ok(()),
-        }
     }
 }
 

@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use tidegate_core::rules::{OnStoreError, Rule};
 use tidegate_core::time::SECOND;
-use tidegate_core::{Algorithm, LimitVerdict, Nanos, Now, Op};
+use tidegate_core::{Algorithm, Limit, LimitVerdict, Nanos, Now, Op};
 
 use super::super::catalog::Catalog;
 use super::super::plan::{Plan, Target};
-use super::super::request::{Attempt, Key, KeyOp, Request, Together};
+use super::super::request::{Attempt, Key, KeyOp, Limits, Request, Together};
 use super::super::verdict::{
     Answered, Basis, Decision, Outcome, PendingVerdict, Row, Rows, Verdict,
 };
@@ -33,6 +33,15 @@ pub(in super::super) const PENDING_MAX: usize = 16_384;
 struct OwnedKey {
     bytes: Box<[u8]>,
     op: KeyOp,
+    given: Option<Limit>,
+}
+
+impl OwnedKey {
+    /// The key for another operation.
+    fn with_op(&self, op: KeyOp) -> Key<'_> {
+        let key = Key::new(&self.bytes, op);
+        self.given.as_ref().map_or(key, |limit| key.limited_by(limit))
+    }
 }
 
 /// What is known of the caller.
@@ -103,7 +112,14 @@ impl Desk {
 
 impl Origin {
     fn of(handle: &Desk, request: &Request<'_>, arrived: Now) -> Self {
-        let owned = |key: &Key<'_>| OwnedKey { bytes: key.bytes.into(), op: key.op };
+        let owned = |key: &Key<'_>| OwnedKey {
+            bytes: key.bytes.into(),
+            op: key.op,
+            given: match key.limits {
+                Limits::Given(limit) => Some(*limit),
+                Limits::ByRule => None,
+            },
+        };
         Self {
             limiter: handle.limiter.clone(),
             catalog: handle.limiter.catalog.load_full(),
@@ -127,7 +143,7 @@ impl Origin {
     }
 
     fn slot(&self, target: &Target) -> Option<Slot> {
-        self.catalog.count_elsewhere(target.rule, &self.keys[target.key].bytes)
+        self.catalog.slot_elsewhere(target, &self.keys[target.key].bytes)
     }
 
     /// Counts a decision for the statistics of its key.
@@ -179,7 +195,7 @@ impl Origin {
             let (cost, taken) = (verdict.granted, verdict.at);
             let in_flight = !answered.rows.held.iter().any(|held| held.key == number);
             let op = KeyOp::Refund { cost, taken, in_flight };
-            let keys = [Key::new(&self.keys[number].bytes, op)];
+            let keys = [self.keys[number].with_op(op)];
             let request = Request::all_or_nothing(&keys).with_end();
             let _ = handle.decide(&request, handle.now(), None);
         }
@@ -271,7 +287,7 @@ impl RemoteStep {
         let took = |target: &&Target| {
             self.plan.notes.iter().any(|note| note.key == Some(target.key) && note.took)
         };
-        let limits = attempts.filter(took).flat_map(|target| &self.origin.rule(target.rule).limits);
+        let limits = attempts.filter(took).flat_map(|target| target.limits(&self.origin.catalog));
         let windows = limits.filter(|limit| {
             let fixed = limit.algorithm == Algorithm::FixedWindow;
             fixed || limit.algorithm == Algorithm::InFlight { per_window: true }
@@ -326,7 +342,8 @@ impl RemoteStep {
         // Neither those whose policy is another, nor those that were taken before the store was
         // asked.
         let is_meant = |key: &OwnedKey| {
-            let Some(rule) = catalog.find(&key.bytes, Op::Peek(0), true).ok().flatten() else {
+            let look = key.with_op(KeyOp::Peek(1));
+            let Some(rule) = catalog.find_for(&look, true, self.origin.door).ok().flatten() else {
                 return true;
             };
             let counts_here = self.origin.rule(rule).on_store_error == OnStoreError::Local;
@@ -344,12 +361,12 @@ impl RemoteStep {
             op => KeyOp::Peek(op.for_limits().cost().max(1)),
         };
         let local: Vec<Key<'_>> =
-            which.iter().map(|at| Key::new(&keys[*at].bytes, op(keys[*at].op))).collect();
+            which.iter().map(|at| keys[*at].with_op(op(keys[*at].op))).collect();
         let request = Request { keys: &local, together: *together, can_end: *can_end };
         let handle = self.origin.handle();
         let now = handle.now();
         let wanted = Some(Rows::default());
-        let Ok(plan) = Plan::new(catalog, &request, now, wanted) else {
+        let Ok(plan) = Plan::new(catalog, &request, self.origin.door, now, wanted) else {
             // None of them is counted here.
             let granted = keys.iter().map(|key| key.op.for_limits().cost()).min().unwrap_or(0);
             let verdict = Verdict::unlimited(Outcome::Allowed, granted, self.origin.arrived);
@@ -376,7 +393,7 @@ impl RemoteStep {
                 delay,
                 reset: Nanos::MAX,
             };
-            rows.limits.extend(rule.limits.iter().map(|limit| Row {
+            rows.limits.extend(target.limits(&self.origin.catalog).iter().map(|limit| Row {
                 key: target.key,
                 rule: rule.name.clone(),
                 limit: *limit,
@@ -490,6 +507,6 @@ pub(super) fn of(
     now: Now,
 ) -> Result<Box<dyn Step>, super::super::InvalidRequest> {
     let origin = Origin::of(handle, request, now);
-    let plan = Plan::new(&origin.catalog, request, now, None)?;
+    let plan = Plan::new(&origin.catalog, request, handle.door, now, None)?;
     Ok(Box::new(RemoteStep::new(origin, plan, None, None)))
 }

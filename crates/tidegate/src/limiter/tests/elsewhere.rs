@@ -179,7 +179,7 @@ fn a_use_in_flight_ends_where_it_began_and_nowhere_else() {
         let (catalog, now) = (desk.limiter().catalog.load(), desk.now());
         let keys = [Key::take(b"jobs a", 1)];
         let request = Request::all_or_nothing(&keys).with_end();
-        let plan = plan::Plan::new(&catalog, &request, now, None).expect("fit");
+        let plan = plan::Plan::new(&catalog, &request, Door::Http, now, None).expect("fit");
         let (verdict, rows) = desk.decide_in_memory(&catalog, plan, &request, now);
         Answer::of(&verdict, rows)
     };

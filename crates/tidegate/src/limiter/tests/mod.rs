@@ -5,6 +5,7 @@ mod consistency;
 mod elsewhere;
 mod exactness;
 mod forgiveness;
+mod given;
 mod in_flight;
 mod late;
 mod records;
