@@ -49,14 +49,17 @@ fn starts_where_it_is_counted(algorithm: Algorithm, in_line: bool) {
             assert_eq!(poll(request.as_mut()), None, "another has the only use");
             waiting.len() == 1
         });
+        // All that it has asked in this window is answered.
         left(&desk);
-        assert_eq!(poll(request.as_mut()), None);
         clock.advance(DAY);
         window += DAY;
     }
     clock.advance(DAY - 5);
     server.halt();
-    assert_eq!(poll(request.as_mut()), None, "the store has not answered");
+    // If the first look finds the answer to an earlier question, the second asks anew.
+    for _ in 0..2 {
+        assert_eq!(poll(request.as_mut()), None, "the store has not answered");
+    }
     server.go_on();
     let before = if in_line { 8 } else { 9 };
     assert_eq!(left(&desk), [0, before], "it was granted");
