@@ -268,8 +268,8 @@ fn new_rules_lose_nobody() {
     });
 }
 
-/// A clock, and the one timer that the driver of the wait queues sleeps by, as the kernel's is: to the
-/// moment.
+/// A clock, and the one timer that the driver of the wait queues sleeps by, as the kernel's is: to
+/// the moment.
 struct Time {
     now: sync::AtomicU64,
     sleeper: Mutex<Option<(u64, Waker)>>,

@@ -29,9 +29,7 @@ pub use self::wait_future::{Arrival, Began, WaitFuture};
 use self::wait_queues::WaitQueues;
 pub use self::waiter_limit::{Bounds, WaiterLimit};
 use crate::clock::Clock;
-use crate::limiter::{
-    Count, InvalidRequest, Limiter, LimiterHandle, Rows, TakenFrom, Verdict, Waiters,
-};
+use crate::limiter::{Count, InvalidRequest, Limiter, Rows, TakenFrom, Verdict, Waiters};
 
 /// What a request wants that may wait.
 #[derive(Clone, Copy, Debug)]
@@ -49,7 +47,7 @@ pub struct WaitRequest<'a> {
 /// A use that was taken: the request may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Admitted {
-    /// When it was taken: the start to give to [`LimiterHandle::release_uses`] when the use ends.
+    /// When it was taken: the start to give to `LimiterHandle::release_uses` when the use ends.
     pub started: Now,
     /// Where the end of the use must give it back; `None`: nothing is to be given back.
     pub held: Option<TakenFrom>,
@@ -101,31 +99,6 @@ impl Waiting {
         let waiting = Arc::new(Self { queues: WaitQueues::new(), clock: limiter.clock().clone() });
         limiter.set_waiters(waiting.clone());
         waiting
-    }
-
-    /// Waits until the use is taken, in the order of arrival.
-    ///
-    /// Cancel-safe: dropped before it is ready, the request is out of its line, has taken nothing,
-    /// and the next in line is woken. Only what an algorithm has booked for it stays booked. A
-    /// request that is not admitted is counted as refused.
-    pub fn admit<'a>(
-        &'a self,
-        handle: &'a LimiterHandle,
-        limit: &'a WaiterLimit,
-        request: WaitRequest<'a>,
-    ) -> WaitFuture<'a> {
-        WaitFuture::new(self, handle, limit, request, None)
-    }
-
-    /// As [`Self::admit`], for a request that [`Self::begin`] has not answered.
-    pub fn resume<'a>(
-        &'a self,
-        handle: &'a LimiterHandle,
-        limit: &'a WaiterLimit,
-        request: WaitRequest<'a>,
-        arrival: Arrival,
-    ) -> WaitFuture<'a> {
-        WaitFuture::new(self, handle, limit, request, Some(arrival))
     }
 
     /// How many requests wait at all doors.

@@ -124,6 +124,32 @@ impl Waiting {
     pub fn begin(&self, handle: &LimiterHandle, request: &WaitRequest<'_>, now: Now) -> Began {
         first_try(handle, request, now, now)
     }
+
+    /// Goes on with a request that [`Self::begin`] has not answered. See [`Self::admit`].
+    pub fn resume<'a>(
+        &'a self,
+        handle: &'a LimiterHandle,
+        limit: &'a WaiterLimit,
+        request: WaitRequest<'a>,
+        Arrival(arriving): Arrival,
+    ) -> WaitFuture<'a> {
+        let state = State::Arriving(arriving);
+        WaitFuture { waiting: self, handle, limit, request, state, late: 0 }
+    }
+
+    /// Waits until the use is taken, in the order of arrival.
+    ///
+    /// Cancel-safe: dropped before it is ready, the request is out of its line, has taken nothing,
+    /// and the next in line is woken. Only what an algorithm has booked for it stays booked. A
+    /// request that is not admitted is counted as refused.
+    pub fn admit<'a>(
+        &'a self,
+        handle: &'a LimiterHandle,
+        limit: &'a WaiterLimit,
+        request: WaitRequest<'a>,
+    ) -> WaitFuture<'a> {
+        WaitFuture { waiting: self, handle, limit, request, state: State::New, late: 0 }
+    }
 }
 
 #[inline]
@@ -176,17 +202,6 @@ fn refuse(handle: &LimiterHandle, request: &WaitRequest<'_>) -> Began {
 }
 
 impl<'a> WaitFuture<'a> {
-    pub(super) fn new(
-        waiting: &'a Waiting,
-        handle: &'a LimiterHandle,
-        limit: &'a WaiterLimit,
-        request: WaitRequest<'a>,
-        arrival: Option<Arrival>,
-    ) -> Self {
-        let state = arrival.map_or(State::New, |Arrival(arriving)| State::Arriving(arriving));
-        Self { waiting, handle, limit, request, state, late: 0 }
-    }
-
     /// Whether it waits for its turn, and not only for a store's answer, which is soon to come.
     #[must_use]
     pub fn is_in_line(&self) -> bool {

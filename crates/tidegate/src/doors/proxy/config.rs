@@ -12,7 +12,7 @@ use tidegate_core::limit::{AlgorithmName, REPLICAS_MAX};
 use tidegate_core::rules::Pattern;
 use toml::Spanned;
 
-use super::gatehouse::GatekeeperConfig;
+use super::gatekeeper::GatekeeperConfig;
 use super::target::Target;
 use crate::doors::io::limits::Bounds;
 use crate::doors::io::settings::{self, CONNECTIONS_MAX};

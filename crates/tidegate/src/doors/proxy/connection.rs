@@ -19,12 +19,12 @@ use tokio_rustls::TlsStream;
 
 use super::client::Client;
 use super::exchange;
-use super::floor::Floor;
 use super::headers::Introduction;
-use super::stalls::Streams;
+use super::stalled::Streams;
 use super::streams::{Cut, Felt, Pulse, Socket};
 use super::ticks::Tick;
 use super::tls::H2;
+use super::worker::Worker;
 use crate::doors::io::limits::Place;
 use crate::metrics::Door;
 
@@ -45,9 +45,9 @@ const GOODBYE_MAX: Duration = Duration::from_secs(1);
 const GOODBYE_TICKS: Tick = 5;
 
 /// Speaks with one client until the end.
-pub(super) async fn converse(floor: Rc<Floor>, stream: TcpStream, peer: IpAddr, place: Place) {
-    let pulse = Pulse::new(&floor.ticks, floor.patience, place);
-    if let Err(cut) = greet(&floor, &pulse, stream, peer).await {
+pub(super) async fn converse(worker: Rc<Worker>, stream: TcpStream, peer: IpAddr, place: Place) {
+    let pulse = Pulse::new(&worker.ticks, worker.patience, place);
+    if let Err(cut) = greet(&worker, &pulse, stream, peer).await {
         let reason = match cut {
             // Nobody's fault.
             Cut::Idle | Cut::Left => return,
@@ -56,30 +56,30 @@ pub(super) async fn converse(floor: Rc<Floor>, stream: TcpStream, peer: IpAddr, 
             Cut::SlowReader => "reader_slow",
             Cut::GaveWay => "gave_way",
         };
-        floor.metrics.bad_input(Door::Proxy, reason);
+        worker.metrics.bad_input(Door::Proxy, reason);
     }
 }
 
 async fn greet(
-    floor: &Rc<Floor>,
+    worker: &Rc<Worker>,
     pulse: &Rc<Pulse>,
     stream: TcpStream,
     peer: IpAddr,
 ) -> Result<(), Cut> {
-    let (mut socket, agreed) = match &floor.tls {
+    let (mut socket, agreed) = match &worker.tls {
         None => (Socket::Plain(stream), None),
         Some(acceptor) => {
             // Idle until it begins: from then on it has the time of a head for the handshake.
-            match pulse.bounds(before_end(floor, stream.peek(&mut [0]))).await? {
+            match pulse.bounds(before_end(worker, stream.peek(&mut [0]))).await? {
                 Some(Ok(1..)) => pulse.has_read(),
                 Some(_) | None => return Ok(()),
             }
-            let Some(accepted) = pulse.bounds(before_end(floor, acceptor.accept(stream))).await?
+            let Some(accepted) = pulse.bounds(before_end(worker, acceptor.accept(stream))).await?
             else {
                 return Ok(());
             };
             let Ok(stream) = accepted else {
-                floor.metrics.bad_input(Door::Proxy, "tls");
+                worker.metrics.bad_input(Door::Proxy, "tls");
                 return Ok(());
             };
             pulse.greeted();
@@ -89,7 +89,7 @@ async fn greet(
     };
     let (http2, early) = match agreed {
         Some(http2) => (http2, Vec::new()),
-        None => match pulse.bounds(before_end(floor, sniff(&mut socket, pulse))).await? {
+        None => match pulse.bounds(before_end(worker, sniff(&mut socket, pulse))).await? {
             Some(Ok(found)) => found,
             // Gone before it said anything, or too late to say it.
             Some(Err(_)) | None => return Ok(()),
@@ -98,9 +98,9 @@ async fn greet(
     let tls = matches!(socket, Socket::Tls(_));
     let socket = Rc::new(RefCell::new(socket));
     let io = Felt::new(socket.clone(), pulse.clone(), early);
-    let trusted = floor.trusts(peer);
+    let trusted = worker.trusts(peer);
     let client = Rc::new(Client {
-        floor: floor.clone(),
+        worker: worker.clone(),
         pulse: pulse.clone(),
         introduction: Introduction::new(peer, trusted, tls).into(),
         tunnel: Cell::new(None),
@@ -112,10 +112,10 @@ async fn greet(
 
 /// Waits for a client to begin; `None` if the proxy stops before it has: what it may have begun to
 /// say is no request yet.
-async fn before_end<F: Future>(floor: &Floor, beginning: F) -> Option<F::Output> {
+async fn before_end<F: Future>(worker: &Worker, beginning: F) -> Option<F::Output> {
     let mut beginning = pin!(beginning);
     poll_fn(|context| match beginning.as_mut().poll(context) {
-        Poll::Pending if floor.is_draining() => Poll::Ready(None),
+        Poll::Pending if worker.is_draining() => Poll::Ready(None),
         polled => polled.map(Some),
     })
     .await
@@ -141,7 +141,7 @@ async fn sniff(socket: &mut Socket, pulse: &Pulse) -> io::Result<(bool, Vec<u8>)
 }
 
 async fn speak_http1(client: Rc<Client>, io: Felt) -> Result<(), Cut> {
-    let floor = client.floor.clone();
+    let worker = client.worker.clone();
     let service = {
         let client = client.clone();
         service_fn(move |request| exchange::answer(client.clone(), request))
@@ -153,7 +153,7 @@ async fn speak_http1(client: Rc<Client>, io: Felt) -> Result<(), Cut> {
     let mut told = false;
     let conversation = poll_fn(|context| {
         let mut connection = Pin::new(&mut connection);
-        if floor.is_draining() && !told {
+        if worker.is_draining() && !told {
             told = true;
             connection.as_mut().graceful_shutdown();
         }
@@ -167,20 +167,20 @@ async fn speak_http1(client: Rc<Client>, io: Felt) -> Result<(), Cut> {
     if let Err(error) = &ended
         && error.is_parse()
     {
-        floor.metrics.bad_input(Door::Proxy, "http");
+        worker.metrics.bad_input(Door::Proxy, "http");
     }
     let Some(tunnel) = client.tunnel.take() else { return Ok(()) };
     if ended.is_ok() {
         client.pulse.tunnel();
         let parts = connection.into_parts();
         let io = parts.io.into_inner().after(&parts.read_buf);
-        tunnel.run(io, &floor.ticks, floor.patience.tunnel).await;
+        tunnel.run(io, &worker.ticks, worker.patience.tunnel).await;
     }
     Ok(())
 }
 
 async fn speak_http2(client: Rc<Client>, io: Felt) -> Result<(), Cut> {
-    let floor = client.floor.clone();
+    let worker = client.worker.clone();
     let service = {
         let client = client.clone();
         service_fn(move |request| exchange::answer(client.clone(), request))
@@ -197,9 +197,9 @@ async fn speak_http2(client: Rc<Client>, io: Felt) -> Result<(), Cut> {
     );
     client.pulse.share();
     let mut told = false;
-    let goodbye = floor.ticks.deadline();
+    let goodbye = worker.ticks.deadline();
     let conversation = poll_fn(|context| {
-        if floor.is_draining() && !told {
+        if worker.is_draining() && !told {
             told = true;
             connection.as_mut().graceful_shutdown();
         }

@@ -24,15 +24,16 @@ use super::client::Client;
 use super::config::OnLimit;
 use super::figures::UpstreamError;
 use super::finish::Finish;
-use super::floor::Floor;
 use super::headers::{self, Survey};
 use super::holding;
 use super::problem::Problem;
 use super::ticks::Deadline;
 use super::tunnel::Tunnel;
-use super::upstream::{Answer, Crossing, Failure};
+use super::upstream::{Answer, Exchange, Failure};
+use super::worker::Worker;
 use crate::doors::ratelimit::Standing;
 use crate::doors::template;
+use crate::limiter::{self, Key, Rows};
 use crate::metrics::Door;
 use crate::waiting::{Admitted, Arrival, Began, WaitFuture};
 
@@ -42,31 +43,31 @@ pub(super) fn answer(
     request: Request<Incoming>,
 ) -> impl Future<Output = Result<Response<Reply>, Infallible>> {
     let (parts, body) = request.into_parts();
-    let mut crossing = Crossing::new(Request::from_parts(parts, Upload::none()));
+    let mut exchange = Exchange::new(Request::from_parts(parts, Upload::none()));
     // Begun before hyper looks further: what the client does from here on is behind a request.
     let mut finish = Finish::new(client.clone());
     async move {
-        let floor = &client.floor;
+        let worker = &client.worker;
         finish.on_stream();
-        let response = match pursue(&client, &mut crossing, body, &mut finish).await {
+        let response = match pursue(&client, &mut exchange, body, &mut finish).await {
             Ok(Outcome::Answer(deadline)) => {
-                let patience = floor.upstream.patience();
+                let patience = worker.upstream.patience();
                 let relay = |body| Reply::relay(body, deadline, patience).finishing(finish);
-                crossing.into_answer().map(relay)
+                exchange.into_answer().map(relay)
             }
             Ok(Outcome::Tunnel) => {
-                let (head, answer) = crossing.into_answer().into_parts();
+                let (head, answer) = exchange.into_answer().into_parts();
                 let tunnel = answer.into_socket().map(|upstream| Tunnel::new(upstream, finish));
                 client.tunnel.set(tunnel);
                 Response::from_parts(head, Reply::whole(Bytes::new()))
             }
             Err(problem) => {
                 if let Some(reason) = problem.bad_input() {
-                    floor.metrics.bad_input(Door::Proxy, reason);
+                    worker.metrics.bad_input(Door::Proxy, reason);
                 }
                 let response = problem.response();
                 let (status, reason) = (response.status().as_u16(), problem.reason());
-                tracing::debug!(proxy = %floor.name, status, reason, "not forwarded");
+                tracing::debug!(proxy = %worker.name, status, reason, "not forwarded");
                 if let Some(record) = finish.record() {
                     record.status = response.status().as_u16();
                     record.bytes = response.body().size_hint().lower();
@@ -74,7 +75,7 @@ pub(super) fn answer(
                 response.map(|reply| reply.finishing(finish))
             }
         };
-        floor.lane.answered(response.status().as_u16());
+        worker.lane.answered(response.status().as_u16());
         Ok(response)
     }
 }
@@ -89,15 +90,15 @@ enum Outcome {
 
 async fn pursue(
     client: &Rc<Client>,
-    crossing: &mut Crossing,
+    exchange: &mut Exchange,
     body: Incoming,
     finish: &mut Finish,
 ) -> Result<Outcome, Problem> {
-    let floor = &client.floor;
-    let start = floor.clock.now();
-    let request = crossing.request();
-    if !floor.access.is_off() {
-        let caller = client.introduction.borrow().client(request.headers(), &floor.trusted);
+    let worker = &client.worker;
+    let start = worker.clock.now();
+    let request = exchange.request();
+    if !worker.access.is_off() {
+        let caller = client.introduction.borrow().client(request.headers(), &worker.trusted);
         finish.log(Record::new(start.unix, caller, request.method(), request.uri().path()));
     }
     let Asked { caller, upgrade, turn } =
@@ -107,44 +108,44 @@ async fn pursue(
         turn => {
             let _parked = holding::park(client, &body)?;
             // A request that may not wait for its limit only waits for its store.
-            let waits = floor.on_limit == OnLimit::Wait || !matches!(turn, Turn::Own { .. });
+            let waits = worker.on_limit == OnLimit::Wait || !matches!(turn, Turn::Own { .. });
             // Few requests wait; the others need no room for it in their futures.
             let waited = Box::pin(wait(client, turn, caller, finish)).await;
-            let now = floor.clock.now().mono;
+            let now = worker.clock.now().mono;
             let in_vain = if waits { now.saturating_sub(start.mono) } else { 0 };
-            waited.inspect_err(|_| note_wait(floor, finish, in_vain))?
+            waited.inspect_err(|_| note_wait(worker, finish, in_vain))?
         }
     };
-    note_wait(floor, finish, admitted.waited);
-    let (upload, progress) = Upload::new(body, &client.pulse, &floor.ticks, floor.body_max);
+    note_wait(worker, finish, admitted.waited);
+    let (upload, progress) = Upload::new(body, &client.pulse, &worker.ticks, worker.body_max);
     *request.body_mut() = upload;
     // As far as is known now: over HTTP/2 nobody can be asked.
-    if let Some(protocol) = upgrade.as_ref().filter(|_| !floor.upstream.http2()) {
+    if let Some(protocol) = upgrade.as_ref().filter(|_| !worker.upstream.http2()) {
         request.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
         request.headers_mut().insert(UPGRADE, protocol.clone());
     }
-    let deadline = floor.ticks.deadline();
+    let deadline = worker.ticks.deadline();
     let mut sent_at = 0;
-    let forwarding = || sent_at = floor.clock.now().mono;
-    let sent = floor.upstream.send(crossing, progress.as_ref(), &deadline, forwarding).await;
+    let forwarding = || sent_at = worker.clock.now().mono;
+    let sent = worker.upstream.send(exchange, progress.as_ref(), &deadline, forwarding).await;
     if sent_at > 0 {
-        floor.lane.overhead(sent_at.saturating_sub(admitted.due));
+        worker.lane.overhead(sent_at.saturating_sub(admitted.due));
     }
     sent.map_err(|Failure(error)| {
         failed(client, error, progress.as_ref().and_then(|progress| progress.fault()))
     })?;
-    let response = crossing.answer();
+    let response = exchange.answer();
     if let Some(record) = finish.record() {
         record.status = response.status().as_u16();
-        record.upstream = Some(floor.clock.now().mono.saturating_sub(sent_at));
+        record.upstream = Some(worker.clock.now().mono.saturating_sub(sent_at));
     }
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         return switch(response, upgrade).map(|()| Outcome::Tunnel).ok_or_else(|| {
-            floor.failures.count(UpstreamError::Protocol);
+            worker.failures.count(UpstreamError::Protocol);
             Problem::BadAnswer
         });
     }
-    tidy(response).inspect_err(|_| floor.failures.count(UpstreamError::Protocol))?;
+    tidy(response).inspect_err(|_| worker.failures.count(UpstreamError::Protocol))?;
     if let Some(standing) = standing {
         standing.write(response.headers_mut());
     }
@@ -152,9 +153,9 @@ async fn pursue(
 }
 
 /// Notes how long a request has waited, also in vain.
-fn note_wait(floor: &Floor, finish: &mut Finish, waited: Nanos) {
+fn note_wait(worker: &Worker, finish: &mut Finish, waited: Nanos) {
     if waited > 0 {
-        floor.lane.wait(waited);
+        worker.lane.wait(waited);
     }
     if let Some(record) = finish.record() {
         record.waited = waited;
@@ -167,7 +168,7 @@ fn failed(client: &Client, error: UpstreamError, fault: Option<Fault>) -> Proble
         Some(Fault::Broken) => return Problem::Malformed("the body broke off"),
         None => {}
     }
-    client.floor.failures.count(error);
+    client.worker.failures.count(error);
     match error {
         UpstreamError::Connect | UpstreamError::BackingOff => Problem::Unreachable,
         UpstreamError::Timeout => Problem::TooSlow,
@@ -251,43 +252,40 @@ fn ask(
     start: Now,
     finish: &mut Finish,
 ) -> Result<Asked, Problem> {
-    let floor = &client.floor;
+    let worker = &client.worker;
     settle_host(request)?;
-    let caller = client.introduction.borrow().client(request.headers(), &floor.trusted);
+    let caller = client.introduction.borrow().client(request.headers(), &worker.trusted);
     let asked = template::Asked {
         method: request.method(),
         uri: request.uri(),
         headers: request.headers(),
         client: caller,
     };
-    let mut scratch = floor.scratch.borrow_mut();
-    let key = floor.template.fill(&floor.name, &asked, &mut scratch);
+    let mut scratch = worker.scratch.borrow_mut();
+    let key = worker.template.fill(&worker.name, &asked, &mut scratch);
     // What is counted for it comes while the head is looked at.
     if let Ok(key) = key {
-        floor.admission.prefetch(key);
+        worker.handle.prefetch(key);
     }
     let survey = Survey::of(request.headers());
-    check(request, survey, length, floor.body_max)?;
+    check(request, survey, length, worker.body_max)?;
     let Ok(key) = key else { return Err(Problem::KeyTooLong) };
     let upgrade = upgrade_of(request, survey);
     // Of the request as it came: it is about to be changed.
-    let log_info = floor.log_info(request);
+    let log_info = worker.log_info(request);
     // Where almost all pass sooner or later, the request is made ready while memory answers; where
     // many may be turned away, that is to cost little.
-    let early = floor.on_limit == OnLimit::Wait;
+    let early = worker.on_limit == OnLimit::Wait;
     if early {
         survey.strip(request.headers_mut());
         prepare(client, request, survey)?;
     }
-    let turn = match floor.admission.begin(key, start) {
+    let turn = match worker.waiting.begin(&worker.handle, &worker.wait_request(key), start) {
         Began::Done(result) => {
             let admitted = result?;
-            finish.hold(floor.admission.held(key, &admitted));
-            let standing = match floor.tells_limits {
-                true => floor.admission.standing(key, admitted.started),
-                false => None,
-            };
-            match floor.ask_master(key, caller, log_info.as_ref())? {
+            finish.admitted(key, &admitted);
+            let standing = standing(worker, key, &admitted);
+            match worker.ask_master(key, caller, log_info.as_ref())? {
                 None => Turn::Now(admitted, standing),
                 Some(delay) => Turn::Masters(admitted, standing, delay),
             }
@@ -310,28 +308,52 @@ async fn wait(
     caller: IpAddr,
     finish: &mut Finish,
 ) -> Result<(Admitted, Option<Box<Standing>>), Problem> {
-    let floor = &client.floor;
+    let worker = &client.worker;
     let (mut admitted, standing, delay) = match turn {
         Turn::Now(admitted, standing) => (admitted, standing, None),
         Turn::Masters(admitted, standing, delay) => (admitted, standing, Some(delay)),
         Turn::Own { key, arrival, log_info } => {
-            let waiting = pin!(floor.admission.resume(&key, arrival));
+            let Worker { waiting, handle, waiter_limit, .. } = &**worker;
+            let request = worker.wait_request(&key);
+            let waiting = pin!(waiting.resume(handle, waiter_limit, request, arrival));
             let admitted = holding::hold(client, waiting, WaitFuture::is_in_line).await??;
-            finish.hold(floor.admission.held(&key, &admitted));
-            let standing = match floor.tells_limits && !admitted.degraded {
-                true => floor.admission.standing_async(&key).await,
+            finish.admitted(&key, &admitted);
+            let standing = match worker.tells_limits && !admitted.degraded {
+                true => standing_async(worker, &key).await,
                 false => None,
             };
-            (admitted, standing, floor.ask_master(&key, caller, log_info.as_deref())?)
+            (admitted, standing, worker.ask_master(&key, caller, log_info.as_deref())?)
         }
     };
     if let Some(delay) = delay {
-        let before = floor.clock.now().mono;
+        let before = worker.clock.now().mono;
         holding::hold(client, pin!(delay.wait()), |_| true).await?;
-        admitted.due = floor.clock.now().mono;
+        admitted.due = worker.clock.now().mono;
         admitted.waited += admitted.due.saturating_sub(before);
     }
     Ok((admitted, standing))
+}
+
+/// How a key stands with its limits that was admitted at once.
+fn standing(worker: &Worker, key: &[u8], admitted: &Admitted) -> Option<Box<Standing>> {
+    if !worker.tells_limits {
+        return None;
+    }
+    let keys = [Key::peek(key, 1)];
+    let request = limiter::Request::all_or_nothing(&keys).with_end();
+    let mut rows = Rows::default();
+    let decision = worker.handle.decide(&request, admitted.started, Some(&mut rows)).ok()?;
+    decision.ready().map(|_| Box::new(Standing::of(&rows)))
+}
+
+/// As [`standing`], wherever the counts lie.
+async fn standing_async(worker: &Worker, key: &[u8]) -> Option<Box<Standing>> {
+    let keys = [Key::peek(key, 1)];
+    let request = limiter::Request::all_or_nothing(&keys).with_end();
+    let mut rows = Rows::default();
+    let now = worker.clock.now();
+    worker.handle.decide_async(&request, now, &mut rows).await.ok()?;
+    Some(Box::new(Standing::of(&rows)))
 }
 
 /// The protocol that the client asks to go on with.
@@ -346,16 +368,16 @@ fn upgrade_of(request: &Request<Upload>, survey: Survey) -> Option<HeaderValue> 
 /// Makes of the client's request, once what was meant for this hop is taken out, the one that is
 /// sent.
 fn prepare(client: &Client, request: &mut Request<Upload>, survey: Survey) -> Result<(), Problem> {
-    let floor = &client.floor;
+    let worker = &client.worker;
     request.extensions_mut().clear();
     let headers = request.headers_mut();
     let host = headers.get(HOST).cloned();
     client.introduction.borrow_mut().introduce(headers, host.as_ref());
-    if floor.upstream.http2() {
-        return to_http2(request, floor.upstream.tls(), host, floor.upstream.authority());
+    if worker.upstream.http2() {
+        return to_http2(request, worker.upstream.tls(), host, worker.upstream.authority());
     }
     if host.is_none() {
-        let own = HeaderValue::from_str(floor.upstream.authority().as_str());
+        let own = HeaderValue::from_str(worker.upstream.authority().as_str());
         headers.insert(HOST, own.map_err(|_| Problem::BadAnswer)?);
     }
     if survey.cookies() > 1 {

@@ -3,12 +3,22 @@
 
 use std::rc::Rc;
 
+use tidegate_core::Now;
+
 use super::access::Record;
-use super::admission::Held;
 use super::client::Client;
 use super::figures::UpstreamError;
 use super::ticks::Deadline;
 use super::upstream::Line;
+use crate::limiter::TakenFrom;
+use crate::waiting::Admitted;
+
+/// A use in flight that is to be given back.
+struct Held {
+    key: Box<[u8]>,
+    from: TakenFrom,
+    started: Now,
+}
 
 /// All of it, done when dropped.
 pub(super) struct Finish {
@@ -39,9 +49,10 @@ impl Finish {
         self.record = Some(record);
     }
 
-    /// A use that must be given back.
-    pub(super) fn hold(&mut self, held: Option<Held>) {
-        self.held = held;
+    /// The request was admitted: its use is given back in the end, if there is anything to give.
+    pub(super) fn admitted(&mut self, key: &[u8], admitted: &Admitted) {
+        let started = admitted.started;
+        self.held = admitted.held.map(|from| Held { key: key.into(), from, started });
     }
 
     /// A connection whose answer is through.
@@ -57,7 +68,7 @@ impl Finish {
     /// The client is offered a part of the body, or has taken the last one and wants more.
     pub(super) fn offered(&self, offered: bool) {
         match &self.stall {
-            Some(stall) if offered => stall.set(self.client.floor.patience.stall),
+            Some(stall) if offered => stall.set(self.client.worker.patience.stall),
             Some(stall) => stall.clear(),
             None => {}
         }
@@ -72,7 +83,7 @@ impl Finish {
 
     /// The upstream failed within its answer.
     pub(super) fn failed(&self, error: UpstreamError) {
-        self.client.floor.failures.count(error);
+        self.client.worker.failures.count(error);
     }
 
     /// The answer was whole.
@@ -84,12 +95,14 @@ impl Finish {
 impl Drop for Finish {
     fn drop(&mut self) {
         if let Some(line) = self.line.take() {
-            self.client.floor.upstream.put(line);
+            self.client.worker.upstream.put(line);
         }
         // Given back before the next request of this client can ask.
-        self.held.take();
+        if let Some(Held { key, from, started }) = self.held.take() {
+            self.client.worker.handle.release_uses(&key, 1, started, from);
+        }
         if let Some(record) = self.record.take() {
-            self.client.floor.write(&record, self.whole);
+            self.client.worker.write(&record, self.whole);
         }
         self.client.pulse.end();
     }

@@ -47,13 +47,13 @@ pub(super) async fn hold<F: Future>(
     mut turn: Pin<&mut F>,
     is_in_line: impl Fn(&F) -> bool,
 ) -> Result<F::Output, Problem> {
-    let floor = &client.floor;
-    let mut watch = Watch { client, look: floor.ticks.deadline(), watched: None };
+    let worker = &client.worker;
+    let mut watch = Watch { client, look: worker.ticks.deadline(), watched: None };
     poll_fn(|context| {
         if let Poll::Ready(done) = turn.as_mut().poll(context) {
             return Poll::Ready(Ok(done));
         }
-        if floor.is_last_call() {
+        if worker.is_last_call() {
             return Poll::Ready(Err(Problem::Stopping));
         }
         if watch.poll(context).is_ready() && is_in_line(&turn) {
@@ -96,7 +96,7 @@ impl Watch<'_> {
             look.no_later(WATCH_AFTER);
             return false;
         }
-        match client.floor.leaving.watch(socket) {
+        match client.worker.leaving.watch(socket) {
             Ok(fresh) => watched.insert(fresh).poll(context).is_ready(),
             Err(_) => {
                 look.no_later(LOOK_EVERY);

@@ -2,12 +2,12 @@
 //! limit lets start; the others wait.
 //!
 //! - [`config`], [`target`]: the `[[proxy]]` tables and their upstreams
-//! - [`floor`]: one loop, with [`ticks`], its coarse time; [`streams`]: sockets and their pulse
+//! - [`worker`]: one loop and what its clients share; [`ticks`]: its coarse time; [`streams`]:
+//!   sockets and their pulse
 //! - [`connection`], [`client`]: one client; [`tunnel`]: one that goes on as something else;
-//!   [`stalls`]: streams that it does not read
+//!   [`stalled`]: streams that it does not read
 //! - [`exchange`]: one request's way; [`holding`]: while it waits; [`leaving`]: if its client
-//!   leaves meanwhile; [`finish`]: when it is over
-//! - [`admission`]: the waiting room as a loop uses it; [`gatehouse`]: a master that is obeyed
+//!   leaves meanwhile; [`finish`]: when it is over; [`gatekeeper`]: a master that is obeyed
 //! - [`upstream`], [`bodies`], [`headers`], [`tls`]: the other side, and what goes between
 //! - [`problem`]: what clients are told; [`access`], [`failures`]: what is logged;
 //!   [`figures`]: what is measured
@@ -17,7 +17,6 @@
 //! business, but for HTTP/1.1 to the upstream, which is written and read in [`upstream`].
 
 mod access;
-mod admission;
 mod bodies;
 mod client;
 mod config;
@@ -26,19 +25,19 @@ mod exchange;
 mod failures;
 mod figures;
 mod finish;
-mod floor;
-mod gatehouse;
+mod gatekeeper;
 mod headers;
 mod holding;
 mod leaving;
 mod problem;
-mod stalls;
+mod stalled;
 mod streams;
 mod target;
 mod ticks;
 mod tls;
 mod tunnel;
 mod upstream;
+mod worker;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -50,8 +49,8 @@ use std::thread;
 use self::access::Access;
 pub use self::config::{AccessLog, Config, OnLimit};
 use self::figures::{Proxies, ProxyFigures};
-use self::gatehouse::Gatehouse;
-pub use self::gatehouse::GatekeeperConfig;
+pub use self::gatekeeper::GatekeeperConfig;
+use self::gatekeeper::ProxyGatekeeper;
 pub use self::target::Target;
 use super::io::limits::Limits;
 use super::io::tcp;
@@ -103,7 +102,7 @@ pub struct Bound {
     client_tls: Option<Arc<rustls::ServerConfig>>,
     upstream_tls: Option<Arc<rustls::ClientConfig>>,
     access: Access,
-    gatehouse: Option<Gatehouse>,
+    gatekeeper: Option<ProxyGatekeeper>,
 }
 
 /// Takes every address of `config`, or none, and reads its certificates.
@@ -111,14 +110,14 @@ pub struct Bound {
 /// # Errors
 /// The address that cannot be had, or the file that is no use, and why.
 pub fn bind(config: &Config) -> io::Result<Bound> {
-    let gatehouse = gatehouse::open(config)?;
+    let gatekeeper = gatekeeper::open(config)?;
     let client_tls =
         config.tls.as_ref().map(|tls| tls.for_clients(&[tls::H2, tls::HTTP_1_1])).transpose()?;
     let upstream_tls = tls::for_upstream(config)?;
     let access = Access::open(&config.access_log)?;
     let bind_one = |&address: &SocketAddr| tcp::bind(address, loops());
     let listeners = config.listen.addresses().iter().map(bind_one).collect::<io::Result<_>>()?;
-    Ok(Bound { listeners, config: config.clone(), client_tls, upstream_tls, access, gatehouse })
+    Ok(Bound { listeners, config: config.clone(), client_tls, upstream_tls, access, gatekeeper })
 }
 
 /// One loop for each core.
@@ -136,7 +135,7 @@ struct Door {
     client_tls: Option<Arc<rustls::ServerConfig>>,
     upstream_tls: Option<Arc<rustls::ClientConfig>>,
     access: Access,
-    gatehouse: Option<Gatehouse>,
+    gatekeeper: Option<ProxyGatekeeper>,
     /// Loops that still listen.
     listening: AtomicUsize,
     released: Shutdown,
@@ -162,7 +161,7 @@ impl BoundDoor for Bound {
     }
 
     fn serve(self: Box<Self>, gate: Gate) -> Serving {
-        let Self { listeners, config, client_tls, upstream_tls, access, gatehouse } = *self;
+        let Self { listeners, config, client_tls, upstream_tls, access, gatekeeper } = *self;
         let bounds = Bounds {
             per_key: config.max_waiters as usize,
             total: config.max_waiters_total as usize,
@@ -178,7 +177,7 @@ impl BoundDoor for Bound {
             client_tls,
             upstream_tls,
             access,
-            gatehouse,
+            gatekeeper,
             listening: AtomicUsize::new(loops()),
             released: Shutdown::new(),
         });

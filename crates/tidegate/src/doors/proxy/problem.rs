@@ -9,9 +9,10 @@ use hyper::{Response, StatusCode};
 use serde::Serialize;
 
 use super::bodies::Reply;
-use super::gatehouse::seconds_up;
+use super::gatekeeper::seconds_up;
 use crate::doors::ratelimit::{Standing, retry_after_s};
-use crate::waiting::Refusal;
+use crate::limiter::InvalidRequest;
+use crate::waiting::{NotAdmitted, Refusal};
 
 /// Why a request is not handed on, or has no answer from its upstream.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,6 +43,17 @@ pub(super) enum Problem {
     BadAnswer,
     /// The upstream took too long.
     TooSlow,
+}
+
+impl From<NotAdmitted> for Problem {
+    fn from(why: NotAdmitted) -> Self {
+        match why {
+            NotAdmitted::TooLate(refusal) => Problem::OverLimit(refusal),
+            NotAdmitted::TooManyWaiters { .. } => Problem::Crowded,
+            NotAdmitted::Invalid(InvalidRequest::KeyTooLong) => Problem::KeyTooLong,
+            NotAdmitted::Invalid(_) => Problem::Never,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -190,7 +202,9 @@ mod tests {
         };
         let refused = Verdict::unlimited(Outcome::Refused, 0, Now::default());
         let rows =
-            Rows { refused_by: Some("proxy:ä\"pi".into()), held: Vec::new(), limits: vec![limit] };
+            Rows {
+                refused_by: Some("proxy:ä\"pi".into()), limits: vec![limit], ..Rows::default()
+            };
         let verdict = Verdict { delay, ..refused };
         let problem = Problem::OverLimit(Box::new(Refusal { verdict, rows }));
         let response = problem.response();

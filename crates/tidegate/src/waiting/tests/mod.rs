@@ -17,7 +17,7 @@ use tidegate_core::{Algorithm, Limit, Nanos, Now};
 
 use super::driver::WallClock;
 use super::*;
-use crate::limiter::{Key, Request};
+use crate::limiter::{Key, LimiterHandle, Request};
 use crate::metrics::{Door, Metrics};
 use crate::stores::memory;
 

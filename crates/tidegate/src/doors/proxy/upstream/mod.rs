@@ -7,7 +7,7 @@
 
 mod answer;
 mod connect;
-mod crossing;
+mod exchange;
 mod line;
 mod names;
 mod sending;
@@ -29,7 +29,7 @@ use tokio::task::spawn_local;
 
 pub(super) use self::answer::Answer;
 use self::connect::{Fresh, Opener};
-pub(super) use self::crossing::Crossing;
+pub(super) use self::exchange::Exchange;
 pub(super) use self::line::Line;
 use self::line::Lost;
 use super::bodies::{Progress, Upload};
@@ -199,7 +199,7 @@ impl Upstream {
     /// `forwarding` is called each time that the request is about to go out.
     pub(super) async fn send(
         self: &Rc<Self>,
-        crossing: &mut Crossing,
+        exchange: &mut Exchange,
         upload: Option<&Rc<Progress>>,
         deadline: &Deadline,
         mut forwarding: impl FnMut(),
@@ -207,14 +207,14 @@ impl Upstream {
         // It may turn out to speak another version than it was thought to, but not twice.
         for _ in 0..2 {
             let answered = if self.http2() {
-                versions::to_http2(crossing.request(), self.tls(), self.authority())?;
+                versions::to_http2(exchange.request(), self.tls(), self.authority())?;
                 // Told from the body, by whoever sends it.
-                crossing.request().headers_mut().remove(CONTENT_LENGTH);
+                exchange.request().headers_mut().remove(CONTENT_LENGTH);
                 // Boxed, so that the usual request need not make room for it.
-                Box::pin(self.send_shared(crossing, upload, deadline, &mut forwarding)).await?
+                Box::pin(self.send_shared(exchange, upload, deadline, &mut forwarding)).await?
             } else {
-                versions::to_http1(crossing.request());
-                self.send_alone(crossing, upload, deadline, &mut forwarding).await?
+                versions::to_http1(exchange.request());
+                self.send_alone(exchange, upload, deadline, &mut forwarding).await?
             };
             if answered {
                 return Ok(());
@@ -226,12 +226,12 @@ impl Upstream {
     /// Over a connection of its own; `false` if the upstream turns out to speak HTTP/2.
     async fn send_alone(
         self: &Rc<Self>,
-        crossing: &mut Crossing,
+        exchange: &mut Exchange,
         upload: Option<&Rc<Progress>>,
         deadline: &Deadline,
         forwarding: &mut impl FnMut(),
     ) -> Result<bool, Failure> {
-        let request = crossing.request();
+        let request = exchange.request();
         let pooled = self.take();
         let reused = pooled.is_some();
         let mut line = match pooled {
@@ -263,7 +263,7 @@ impl Upstream {
                 self.wait(|context| line.poll_answer(context, headers), upload, deadline).await?;
         }
         let answer = answer.map_err(failure)?;
-        crossing.arrive(answer.map(|()| Answer::Line(line)));
+        exchange.arrive(answer.map(|()| Answer::Line(line)));
         Ok(true)
     }
 
@@ -283,7 +283,7 @@ impl Upstream {
     /// speak HTTP/1.1.
     async fn send_shared(
         self: &Rc<Self>,
-        crossing: &mut Crossing,
+        exchange: &mut Exchange,
         upload: Option<&Rc<Progress>>,
         deadline: &Deadline,
         forwarding: &mut impl FnMut(),
@@ -294,14 +294,14 @@ impl Upstream {
             };
             let stream = Stream::new(streams);
             forwarding();
-            let mut sending = pin!(sender.try_send_request(crossing.leave()));
+            let mut sending = pin!(sender.try_send_request(exchange.leave()));
             match self.wait(|context| sending.as_mut().poll(context), upload, deadline).await? {
                 Ok(answer) => {
-                    crossing.arrive(answer.map(|incoming| Answer::Stream(incoming, stream)));
+                    exchange.arrive(answer.map(|incoming| Answer::Stream(incoming, stream)));
                     return Ok(true);
                 }
                 Err(mut error) => match error.take_message() {
-                    Some(unsent) => crossing.again(unsent),
+                    Some(unsent) => exchange.again(unsent),
                     None => return Err(failure_of(error.error())),
                 },
             }

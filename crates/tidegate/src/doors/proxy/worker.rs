@@ -13,6 +13,7 @@ use arc_swap::ArcSwap;
 use hyper::Request;
 use tidegate_client::gatekeeper::Delay;
 use tidegate_client::layer::LogInfo;
+use tidegate_core::Nanos;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::Notify;
 use tokio::task::spawn_local;
@@ -20,12 +21,11 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_rustls::TlsAcceptor;
 
 use super::access::{Access, Record};
-use super::admission::Admission;
 use super::config::OnLimit;
 use super::connection::converse;
 use super::failures::Failures;
 use super::figures::Lane;
-use super::gatehouse::Gatehouse;
+use super::gatekeeper::ProxyGatekeeper;
 use super::leaving::Leaving;
 use super::problem::Problem;
 use super::streams::Patience;
@@ -37,9 +37,11 @@ use crate::doors::Shutdown;
 use crate::doors::io::limits::{Limits, Place};
 use crate::doors::io::tcp;
 use crate::doors::template::{Scratch, Template};
+use crate::limiter::LimiterHandle;
 use crate::metrics::{Door, Metrics};
 use crate::settings::listen::Allow;
 use crate::settings::units::Span;
+use crate::waiting::{WaitRequest, WaiterLimit, Waiting};
 
 /// How long to wait before accepting again when that failed, say for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -52,15 +54,19 @@ const LAST_CALL_MAX: Duration = Duration::from_secs(1);
 const SWEEP_EVERY: u64 = 10;
 
 /// All that the clients of one loop share.
-pub(super) struct Floor {
+pub(super) struct Worker {
     pub(super) name: Arc<str>,
     pub(super) template: Template,
     pub(super) clock: Clock,
     pub(super) ticks: Rc<Ticks>,
     pub(super) leaving: Rc<Leaving>,
     pub(super) scratch: RefCell<Scratch>,
-    pub(super) admission: Rc<Admission>,
-    gatehouse: Option<Gatehouse>,
+    pub(super) handle: LimiterHandle,
+    pub(super) waiting: Arc<Waiting>,
+    pub(super) waiter_limit: Arc<WaiterLimit>,
+    /// How long a request may wait; nothing where requests are not to wait.
+    max_wait: Option<Nanos>,
+    gatekeeper: Option<ProxyGatekeeper>,
     pub(super) on_limit: OnLimit,
     pub(super) tells_limits: bool,
     pub(super) body_max: Option<u64>,
@@ -81,7 +87,7 @@ pub(super) struct Floor {
     empty: Notify,
 }
 
-impl Floor {
+impl Worker {
     fn new(door: &ProxyDoor, leaving: Rc<Leaving>) -> Rc<Self> {
         let ProxyDoor { config, gate, waiter_limit, figures, .. } = door;
         let ticks = Rc::new(Ticks::default());
@@ -92,9 +98,6 @@ impl Floor {
             OnLimit::Wait => config.max_wait.map(nanos),
             OnLimit::Reject => Some(0),
         };
-        let handle = gate.limiter.desk(Door::Proxy);
-        let admission =
-            Admission::new(handle, gate.waiting.clone(), waiter_limit.clone(), max_wait);
         let upstream = Upstream::new(
             config,
             door.upstream_tls.clone(),
@@ -111,8 +114,11 @@ impl Floor {
             ticks,
             leaving,
             scratch: RefCell::default(),
-            admission: Rc::new(admission),
-            gatehouse: door.gatehouse.clone(),
+            handle: gate.limiter.desk(Door::Proxy),
+            waiting: gate.waiting.clone(),
+            waiter_limit: waiter_limit.clone(),
+            max_wait,
+            gatekeeper: door.gatekeeper.clone(),
             on_limit: config.on_limit,
             tells_limits: config.ratelimit_headers,
             body_max: config.max_body.map(|size| size.0),
@@ -138,9 +144,14 @@ impl Floor {
         })
     }
 
+    /// What a request with this key asks of the limiter.
+    pub(super) fn wait_request<'a>(&self, key: &'a [u8]) -> WaitRequest<'a> {
+        WaitRequest { key, cost: 1, max_wait: self.max_wait, can_end: true }
+    }
+
     /// What the proxy's master is to be told of a request, if there is one.
     pub(super) fn log_info<B>(&self, request: &Request<B>) -> Option<LogInfo> {
-        self.gatehouse.as_ref().map(|_| LogInfo::of(request))
+        self.gatekeeper.as_ref().map(|_| LogInfo::of(request))
     }
 
     /// What the proxy's master makes of a request, if there is one.
@@ -150,8 +161,8 @@ impl Floor {
         client: IpAddr,
         info: Option<&LogInfo>,
     ) -> Result<Option<Delay>, Problem> {
-        match &self.gatehouse {
-            Some(gatehouse) => gatehouse.ask(key, client, info.map_or(&[], LogInfo::as_bytes)),
+        match &self.gatekeeper {
+            Some(gatekeeper) => gatekeeper.ask(key, client, info.map_or(&[], LogInfo::as_bytes)),
             None => Ok(None),
         }
     }
@@ -219,9 +230,9 @@ impl Floor {
             return;
         }
         let here = Here::new(self.clone());
-        let floor = self.clone();
+        let worker = self.clone();
         spawn_local(async move {
-            converse(floor, stream, peer.ip(), place).await;
+            converse(worker, stream, peer.ip(), place).await;
             drop(here);
         });
     }
@@ -269,23 +280,23 @@ impl Floor {
 }
 
 /// A client that is here until this is dropped.
-struct Here(Rc<Floor>);
+struct Here(Rc<Worker>);
 
 impl Here {
-    fn new(floor: Rc<Floor>) -> Self {
-        floor.connections.set(floor.connections.get() + 1);
-        floor.lane.connections(1);
-        Self(floor)
+    fn new(worker: Rc<Worker>) -> Self {
+        worker.connections.set(worker.connections.get() + 1);
+        worker.lane.connections(1);
+        Self(worker)
     }
 }
 
 impl Drop for Here {
     fn drop(&mut self) {
-        let Self(floor) = self;
-        floor.lane.connections(-1);
-        floor.connections.set(floor.connections.get() - 1);
-        if floor.connections.get() == 0 {
-            floor.empty.notify_one();
+        let Self(worker) = self;
+        worker.lane.connections(-1);
+        worker.connections.set(worker.connections.get() - 1);
+        if worker.connections.get() == 0 {
+            worker.empty.notify_one();
         }
     }
 }
@@ -302,20 +313,20 @@ impl Loop {
         runtime.block_on(async {
             let leaving = Leaving::new();
             let leaving = leaving.expect("the system has file descriptors left at start-up");
-            let floor = Floor::new(&self.door, leaving);
-            spawn_local(floor.clone().keep_ticking());
+            let worker = Worker::new(&self.door, leaving);
+            spawn_local(worker.clone().keep_ticking());
             let mut accepting = Vec::new();
             for listener in listeners {
                 let listener = tokio::net::TcpListener::from_std(listener);
                 let listener = listener.expect("a listener can be watched at start-up");
-                accepting.push(spawn_local(floor.clone().accept(listener)));
+                accepting.push(spawn_local(worker.clone().accept(listener)));
             }
-            floor.shutdown.wait().await;
+            worker.shutdown.wait().await;
             for loop_of_one in accepting {
                 let _ = loop_of_one.await;
             }
             self.door.release();
-            floor.drain().await;
+            worker.drain().await;
         });
     }
 }

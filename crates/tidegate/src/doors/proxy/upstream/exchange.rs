@@ -10,7 +10,7 @@ use super::super::bodies::Upload;
 use super::answer::Answer;
 
 /// Where a request is.
-pub(in super::super) struct Crossing(State);
+pub(in super::super) struct Exchange(State);
 
 enum State {
     /// Here, and so until it is answered, or taken to be sent.
@@ -21,7 +21,7 @@ enum State {
     Answer(Response<Answer>),
 }
 
-impl Crossing {
+impl Exchange {
     /// A request that is still to be sent.
     pub(in super::super) fn new(request: Request<Upload>) -> Self {
         Self(State::Request(request))

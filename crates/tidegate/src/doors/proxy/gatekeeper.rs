@@ -76,7 +76,7 @@ fn endpoint<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Err
 
 /// What a proxy's loops ask. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Gatehouse {
+pub(super) struct ProxyGatekeeper {
     gatekeeper: Gatekeeper,
     domain: Domain,
     /// Clients are known by the entries of their keys, not by their addresses.
@@ -101,16 +101,16 @@ fn settings(config: &Config) -> Option<Settings> {
 ///
 /// # Errors
 /// If the name of the proxy is no domain, or the system refuses a thread.
-pub(super) fn open(config: &Config) -> io::Result<Option<Gatehouse>> {
+pub(super) fn open(config: &Config) -> io::Result<Option<ProxyGatekeeper>> {
     let Some(settings) = settings(config) else { return Ok(None) };
     let gatekeeper = Gatekeeper::connect(&settings).map_err(io::Error::other)?;
     // The domain is its own.
     let domain = gatekeeper.domain(config.name.get_ref());
     let by_key = config.key.is_some();
-    Ok(domain.map(|domain| Gatehouse { gatekeeper, domain, by_key }))
+    Ok(domain.map(|domain| ProxyGatekeeper { gatekeeper, domain, by_key }))
 }
 
-impl Gatehouse {
+impl ProxyGatekeeper {
     /// Lets a request pass at once, or tells how it waits. The master hears `log_info`.
     pub(super) fn ask(
         &self,

@@ -31,7 +31,7 @@ where
 }
 
 async fn run(client: Rc<Client>, stream: impl Future) {
-    let stall = Rc::new(client.floor.ticks.deadline());
+    let stall = Rc::new(client.worker.ticks.deadline());
     let mut stream = pin!(stream);
     let stalled = poll_fn(|context| {
         // Found by the request that this stream carries, when it is first looked at.
@@ -44,6 +44,6 @@ async fn run(client: Rc<Client>, stream: impl Future) {
         }
     });
     if stalled.await {
-        client.floor.metrics.bad_input(Door::Proxy, "reader_slow");
+        client.worker.metrics.bad_input(Door::Proxy, "reader_slow");
     }
 }
