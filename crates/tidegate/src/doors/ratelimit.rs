@@ -116,7 +116,7 @@ mod tests {
         Rows {
             refused_by: Some("proxy:ä\"pi".into()),
             limits: limits.iter().map(row).collect(),
-            held: Vec::new(),
+            ..Rows::default()
         }
     }
 

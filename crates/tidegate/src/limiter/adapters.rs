@@ -71,7 +71,7 @@ impl Answer {
             delay: verdict.delay,
             firm: verdict.firm,
             refused_by: rows.refused_by,
-            held: rows.held,
+            held: rows.held.into_vec(),
             limits: rows.limits,
         }
     }

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use smallvec::SmallVec;
 use tidegate_core::time::SECOND;
 use tidegate_core::{Limit, LimitVerdict, Nanos, Now};
 
@@ -186,7 +187,7 @@ pub struct Rows {
     pub limits: Vec<Row>,
     /// Which of the request's keys hold uses in flight that must be released; the others must not
     /// be, since what would be given back is somebody else's.
-    pub held: Vec<HeldKey>,
+    pub held: SmallVec<[HeldKey; 1]>,
 }
 
 impl Rows {
