@@ -115,6 +115,55 @@ proptest! {
             prop_assert_eq!(delayed(&limiter, b"k "), waiting);
         }
     }
+
+    /// The fast path, which batches take, against the general path, which rows need.
+    #[test]
+    fn a_batch_of_records_is_what_each_alone_is(
+        limits in prop::collection::vec(any_limit(), 1..3),
+        shadow in any::<bool>(),
+        batches in prop::collection::vec((wait(), uses()), 1..8),
+    ) {
+        let clock = Clock::manual(START);
+        let rule = Rule { shadow, ..rule("k", limits) };
+        let [batched, alone] = [(); 2].map(|()| {
+            let rules = RuleSet::new(vec![rule.clone()], None);
+            let limiter = Limiter::new(clock.clone(), Arc::new(Metrics::new()), rules, ROOMY);
+            limiter.desk(Door::Smockron)
+        });
+        let mut rows = Rows::default();
+        for (wait, uses) in batches {
+            clock.advance(wait);
+            let now = clock.now();
+            let uses: Vec<(Vec<u8>, KeyOp)> = { uses.iter() }
+                .map(|&(number, sixteenths, late)| {
+                    let (at, late) = (moment(sixteenths, now), PERIOD / 16 * u64::from(late));
+                    (key(&identifier(number)), KeyOp::Record { at, late })
+                })
+                .collect();
+            let keys: Vec<Key<'_>> = uses.iter().map(|(key, op)| Key::new(key, *op)).collect();
+            let mut decisions = Vec::new();
+            batched.decide_batch(&keys, now, &mut decisions);
+            for (decision, key) in decisions.into_iter().zip(&keys) {
+                let request = Request::all_or_nothing(std::slice::from_ref(key));
+                let expected = alone.decide(&request, now, Some(&mut rows)).expect("fit").ready();
+                prop_assert_eq!(decision.expect("fit").ready(), expected);
+            }
+            if !statistics_stay(now) {
+                continue;
+            }
+            for key in &keys {
+                let stats = |desk: &Desk| desk.limiter().stats(key.bytes, now);
+                prop_assert_eq!(stats(&batched), stats(&alone));
+            }
+            prop_assert_eq!(batched.limiter().size(), alone.limiter().size());
+        }
+        let counted = |desk: &Desk| {
+            let page = desk.limiter().metrics().encode(Default::default());
+            let is_decision = |line: &&str| line.starts_with("tidegate_decisions_total");
+            page.lines().filter(is_decision).map(str::to_owned).collect::<Vec<_>>()
+        };
+        prop_assert_eq!(counted(&batched), counted(&alone));
+    }
 }
 
 fn uses_of<const N: usize>(keys: [&str; N]) -> [(Vec<u8>, KeyOp); N] {
