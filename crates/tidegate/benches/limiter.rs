@@ -19,13 +19,13 @@ use governor::{Quota, RateLimiter};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use tidegate::clock::Clock;
-use tidegate::limiter::{Desk, Limiter};
+use tidegate::limiter::{self, Limiter, LimiterHandle, Request};
 use tidegate::metrics::{Door, Metrics};
 use tidegate::stores::memory::Settings;
+use tidegate_core::Nanos;
 use tidegate_core::limit::{Algorithm, Limit};
 use tidegate_core::rules::{Consistency, OnFull, OnStoreError, Pattern, Rule, RuleSet};
 use tidegate_core::time::SECOND;
-use tidegate_core::{Nanos, Op};
 
 /// Turns of each contender: many short ones, because the machine's speed moves within seconds.
 const ROUNDS: usize = 31;
@@ -111,20 +111,21 @@ fn median(samples: &mut [f64]) -> f64 {
     samples[samples.len() / 2]
 }
 
-fn singles(desk: &Desk, keys: &[Key]) {
+fn singles(handle: &LimiterHandle, keys: &[Key]) {
     for key in keys {
-        assert!(desk.line_now(key, Op::Take(1)).is_ok());
+        let key = [limiter::Key::take(key, 1)];
+        assert!(handle.decide(&Request::all_or_nothing(&key), handle.now(), None).is_ok());
     }
 }
 
-fn batches(desk: &Desk, keys: &[Key]) {
+fn batches(handle: &LimiterHandle, keys: &[Key]) {
     let mut out = Vec::with_capacity(BATCH);
     for keys in keys.chunks(BATCH) {
-        let mut batch: [&[u8]; BATCH] = [&[]; BATCH];
+        let mut batch = [limiter::Key::take(&[], 1); BATCH];
         for (slot, key) in batch.iter_mut().zip(keys) {
-            *slot = key;
+            slot.bytes = key;
         }
-        desk.lines(&batch[..keys.len()], Op::Take(1), desk.now(), &mut out);
+        handle.decide_batch(&batch[..keys.len()], handle.now(), &mut out);
         assert!(out.iter().all(Result::is_ok));
     }
 }
@@ -158,17 +159,21 @@ fn sequence(count: usize, seed: u64) -> Vec<Key> {
 
 /// Wall nanoseconds until both of two threads are done, for each decision of all. Each has a core
 /// of its own: the system may take longer to find out that another is idle than a turn lasts.
-fn two_threads(limiters: [&Arc<Limiter>; 2], parts: [&[Key]; 2], run: fn(&Desk, &[Key])) -> f64 {
+fn two_threads(
+    limiters: [&Arc<Limiter>; 2],
+    parts: [&[Key]; 2],
+    run: fn(&LimiterHandle, &[Key]),
+) -> f64 {
     let together = Barrier::new(2);
     let work = |number: usize| {
         let mut core = CpuSet::new();
         core.set(number);
         // Without a second core, or the right to choose, it is measured all the same.
         let _ = sched_setaffinity(None, &core);
-        let desk = limiters[number].desk(Door::Text);
+        let handle = limiters[number].desk(Door::Text);
         together.wait();
         let start = clock(ClockId::Monotonic);
-        run(&desk, parts[number]);
+        run(&handle, parts[number]);
         clock(ClockId::Monotonic) - start
     };
     let spans = thread::scope(|scope| {
@@ -194,12 +199,8 @@ fn filled(name: &str, count: usize) -> (Arc<Limiter>, f64) {
     // Room to spare: a table under pressure would forget keys that are past their limit, and the
     // figure would be for fewer keys than it says.
     let limiter = limiter(name, count.max(8_000_000) / 4 * 5);
-    let desk = limiter.desk(Door::Text);
-    let bytes = bytes_per_key(count, || {
-        (0..count).for_each(|n| {
-            let _ = desk.line(&key(n), Op::Take(1), desk.now());
-        });
-    });
+    let handle = limiter.desk(Door::Text);
+    let bytes = bytes_per_key(count, || (0..count).for_each(|n| singles(&handle, &[key(n)])));
     assert_eq!(limiter.size().keys, count, "every key is remembered");
     (limiter, bytes)
 }
@@ -222,14 +223,14 @@ fn run(count: usize, names: &[&str]) {
         .map(|&name| {
             let (limiter, bytes) = filled(name, count);
             println!("{count} keys: {name} {bytes:.0} bytes per key");
-            let desk = limiter.desk(Door::Text);
-            (name, limiter, desk, filled(name, count).0)
+            let handle = limiter.desk(Door::Text);
+            (name, limiter, handle, filled(name, count).0)
         })
         .collect();
     let (picks, others) = (sequence(count, 0x9e37_79b9), sequence(count, 0x51_7cc1));
     let names: Vec<String> =
         picks.iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect();
-    for (name, limiter, desk, other) in &ours {
+    for (name, limiter, handle, other) in &ours {
         let mut samples: [Vec<f64>; 9] = Default::default();
         let (shared, apart) = ([limiter; 2], [limiter, other]);
         // Nobody finds keys in the cache because somebody has just asked for the same ones.
@@ -238,10 +239,12 @@ fn run(count: usize, names: &[&str]) {
             let mut turn = || turns.next().unwrap_or_default();
             let governors = &peer[..limits(name).len()];
             let both = |turn: Range<usize>| [&picks[turn.clone()], &others[turn]];
-            let one = |turn: Range<usize>, run: fn(&Desk, &[Key])| wall(|| run(desk, &picks[turn]));
+            let one = |turn: Range<usize>, run: fn(&LimiterHandle, &[Key])| {
+                wall(|| run(handle, &picks[turn]))
+            };
             samples[0].push(cpu_nanos(TURN, || peers(governors, &names[turn()])));
-            samples[1].push(cpu_nanos(TURN, || singles(desk, &picks[turn()])));
-            samples[2].push(cpu_nanos(TURN, || batches(desk, &picks[turn()])));
+            samples[1].push(cpu_nanos(TURN, || singles(handle, &picks[turn()])));
+            samples[2].push(cpu_nanos(TURN, || batches(handle, &picks[turn()])));
             samples[3].push(one(turn(), singles));
             samples[4].push(two_threads(shared, both(turn()), singles));
             samples[5].push(two_threads(apart, both(turn()), singles));

@@ -12,7 +12,7 @@ use tidegate::clock::Clock;
 use tidegate::config::{Config, Source};
 use tidegate::doors::jarl::JarlHandler;
 use tidegate::doors::smockron;
-use tidegate::doors::text::{Replies, answer_batch};
+use tidegate::doors::text::TextHandler;
 use tidegate::doors::throttr::{Conversation, ThrottrState};
 use tidegate::limiter::Limiter;
 use tidegate::metrics::{Door, Metrics};
@@ -73,8 +73,7 @@ fn the_text_path_allocates_nothing_per_request() {
     // batch is timed and the series that the first of them makes is no matter of luck.
     let clock = Clock::manual(Now { mono: 1 << 40, unix: 1 << 60 });
     let limiter = Limiter::new(clock, metrics, rules, settings);
-    let desk = limiter.desk(Door::Text);
-    let mut replies = Replies::new();
+    let mut handler = TextHandler::new(limiter.desk(Door::Text)).expect("a notifier");
     let requests: Vec<String> = (0..6_400)
         .map(|n| match n % 16 {
             13 => format!("{n} get_stats ws ip=10.0.{}.{}", n / 256, n % 256),
@@ -89,7 +88,7 @@ fn the_text_path_allocates_nothing_per_request() {
     let mut answered = 0;
     let mut round = |answered: &mut usize| {
         for batch in packets.chunks(64) {
-            answer_batch(&desk, desk.now(), batch, |_| false, &mut replies);
+            let replies = handler.on_datagrams(batch, |_| (), |()| false);
             *answered += replies.iter().len();
         }
     };

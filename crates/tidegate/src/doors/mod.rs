@@ -13,7 +13,6 @@ pub mod http;
 pub(crate) mod http_server;
 pub(crate) mod io;
 pub mod jarl;
-pub(crate) mod mailbox;
 pub mod proxy;
 pub(crate) mod ratelimit;
 pub mod smockron;

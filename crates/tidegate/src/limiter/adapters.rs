@@ -3,7 +3,6 @@
 #![allow(missing_docs)]
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use tidegate_core::time::SECOND;
 use tidegate_core::{Nanos, Now, Op};
@@ -139,12 +138,6 @@ impl Desk {
         Ok(decision.ready().map_or(Line::UNLIMITED, |verdict| Line::of(&verdict)))
     }
 
-    /// # Errors
-    /// When it cannot be decided at all.
-    pub fn line_now(&self, key: &[u8], op: Op) -> Result<Line, Unfit> {
-        self.line(key, op, self.now())
-    }
-
     pub fn lines(&self, keys: &[&[u8]], op: Op, now: Now, out: &mut Vec<Result<Line, Unfit>>) {
         let keys: Vec<Key<'_>> = keys.iter().map(|key| Key::new(key, key_op(op))).collect();
         let mut decisions = Vec::new();
@@ -235,20 +228,6 @@ impl Desk {
             }
         }
         Ok(())
-    }
-
-    pub(crate) fn answer_crowded(
-        &self,
-        keys: &[&[u8]],
-        op: Op,
-        can_end: bool,
-        now: Now,
-    ) -> Result<Answer, Unfit> {
-        let before = self.pending.swap(usize::MAX / 2, Relaxed);
-        let decided = self.request_of(keys, key_op(op), can_end, now);
-        self.pending.store(before, Relaxed);
-        let (decision, rows) = decided?;
-        Ok(Answer::of(&decision.ready().expect("there is no room"), rows))
     }
 
     pub fn release(&self, held: &[(&[u8], TakenFrom)], cost: u64, started: Now, _: Now) {

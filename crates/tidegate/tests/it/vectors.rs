@@ -16,8 +16,8 @@ use std::sync::Arc;
 
 use tidegate::clock::Clock;
 use tidegate::config::Config;
-use tidegate::doors::text::{Replies, answer_batch};
-use tidegate::limiter::{Desk, Limiter};
+use tidegate::doors::text::TextHandler;
+use tidegate::limiter::Limiter;
 use tidegate::metrics::{Door, Metrics};
 use tidegate::stores::memory;
 use tidegate_core::time::{DAY, HOUR, MILLISECOND, MINUTE, SECOND};
@@ -93,7 +93,8 @@ fn play(text: &str, mut wrong: impl FnMut(usize, &str, &str, &str)) -> usize {
     let config = config.unwrap_or_else(|problems| panic!("{problems}"));
     let clock = Clock::manual(START);
     let metrics = Arc::new(Metrics::new());
-    let desk = Limiter::new(clock.clone(), metrics, config.rules, MEMORY).desk(Door::Text);
+    let limiter = Limiter::new(clock.clone(), metrics, config.rules, MEMORY);
+    let mut handler = TextHandler::new(limiter.desk(Door::Text)).expect("a notifier");
 
     let mut expected = 0;
     let mut batch: Vec<(usize, &str)> = Vec::new();
@@ -106,7 +107,7 @@ fn play(text: &str, mut wrong: impl FnMut(usize, &str, &str, &str)) -> usize {
         } else if let Some(reply) = line.strip_prefix("<<") {
             if answers.is_empty() {
                 assert!(!batch.is_empty(), "line {number}: a reply to nothing");
-                answers = ask(&desk, &batch);
+                answers = ask(&mut handler, &batch);
                 answers.reverse();
             }
             let got = answers.pop().unwrap_or_default();
@@ -130,13 +131,11 @@ fn play(text: &str, mut wrong: impl FnMut(usize, &str, &str, &str)) -> usize {
 }
 
 /// The replies to one batch, escaped, empty where there is none.
-fn ask(desk: &Desk, batch: &[(usize, &str)]) -> Vec<String> {
+fn ask(handler: &mut TextHandler<()>, batch: &[(usize, &str)]) -> Vec<String> {
     let packets: Vec<Vec<u8>> = batch.iter().map(|(_, request)| bytes(request)).collect();
     let packets: Vec<&[u8]> = packets.iter().map(Vec::as_slice).collect();
-    let mut replies = Replies::new();
-    answer_batch(desk, desk.now(), &packets, |_| true, &mut replies);
     let mut answers = vec![String::new(); packets.len()];
-    for (packet, reply) in replies.iter() {
+    for (packet, reply) in handler.on_datagrams(&packets, |_| (), |()| true).iter() {
         assert!(answers[packet].is_empty(), "two replies to one request");
         answers[packet] = escaped(reply);
     }

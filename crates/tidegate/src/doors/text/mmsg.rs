@@ -1,7 +1,8 @@
-//! Batches of datagrams: the one room of this door that speaks to the kernel in raw pointers.
+//! Batches of datagrams: the one file of this door that hands raw pointers to the kernel.
 //!
 //! Everything here is a thin, safe wrapper around `recvmmsg`, `sendmmsg` and `setsockopt`. Buffers
-//! are allocated once. Nothing here knows a byte of the protocol or decides whom to answer.
+//! are allocated once. Nothing here knows a byte of the protocol or decides which datagrams to
+//! answer.
 #![allow(
     unsafe_code,
     reason = "std has no batched datagrams; one call for 64 of them is what pays"
@@ -16,7 +17,7 @@ use std::ptr;
 use libc::{c_int, c_void};
 
 /// Datagrams that one system call takes or gives.
-pub(crate) const BATCH: usize = 64;
+pub(super) const BATCH: usize = 64;
 
 /// Bytes of a receive buffer for one datagram. A longer one is cut by the kernel and marked as cut.
 const ALONE_BYTES: usize = 1024;
@@ -37,7 +38,7 @@ const CONTROL_HEADER: usize = mem::size_of::<libc::cmsghdr>();
 /// from a request to its reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C, align(8))]
-pub(crate) struct Address {
+pub(super) struct Address {
     bytes: [u8; ADDRESS_BYTES],
     length: u32,
 }
@@ -48,12 +49,12 @@ impl Address {
     }
 
     /// The port; 0 where the sender left none to answer to.
-    pub(crate) fn port(&self) -> u16 {
+    pub(super) fn port(&self) -> u16 {
         u16::from_be_bytes([self.bytes[2], self.bytes[3]])
     }
 
     /// The address without its port, if it is one of the internet.
-    pub(crate) fn ip(&self) -> Option<IpAddr> {
+    pub(super) fn ip(&self) -> Option<IpAddr> {
         match self.family() {
             libc::AF_INET => Some(Ipv4Addr::from(self.array::<4>(4)).into()),
             libc::AF_INET6 => Some(Ipv6Addr::from(self.array::<16>(8)).into()),
@@ -62,7 +63,7 @@ impl Address {
     }
 
     /// Some bits that differ between clients: the port and the end of the address.
-    pub(crate) fn mix(&self) -> u64 {
+    pub(super) fn mix(&self) -> u64 {
         let tail = if self.family() == libc::AF_INET { 0 } else { 16 };
         let low = u32::from_ne_bytes(self.array::<4>(4 + tail));
         (u64::from(low) << 16) | u64::from(self.port())
@@ -97,7 +98,7 @@ impl From<SocketAddr> for Address {
 
 /// The address of ours that a datagram came to, where the socket was told to say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Local {
+pub(super) enum Local {
     /// The socket is bound to one address, and replies leave from it anyway.
     #[default]
     Bound,
@@ -211,7 +212,7 @@ fn blank_headers() -> Box<[libc::mmsghdr]> {
 }
 
 /// A fixed number of packet buffers and what the kernel said about what is in them.
-pub(crate) struct Inbox {
+pub(super) struct ReceiveBuffers {
     /// All packet buffers, one behind the other.
     buffers: Box<[u8]>,
     /// Bytes of each packet buffer.
@@ -224,10 +225,10 @@ pub(crate) struct Inbox {
     control_bytes: usize,
 }
 
-impl Inbox {
+impl ReceiveBuffers {
     /// Allocates all buffers. `locals`: whether the socket reports the address a datagram came to;
     /// `joined`: whether it gives datagrams joined.
-    pub(crate) fn new(locals: bool, joined: bool) -> Self {
+    pub(super) fn new(locals: bool, joined: bool) -> Self {
         let vector = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
         let buffer_bytes = if joined { JOINED_BYTES } else { ALONE_BYTES };
         Self {
@@ -243,7 +244,7 @@ impl Inbox {
 
     /// Waits for a datagram as long as the socket's timeout says (not at all unless `wait`), then
     /// takes those that are there, [`BATCH`] at most. Returns how many.
-    pub(crate) fn receive(&mut self, socket: BorrowedFd<'_>, wait: bool) -> io::Result<usize> {
+    pub(super) fn receive(&mut self, socket: BorrowedFd<'_>, wait: bool) -> io::Result<usize> {
         let buffers = self.buffers.chunks_exact_mut(self.buffer_bytes);
         for (at, (header, buffer)) in self.headers.iter_mut().zip(buffers).enumerate() {
             let vector = &mut self.vectors[at];
@@ -281,7 +282,7 @@ impl Inbox {
     }
 
     /// What is in buffer `at` of the last batch, or `None` if it did not fit.
-    pub(crate) fn bytes(&self, at: usize) -> Option<&[u8]> {
+    pub(super) fn bytes(&self, at: usize) -> Option<&[u8]> {
         let header = &self.headers[at];
         if header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0 {
             return None;
@@ -293,7 +294,7 @@ impl Inbox {
     /// The datagrams in buffer `at` of the last batch, in the order in which they were sent: one,
     /// or several of one length, of which the last may be shorter. `None` as for [`Self::bytes`].
     #[inline]
-    pub(crate) fn datagrams(&self, at: usize) -> Option<impl Iterator<Item = &[u8]>> {
+    pub(super) fn datagrams(&self, at: usize) -> Option<impl Iterator<Item = &[u8]>> {
         let bytes = self.bytes(at)?;
         let length = self.segment(at).unwrap_or(usize::MAX);
         let (first, rest) = bytes.split_at(bytes.len().min(length));
@@ -307,12 +308,12 @@ impl Inbox {
     }
 
     /// Who sent what is in buffer `at` of the last batch.
-    pub(crate) fn sender(&self, at: usize) -> &Address {
+    pub(super) fn sender(&self, at: usize) -> &Address {
         &self.names[at]
     }
 
     /// Which of our addresses the datagrams in buffer `at` of the last batch came to.
-    pub(crate) fn local(&self, at: usize) -> Local {
+    pub(super) fn local(&self, at: usize) -> Local {
         if self.control_bytes == 0 {
             return Local::Bound;
         }
@@ -322,33 +323,33 @@ impl Inbox {
 
 /// One send: a datagram, or several of one length to one receiver.
 #[derive(Clone, Copy)]
-pub(crate) struct Message<'a> {
+pub(super) struct Transmit<'a> {
     /// The receiver.
-    pub(crate) to: &'a Address,
+    pub(super) to: &'a Address,
     /// Our address to leave from.
-    pub(crate) from: Local,
+    pub(super) from: Local,
     /// The length at which the kernel cuts the parts, joined, into datagrams.
-    pub(crate) segment: Option<u16>,
+    pub(super) segment: Option<u16>,
     /// The bytes.
-    pub(crate) parts: &'a [IoSlice<'a>],
+    pub(super) parts: &'a [IoSlice<'a>],
 }
 
-impl<'a> Message<'a> {
+impl<'a> Transmit<'a> {
     /// One datagram from wherever the socket is bound.
-    pub(crate) fn new(to: &'a Address, parts: &'a [IoSlice<'a>]) -> Self {
+    pub(super) fn new(to: &'a Address, parts: &'a [IoSlice<'a>]) -> Self {
         Self { to, from: Local::Bound, segment: None, parts }
     }
 }
 
 /// What the kernel needs beside the messages themselves to send a batch.
-pub(crate) struct Outbox {
+pub(super) struct SendHeaders {
     controls: Box<[Control]>,
     headers: Box<[libc::mmsghdr]>,
 }
 
-impl Outbox {
+impl SendHeaders {
     /// Allocates all buffers.
-    pub(crate) fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             controls: vec![Control([0; CONTROL_BYTES]); BATCH].into_boxed_slice(),
             headers: blank_headers(),
@@ -357,10 +358,10 @@ impl Outbox {
 
     /// Sends `messages` ([`BATCH`] at most). One that the kernel refuses is told to `refused` by
     /// its position, and the rest go on.
-    pub(crate) fn send(
+    pub(super) fn send(
         &mut self,
         socket: BorrowedFd<'_>,
-        messages: &[Message<'_>],
+        messages: &[Transmit<'_>],
         mut refused: impl FnMut(usize, io::Error),
     ) {
         let messages = &messages[..messages.len().min(BATCH)];
@@ -404,7 +405,7 @@ impl Outbox {
 }
 
 /// Asks the socket to say which of our addresses each datagram came to.
-pub(crate) fn report_locals(socket: BorrowedFd<'_>, v6: bool) -> io::Result<()> {
+pub(super) fn report_locals(socket: BorrowedFd<'_>, v6: bool) -> io::Result<()> {
     if v6 {
         set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)
     } else {
@@ -414,13 +415,13 @@ pub(crate) fn report_locals(socket: BorrowedFd<'_>, v6: bool) -> io::Result<()> 
 
 /// Whether the kernel can cut one send into several datagrams. One that cannot would ignore the
 /// wish and send them joined, so it must be asked first.
-pub(crate) fn can_segment(socket: BorrowedFd<'_>) -> bool {
+pub(super) fn can_segment(socket: BorrowedFd<'_>) -> bool {
     set_option(socket, libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok()
 }
 
 /// Asks the socket to give datagrams of one length from one sender joined, as the network device
 /// or a sender on this machine has joined them.
-pub(crate) fn receive_joined(socket: BorrowedFd<'_>) -> io::Result<()> {
+pub(super) fn receive_joined(socket: BorrowedFd<'_>) -> io::Result<()> {
     set_option(socket, libc::SOL_UDP, libc::UDP_GRO, 1)
 }
 

@@ -1,10 +1,8 @@
 //! The text door, over UDP: one datagram asks and one answers.
 //!
-//! - [`corridor`]: parse, decide, encode, without a socket
-//! - [`turn`]: one loop: receive a batch, answer it, send the replies
-//! - [`elsewhere`]: requests whose counts lie in a remote store
-//! - [`post`]: sending, as much as possible at once
-//! - [`grouping`]: which datagrams leave in one send
+//! - [`event_loop`]: receive a batch, answer it, send the replies
+//! - [`handler`]: parse, decide, encode, without a socket
+//! - [`sender`]: sending, as many datagrams as possible at once
 //! - [`socket`]: binding, one socket for each loop
 //! - [`mmsg`]: batched system calls
 //!
@@ -12,13 +10,11 @@
 //! of its own; the kernel spreads clients over them. The bytes of the protocol are the business
 //! of `tidegate_wire::text`.
 
-mod corridor;
-mod elsewhere;
-mod grouping;
+mod event_loop;
+mod handler;
 mod mmsg;
-mod post;
+mod sender;
 mod socket;
-mod turn;
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -28,8 +24,9 @@ use std::thread;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use self::corridor::{Replies, answer_batch};
-use self::turn::Loop;
+use self::event_loop::EventLoop;
+pub use self::handler::{Replies, TextHandler};
+use self::socket::LoopSocket;
 use super::{BoundDoor, DoorConfig, Gate, Serving, table_of};
 use crate::metrics::{Door, Metrics};
 use crate::settings::listen::{Address, Allow, Listen};
@@ -92,7 +89,7 @@ impl DoorConfig for Config {
 /// A door whose addresses are taken and that answers nobody yet.
 pub struct Bound {
     /// For each address, its sockets: one for each loop.
-    wires: Vec<Vec<socket::Wire>>,
+    sockets: Vec<Vec<LoopSocket>>,
 }
 
 /// Takes every address of `config`, or none.
@@ -100,13 +97,13 @@ pub struct Bound {
 /// # Errors
 /// The address that cannot be had, and why.
 pub fn bind(config: &Config) -> io::Result<Bound> {
-    let wires = config
+    let sockets = config
         .listen
         .addresses()
         .iter()
         .map(|&address| socket::bind(address, loops()))
         .collect::<io::Result<_>>()?;
-    Ok(Bound { wires })
+    Ok(Bound { sockets })
 }
 
 /// Loops for each address: one for each core.
@@ -116,31 +113,31 @@ pub(crate) fn loops() -> usize {
 
 impl BoundDoor for Bound {
     fn addresses(&self) -> Vec<Address> {
-        let first = |wires: &Vec<socket::Wire>| wires.first()?.socket.local_addr().ok();
-        self.wires.iter().filter_map(first).map(Address::Ip).collect()
+        let first = |sockets: &Vec<LoopSocket>| sockets.first()?.udp.local_addr().ok();
+        self.sockets.iter().filter_map(first).map(Address::Ip).collect()
     }
 
     fn discard_queued(&self, metrics: &Metrics) {
-        for wire in self.wires.iter().flatten() {
-            for _ in 0..socket::discard_queued(&wire.socket) {
+        for socket in self.sockets.iter().flatten() {
+            for _ in 0..socket::discard_queued(&socket.udp) {
                 metrics.bad_input(Door::Text, "before_start");
             }
         }
     }
 
     fn serve(self: Box<Self>, gate: Gate) -> Serving {
-        let start = |(number, wire): (usize, socket::Wire)| {
+        let start = |(number, socket): (usize, LoopSocket)| {
             let gate = gate.clone();
             thread::Builder::new()
                 .name(format!("text-{number}"))
                 .spawn(move || {
-                    let desk = gate.limiter.desk(Door::Text);
-                    Loop::new(wire, desk, gate.door.allow)
+                    let handle = gate.limiter.desk(Door::Text);
+                    EventLoop::new(socket, handle, gate.door.allow)
                         .expect("the system has file descriptors left at start-up")
                         .run(&gate.door.shutdown);
                 })
                 .expect("the system has threads left at start-up")
         };
-        Serving::threads(self.wires.into_iter().flatten().enumerate().map(start).collect())
+        Serving::threads(self.sockets.into_iter().flatten().enumerate().map(start).collect())
     }
 }

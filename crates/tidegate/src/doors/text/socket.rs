@@ -14,7 +14,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use super::mmsg;
 
 /// How long a loop sleeps in the kernel before it looks whether the door is closing.
-pub(crate) const NOTICE_SHUTDOWN: Duration = Duration::from_millis(200);
+pub(super) const NOTICE_SHUTDOWN: Duration = Duration::from_millis(200);
 
 /// How long one send may wait for room. Datagrams may be lost; loops may not hang.
 const SEND_MAX: Duration = Duration::from_millis(100);
@@ -25,34 +25,34 @@ const BACKLOG_BYTES: usize = 4 << 20;
 /// More datagrams than this do not fit into the backlog: what comes later is not discarded.
 const QUEUED_MAX: usize = BACKLOG_BYTES / 64;
 
-/// A bound socket and what the kernel can do for it.
+/// The bound socket of one loop, and what the kernel can do for it.
 #[derive(Debug)]
-pub(crate) struct Wire {
+pub(super) struct LoopSocket {
     /// The socket, blocking, with timeouts.
-    pub(crate) socket: UdpSocket,
+    pub(super) udp: UdpSocket,
     /// Whether datagrams say which of our addresses they came to.
-    pub(crate) locals: bool,
+    pub(super) locals: bool,
     /// Whether one send can become several datagrams.
-    pub(crate) segments: bool,
+    pub(super) segments: bool,
 }
 
 /// Binds `count` sockets to `address`, or none. Port 0 takes a free port, the same for all.
 ///
 /// The first binds alone, so that an address which another process has is refused even if that
 /// process shares it; only then does it agree to share with its siblings.
-pub(crate) fn bind(address: SocketAddr, count: usize) -> io::Result<Vec<Wire>> {
+pub(super) fn bind(address: SocketAddr, count: usize) -> io::Result<Vec<LoopSocket>> {
     let first = open(address)?;
     first.bind(&address.into())?;
     first.set_reuse_port(true)?;
     let bound = first.local_addr()?;
-    let mut wires = vec![dress(first, address)?];
+    let mut sockets = vec![configure(first, address)?];
     for _ in 1..count {
         let sibling = open(address)?;
         sibling.set_reuse_port(true)?;
         sibling.bind(&bound)?;
-        wires.push(dress(sibling, address)?);
+        sockets.push(configure(sibling, address)?);
     }
-    Ok(wires)
+    Ok(sockets)
 }
 
 /// Drops the datagrams that wait in the kernel, and returns how many they were.
@@ -76,7 +76,7 @@ fn open(address: SocketAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
-fn dress(socket: Socket, address: SocketAddr) -> io::Result<Wire> {
+fn configure(socket: Socket, address: SocketAddr) -> io::Result<LoopSocket> {
     socket.set_read_timeout(Some(NOTICE_SHUTDOWN))?;
     socket.set_write_timeout(Some(SEND_MAX))?;
     let locals = address.ip().is_unspecified();
@@ -84,7 +84,7 @@ fn dress(socket: Socket, address: SocketAddr) -> io::Result<Wire> {
         mmsg::report_locals(socket.as_fd(), address.is_ipv6())?;
     }
     let segments = mmsg::can_segment(socket.as_fd());
-    Ok(Wire { socket: socket.into(), locals, segments })
+    Ok(LoopSocket { udp: socket.into(), locals, segments })
 }
 
 #[cfg(test)]
@@ -98,9 +98,9 @@ mod tests {
     #[test]
     fn siblings_share_one_port_and_nobody_else_does() {
         let ours = bind(loopback(), 3).expect("three siblings bind");
-        let address = ours[0].socket.local_addr().expect("bound");
-        for wire in &ours {
-            assert_eq!(wire.socket.local_addr().expect("bound"), address);
+        let address = ours[0].udp.local_addr().expect("bound");
+        for socket in &ours {
+            assert_eq!(socket.udp.local_addr().expect("bound"), address);
         }
         let second = bind(address, 1).expect_err("another door must not share the port");
         assert_eq!(second.kind(), io::ErrorKind::AddrInUse);
@@ -110,10 +110,10 @@ mod tests {
 
     #[test]
     fn both_wildcards_stand_side_by_side() {
-        // A port that is free for one may be taken by a stranger for the other, so try several.
+        // A port that is free for one may be taken for the other, so try several.
         let beside = (0..100).any(|_| {
             let v6 = bind("[::]:0".parse().expect("an address"), 2).expect("IPv6 wildcard");
-            let port = v6[0].socket.local_addr().expect("bound").port();
+            let port = v6[0].udp.local_addr().expect("bound").port();
             bind(SocketAddr::from(([0, 0, 0, 0], port)), 2).is_ok()
         });
         assert!(beside, "no port can be had for both");

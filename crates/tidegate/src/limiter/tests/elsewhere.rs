@@ -1,6 +1,8 @@
 //! Decisions that are told later are counted as those that are told at once, and where a store
 //! cannot be asked each rule has its own way.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use tidegate_core::rules::OnStoreError;
 
 use super::stores::{at, node, runtime, said};
@@ -15,6 +17,15 @@ const JOBS: Limit =
 fn decide(desk: &Desk, keys: &[&str], op: Op) -> Result<Answer, Unfit> {
     let keys: Vec<&[u8]> = keys.iter().map(|key| key.as_bytes()).collect();
     runtime().block_on(desk.decided(&keys, op, true, desk.now()))
+}
+
+/// Decides on a use while as many decisions of the handle are pending as may be.
+fn decide_crowded(desk: &Desk, key: &str) -> (Verdict, Rows) {
+    let before = desk.pending.swap(usize::MAX / 2, Relaxed);
+    let (keys, mut rows) = ([Key::take(key.as_bytes(), 1)], Rows::default());
+    let decision = desk.decide(&Request::all_or_nothing(&keys), desk.now(), Some(&mut rows));
+    desk.pending.store(before, Relaxed);
+    (decision.expect("fit").ready().expect("decided without the store"), rows)
 }
 
 /// How long until the next use, or `None` if no rule is for the key.
@@ -365,6 +376,25 @@ fn a_use_that_has_happened_is_written_down_here_or_let_go() {
 }
 
 #[test]
+fn beyond_the_bound_on_pending_decisions_the_rules_decide_at_once() {
+    let desk = alone(policies());
+    for (key, allowed) in [
+        ("allow a", true),
+        ("allow a", true),
+        ("deny a", false),
+        ("local a", true),
+        ("local a", false),
+    ] {
+        let (verdict, rows) = decide_crowded(&desk, key);
+        assert_eq!((verdict.is_allowed(), verdict.degraded), (allowed, true), "{key}");
+        assert!(rows.limits.iter().all(Row::is_degraded), "{key}");
+    }
+    let page = desk.limiter().metrics().encode(Default::default());
+    let counted = "tidegate_store_errors_total{store=\"redis\",kind=\"crowded\"} 5";
+    assert!(page.contains(counted), "{page}");
+}
+
+#[test]
 fn what_lets_nothing_pass_needs_no_store_and_no_room() {
     use OnStoreError::{Allow, Deny, Local};
     let never = |policy, name: &str| by(policy, name, Limit::DENY);
@@ -387,8 +417,7 @@ fn what_lets_nothing_pass_needs_no_store_and_no_room() {
             let (tried, _) = ask(desk, key, try_of(true, Nanos::MAX)).expect("fit");
             assert_eq!((tried.outcome, tried.delay), (Decided::TooLong, Nanos::MAX));
             assert!(refuse(desk, key).expect("fit").is_denied());
-            let crowded = desk.answer_crowded(&[key.as_bytes()], Op::Take(1), true, desk.now());
-            assert!(crowded.expect("fit").is_denied(), "{key}");
+            assert!(decide_crowded(desk, key).1.is_denied(), "{key}");
             assert_eq!(record(desk, key, desk.now().mono), Ok(Some(Nanos::MAX)));
         }
         assert!(decide(desk, &["ghost a"], Op::Take(1)).expect("fit").allowed);

@@ -192,7 +192,6 @@ fn a_line_that_asks_for_nothing_is_unfit() {
     let desk = desk(vec![rule("k", vec![fixed(1)])]);
     for op in [Op::Take(0), Op::Peek(0), Op::TakeUpTo(0)] {
         assert_eq!(desk.line(b"k a", op, desk.now()), Err(Unfit::CostZero));
-        assert_eq!(desk.line_now(b"k a", op), Err(Unfit::CostZero));
         let mut lines = Vec::new();
         desk.lines(&[b"k a", b"other"], op, desk.now(), &mut lines);
         assert_eq!(lines, [Err(Unfit::CostZero); 2]);

@@ -1,0 +1,599 @@
+//! From datagrams to replies, without a socket: parse, decide, encode.
+//!
+//! The event loop, the golden vectors and the allocation test use the same [`TextHandler`]. It does
+//! not know how a reply travels: `P` is what the event loop needs to send it, and the handler keeps
+//! it for a request whose verdict comes later.
+//!
+//! The source of a datagram may be forged, so a reply that is much longer than its request goes to
+//! trusted sources only: to loopback and to those that the operator has named.
+
+use std::io;
+use std::mem;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+
+use smallvec::SmallVec;
+use tidegate_core::Now;
+use tidegate_wire::text::{self, Check, Command, reply};
+
+use super::mmsg::BATCH;
+use crate::completions::Inbox;
+use crate::limiter::{
+    Decision, InvalidRequest, Key, KeyStats, LimiterHandle, PendingVerdict, Request, Verdict,
+};
+use crate::metrics::Door;
+
+/// Why a request gets no reply whose reply would be too long for a source that is not trusted.
+const AMPLIFIES: &str = "amplifies";
+
+/// Answers the requests of one event loop.
+pub struct TextHandler<P> {
+    handle: LimiterHandle,
+    /// Verdicts of remote stores, with the requests that wait for them.
+    inbox: Inbox<AnsweredRequest<P>>,
+    // Buffers, allocated once.
+    replies: Replies,
+    decisions: Vec<Result<Decision, InvalidRequest>>,
+    answered: Vec<AnsweredRequest<P>>,
+    peers: Vec<P>,
+}
+
+/// A request that waits for a remote store.
+struct PendingRequest<P> {
+    peer: P,
+    id: Option<Box<[u8]>>,
+    /// Set for a `check_limit`.
+    check: Option<CheckProgress>,
+}
+
+/// A request and what its store said of the key that was asked last.
+struct AnsweredRequest<P> {
+    request: PendingRequest<P>,
+    line: text::Line,
+}
+
+/// A `check_limit`: its keys, and what was decided on the first of them.
+struct CheckProgress {
+    check: Check,
+    lines: Vec<text::Line>,
+}
+
+impl CheckProgress {
+    /// The key to ask about next: none after the last, and none after one that is over its limit.
+    fn next_key(&self) -> Option<&[u8]> {
+        let over = self.lines.last().is_some_and(|line| line.over);
+        let key = self.check.keys().get(self.lines.len()).filter(|_| !over);
+        key.map(String::as_bytes)
+    }
+}
+
+/// `over_limit` requests that came one after the other. They are decided together, so that the
+/// table can fetch all their slots at once.
+struct UseBatch<'d> {
+    keys: SmallVec<[Key<'d>; BATCH]>,
+    /// For each key, the number of its datagram and the id of its request.
+    requests: SmallVec<[(usize, Option<&'d [u8]>); BATCH]>,
+}
+
+impl<'d> UseBatch<'d> {
+    fn new() -> Self {
+        Self { keys: SmallVec::new(), requests: SmallVec::new() }
+    }
+
+    #[inline(always)]
+    fn push(&mut self, number: usize, id: Option<&'d [u8]>, key: &'d [u8]) {
+        self.keys.push(Key::take(key, 1));
+        self.requests.push((number, id));
+    }
+
+    fn clear(&mut self) {
+        self.keys.clear();
+        self.requests.clear();
+    }
+}
+
+impl<P: Send + 'static> TextHandler<P> {
+    /// Allocates all buffers.
+    ///
+    /// # Errors
+    /// If the kernel has no descriptor for the notifier.
+    pub fn new(handle: LimiterHandle) -> io::Result<Self> {
+        Ok(Self {
+            handle,
+            inbox: Inbox::new()?,
+            replies: Replies::new(),
+            decisions: Vec::with_capacity(BATCH),
+            answered: Vec::new(),
+            peers: Vec::with_capacity(BATCH),
+        })
+    }
+
+    /// Becomes readable when a remote store has answered: time for [`Self::on_answers`].
+    pub(super) fn notifier(&self) -> BorrowedFd<'_> {
+        self.inbox.notifier()
+    }
+
+    /// Whether a request waits for a remote store.
+    pub(super) fn is_owed(&self) -> bool {
+        self.inbox.is_owed()
+    }
+
+    /// The time.
+    pub(super) fn now(&self) -> Now {
+        self.handle.now()
+    }
+
+    /// Counts a datagram that gets no reply.
+    pub(super) fn ignore(&self, reason: &'static str) {
+        self.handle.limiter().metrics().bad_input(Door::Text, reason);
+    }
+
+    /// Answers `datagrams` in order: a later request sees what an earlier one did. A datagram that
+    /// is no request, or cannot be answered, is counted and gets no reply; a request that waits for
+    /// a remote store gets it from [`Self::on_answers`]. A reply has the number of its datagram.
+    /// Allocates nothing, except for `check_limit` and for requests that wait.
+    pub fn on_datagrams(
+        &mut self,
+        datagrams: &[&[u8]],
+        peer: impl Fn(usize) -> P,
+        is_trusted: impl Fn(&P) -> bool,
+    ) -> &Replies {
+        let now = self.handle.now();
+        self.replies.clear();
+        let mut uses = UseBatch::new();
+        for (number, datagram) in datagrams.iter().enumerate() {
+            let text::Request { id, command } = match text::parse(datagram) {
+                Ok(request) => request,
+                Err(ignored) => {
+                    self.ignore(ignored.reason());
+                    continue;
+                }
+            };
+            let is_trusted = || is_trusted(&peer(number));
+            match command {
+                Command::OverLimit(key) => uses.push(number, id, key),
+                Command::Ping => self.replies.add(number, |out| reply::ping(out, id)),
+                Command::GetSize => {
+                    self.decide_uses(&mut uses, now, &peer);
+                    let size = self.size();
+                    let write = |out: &mut [u8]| reply::get_size(out, id, &size);
+                    self.add_bounded(number, datagram, is_trusted, write);
+                }
+                Command::GetStats(key) => {
+                    self.decide_uses(&mut uses, now, &peer);
+                    let stats = self.stats(key, now);
+                    let write = |out: &mut [u8]| reply::get_stats(out, id, &stats, key);
+                    self.add_bounded(number, datagram, is_trusted, write);
+                }
+                Command::CheckLimit(_) if !is_trusted() => self.ignore(AMPLIFIES),
+                Command::CheckLimit(json) => {
+                    self.decide_uses(&mut uses, now, &peer);
+                    self.begin_check(now, number, peer(number), id, json);
+                }
+            }
+        }
+        self.decide_uses(&mut uses, now, &peer);
+        &self.replies
+    }
+
+    /// Decides on a batch of uses in order, adds the replies and empties the batch.
+    #[inline]
+    fn decide_uses(&mut self, uses: &mut UseBatch<'_>, now: Now, peer: impl Fn(usize) -> P) {
+        if uses.keys.is_empty() {
+            return;
+        }
+        // Taken out so that replies can be added while it is read; an empty Vec costs nothing.
+        let mut decisions = mem::take(&mut self.decisions);
+        self.handle.decide_batch(&uses.keys, now, &mut decisions);
+        for (decision, &(number, id)) in decisions.drain(..).zip(&uses.requests) {
+            match decision {
+                Ok(Decision::Ready(verdict)) => {
+                    self.replies.add(number, |out| reply::over_limit(out, id, &line(&verdict)));
+                }
+                Ok(Decision::Pending(verdict)) => {
+                    let (peer, id) = (peer(number), id.map(Box::from));
+                    self.expect(verdict, PendingRequest { peer, id, check: None });
+                }
+                Err(invalid) => self.ignore(invalid.reason()),
+            }
+        }
+        self.decisions = decisions;
+        uses.clear();
+    }
+
+    fn size(&self) -> text::Size {
+        let size = self.handle.limiter().size();
+        text::Size { used: size.used as u64, total: size.total as u64, keys: size.keys as u64 }
+    }
+
+    fn stats(&self, key: &[u8], now: Now) -> text::Stats {
+        let KeyStats { requests, over, last_max_rate, .. } = self.handle.limiter().stats(key, now);
+        text::Stats { requests, over, last_max_rate }
+    }
+
+    /// Adds a reply whose length depends on the server's counts, unless it is too long for the
+    /// source of its request.
+    fn add_bounded<E>(
+        &mut self,
+        number: usize,
+        datagram: &[u8],
+        is_trusted: impl Fn() -> bool,
+        write: impl FnOnce(&mut [u8]) -> Result<usize, E>,
+    ) {
+        let bytes_max = match is_trusted() {
+            true => usize::MAX,
+            false => text::AMPLIFICATION_MAX * datagram.len(),
+        };
+        if !self.replies.add_within(number, bytes_max, write) {
+            self.ignore(AMPLIFIES);
+        }
+    }
+
+    fn begin_check(&mut self, now: Now, number: usize, peer: P, id: Option<&[u8]>, json: &[u8]) {
+        match Check::parse(json) {
+            Ok(check) => {
+                let progress = CheckProgress { check, lines: Vec::new() };
+                let id = id.map(Box::from);
+                self.decide_check(now, number, (peer, id), progress);
+            }
+            Err(ignored) => self.ignore(ignored.reason()),
+        }
+    }
+
+    /// Makes a use of the next keys of a `check_limit`, up to the first that is over its limit, and
+    /// adds the reply. Returns the peer then. Otherwise a remote store has to answer first, or the
+    /// request is invalid.
+    fn decide_check(
+        &mut self,
+        now: Now,
+        number: usize,
+        (peer, id): (P, Option<Box<[u8]>>),
+        mut progress: CheckProgress,
+    ) -> Option<P> {
+        while let Some(key) = progress.next_key() {
+            let keys = [Key::take(key, 1)];
+            match self.handle.decide(&Request::all_or_nothing(&keys), now, None) {
+                Ok(Decision::Ready(verdict)) => progress.lines.push(line(&verdict)),
+                Ok(Decision::Pending(verdict)) => {
+                    self.expect(verdict, PendingRequest { peer, id, check: Some(progress) });
+                    return None;
+                }
+                Err(invalid) => {
+                    self.ignore(invalid.reason());
+                    return None;
+                }
+            }
+        }
+        let mut bytes = Vec::new();
+        progress.check.reply(&mut bytes, id.as_deref(), &progress.lines);
+        self.replies.add_long(number, &bytes);
+        Some(peer)
+    }
+
+    /// Has a request answered when its verdict has come.
+    fn expect(&self, verdict: PendingVerdict, request: PendingRequest<P>) {
+        self.inbox.expect(verdict.0, move |answered| {
+            let line = line(&answered.verdict);
+            AnsweredRequest { request, line }
+        });
+    }
+
+    /// Answers the requests whose verdicts have come: `send` gets at most [`BATCH`] replies at a
+    /// time, and the peers that their numbers stand for.
+    pub(super) fn on_answers(&mut self, mut send: impl FnMut(&[P], &Replies)) {
+        let now = self.handle.now();
+        self.replies.clear();
+        let mut answered = mem::take(&mut self.answered);
+        self.inbox.take(&mut answered);
+        for AnsweredRequest { request, line } in answered.drain(..) {
+            if let Some(peer) = self.on_answer(now, request, line) {
+                self.peers.push(peer);
+            }
+            if self.peers.len() == BATCH {
+                send(&self.peers, &self.replies);
+                self.peers.clear();
+                self.replies.clear();
+            }
+        }
+        self.answered = answered;
+        if !self.peers.is_empty() {
+            send(&self.peers, &self.replies);
+            self.peers.clear();
+        }
+    }
+
+    /// Adds the reply to a request, if nothing else has to be decided first, and returns its peer.
+    fn on_answer(&mut self, now: Now, request: PendingRequest<P>, line: text::Line) -> Option<P> {
+        let PendingRequest { peer, id, check } = request;
+        let number = self.peers.len();
+        let Some(mut progress) = check else {
+            self.replies.add(number, |out| reply::over_limit(out, id.as_deref(), &line));
+            return Some(peer);
+        };
+        progress.lines.push(line);
+        self.decide_check(now, number, (peer, id), progress)
+    }
+}
+
+/// The verdict on one key as a reply shows it.
+#[inline(always)]
+fn line(verdict: &Verdict) -> text::Line {
+    let Verdict { rate, amount: limit, period: period_ns, .. } = *verdict;
+    text::Line { over: !verdict.is_allowed(), rate, limit, period_ns }
+}
+
+/// The replies to one batch, in buffers that are used again for the next.
+pub struct Replies {
+    /// Always long enough for one more reply of the usual kind.
+    bytes: Vec<u8>,
+    /// Where the next reply begins in `bytes`.
+    end: usize,
+    /// The number of each reply, and where its bytes lie.
+    list: Vec<(usize, Range<usize>)>,
+}
+
+impl Replies {
+    /// Allocates room for the replies to a whole batch. Only `check_limit`, whose reply is much
+    /// longer than its request, can make it grow, up to a bound.
+    fn new() -> Self {
+        let bytes = vec![0; BATCH * text::REPLY_BYTES_MAX];
+        Self { bytes, end: 0, list: Vec::with_capacity(BATCH) }
+    }
+
+    /// The replies with their numbers, in no particular order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (usize, &[u8])> {
+        self.list.iter().map(|(number, place)| (*number, &self.bytes[place.clone()]))
+    }
+
+    /// The numbers of the replies, and where they lie among [`Self::bytes`].
+    pub(super) fn places(&self) -> &[(usize, Range<usize>)] {
+        &self.list
+    }
+
+    /// The bytes of all replies.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    fn clear(&mut self) {
+        self.end = 0;
+        self.list.clear();
+    }
+
+    /// Adds the reply that `write` encodes.
+    #[inline(always)]
+    fn add<E>(&mut self, number: usize, write: impl FnOnce(&mut [u8]) -> Result<usize, E>) {
+        self.add_within(number, usize::MAX, write);
+    }
+
+    /// As [`Self::add`], unless the reply is longer than `bytes_max`. Returns whether it is not.
+    #[inline(always)]
+    fn add_within<E>(
+        &mut self,
+        number: usize,
+        bytes_max: usize,
+        write: impl FnOnce(&mut [u8]) -> Result<usize, E>,
+    ) -> bool {
+        if self.bytes.len() - self.end < text::REPLY_BYTES_MAX {
+            self.bytes.resize(self.end + text::REPLY_BYTES_MAX, 0);
+        }
+        // A buffer of REPLY_BYTES_MAX is enough for every request that was parsed; were it not,
+        // silence is the one answer that harms nobody.
+        let Ok(length) = write(&mut self.bytes[self.end..]) else { return true };
+        if length > bytes_max {
+            return false;
+        }
+        self.list.push((number, self.end..self.end + length));
+        self.end += length;
+        true
+    }
+
+    /// Adds a reply of any length.
+    fn add_long(&mut self, number: usize, bytes: &[u8]) {
+        let place = self.end..self.end + bytes.len();
+        self.end = place.end;
+        if self.bytes.len() < self.end {
+            self.bytes.resize(self.end, 0);
+        }
+        self.bytes[place.clone()].copy_from_slice(bytes);
+        self.list.push((number, place));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::config::Config;
+    use crate::limiter::Limiter;
+    use crate::metrics::Metrics;
+
+    /// Limits whose lines are as long as lines can be.
+    const LONG_LINES: &str = "
+        [text]
+        listen = '127.0.0.1:0'
+        [[rule]]
+        match = 'long*'
+        limit = '1000000000 per 365d'
+        algorithm = 'fixed-window'
+        [default]
+        limit = '1/h'
+    ";
+
+    /// A store that nobody has started.
+    const NO_STORE: &str = "
+        [text]
+        listen = '127.0.0.1:0'
+        [store]
+        kind = 'redis'
+        url = 'redis://127.0.0.1:1'
+        [[rule]]
+        match = 'ws ip=*'
+        limit = '1/h'
+        on_store_error = 'deny'
+        [[rule]]
+        match = 'local *'
+        limit = '1/h'
+        on_store_error = 'local'
+        [[rule]]
+        match = 'allow *'
+        limit = '1/h'
+        [[rule]]
+        match = 'jobs *'
+        limit = '1 in flight'
+    ";
+
+    /// A handler whose peers are numbers.
+    fn handler(file: &str) -> TextHandler<usize> {
+        let config = Config::parse("t", file).expect("a sound file");
+        let memory = config.file.memory.settings();
+        let metrics = Metrics::new().into();
+        let limiter = Limiter::new(Clock::system(), metrics, config.rules, memory);
+        if file.contains("[store]") {
+            limiter.keep_elsewhere(&config.file.store).expect("sound settings");
+        }
+        TextHandler::new(limiter.desk(Door::Text)).expect("a notifier")
+    }
+
+    /// How many replies were left out for their length.
+    fn left_out(handler: &TextHandler<usize>) -> u64 {
+        let page = handler.handle.limiter().metrics().encode(Default::default());
+        let series = "tidegate_bad_input_total{door=\"text\",reason=\"amplifies\"} ";
+        let line = page.lines().find_map(|line| line.strip_prefix(series));
+        line.map_or(0, |count| count.parse().expect("a count"))
+    }
+
+    /// The reply to one datagram.
+    fn reply(handler: &mut TextHandler<usize>, datagram: &str, trusted: bool) -> Option<String> {
+        let replies = handler.on_datagrams(&[datagram.as_bytes()], |at| at, |_| trusted);
+        replies.iter().next().map(|(_, reply)| String::from_utf8_lossy(reply).into_owned())
+    }
+
+    #[test]
+    fn check_limit_is_for_trusted_sources() {
+        let mut handler = handler(LONG_LINES);
+        let request = "7 check_limit {\"origin\":\"ws\"}";
+        assert_eq!(reply(&mut handler, request, false), None);
+        assert_eq!(reply(&mut handler, "check_limit []", false), None, "and says no more of it");
+        assert_eq!(left_out(&handler), 2);
+        let unused = "n_req=0 n_over=0 last_max_rate=0 key=ws ua=";
+        let stats = reply(&mut handler, "get_stats ws ua=", false);
+        assert_eq!(stats.as_deref(), Some(unused), "no use");
+        let answer = reply(&mut handler, request, true);
+        assert!(answer.is_some_and(|reply| reply.starts_with("7 ok N ")));
+        assert_eq!(left_out(&handler), 2);
+    }
+
+    /// Counts of so many digits take longer than a test; the replies are made by hand.
+    #[test]
+    fn a_reply_that_is_too_long_is_not_added() {
+        let mut replies = Replies::new();
+        let write = |bytes: &'static [u8]| {
+            move |out: &mut [u8]| -> Result<usize, ()> {
+                out[..bytes.len()].copy_from_slice(bytes);
+                Ok(bytes.len())
+            }
+        };
+        assert!(replies.add_within(0, 5, write(b"first")));
+        assert!(!replies.add_within(1, 4, write(b"other")));
+        replies.add_long(2, b"next");
+        replies.add(3, write(b"last"));
+        let list: Vec<_> = replies.iter().collect();
+        assert_eq!(list, [(0, &b"first"[..]), (2, b"next"), (3, b"last")]);
+    }
+
+    /// The replies to these datagrams, sorted. A peer is the number of its datagram.
+    fn all_replies(datagrams: &[&str], trusted: bool) -> Vec<String> {
+        let mut handler = handler(NO_STORE);
+        let bytes: Vec<&[u8]> = datagrams.iter().map(|datagram| datagram.as_bytes()).collect();
+        let text = |peer: usize, bytes: &[u8]| {
+            let reply = String::from_utf8(bytes.to_vec()).expect("text");
+            assert_eq!(reply.split(' ').next(), datagrams[peer].split(' ').next(), "its own id");
+            reply
+        };
+        let at_once = handler.on_datagrams(&bytes, |at| at, |_| trusted);
+        let mut replies: Vec<_> = at_once.iter().map(|(at, reply)| text(at, reply)).collect();
+        while handler.is_owed() {
+            handler.on_answers(|peers, answers| {
+                assert!(peers.len() <= BATCH && answers.iter().len() == peers.len());
+                replies.extend(answers.iter().map(|(at, reply)| text(peers[at], reply)));
+            });
+        }
+        replies.sort_unstable();
+        replies
+    }
+
+    /// The rules decide on what the store does not answer. Each key of a `check_limit` is asked
+    /// when the answer for the one before has come.
+    #[test]
+    fn requests_that_wait_for_a_store_are_answered_when_it_has_failed() {
+        let datagrams = [
+            "1 over_limit ws ip=a",
+            "2 over_limit local a",
+            "3 over_limit local a",
+            "4 over_limit allow a",
+            "5 over_limit allow a",
+            "6 over_limit jobs a",
+            "7 ping",
+            "8 check_limit {\"origin\":\"ws\",\"ip\":\"a\"}",
+            "9 check_limit []",
+            "over_limit",
+        ];
+        let expected = [
+            "1 ok Y 0.0 1.0 3600",
+            "2 ok N 1.0 1.0 3600",
+            "3 ok Y 1.0 1.0 3600",
+            "4 ok N 0.0 1.0 3600",
+            "5 ok N 0.0 1.0 3600",
+            "7 pong",
+            "8 ok Y 0.0 1.0 3600, [\"ws ua=\",\"ws ip=a\"], \
+             [{\"key\":\"ws ua=\",\"over_limit\":\"ok N 0.0 1.0 1\"},\
+             {\"key\":\"ws ip=a\",\"over_limit\":\"ok Y 0.0 1.0 3600\"}]",
+        ];
+        assert_eq!(all_replies(&datagrams, true), expected);
+        // A source that is not trusted: all but the long reply of `check_limit`.
+        assert_eq!(all_replies(&datagrams, false), expected[..6]);
+        // More than one send takes.
+        let many = vec!["4 over_limit allow a"; 3 * BATCH + 1];
+        assert_eq!(all_replies(&many, true), vec![expected[3]; many.len()]);
+    }
+
+    fn request() -> impl Strategy<Value = Vec<u8>> {
+        let command = prop_oneof![
+            Just("ping".to_owned()),
+            Just("get_size".to_owned()),
+            "over_limit (long)?[ -~]{0,3}\n?",
+            "get_stats (long)?[ -~]{0,3}\n?",
+            "check_limit [{]\"(origin|ua|ip)\":\"[ -~&&[^\"\\\\]]{0,9}\"[}]\n?",
+            "[ -~]{0,12}",
+        ];
+        ("([0-9]{1,22} )?", command).prop_map(|(id, command)| (id + &command).into_bytes())
+    }
+
+    proptest! {
+        /// A client that forges a victim's address sends the victim at most five times what it
+        /// spends.
+        #[test]
+        fn no_reply_to_a_forged_source_is_more_than_five_times_its_request(
+            datagrams in prop::collection::vec(request(), 1..40)
+        ) {
+            let mut handler = handler(LONG_LINES);
+            let datagrams: Vec<&[u8]> = datagrams.iter().map(Vec::as_slice).collect();
+            let replies = handler.on_datagrams(&datagrams, |at| at, |_| false);
+            for (at, reply) in replies.iter() {
+                prop_assert!(
+                    reply.len() <= 5 * datagrams[at].len(),
+                    "{} -> {}", datagrams[at].escape_ascii(), reply.escape_ascii(),
+                );
+            }
+            let expected = datagrams.iter().filter(|datagram| {
+                text::parse(datagram).is_ok_and(|request| {
+                    !matches!(request.command, Command::CheckLimit(_))
+                })
+            });
+            prop_assert_eq!(replies.iter().len(), expected.count(), "and all others are answered");
+        }
+    }
+}
