@@ -4,7 +4,6 @@
 
 use std::sync::Arc;
 
-use tidegate_core::time::SECOND;
 use tidegate_core::{Nanos, Now, Op};
 
 use super::verdict::Answered;
@@ -12,35 +11,6 @@ use super::{
     Decision, Desk, HeldKey, InvalidRequest as Unfit, Key, KeyOp, Request, Row as LimitAnswer,
     Rows, TakenFrom, Together, Verdict,
 };
-
-/// A verdict on one key in the few words that a text line has.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Line {
-    pub over: bool,
-    pub rate: f64,
-    pub limit: u64,
-    pub period: Nanos,
-}
-
-impl Line {
-    pub const UNLIMITED: Line = Line { over: false, rate: 0.0, limit: 1, period: SECOND };
-
-    fn of(verdict: &Verdict) -> Self {
-        let Verdict { rate, amount: limit, period, .. } = *verdict;
-        Self { over: !verdict.is_allowed(), rate, limit, period }
-    }
-}
-
-/// How long the caller of one key must wait before it goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Delay {
-    pub span: Nanos,
-    pub firm: bool,
-}
-
-impl Delay {
-    pub const NONE: Delay = Delay { span: 0, firm: false };
-}
 
 /// A verdict on all keys of a request.
 #[derive(Clone, Debug)]
@@ -80,28 +50,6 @@ impl Answer {
         let refusing = |rule| self.refused_by.as_ref() == Some(rule);
         self.limits.iter().any(|limit| limit.limit.denies() && refusing(&limit.rule))
     }
-
-    #[must_use]
-    pub fn line(&self) -> Line {
-        let share = |at: &&LimitAnswer| at.verdict.rate / at.limit.amount as f64;
-        let refusing = self.limits.iter().find(|limit| !limit.verdict.allowed);
-        let nearest = || self.limits.iter().min_by(|a, b| share(b).total_cmp(&share(a)));
-        let over = !self.allowed;
-        refusing.or_else(nearest).map_or(Line { over, ..Line::UNLIMITED }, |shown| Line {
-            over,
-            rate: shown.verdict.rate,
-            limit: shown.limit.amount,
-            period: match shown.limit.period {
-                0 => Line::UNLIMITED.period,
-                period => period,
-            },
-        })
-    }
-
-    #[must_use]
-    pub fn wait(&self) -> Delay {
-        Delay { span: self.delay, firm: self.firm }
-    }
 }
 
 fn key_op(op: Op) -> KeyOp {
@@ -128,45 +76,6 @@ impl Desk {
         let mut rows = Rows::default();
         let decision = self.decide(&request, now, Some(&mut rows))?;
         Ok((decision, rows))
-    }
-
-    /// # Errors
-    /// When it cannot be decided at all.
-    pub fn line(&self, key: &[u8], op: Op, now: Now) -> Result<Line, Unfit> {
-        let keys = [Key::new(key, key_op(op))];
-        let decision = self.decide(&Request::all_or_nothing(&keys), now, None)?;
-        Ok(decision.ready().map_or(Line::UNLIMITED, |verdict| Line::of(&verdict)))
-    }
-
-    pub fn lines(&self, keys: &[&[u8]], op: Op, now: Now, out: &mut Vec<Result<Line, Unfit>>) {
-        let keys: Vec<Key<'_>> = keys.iter().map(|key| Key::new(key, key_op(op))).collect();
-        let mut decisions = Vec::new();
-        self.decide_batch(&keys, now, &mut decisions);
-        out.clear();
-        out.extend(decisions.into_iter().map(|decision| {
-            let verdict = decision?.ready();
-            Ok(verdict.map_or(Line::UNLIMITED, |verdict| Line::of(&verdict)))
-        }));
-    }
-
-    /// # Errors
-    /// When it cannot be decided at all.
-    pub fn delays(
-        &self,
-        key: &[u8],
-        op: Op,
-        count: usize,
-        now: Now,
-        out: &mut Vec<Delay>,
-    ) -> Result<(), Unfit> {
-        out.clear();
-        for _ in 0..count {
-            let keys = [Key::new(key, key_op(op))];
-            let verdict = self.decide(&Request::all_or_nothing(&keys), now, None)?.ready();
-            let delay = |v: Verdict| Delay { span: v.delay, firm: v.firm };
-            out.push(verdict.map_or(Delay::NONE, delay));
-        }
-        Ok(())
     }
 
     /// # Errors

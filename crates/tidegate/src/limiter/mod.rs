@@ -25,7 +25,7 @@ use parking_lot::Mutex;
 use tidegate_core::Now;
 use tidegate_core::rules::RuleSet;
 
-pub use self::adapters::{Answer, Delay, Line};
+pub use self::adapters::Answer;
 use self::catalog::Catalog;
 pub(crate) use self::catalog::keeps_counts;
 pub use self::delayed::{DelayedPage, DelayedSearch};

@@ -412,8 +412,6 @@ fn what_lets_nothing_pass_needs_no_store_and_no_room() {
             let answer = decide(desk, &[key], Op::Take(7)).expect("whatever the cost");
             assert!(!answer.allowed && answer.is_denied(), "{key}");
             assert_eq!((answer.refused_by.as_deref(), answer.delay), (rule, Nanos::MAX), "{key}");
-            let line = Line { over: true, limit: 0, ..Line::UNLIMITED };
-            assert_eq!(answer.line(), line);
             let (tried, _) = ask(desk, key, try_of(true, Nanos::MAX)).expect("fit");
             assert_eq!((tried.outcome, tried.delay), (Decided::TooLong, Nanos::MAX));
             assert!(refuse(desk, key).expect("fit").is_denied());
@@ -424,12 +422,16 @@ fn what_lets_nothing_pass_needs_no_store_and_no_room() {
         assert_eq!(record(desk, "ghost a", desk.now().mono), Ok(Some(0)));
         assert_eq!(desk.limiter().size().keys, 0, "nothing is remembered");
     }
-    let line = |key: &str| here.line(key.as_bytes(), Op::Take(1), here.now()).expect("fit");
-    assert_eq!(line("never a"), Line { over: true, limit: 0, ..Line::UNLIMITED });
-    assert_eq!(line("ghost a"), Line { limit: 0, ..Line::UNLIMITED });
-    let mut delays = Vec::new();
-    here.delays(b"never a", Op::Take(1), 2, here.now(), &mut delays).expect("fit");
-    assert_eq!(delays, [Delay { span: Nanos::MAX, firm: true }; 2]);
+    for (key, allowed, delay) in [("never a", false, Nanos::MAX), ("ghost a", true, 0)] {
+        let verdict = decide_one(&here, key.as_bytes(), Op::Take(1), here.now()).expect("fit");
+        let Verdict { rate, amount, period, firm, .. } = verdict;
+        assert_eq!(
+            (verdict.is_allowed(), verdict.delay, firm),
+            (allowed, delay, !allowed),
+            "{key}"
+        );
+        assert_eq!((rate, amount, period), (0.0, 0, SECOND), "{key}");
+    }
     let mixed = decide(&away, &["local a", "never a"], Op::Take(1)).expect("fit");
     assert_eq!((mixed.refused_by.as_deref(), mixed.limits.len()), (Some("never"), 1));
     assert!(decide(&away, &["local a"], Op::Take(1)).expect("fit").allowed, "nothing was taken");

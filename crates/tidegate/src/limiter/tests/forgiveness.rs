@@ -15,8 +15,8 @@ struct Step {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    Line,
-    Lines,
+    One,
+    Batch,
     Decide,
     Peek,
     Sweep,
@@ -24,8 +24,8 @@ enum Kind {
 
 fn step() -> impl Strategy<Value = Step> {
     let kind = prop_oneof![
-        4 => Just(Kind::Line),
-        2 => Just(Kind::Lines),
+        4 => Just(Kind::One),
+        2 => Just(Kind::Batch),
         4 => Just(Kind::Decide),
         1 => Just(Kind::Peek),
         1 => Just(Kind::Sweep),
@@ -55,15 +55,13 @@ fn judged(desk: &Desk, step: &Step, now: Now) -> Vec<(u8, bool)> {
     let keys = borrowed(&names);
     let op = Op::Take(step.cost);
     match step.kind {
-        Kind::Line => {
-            let line = desk.line(keys[0], op, now);
-            line.iter().map(|line| (step.keys[0], !line.over)).collect()
+        Kind::One => {
+            let verdict = decide_one(desk, keys[0], op, now);
+            verdict.iter().map(|verdict| (step.keys[0], verdict.is_allowed())).collect()
         }
-        Kind::Lines => {
-            let mut lines = Vec::new();
-            desk.lines(&keys, op, now, &mut lines);
-            let each = step.keys.iter().zip(&lines);
-            each.filter_map(|(key, line)| Some((*key, !line.as_ref().ok()?.over))).collect()
+        Kind::Batch => {
+            let each = step.keys.iter().zip(decide_each(desk, &keys, op, now));
+            each.filter_map(|(key, verdict)| Some((*key, verdict.ok()?.is_allowed()))).collect()
         }
         Kind::Decide => {
             let Ok(answer) = desk.answer(&keys, op, now) else { return Vec::new() };

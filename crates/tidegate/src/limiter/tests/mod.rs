@@ -69,6 +69,31 @@ fn borrowed(names: &[Vec<u8>]) -> Vec<&[u8]> {
     names.iter().map(Vec::as_slice).collect()
 }
 
+fn key_op(op: Op) -> KeyOp {
+    match op {
+        Op::Peek(cost) => KeyOp::Peek(cost),
+        Op::Take(cost) => KeyOp::Take(cost),
+        Op::TakeUpTo(cost) => KeyOp::TakeUpTo(cost),
+        other => panic!("{other:?} is not asked for by these tests"),
+    }
+}
+
+/// Decides on one key, without rows.
+fn decide_one(desk: &Desk, key: &[u8], op: Op, now: Now) -> Result<Verdict, Unfit> {
+    let keys = [Key::new(key, key_op(op))];
+    let decision = desk.decide(&Request::all_or_nothing(&keys), now, None)?;
+    Ok(decision.ready().expect("in memory"))
+}
+
+/// Decides on each key by itself, in one batch.
+fn decide_each(desk: &Desk, keys: &[&[u8]], op: Op, now: Now) -> Vec<Result<Verdict, Unfit>> {
+    let keys: Vec<_> = keys.iter().map(|key| Key::new(key, key_op(op))).collect();
+    let mut decisions = Vec::new();
+    desk.decide_batch(&keys, now, &mut decisions);
+    let verdict = |decision: Decision| decision.ready().expect("in memory");
+    decisions.into_iter().map(|decision| decision.map(verdict)).collect()
+}
+
 fn take(desk: &Desk, keys: &[&str]) -> Answer {
     let keys: Vec<&[u8]> = keys.iter().map(|key| key.as_bytes()).collect();
     desk.decide_held(&keys, Op::Take(1), desk.now()).expect("fit")

@@ -45,7 +45,8 @@ fn a_rule_that_was_away_starts_anew_and_its_old_slots_go() {
     let desk = desk(vec![rule("k", vec![fixed(5)])]);
     assert!(take(&desk, &["k a"]).allowed);
     install(&desk, Vec::new());
-    assert_eq!(desk.line(b"k a", Op::Take(1), desk.now()), Ok(Line::UNLIMITED));
+    let verdict = decide_one(&desk, b"k a", Op::Take(1), desk.now()).expect("fit");
+    assert_eq!(verdict.outcome, crate::limiter::Outcome::NoRule);
     install(&desk, vec![rule("k", vec![fixed(5)])]);
     assert_eq!(remaining(&desk, "k a"), 5);
     desk.limiter().sweep(1 << 16);
@@ -127,8 +128,8 @@ fn decisions_during_reloads_lose_nothing() {
                     let now = desk.now();
                     let mut admitted = 0;
                     for n in 0..USES {
-                        let line = desk.line(b"k same", Op::Take(1), now).expect("fit");
-                        admitted += u64::from(!line.over);
+                        let verdict = decide_one(&desk, b"k same", Op::Take(1), now);
+                        admitted += u64::from(verdict.expect("fit").is_allowed());
                         // New keys sweep as they come, on whichever rules they were decided by.
                         let other = format!("pad {n}");
                         let _ = desk.answer(&[other.as_bytes(), b"k two"], Op::Take(1), now);

@@ -57,11 +57,11 @@ fn the_same_count_twice_is_charged_once() {
 #[test]
 fn keys_of_a_shared_rule_share() {
     let desk = desk(vec![Rule { shared: true, ..rule("all", vec![fixed(3)]) }]);
-    let over: Vec<bool> = (0..5)
-        .map(|n| desk.line(format!("all {n}").as_bytes(), Op::Take(1), desk.now()))
-        .map(|line| line.expect("fit").over)
+    let allowed: Vec<bool> = (0..5)
+        .map(|n| decide_one(&desk, format!("all {n}").as_bytes(), Op::Take(1), desk.now()))
+        .map(|verdict| verdict.expect("fit").is_allowed())
         .collect();
-    assert_eq!(over, [false, false, false, true, true]);
+    assert_eq!(allowed, [true, true, true, false, false]);
     let stats = desk.limiter().stats(b"all anybody", desk.now());
     assert_eq!((stats.requests, stats.over), (5, 2));
     assert_eq!(desk.limiter().size().keys, 1);
@@ -75,8 +75,8 @@ fn a_shadow_rule_counts_and_reports_but_never_refuses() {
         let answer = take(&desk, &["shadow x", "real x"]);
         assert!(answer.allowed && answer.refused_by.is_none() && answer.delay == 0);
         assert_eq!(answer.limits[0].verdict.allowed, n < 2);
-        let line = desk.line(b"shadow y", Op::Take(1), desk.now()).expect("fit");
-        assert!(!line.over);
+        let verdict = decide_one(&desk, b"shadow y", Op::Take(1), desk.now());
+        assert!(verdict.expect("fit").is_allowed());
     }
     let stats = desk.limiter().stats(b"shadow x", desk.now());
     assert_eq!((stats.requests, stats.over), (5, 3));
@@ -113,9 +113,10 @@ fn what_cannot_be_decided_is_unfit_and_takes_nothing() {
     assert_eq!(decide(&[b"k a", b"flight"], Op::Take(1)), Ok(true), "not of that rule");
     assert_eq!(decide(&[b"k a", b"flight x"], Op::Take(1)), Err(Unfit::NeedsEnd));
     assert_eq!(decide(&[b"flight x"], Op::Peek(1)), Ok(true));
-    assert_eq!(desk.line(&long, Op::Take(1), now), Err(Unfit::KeyTooLong));
-    assert_eq!(desk.line(b"k a", Op::Take(4), now), Err(Unfit::CostAboveLimit { limit: 3 }));
-    assert_eq!(desk.line(b"flight x", Op::Take(1), now), Err(Unfit::NeedsEnd));
+    let alone = |key: &[u8], cost| decide_one(&desk, key, Op::Take(cost), now).map(|_| ());
+    assert_eq!(alone(&long, 1), Err(Unfit::KeyTooLong));
+    assert_eq!(alone(b"k a", 4), Err(Unfit::CostAboveLimit { limit: 3 }));
+    assert_eq!(alone(b"flight x", 1), Err(Unfit::NeedsEnd));
     assert_eq!(remaining(&desk, "k a"), 2, "one use was fit");
     assert_eq!(desk.limiter().size().keys, 1);
 }
@@ -123,9 +124,14 @@ fn what_cannot_be_decided_is_unfit_and_takes_nothing() {
 #[test]
 fn keys_without_a_limit_are_not_remembered_and_count_only_when_they_go() {
     let desk = desk(vec![rule("free", Vec::new()), rule("k", vec![fixed(1)])]);
-    let line = desk.line(b"nobody knows it", Op::Take(1), desk.now());
-    assert_eq!(line, Ok(Line::UNLIMITED));
-    assert_eq!(desk.line(b"free x", Op::Take(u64::MAX), desk.now()), Ok(Line::UNLIMITED));
+    for (key, cost, outcome) in [
+        (&b"nobody knows it"[..], 1, crate::limiter::Outcome::NoRule),
+        (b"free x", u64::MAX, crate::limiter::Outcome::Allowed),
+    ] {
+        let verdict = decide_one(&desk, key, Op::Take(cost), desk.now()).expect("fit");
+        assert_eq!((verdict.outcome, verdict.granted), (outcome, cost));
+        assert_eq!((verdict.rate, verdict.amount, verdict.period), (0.0, 1, SECOND));
+    }
     assert_eq!(desk.limiter().size().keys, 0);
     assert!(take(&desk, &["free x", "k x"]).allowed);
     assert!(!take(&desk, &["free x", "k x"]).allowed);
@@ -183,18 +189,17 @@ proptest! {
 fn look(desk: &Desk, key: u8, now: Now) {
     let _ = desk.answer(&[&name(key)], Op::Peek(1), now);
     let _ = desk.decide_held(&[&name(key), &name(key + 1)], Op::Peek(1), now);
-    let _ = desk.line(&name(key), Op::Peek(1), now);
+    let _ = decide_one(desk, &name(key), Op::Peek(1), now);
     let _ = desk.limiter().stats(&name(key), now);
 }
 
 #[test]
-fn a_line_that_asks_for_nothing_is_unfit() {
+fn a_key_that_nothing_is_asked_of_is_unfit() {
     let desk = desk(vec![rule("k", vec![fixed(1)])]);
     for op in [Op::Take(0), Op::Peek(0), Op::TakeUpTo(0)] {
-        assert_eq!(desk.line(b"k a", op, desk.now()), Err(Unfit::CostZero));
-        let mut lines = Vec::new();
-        desk.lines(&[b"k a", b"other"], op, desk.now(), &mut lines);
-        assert_eq!(lines, [Err(Unfit::CostZero); 2]);
+        assert_eq!(decide_one(&desk, b"k a", op, desk.now()), Err(Unfit::CostZero));
+        let batch = decide_each(&desk, &[b"k a", b"other"], op, desk.now());
+        assert_eq!(batch, [Err(Unfit::CostZero); 2]);
     }
     assert_eq!(desk.limiter().size().keys, 0);
 }
@@ -212,8 +217,8 @@ fn a_peek_tells_what_a_full_table_means() {
         let peek = |key: &str| {
             let keys: [&[u8]; 1] = [key.as_bytes()];
             let whole = desk.answer(&keys, Op::Peek(1), desk.now()).expect("fit").allowed;
-            let line = desk.line(keys[0], Op::Peek(1), desk.now()).expect("fit");
-            assert_eq!(whole, !line.over, "{key}");
+            let alone = decide_one(&desk, keys[0], Op::Peek(1), desk.now()).expect("fit");
+            assert_eq!(whole, alone.is_allowed(), "{key}");
             whole
         };
         assert!(peek("k new"), "there is room");
@@ -239,7 +244,7 @@ fn a_peek_tells_what_a_full_table_means() {
 proptest! {
     #![proptest_config(many_cases())]
 
-    /// The short way to delays says, writes and counts what the long one does, call by call.
+    /// A decision without rows says, writes and counts what one with rows does, call by call.
     #[test]
     fn a_delay_is_that_of_the_whole_verdict(
         limits in prop::collection::vec(any_limit(), 1..4),
@@ -248,7 +253,6 @@ proptest! {
     ) {
         let rules = || vec![Rule { shadow, ..rule("k", limits.clone()) }];
         let (short, long) = (desk(rules()), desk(rules()));
-        let mut delays = Vec::new();
         for (key, pause, peek, count) in calls {
             short.limiter().clock().advance(pause);
             long.limiter().clock().advance(pause);
@@ -261,16 +265,15 @@ proptest! {
             // What was long forgotten may have been swept from one table and not from the other:
             // what a call adds is the same.
             let (of_short, of_long) = (stats(&short), stats(&long));
-            short.delays(&key, op, count, now, &mut delays).expect("fit");
-            prop_assert_eq!(delays.len(), count);
-            for told in &delays {
+            for _ in 0..count {
+                let told = decide_one(&short, &key, op, now).expect("fit");
                 let answer = long.answer(&[&key], op, now).expect("fit");
-                prop_assert_eq!(told.span, answer.delay);
+                prop_assert_eq!(told.delay, answer.delay);
                 let firm = answer.limits.iter().any(|limit| {
                     let promises = limit.limit.algorithm != Algorithm::Jarl { exact: false };
-                    promises && limit.verdict.delay == told.span
+                    promises && limit.verdict.delay == told.delay
                 });
-                prop_assert_eq!(told.firm, firm && !shadow && told.span > 0);
+                prop_assert_eq!(told.firm, firm && !shadow && told.delay > 0);
             }
             let added = |before: (u64, u64), after: (u64, u64)| {
                 (after.0.wrapping_sub(before.0), after.1.wrapping_sub(before.1))

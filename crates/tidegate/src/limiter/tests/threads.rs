@@ -25,8 +25,8 @@ fn on_all_threads(limiter: &Arc<Limiter>, ask: impl Fn(&Desk, u64) -> u64 + Sync
 fn one_key_admits_exactly_its_amount() {
     let limiter = limiter(vec![rule("k", vec![fixed(AMOUNT)])], ROOMY);
     let admitted = on_all_threads(&limiter, |desk, _| {
-        let line = || desk.line(b"k same", Op::Take(1), START).expect("fit");
-        (0..AMOUNT).map(|_| u64::from(!line().over)).sum()
+        let verdict = || decide_one(desk, b"k same", Op::Take(1), START).expect("fit");
+        (0..AMOUNT).map(|_| u64::from(verdict().is_allowed())).sum()
     });
     assert_eq!(admitted, AMOUNT);
     let stats = limiter.stats(b"k same", START);
@@ -39,14 +39,14 @@ fn one_key_admits_exactly_its_amount() {
 fn different_keys_do_not_disturb_each_other() {
     let limiter = limiter(vec![rule("k", vec![fixed(3)])], ROOMY);
     let admitted = on_all_threads(&limiter, |desk, number| {
-        let mut lines = Vec::new();
         let mut admitted = 0;
         for n in 0..AMOUNT {
             let names = [format!("k {n}"), format!("k {number} {n}")];
             let keys: Vec<&[u8]> = names.iter().map(|name| name.as_bytes()).collect();
             for _ in 0..4 {
-                desk.lines(&keys, Op::Take(1), START, &mut lines);
-                admitted += lines.iter().filter(|line| !line.expect("fit").over).count() as u64;
+                let verdicts = decide_each(desk, &keys, Op::Take(1), START).into_iter();
+                let allowed = verdicts.filter(|verdict| verdict.expect("fit").is_allowed());
+                admitted += allowed.count() as u64;
             }
         }
         admitted
@@ -83,8 +83,8 @@ fn a_full_table_admits_no_more_than_one_count_for_those_without_a_slot() {
     assert!(take(&limiter.desk(Door::Http), &["k slot"]).allowed);
     let admitted = on_all_threads(&limiter, |desk, number| {
         let key = format!("k {number}");
-        let line = || desk.line(key.as_bytes(), Op::Take(1), START).expect("fit");
-        (0..AMOUNT).map(|_| u64::from(!line().over)).sum()
+        let verdict = || decide_one(desk, key.as_bytes(), Op::Take(1), START).expect("fit");
+        (0..AMOUNT).map(|_| u64::from(verdict().is_allowed())).sum()
     });
     assert_eq!(admitted, AMOUNT);
 }
