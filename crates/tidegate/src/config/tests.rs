@@ -313,7 +313,7 @@ fn throttr_tables_are_read_and_told_apart() {
             "t:3:8: too long for the path of a socket; write a path of 1 to 107 bytes",
             "t:4:13: 1GiB is too long for a value; write a size from 1 to 16MiB",
             "t:5:1: unknown name \"port\" in [[throttr]]; known here: allow, idle_timeout, listen, \
-             max_connections, max_connections_per_source, max_value, unix, value_size",
+             max_connections, max_connections_per_source, max_value, tls, unix, value_size",
         ],
     );
 }

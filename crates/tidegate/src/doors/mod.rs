@@ -21,9 +21,11 @@ pub mod text;
 pub mod throttr;
 
 use std::any::Any;
+use std::sync::Arc;
 use std::{fmt, thread};
 
 pub use self::gate::{DoorSwitches, Gate, Report, SharedState};
+pub use self::io::certificates::Certificates;
 use crate::metrics::{Door, Metrics};
 use crate::settings::listen::{Address, Allow};
 pub use crate::shutdown::Shutdown;
@@ -92,6 +94,11 @@ fn table_of<T: DoorConfig>(config: &dyn DoorConfig) -> Option<&T> {
 pub trait BoundDoor {
     /// The addresses, in file order, with real ports.
     fn addresses(&self) -> Vec<Address>;
+
+    /// The certificates that its clients are shown, if they speak TLS.
+    fn certificates(&self) -> Option<Arc<Certificates>> {
+        None
+    }
 
     /// Drops what arrived while the door was bound and not served, where answering it late would
     /// be of no use: datagrams. Connections wait in the backlog, messages in their socket.

@@ -12,7 +12,7 @@ use arc_swap::ArcSwap;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::doors::{BoundDoor, DoorConfig, DoorSwitches, Gate, Serving, Shutdown};
+use crate::doors::{BoundDoor, Certificates, DoorConfig, DoorSwitches, Gate, Serving, Shutdown};
 use crate::settings::listen::Address;
 
 /// A door could not have its addresses.
@@ -39,6 +39,7 @@ struct OpenDoor {
     addresses: Vec<Address>,
     switches: DoorSwitches,
     serving: Serving,
+    certificates: Option<Arc<Certificates>>,
     /// Bound, and not served before the store has answered.
     held: Option<(Box<dyn BoundDoor>, Box<Gate>)>,
 }
@@ -97,6 +98,7 @@ impl OpenDoors {
                 None => leaving.push(door),
             }
         }
+        let certificates = read_certificates(&staying);
         let mut bound = bind_all(&arriving);
         if let Err(error) = &bound
             && error.error.kind() == io::ErrorKind::AddrInUse
@@ -106,8 +108,8 @@ impl OpenDoors {
             close(&mut leaving, grace, &mut self.draining).await;
             bound = bind_all(&arriving);
         }
-        let bound = match bound {
-            Ok(bound) => bound,
+        let (bound, certificates) = match bound.and_then(|bound| Ok((bound, certificates?))) {
+            Ok(read) => read,
             Err(error) => {
                 self.open = staying;
                 self.reopen(leaving);
@@ -115,6 +117,9 @@ impl OpenDoors {
             }
         };
         commit();
+        for (certificates, read) in certificates {
+            certificates.replace(read);
+        }
         let shown = |kind: &'static str, addresses: Vec<Address>| {
             addresses.into_iter().map(move |address| format!("{kind} {address}"))
         };
@@ -157,7 +162,7 @@ impl OpenDoors {
     }
 
     fn open(&mut self, config: Box<dyn DoorConfig>, bound: Box<dyn BoundDoor>) {
-        let addresses = bound.addresses();
+        let (addresses, certificates) = (bound.addresses(), bound.certificates());
         let allow = Arc::new(ArcSwap::from_pointee(config.allow().clone()));
         let switches = DoorSwitches { allow, shutdown: Shutdown::new() };
         let gate = Gate { door: switches.clone(), ..self.gate.clone() };
@@ -169,7 +174,7 @@ impl OpenDoors {
         for address in &addresses {
             say(&format!("listening door={} addr={address}", config.door().name()));
         }
-        self.open.push(OpenDoor { config, addresses, switches, serving, held });
+        self.open.push(OpenDoor { config, addresses, switches, serving, certificates, held });
     }
 
     /// Puts back doors that had to make room for what then could not be had.
@@ -208,6 +213,18 @@ impl OpenDoor {
         let wanted = config.addresses();
         self.addresses.iter().any(|taken| wanted.iter().any(|wanted| wanted.overlaps(taken)))
     }
+}
+
+type Read = (Arc<Certificates>, Arc<rustls::ServerConfig>);
+
+/// Reads the certificates of doors that stay open, which may have been renewed.
+fn read_certificates(staying: &[OpenDoor]) -> Result<Vec<Read>, BindError> {
+    let with_tls = staying.iter().filter_map(|door| Some((door, door.certificates.as_ref()?)));
+    let read = with_tls.map(|(door, certificates)| match certificates.read_again() {
+        Ok(read) => Ok((certificates.clone(), read)),
+        Err(error) => Err(BindError::new(&*door.config, error)),
+    });
+    read.collect()
 }
 
 fn bind_all(arriving: &[&dyn DoorConfig]) -> Result<Vec<Box<dyn BoundDoor>>, BindError> {

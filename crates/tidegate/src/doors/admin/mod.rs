@@ -18,18 +18,21 @@ mod tests;
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::Arc;
 use std::thread;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de};
 use tokio::runtime::Builder;
 
-use super::http_server::connections::{Bounds, IDLE_USUAL, Lobby};
+use super::http_server::connections::{Bounds, HTTP_PROTOCOLS, IDLE_USUAL, Lobby};
+use super::io::certificates::Certificates;
 use super::io::settings::{self, CONNECTIONS_MAX};
 use super::io::{limits, tcp};
 use super::{BoundDoor, DoorConfig, Gate, Serving, table_of};
 use crate::metrics::Door;
 use crate::settings::listen::{Address, Allow, Listen};
+use crate::settings::tls::Tls;
 use crate::settings::units::Span;
 
 /// Connections over all its addresses, unless told otherwise: people, their tools, and what
@@ -46,6 +49,9 @@ pub struct Config {
     /// Who may come in.
     #[serde(skip_serializing_if = "Allow::is_open")]
     pub allow: Allow,
+    /// Certificates for clients. Absent: plain HTTP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls: Option<Tls>,
     /// Beyond it an idle connection gives way, or clients wait to be accepted.
     #[serde(deserialize_with = "settings::connections")]
     #[schemars(range(min = 1, max = CONNECTIONS_MAX))]
@@ -66,6 +72,7 @@ impl Default for Config {
         Self {
             listen: address.into(),
             allow: Allow::default(),
+            tls: None,
             max_connections: CONNECTIONS_USUAL,
             max_connections_per_source: None,
             idle_timeout: Span(IDLE_USUAL),
@@ -134,6 +141,10 @@ impl DoorConfig for Config {
         false
     }
 
+    fn wrong_files(&self) -> Vec<(&'static str, String)> {
+        self.tls.as_ref().map(Tls::wrong_files).unwrap_or_default()
+    }
+
     fn bind(&self) -> io::Result<Box<dyn BoundDoor>> {
         Ok(Box::new(bind(self)?))
     }
@@ -147,6 +158,7 @@ impl DoorConfig for Config {
 pub struct Bound {
     listeners: Vec<TcpListener>,
     bounds: Bounds,
+    certificates: Option<Arc<Certificates>>,
 }
 
 /// Takes the addresses. Another program on one of them is an error, so that is never shared.
@@ -154,8 +166,9 @@ pub struct Bound {
 /// # Errors
 /// When an address cannot be had; none is kept then.
 pub fn bind(config: &Config) -> io::Result<Bound> {
+    let certificates = Certificates::read(config.tls.as_ref(), HTTP_PROTOCOLS)?;
     let listeners = tcp::bind_each(config.listen.addresses())?;
-    Ok(Bound { listeners, bounds: config.bounds() })
+    Ok(Bound { listeners, bounds: config.bounds(), certificates })
 }
 
 impl BoundDoor for Bound {
@@ -164,9 +177,13 @@ impl BoundDoor for Bound {
         taken.map(Address::Ip).collect()
     }
 
+    fn certificates(&self) -> Option<Arc<Certificates>> {
+        self.certificates.clone()
+    }
+
     fn serve(self: Box<Self>, gate: Gate) -> Serving {
-        let lobby = Lobby::new(Door::Admin, &gate, router::router(&gate), self.bounds);
-        let listeners = self.listeners;
+        let Self { listeners, bounds, certificates } = *self;
+        let lobby = Lobby::new(Door::Admin, &gate, router::router(&gate), bounds, certificates);
         let runtime = match Builder::new_current_thread().enable_all().build() {
             Ok(runtime) => runtime,
             Err(error) => {

@@ -25,13 +25,17 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::asking::{Authorize, RefuseStatus};
-use super::http_server::connections::{Bounds, CONNECTIONS_USUAL, IDLE_USUAL, Lobby};
+use super::http_server::connections::{
+    Bounds, CONNECTIONS_USUAL, HTTP_PROTOCOLS, IDLE_USUAL, Lobby,
+};
 pub use super::http_server::host::HostName;
+use super::io::certificates::Certificates;
 use super::io::settings::{self, CONNECTIONS_MAX};
 use super::io::{limits, tcp};
 use super::{BoundDoor, DoorConfig, Gate, Serving, table_of};
 use crate::metrics::Door;
 use crate::settings::listen::{Address, Allow, Listen};
+use crate::settings::tls::Tls;
 use crate::settings::units::Span;
 
 /// The `[http]` table.
@@ -43,6 +47,9 @@ pub struct Config {
     /// Who may come in.
     #[serde(skip_serializing_if = "Allow::is_open")]
     pub allow: Allow,
+    /// Certificates for clients. Absent: plain HTTP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls: Option<Tls>,
     /// Beyond it an idle connection gives way, or clients wait to be accepted.
     #[serde(deserialize_with = "settings::connections")]
     #[schemars(range(min = 1, max = CONNECTIONS_MAX))]
@@ -69,6 +76,7 @@ impl Default for Config {
         Self {
             listen: address.into(),
             allow: Allow::default(),
+            tls: None,
             max_connections: CONNECTIONS_USUAL,
             max_connections_per_source: None,
             idle_timeout: Span(IDLE_USUAL),
@@ -82,8 +90,8 @@ impl Config {
     /// Whether a door of `other` can go on as this one: allow list, names and tables are swapped.
     pub(crate) fn same_door(&self, other: &Self) -> bool {
         let of = |config: &Self| {
-            let share = config.max_connections_per_source;
-            (config.listen.clone(), config.max_connections, share, config.idle_timeout)
+            let bounds = (config.max_connections, config.max_connections_per_source);
+            (config.listen.clone(), config.tls.clone(), bounds, config.idle_timeout)
         };
         of(self) == of(other)
     }
@@ -145,6 +153,10 @@ impl DoorConfig for Config {
         live.authorize.store(Arc::new(self.authorize.clone()));
     }
 
+    fn wrong_files(&self) -> Vec<(&'static str, String)> {
+        self.tls.as_ref().map(Tls::wrong_files).unwrap_or_default()
+    }
+
     fn bind(&self) -> io::Result<Box<dyn BoundDoor>> {
         Ok(Box::new(bind(self)?))
     }
@@ -158,6 +170,7 @@ impl DoorConfig for Config {
 pub struct Bound {
     listeners: Vec<TcpListener>,
     bounds: Bounds,
+    certificates: Option<Arc<Certificates>>,
 }
 
 /// Takes the addresses. Another program on one of them is an error, so that is never shared.
@@ -165,8 +178,9 @@ pub struct Bound {
 /// # Errors
 /// When an address cannot be had; none is kept then.
 pub fn bind(config: &Config) -> io::Result<Bound> {
+    let certificates = Certificates::read(config.tls.as_ref(), HTTP_PROTOCOLS)?;
     let listeners = tcp::bind_each(config.listen.addresses())?;
-    Ok(Bound { listeners, bounds: config.bounds() })
+    Ok(Bound { listeners, bounds: config.bounds(), certificates })
 }
 
 impl BoundDoor for Bound {
@@ -175,10 +189,15 @@ impl BoundDoor for Bound {
         taken.map(Address::Ip).collect()
     }
 
+    fn certificates(&self) -> Option<Arc<Certificates>> {
+        self.certificates.clone()
+    }
+
     fn serve(self: Box<Self>, gate: Gate) -> Serving {
-        let lobby = Lobby::new(Door::Http, &gate, router::router(&gate), self.bounds);
+        let Self { listeners, bounds, certificates } = *self;
+        let lobby = Lobby::new(Door::Http, &gate, router::router(&gate), bounds, certificates);
         let mut tasks = Vec::new();
-        for listener in self.listeners {
+        for listener in listeners {
             match tokio::net::TcpListener::from_std(listener) {
                 Ok(listener) => tasks.push(tokio::spawn(lobby.clone().accept(listener))),
                 Err(error) => tracing::error!(door = "http", %error, "cannot listen"),

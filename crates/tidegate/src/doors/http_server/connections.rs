@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::task::{self, Poll};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use axum::Router;
 use axum::body::Body;
 use axum::http::Request;
@@ -27,11 +26,12 @@ use tower::ServiceExt;
 use super::host::Local;
 use super::shared::Shared;
 use crate::clock::Clock;
+use crate::doors::Gate;
+use crate::doors::io::accept::Acceptor;
 use crate::doors::io::activity::{Activity, Answering, Cut, Noted, Patience};
-use crate::doors::io::limits::{self, Limits, Place};
-use crate::doors::io::tcp;
-use crate::doors::{Gate, Shutdown};
-use crate::metrics::{Door, Metrics};
+use crate::doors::io::certificates::Certificates;
+use crate::doors::io::limits::{self, Place};
+use crate::metrics::Door;
 use crate::settings::listen::Allow;
 
 /// Connections of a door, over all its addresses, unless told otherwise.
@@ -48,8 +48,9 @@ const KEEPALIVE: Duration = Duration::from_secs(15);
 const REST_AT_END: Duration = Duration::from_millis(250);
 /// The most bytes of a request's head: room for a key of 1024 bytes, each percent-encoded.
 const HEAD_BYTES_MAX: usize = 16 << 10;
-/// How long to wait before accepting again when that failed, say for want of file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// What is agreed upon with TLS.
+pub(crate) const HTTP_PROTOCOLS: &[&[u8]] = &[b"http/1.1"];
 
 /// What connections may cost.
 #[derive(Clone)]
@@ -75,78 +76,49 @@ impl Default for Bounds {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Peer(pub(crate) IpAddr);
 
-/// What the accept loops of one door share.
+/// What the connections of one door share.
 pub(crate) struct Lobby {
-    door: Door,
+    acceptor: Acceptor,
     router: Router,
-    metrics: Arc<Metrics>,
-    shutdown: Shutdown,
-    allow: Arc<ArcSwap<Allow>>,
     clock: Clock,
-    pub(crate) limits: Arc<Limits>,
     patience: Patience,
     write_stall: Duration,
 }
 
 impl Lobby {
-    pub(crate) fn new(door: Door, gate: &Gate, router: Router, bounds: Bounds) -> Arc<Self> {
+    pub(crate) fn new(
+        door: Door,
+        gate: &Gate,
+        router: Router,
+        bounds: Bounds,
+        certificates: Option<Arc<Certificates>>,
+    ) -> Arc<Self> {
         let Bounds { limits, idle, write_stall } = bounds;
         Arc::new(Self {
-            door,
-            metrics: gate.metrics.clone(),
-            shutdown: gate.door.shutdown.clone(),
-            allow: gate.door.allow.clone(),
+            acceptor: Acceptor::of(door, gate, limits, certificates),
             router,
-            limits: Limits::of(door, limits, gate),
             clock: gate.clock().clone(),
             patience: Patience { head: HEAD_READ_MAX, idle },
             write_stall,
         })
     }
 
-    /// Accepts until shutdown. Nothing that a client or the system does ends this loop.
+    /// The places of connections.
+    #[cfg(test)]
+    pub(crate) fn limits(&self) -> &Arc<limits::Limits> {
+        &self.acceptor.limits
+    }
+
+    /// Accepts and answers until shutdown.
     pub(crate) async fn accept(self: Arc<Self>, listener: TcpListener) {
-        let mut failing = false;
-        loop {
-            let (stream, peer) = tokio::select! {
-                accepted = listener.accept() => match accepted {
-                    Ok(accepted) => accepted,
-                    Err(error) if tcp::left_early(&error) => continue,
-                    Err(error) => {
-                        if !failing {
-                            tracing::warn!(door = self.door.name(), %error, "cannot accept");
-                        }
-                        failing = true;
-                        tokio::time::sleep(ACCEPT_PAUSE).await;
-                        continue;
-                    }
-                },
-                () = self.shutdown.wait() => return,
-            };
-            failing = false;
-            if !self.allow.load().permits(peer.ip()) {
-                self.metrics.bad_input(self.door, "not_allowed");
-                continue;
-            }
-            // A place is asked for only after the accept: a newcomer whose source has too many is
-            // closed without a wait, and a listener without clients reserves no place.
-            let place = tokio::select! {
-                place = self.limits.wait_for_place(Some(peer.ip()), &stream) => place,
-                () = self.shutdown.wait() => return,
-            };
-            let place = match place {
-                Ok(place) => place,
-                Err(refused) => {
-                    self.metrics.bad_input(self.door, refused.reason());
-                    continue;
-                }
-            };
-            let Ok(local) = prepare(&stream, self.write_stall) else { continue };
+        let welcome = |stream, peer: SocketAddr, place| {
+            let Ok(local) = prepare(&stream, self.write_stall) else { return };
             let (lobby, stream) = (self.clone(), Shared::new(stream));
             let client = Some(stream.clone());
             let (local, peer) = (Local(local.ip()), Peer(peer.ip()));
             tokio::spawn(async move { lobby.converse(stream, place, client, local, peer).await });
-        }
+        };
+        self.acceptor.run(listener, welcome).await;
     }
 
     /// Answers one connection until it closes, is cut, or has been drained. A client that closes
@@ -163,6 +135,38 @@ impl Lobby {
         T: AsyncRead + AsyncWrite + Unpin,
     {
         let activity = Activity::new(place, self.clock.clone());
+        let stream = Noted::new(stream, activity.clone());
+        let Some(tls) = self.acceptor.tls() else {
+            return self.speak(stream, &activity, client, local, peer).await;
+        };
+        let shake_hands = async {
+            tokio::select! {
+                shaken = tls.accept(stream) => shaken.map_err(|_| Some("tls")),
+                () = self.acceptor.shutdown.wait() => Err(None),
+            }
+        };
+        // From its first byte on, a handshake has the time of a head.
+        match activity.bounds(self.patience, shake_hands).await.map_err(reason) {
+            Ok(Ok(stream)) => {
+                activity.rest();
+                self.speak(stream, &activity, client, local, peer).await;
+            }
+            Ok(Err(reason)) | Err(reason) => {
+                reason.into_iter().for_each(|reason| self.acceptor.bad_input(reason));
+            }
+        }
+    }
+
+    async fn speak<T>(
+        &self,
+        stream: T,
+        activity: &Arc<Activity>,
+        client: Option<Shared>,
+        local: Local,
+        peer: Peer,
+    ) where
+        T: AsyncRead + AsyncWrite + Unpin,
+    {
         let service = service_fn(|request: Request<Incoming>| {
             let answering = activity.begin();
             let mut request = request.map(Body::new);
@@ -180,12 +184,11 @@ impl Lobby {
             .header_read_timeout(None)
             .max_buf_size(HEAD_BYTES_MAX)
             .half_close(true);
-        let stream = Noted::new(stream, activity.clone());
         let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
         let conversation = async {
             tokio::select! {
                 ended = connection.as_mut() => ended,
-                () = self.shutdown.wait() => {
+                () = self.acceptor.shutdown.wait() => {
                     connection.as_mut().graceful_shutdown();
                     tokio::select! {
                         ended = connection => ended,
@@ -196,20 +199,28 @@ impl Lobby {
             }
         };
         let reason = match activity.bounds(self.patience, conversation).await {
-            Ok(Ok(())) | Err(Cut::Idle) => None,
+            Ok(Ok(())) => None,
             Ok(Err(error)) => error.is_parse().then_some("http"),
-            Err(Cut::SlowHead) => Some("head_slow"),
-            Err(Cut::GaveWay) => Some("gave_way"),
+            Err(cut) => reason(cut),
         };
         if let Some(reason) = reason {
-            self.metrics.bad_input(self.door, reason);
+            self.acceptor.bad_input(reason);
         }
     }
 
     /// Waits until shutdown, and then until every connection has ended.
     pub(crate) async fn drained(&self) {
-        self.shutdown.wait().await;
-        self.limits.wait_until_empty().await;
+        self.acceptor.shutdown.wait().await;
+        self.acceptor.limits.wait_until_empty().await;
+    }
+}
+
+/// Under which reason a connection counts that was cut, if it counts at all.
+fn reason(cut: Cut) -> Option<&'static str> {
+    match cut {
+        Cut::Idle => None,
+        Cut::SlowHead => Some("head_slow"),
+        Cut::GaveWay => Some("gave_way"),
     }
 }
 

@@ -85,6 +85,11 @@ impl Activity {
         Answering(self.clone())
     }
 
+    /// A TLS handshake is over: it was no request.
+    pub(crate) fn rest(&self) {
+        self.enter(IDLE);
+    }
+
     fn has_read(&self) {
         if self.phase.load(Relaxed) == IDLE {
             self.enter(HEAD);

@@ -87,8 +87,8 @@ enum Sent {
     Dead,
 }
 
-/// One connection. `S` is what its handler keeps for it.
-pub(super) struct Connection<S> {
+/// One connection of a loop of `H`.
+pub(super) struct Connection<H: Handler> {
     stream: Stream,
     peer: Peer,
     pub(super) id: ConnectionId,
@@ -99,7 +99,7 @@ pub(super) struct Connection<S> {
     /// Whether it waits in the loop's list of those that were pushed something.
     pub(super) has_pushed: bool,
     /// Absent before it is opened and while it lingers.
-    session: Option<S>,
+    session: Option<H::Session>,
     is_lingering: bool,
     /// When the client began its handshake.
     handshake_at: Option<Nanos>,
@@ -121,7 +121,7 @@ pub(super) struct Connection<S> {
     pub(super) admission: Admission,
 }
 
-impl<S> Connection<S> {
+impl<H: Handler> Connection<H> {
     pub(super) fn new(
         stream: Stream,
         peer: Peer,
@@ -180,7 +180,7 @@ impl<S> Connection<S> {
 
     /// The socket is ready for what it is watched for.
     #[inline]
-    pub(super) fn ready<H: Handler<Session = S>>(&mut self, shared: &mut Shared<H>) -> Next {
+    pub(super) fn ready(&mut self, shared: &mut Shared<H>) -> Next {
         let watched = self.watched.unwrap_or(Interest::empty());
         if watched.is_empty() {
             // It waits for nothing of its socket: the socket is broken.
@@ -193,7 +193,7 @@ impl<S> Connection<S> {
     }
 
     /// The socket may have something to read.
-    pub(super) fn readable<H: Handler<Session = S>>(&mut self, shared: &mut Shared<H>) -> Next {
+    pub(super) fn readable(&mut self, shared: &mut Shared<H>) -> Next {
         if self.is_lingering {
             return self.discard(shared);
         }
@@ -252,7 +252,7 @@ impl<S> Connection<S> {
     }
 
     /// Tells the handler that the client is there.
-    pub(super) fn open<H: Handler<Session = S>>(&mut self, shared: &mut Shared<H>) -> Next {
+    pub(super) fn open(&mut self, shared: &mut Shared<H>) -> Next {
         let context = Context { now: shared.now, id: self.id, fresh_bytes: 0 };
         let Shared { handler, output, .. } = shared;
         let mut output = output.lend();
@@ -279,11 +279,7 @@ impl<S> Connection<S> {
     }
 
     /// Goes on with what was read before.
-    pub(super) fn go_on<H: Handler<Session = S>>(
-        &mut self,
-        shared: &mut Shared<H>,
-        fresh_bytes: usize,
-    ) -> Next {
+    pub(super) fn go_on(&mut self, shared: &mut Shared<H>, fresh_bytes: usize) -> Next {
         let mut input = std::mem::take(&mut self.input);
         let (taken, next) = self.work(shared, &input, fresh_bytes);
         if self.is_closing {
@@ -301,12 +297,7 @@ impl<S> Connection<S> {
 
     /// Hands `input` to the handler and writes its output, as far as both go. Returns how much was
     /// taken.
-    fn work<H: Handler<Session = S>>(
-        &mut self,
-        shared: &mut Shared<H>,
-        input: &[u8],
-        fresh_bytes: usize,
-    ) -> (usize, Next) {
+    fn work(&mut self, shared: &mut Shared<H>, input: &[u8], fresh_bytes: usize) -> (usize, Next) {
         self.stirred = shared.now.mono;
         let mut context = Context { now: shared.now, id: self.id, fresh_bytes };
         let Shared { handler, output, .. } = shared;
@@ -349,7 +340,7 @@ impl<S> Connection<S> {
     }
 
     /// Writes `output`, which nothing waits in front of, and keeps what the socket does not take.
-    fn send<H: Handler<Session = S>>(&mut self, output: &mut Vec<u8>, handler: &mut H) -> Sent {
+    fn send(&mut self, output: &mut Vec<u8>, handler: &mut H) -> Sent {
         if output.is_empty() {
             return Sent::All;
         }
@@ -366,7 +357,7 @@ impl<S> Connection<S> {
     }
 
     /// The socket may take more of what is to be written.
-    pub(super) fn writable<H: Handler<Session = S>>(&mut self, shared: &mut Shared<H>) -> Next {
+    pub(super) fn writable(&mut self, shared: &mut Shared<H>) -> Next {
         if self.is_drained() {
             return Next::Wait;
         }
@@ -398,7 +389,7 @@ impl<S> Connection<S> {
     }
 
     /// All replies are written: now what was pushed may go.
-    fn send_pushed<H: Handler<Session = S>>(&mut self, handler: &mut H) -> Next {
+    fn send_pushed(&mut self, handler: &mut H) -> Next {
         if self.pushed.is_empty() {
             return Next::Wait;
         }
@@ -409,7 +400,7 @@ impl<S> Connection<S> {
     }
 
     /// Something was pushed, and is written now if nothing is in its way.
-    pub(super) fn flush_pushed<H: Handler<Session = S>>(&mut self, shared: &mut Shared<H>) -> Next {
+    pub(super) fn flush_pushed(&mut self, shared: &mut Shared<H>) -> Next {
         let waits = self.is_lingering || self.is_pending || self.again || !self.is_drained();
         if waits {
             return Next::Wait;
@@ -421,11 +412,7 @@ impl<S> Connection<S> {
     }
 
     /// The answer that it is pending for has come.
-    pub(super) fn answered<H: Handler<Session = S>>(
-        &mut self,
-        answer: H::Answer,
-        shared: &mut Shared<H>,
-    ) -> Next {
+    pub(super) fn answered(&mut self, answer: H::Answer, shared: &mut Shared<H>) -> Next {
         let Some(session) = &mut self.session else { return Next::Wait };
         if self.sent == self.pending.len() {
             self.pending.clear();
@@ -443,7 +430,7 @@ impl<S> Connection<S> {
     }
 
     /// The client sends no more. Nothing is read before all replies are written, so it has them.
-    pub(super) fn end<H: Handler<Session = S>>(&self, shared: &Shared<H>) -> Next {
+    pub(super) fn end(&self, shared: &Shared<H>) -> Next {
         if !self.input.is_empty() {
             shared.bad_input("cut_short");
         }
@@ -457,7 +444,7 @@ impl<S> Connection<S> {
 
     /// Leaves the handler and tells the client that nothing more will come; `false` if it cannot
     /// be told. What it still sends must be read, or closing would take back what it has not read.
-    pub(super) fn linger<H: Handler<Session = S>>(&mut self, shared: &mut Shared<H>) -> bool {
+    pub(super) fn linger(&mut self, shared: &mut Shared<H>) -> bool {
         self.leave(shared);
         self.is_lingering = true;
         (self.input, self.pushed) = (Vec::new(), Vec::new());
@@ -465,7 +452,7 @@ impl<S> Connection<S> {
     }
 
     /// Throws away what a lingering client has sent.
-    pub(super) fn discard<H: Handler<Session = S>>(&mut self, shared: &mut Shared<H>) -> Next {
+    pub(super) fn discard(&mut self, shared: &mut Shared<H>) -> Next {
         let linger = &H::POLICY.linger;
         let stays = self.stream.discard(&mut self.discarded, linger.bytes_max, &mut shared.scratch);
         if self.discarded > linger.bytes_max
@@ -476,8 +463,16 @@ impl<S> Connection<S> {
         if stays { Next::Wait } else { Next::Close }
     }
 
+    /// Leaves the handler, if it has not yet, and ends TLS: the connection is closed now.
+    pub(super) fn close(&mut self, shared: &mut Shared<H>) {
+        if !self.is_lingering {
+            self.leave(shared);
+            self.stream.end_tls();
+        }
+    }
+
     /// Leaves the handler, if it has not yet.
-    pub(super) fn leave<H: Handler<Session = S>>(&mut self, shared: &mut Shared<H>) {
+    fn leave(&mut self, shared: &mut Shared<H>) {
         if let Some(session) = self.session.take() {
             shared.handler.on_close(session);
         }
@@ -495,7 +490,7 @@ impl<S> Connection<S> {
 
     /// Tells its place whether it is idle. A request that has stood still for long is none.
     #[inline]
-    pub(super) fn tell_place<H: Handler<Session = S>>(&self, handler: &H, now: Option<Nanos>) {
+    pub(super) fn tell_place(&self, handler: &H, now: Option<Nanos>) {
         let Admission::Place(place) = &self.admission else { return };
         let silent = now.unwrap_or(self.stirred).saturating_sub(self.stirred);
         let begun = !self.input.is_empty() && silent < REQUEST_STALL_MAX;
@@ -512,12 +507,7 @@ impl<S> Connection<S> {
 
     /// Why it is closed now, if it has been idle or slow for too long. The loop asks for all but
     /// those that linger.
-    pub(super) fn overdue<H: Handler<Session = S>>(
-        &self,
-        handler: &H,
-        now: Nanos,
-        idle_max: Nanos,
-    ) -> Option<&'static str> {
+    pub(super) fn overdue(&self, handler: &H, now: Nanos, idle_max: Nanos) -> Option<&'static str> {
         let stalled = now.saturating_sub(self.stirred);
         if self.is_handshaking() && self.handshake_at.is_some_and(|at| now > at + HANDSHAKE_MAX) {
             return Some("handshake_slow");
@@ -539,7 +529,7 @@ impl<S> Connection<S> {
     }
 
     /// Gives large buffers back that are empty, and tells the handler what the others take.
-    fn settle<H: Handler<Session = S>>(&mut self, shared: &mut Shared<H>) {
+    fn settle(&mut self, shared: &mut Shared<H>) {
         for buffer in [&mut self.input, &mut self.pending, &mut self.pushed] {
             if buffer.is_empty() && buffer.capacity() > KEEP_BYTES_MAX {
                 *buffer = Vec::new();
@@ -568,7 +558,7 @@ pub(crate) enum Pushed {
 
 /// The connections of a loop, for what its handler pushes to them.
 pub(crate) struct Pushes<'a, H: Handler> {
-    pub(super) connections: &'a mut ConnectionPlaces<H::Session>,
+    pub(super) connections: &'a mut ConnectionPlaces<H>,
     /// Those that have something to write.
     pub(super) list: &'a mut VecDeque<u32>,
 }

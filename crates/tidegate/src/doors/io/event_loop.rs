@@ -99,7 +99,7 @@ pub(crate) struct EventLoop<H: Handler> {
     deal_to: Vec<Arc<InboxOf<H>>>,
     dealt: usize,
     idle_max: Nanos,
-    pub(super) connections: ConnectionPlaces<H::Session>,
+    pub(super) connections: ConnectionPlaces<H>,
     pub(super) lingering: Lingering,
     /// Connections that were accepted and are opened together.
     arrived: Vec<u32>,
@@ -245,11 +245,7 @@ impl<H: Handler> EventLoop<H> {
     }
 
     /// Does something with a connection that may be gone by now.
-    fn with(
-        &mut self,
-        slot: u32,
-        work: impl FnOnce(&mut Connection<H::Session>, &mut Shared<H>) -> Next,
-    ) {
+    fn with(&mut self, slot: u32, work: impl FnOnce(&mut Connection<H>, &mut Shared<H>) -> Next) {
         let Some(connection) = self.connections.at(slot) else { return };
         let next = work(connection, &mut self.shared);
         self.follow(slot, next);
@@ -302,7 +298,7 @@ impl<H: Handler> EventLoop<H> {
         self.lingering.remove(slot);
         // Closing the socket takes it out of epoll.
         if let Some(mut connection) = self.connections.remove(slot) {
-            connection.leave(&mut self.shared);
+            connection.close(&mut self.shared);
         }
     }
 

@@ -35,7 +35,7 @@ impl Listeners {
         unix: Option<&Path>,
         tls: Option<&Tls>,
     ) -> io::Result<Self> {
-        let certificates = tls.map(|tls| Certificates::read(tls, &[])).transpose()?;
+        let certificates = Certificates::read(tls, &[])?;
         let tcp = addresses.into_iter().map(|&address| listener::bind_tcp(address, loops()));
         Ok(Self {
             tcp: tcp.collect::<io::Result<_>>()?,
@@ -49,6 +49,10 @@ impl Listeners {
         let tcp = self.tcp.iter().map(|(address, _)| Address::Ip(*address));
         let unix = self.unix.iter().map(|(_, file)| Address::Unix(file.path().to_owned()));
         tcp.chain(unix).collect()
+    }
+
+    pub(crate) fn certificates(&self) -> Option<Arc<Certificates>> {
+        self.certificates.clone()
     }
 
     /// Begins to serve. `handler` makes a handler for the loop of an inbox.

@@ -4,6 +4,7 @@
 //! - [`connection`], [`stream`], `connection_places`, `output`, `linger`: the loop's connections
 //! - [`inbox`]: what other threads leave for a loop; `epoll`: waiting for sockets
 //! - [`listeners`], [`listener`]: the sockets of a door of loops, and how its loops are started
+//! - [`accept`]: the accept loop of doors on tokio
 //! - [`certificates`]: what clients are shown
 //! - [`tcp`]: listening sockets, options of connections, and how the other side is seen to leave
 //! - [`limits`]: how many connections a door has, and which one gives way to a newcomer
@@ -12,6 +13,7 @@
 //! - [`activity`]: what an HTTP/1 client is doing, and how long it may
 //! - [`settings`]: what tables say about connections
 
+pub(crate) mod accept;
 pub(crate) mod activity;
 pub(crate) mod certificates;
 pub(crate) mod connection;

@@ -100,14 +100,12 @@ impl Stream {
     /// may have to be [flushed](Self::flush). `last` says that [`Self::finish`] follows.
     pub(super) fn write(&mut self, bytes: &[u8], last: bool) -> Option<usize> {
         let flags = if last { SendFlags::MORE } else { SendFlags::empty() };
-        let Self { socket, tls: Some(_) } = self else {
-            return send_once(&self.socket, bytes, flags).ok();
-        };
-        let _ = socket;
         let mut taken = 0;
         loop {
             self.flush(flags).ok()?;
-            let Some(tls) = &mut self.tls else { return Some(taken) };
+            let Some(tls) = &mut self.tls else {
+                return send_once(&self.socket, bytes, flags).ok();
+            };
             if tls.connection.wants_write() || taken == bytes.len() {
                 return Some(taken);
             }
@@ -129,12 +127,17 @@ impl Stream {
         Ok(())
     }
 
-    /// Tells the client that nothing more will come; `false` if it cannot be told.
-    pub(super) fn finish(&mut self) -> bool {
+    /// Ends TLS, as far as the socket takes that. Nothing must be written behind it.
+    pub(super) fn end_tls(&mut self) {
         if let Some(tls) = &mut self.tls {
             tls.connection.send_close_notify();
-            let _ = self.flush(SendFlags::MORE);
+            let _ = self.flush(SendFlags::empty());
         }
+    }
+
+    /// Tells the client that nothing more will come; `false` if it cannot be told.
+    pub(super) fn finish(&mut self) -> bool {
+        self.end_tls();
         shutdown(&self.socket, Shutdown::Write).is_ok()
     }
 

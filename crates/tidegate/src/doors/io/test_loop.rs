@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tidegate_core::Nanos;
 
+use super::certificates::Certificates;
 use super::epoll::{Interest, Ready, Token};
 use super::event_loop::{Entrance, EventLoop, LoopSettings};
 use super::handler::{ConnectionId, Handler};
@@ -34,6 +35,18 @@ impl<H: Handler> TestLoop<H> {
         (clock, metrics): (Clock, Arc<Metrics>),
         connections: u32,
     ) -> Self {
+        Self::with_tls(handler, inbox, listener, (clock, metrics), connections, None)
+    }
+
+    /// The same, with TLS.
+    pub(crate) fn with_tls(
+        handler: H,
+        inbox: Arc<InboxOf<H>>,
+        listener: Option<Listener>,
+        (clock, metrics): (Clock, Arc<Metrics>),
+        connections: u32,
+        certificates: Option<Arc<Certificates>>,
+    ) -> Self {
         let trusted = Allow::default();
         let bounds =
             Bounds { connections, per_source: None, trusted, keeps_descriptors_back: false };
@@ -45,7 +58,7 @@ impl<H: Handler> TestLoop<H> {
             idle_max: Duration::from_secs(60),
             lingering_max: connections as usize,
         };
-        let entrance = Entrance { listener, deal_to: Vec::new(), certificates: None };
+        let entrance = Entrance { listener, deal_to: Vec::new(), certificates };
         let event_loop = EventLoop::new(handler, inbox.clone(), entrance, settings);
         Self { event_loop: event_loop.expect("an epoll"), ready: Ready::new(), inbox }
     }

@@ -16,6 +16,7 @@ use crate::settings::draft::{Draft, Place};
 use crate::settings::limits::{self, AlgorithmWord};
 use crate::settings::listen::{Allow, Listen};
 use crate::settings::rule::{NAME_BYTES_MAX, OnStoreError, RuleTable, Texts, TextsSchema};
+use crate::settings::tls::Tls;
 
 /// What the name of a service's own rule begins with.
 const RULE_PREFIX: &str = "jarl:";
@@ -58,6 +59,9 @@ pub struct Config {
     /// Who may come in.
     #[serde(default, skip_serializing_if = "Allow::is_open")]
     pub allow: Allow,
+    /// Certificates for callers. Absent: plain TCP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<Tls>,
     /// Answered clients that are given time to leave. Beyond it the oldest are closed at once.
     #[serde(default = "connections_max", deserialize_with = "settings::connections")]
     #[schemars(range(min = 1, max = CONNECTIONS_MAX))]
@@ -86,6 +90,7 @@ impl Config {
             exact: exact.then(|| Spanned::new(0..0, true)),
             on_store_error: OnStoreError::default(),
             allow: Allow::default(),
+            tls: None,
             max_connections: CONNECTIONS_USUAL,
             max_connections_per_source: None,
         }
@@ -102,7 +107,7 @@ impl Config {
     pub(crate) fn same_door(&self, other: &Self) -> bool {
         let of = |config: &Self| {
             let bounds = (config.max_connections, config.max_connections_per_source);
-            (config.service.get_ref().clone(), bounds)
+            (config.service.get_ref().clone(), config.tls.clone(), bounds)
         };
         of(self) == of(other) && self.listen == other.listen
     }

@@ -12,16 +12,19 @@ mod handler;
 mod tests;
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::config::{Config, check_service};
 pub use self::handler::JarlHandler;
+use super::io::certificates::Certificates;
 use super::io::event_loop::LoopSettings;
 use super::io::limits::Bounds;
 use super::io::listeners::Listeners;
 use super::{BoundDoor, DoorConfig, Gate, Serving, table_of};
 use crate::metrics::Door;
 use crate::settings::listen::{Address, Allow};
+use crate::settings::tls::Tls;
 
 /// How long a client may take to begin TLS.
 const IDLE_MAX: Duration = Duration::from_secs(5);
@@ -47,9 +50,13 @@ impl DoorConfig for Config {
         true
     }
 
+    fn wrong_files(&self) -> Vec<(&'static str, String)> {
+        self.tls.as_ref().map(Tls::wrong_files).unwrap_or_default()
+    }
+
     fn bind(&self) -> io::Result<Box<dyn BoundDoor>> {
         Ok(Box::new(Bound {
-            listeners: Listeners::bind(self.listen.addresses(), None, None)?,
+            listeners: Listeners::bind(self.listen.addresses(), None, self.tls.as_ref())?,
             key: self.key().into(),
             connections: self.connections(),
         }))
@@ -70,6 +77,10 @@ struct Bound {
 impl BoundDoor for Bound {
     fn addresses(&self) -> Vec<Address> {
         self.listeners.addresses()
+    }
+
+    fn certificates(&self) -> Option<Arc<Certificates>> {
+        self.listeners.certificates()
     }
 
     fn serve(self: Box<Self>, gate: Gate) -> Serving {

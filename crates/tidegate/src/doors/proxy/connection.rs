@@ -66,7 +66,7 @@ async fn greet(
     stream: TcpStream,
     peer: IpAddr,
 ) -> Result<(), Cut> {
-    let (mut socket, agreed) = match &worker.tls {
+    let (mut socket, agreed) = match worker.acceptor.tls() {
         None => (Socket::Plain(stream), None),
         Some(acceptor) => {
             // Idle until it begins: from then on it has the time of a head for the handshake.

@@ -52,7 +52,8 @@ use self::figures::{Proxies, ProxyFigures};
 pub use self::gatekeeper::GatekeeperConfig;
 use self::gatekeeper::ProxyGatekeeper;
 pub use self::target::Target;
-use super::io::limits::Limits;
+use super::io::accept::Acceptor;
+use super::io::certificates::Certificates;
 use super::io::tcp;
 pub use super::template::Template;
 use super::{BoundDoor, DoorConfig, Gate, Serving, Shutdown, table_of};
@@ -99,7 +100,7 @@ pub struct Bound {
     /// For each address, its sockets: one for each loop.
     listeners: Vec<(SocketAddr, Vec<TcpListener>)>,
     config: Config,
-    client_tls: Option<Arc<rustls::ServerConfig>>,
+    certificates: Option<Arc<Certificates>>,
     upstream_tls: Option<Arc<rustls::ClientConfig>>,
     access: Access,
     gatekeeper: Option<ProxyGatekeeper>,
@@ -111,13 +112,12 @@ pub struct Bound {
 /// The address that cannot be had, or the file that is no use, and why.
 pub fn bind(config: &Config) -> io::Result<Bound> {
     let gatekeeper = gatekeeper::open(config)?;
-    let client_tls =
-        config.tls.as_ref().map(|tls| tls.for_clients(&[tls::H2, tls::HTTP_1_1])).transpose()?;
+    let certificates = Certificates::read(config.tls.as_ref(), &[tls::H2, tls::HTTP_1_1])?;
     let upstream_tls = tls::for_upstream(config)?;
     let access = Access::open(&config.access_log)?;
     let bind_one = |&address: &SocketAddr| tcp::bind(address, loops());
     let listeners = config.listen.addresses().iter().map(bind_one).collect::<io::Result<_>>()?;
-    Ok(Bound { listeners, config: config.clone(), client_tls, upstream_tls, access, gatekeeper })
+    Ok(Bound { listeners, config: config.clone(), certificates, upstream_tls, access, gatekeeper })
 }
 
 /// One loop for each core.
@@ -131,8 +131,7 @@ struct Door {
     gate: Gate,
     waiter_limit: Arc<WaiterLimit>,
     figures: Arc<ProxyFigures>,
-    limits: Arc<Limits>,
-    client_tls: Option<Arc<rustls::ServerConfig>>,
+    acceptor: Acceptor,
     upstream_tls: Option<Arc<rustls::ClientConfig>>,
     access: Access,
     gatekeeper: Option<ProxyGatekeeper>,
@@ -160,21 +159,24 @@ impl BoundDoor for Bound {
         self.listeners.iter().map(|(address, _)| Address::Ip(*address)).collect()
     }
 
+    fn certificates(&self) -> Option<Arc<Certificates>> {
+        self.certificates.clone()
+    }
+
     fn serve(self: Box<Self>, gate: Gate) -> Serving {
-        let Self { listeners, config, client_tls, upstream_tls, access, gatekeeper } = *self;
+        let Self { listeners, config, certificates, upstream_tls, access, gatekeeper } = *self;
         let bounds = Bounds {
             per_key: config.max_waiters as usize,
             total: config.max_waiters_total as usize,
         };
         let connections = config.connections();
-        let limits = Limits::of(metrics::Door::Proxy, connections, &gate);
+        let acceptor = Acceptor::of(metrics::Door::Proxy, &gate, connections, certificates);
         let door = Arc::new(Door {
             waiter_limit: WaiterLimit::new(&gate.metrics, metrics::Door::Proxy, bounds),
             figures: Proxies::of(&gate).figures(config.name.get_ref()),
-            limits,
+            acceptor,
             config,
             gate,
-            client_tls,
             upstream_tls,
             access,
             gatekeeper,

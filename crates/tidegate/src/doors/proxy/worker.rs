@@ -9,7 +9,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use hyper::Request;
 use tidegate_client::gatekeeper::Delay;
 use tidegate_client::layer::LogInfo;
@@ -18,7 +17,6 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::Notify;
 use tokio::task::spawn_local;
 use tokio::time::{MissedTickBehavior, interval, sleep};
-use tokio_rustls::TlsAcceptor;
 
 use super::access::{Access, Record};
 use super::config::OnLimit;
@@ -33,8 +31,8 @@ use super::ticks::{TICK_SPAN, Ticks, ticks_in};
 use super::upstream::Upstream;
 use super::{Door as ProxyDoor, Loop};
 use crate::clock::Clock;
-use crate::doors::Shutdown;
-use crate::doors::io::limits::{Limits, Place};
+use crate::doors::io::accept::Acceptor;
+use crate::doors::io::limits::Place;
 use crate::doors::io::tcp;
 use crate::doors::template::{Scratch, Template};
 use crate::limiter::LimiterHandle;
@@ -43,8 +41,6 @@ use crate::settings::listen::Allow;
 use crate::settings::units::Span;
 use crate::waiting::{WaitRequest, WaiterLimit, Waiting};
 
-/// How long to wait before accepting again when that failed, say for want of file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How long a proxy takes to stop that was not told how long it has.
 const GRACE_USUAL: Duration = Duration::from_secs(10);
 /// The end of the grace, in which those that still wait are told to come back: a tenth, but no
@@ -73,14 +69,11 @@ pub(super) struct Worker {
     pub(super) upstream: Rc<Upstream>,
     pub(super) trusted: Allow,
     pub(super) patience: Patience,
-    pub(super) tls: Option<TlsAcceptor>,
     pub(super) access: Access,
     pub(super) lane: Arc<Lane>,
     pub(super) failures: Failures,
     pub(super) metrics: Arc<Metrics>,
-    allow: Arc<ArcSwap<Allow>>,
-    limits: Arc<Limits>,
-    shutdown: Shutdown,
+    pub(super) acceptor: Acceptor,
     draining: Cell<bool>,
     last_call: Cell<bool>,
     connections: Cell<usize>,
@@ -130,13 +123,10 @@ impl Worker {
                 stall: ticks_in(config.stall_timeout.0),
                 tunnel: ticks_in(config.tunnel_timeout.0),
             },
-            tls: door.client_tls.clone().map(TlsAcceptor::from),
             access: door.access.clone(),
             lane,
             metrics: gate.metrics.clone(),
-            allow: gate.door.allow.clone(),
-            limits: door.limits.clone(),
-            shutdown: gate.door.shutdown.clone(),
+            acceptor: door.acceptor.clone(),
             draining: Cell::new(false),
             last_call: Cell::new(false),
             connections: Cell::new(0),
@@ -187,42 +177,10 @@ impl Worker {
         self.access.write(&self.name, record, whole);
     }
 
-    /// Accepts until shutdown. Nothing that a client or the system does ends this.
+    /// Accepts until shutdown.
     async fn accept(self: Rc<Self>, listener: tokio::net::TcpListener) {
-        let mut failing = false;
-        loop {
-            let accepted = tokio::select! {
-                accepted = listener.accept() => accepted,
-                () = self.shutdown.wait() => return,
-            };
-            let (stream, peer) = match accepted {
-                Ok(accepted) => accepted,
-                Err(error) if tcp::left_early(&error) => continue,
-                Err(error) => {
-                    if !failing {
-                        tracing::warn!(door = "proxy", %error, "cannot accept");
-                    }
-                    failing = true;
-                    sleep(ACCEPT_PAUSE).await;
-                    continue;
-                }
-            };
-            failing = false;
-            if !self.allow.load().permits(peer.ip()) {
-                self.metrics.bad_input(Door::Proxy, "not_allowed");
-                continue;
-            }
-            // Asked for only now: a place that a loop keeps for whom it has not seen yet would be
-            // missing where somebody has come.
-            let place = tokio::select! {
-                place = self.limits.wait_for_place(Some(peer.ip()), &stream) => place,
-                () = self.shutdown.wait() => return,
-            };
-            match place {
-                Ok(place) => self.welcome(stream, peer, place),
-                Err(refused) => self.metrics.bad_input(Door::Proxy, refused.reason()),
-            }
-        }
+        let welcome = |stream, peer, place| self.welcome(stream, peer, place);
+        self.acceptor.run(listener, welcome).await;
     }
 
     fn welcome(self: &Rc<Self>, stream: tokio::net::TcpStream, peer: SocketAddr, place: Place) {
@@ -255,7 +213,7 @@ impl Worker {
     /// Lets every connection end with the request that it is at, tells those that still wait near
     /// the end of the grace, and returns when nobody is left or the grace is over.
     async fn drain(&self) {
-        let grace = self.shutdown.grace().unwrap_or(GRACE_USUAL);
+        let grace = self.acceptor.shutdown.grace().unwrap_or(GRACE_USUAL);
         let last_call = (grace / 10).min(LAST_CALL_MAX);
         self.draining.set(true);
         self.upstream.close_idle();
@@ -321,7 +279,7 @@ impl Loop {
                 let listener = listener.expect("a listener can be watched at start-up");
                 accepting.push(spawn_local(worker.clone().accept(listener)));
             }
-            worker.shutdown.wait().await;
+            worker.acceptor.shutdown.wait().await;
             for loop_of_one in accepting {
                 let _ = loop_of_one.await;
             }

@@ -11,6 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use crate::doors::io::limits::Bounds;
 use crate::doors::io::settings::{self, CONNECTIONS_MAX};
 use crate::settings::listen::{Allow, Listen};
+use crate::settings::tls::Tls;
 use crate::settings::units::{Size, Span};
 
 /// The port of the built-in default.
@@ -40,6 +41,9 @@ pub struct Config {
     /// Who may come in over TCP. A Unix socket is guarded by its permissions.
     #[serde(skip_serializing_if = "Allow::is_open")]
     pub allow: Allow,
+    /// Certificates for clients over TCP. Absent: plain TCP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls: Option<Tls>,
     /// The longest value of a SET and the longest payload of a PUBLISH.
     pub max_value: Size,
     /// Beyond it an idle connection gives way, or the newcomer is closed at once.
@@ -66,6 +70,8 @@ struct Table {
     value_size: Bits,
     /// Who may come in over TCP. A Unix socket is guarded by its permissions.
     allow: Allow,
+    /// Certificates for clients over TCP. Absent: plain TCP.
+    tls: Option<Tls>,
     /// The longest value of a SET and the longest payload of a PUBLISH.
     #[serde(deserialize_with = "value_bytes")]
     max_value: Size,
@@ -90,6 +96,7 @@ impl Default for Table {
             unix: None,
             value_size: Bits::default(),
             allow: Allow::default(),
+            tls: None,
             max_value: Size(64 << 10),
             max_connections: CONNECTIONS_USUAL,
             max_connections_per_source: None,
@@ -107,6 +114,7 @@ impl From<Table> for Config {
             unix: table.unix,
             value_size: table.value_size,
             allow: table.allow,
+            tls: table.tls,
             max_value: table.max_value,
             max_connections: table.max_connections,
             max_connections_per_source: table.max_connections_per_source,

@@ -38,6 +38,7 @@ pub use self::conversation::Conversation;
 use self::handler::ThrottrHandler;
 use self::session::LocalSubscriptions;
 pub use self::state::ThrottrState;
+use super::io::certificates::Certificates;
 use super::io::event_loop::LoopSettings;
 use super::io::inbox::InboxOf;
 use super::io::limits::Bounds;
@@ -45,6 +46,7 @@ use super::io::listeners::Listeners;
 use super::{BoundDoor, DoorConfig, Gate, Serving, table_of};
 use crate::metrics::Door;
 use crate::settings::listen::{Address, Allow};
+use crate::settings::tls::Tls;
 
 /// What other threads leave for a loop of this door.
 type ThrottrInbox = InboxOf<ThrottrHandler>;
@@ -84,6 +86,10 @@ impl DoorConfig for Config {
         false
     }
 
+    fn wrong_files(&self) -> Vec<(&'static str, String)> {
+        self.tls.as_ref().map(Tls::wrong_files).unwrap_or_default()
+    }
+
     fn bind(&self) -> io::Result<Box<dyn BoundDoor>> {
         Ok(Box::new(bind(self)?))
     }
@@ -109,7 +115,7 @@ pub struct Bound {
 pub fn bind(config: &Config) -> io::Result<Bound> {
     let listen = config.listen.iter().flat_map(|listen| listen.addresses());
     Ok(Bound {
-        listeners: Listeners::bind(listen, config.unix.as_deref(), None)?,
+        listeners: Listeners::bind(listen, config.unix.as_deref(), config.tls.as_ref())?,
         size: config.value_size.into(),
         value_max: usize::try_from(config.max_value.0).unwrap_or(usize::MAX),
         idle_max: config.idle_timeout.0,
@@ -120,6 +126,10 @@ pub fn bind(config: &Config) -> io::Result<Bound> {
 impl BoundDoor for Bound {
     fn addresses(&self) -> Vec<Address> {
         self.listeners.addresses()
+    }
+
+    fn certificates(&self) -> Option<Arc<Certificates>> {
+        self.listeners.certificates()
     }
 
     fn serve(self: Box<Self>, gate: Gate) -> Serving {

@@ -15,24 +15,33 @@ use super::permits::Permits;
 use super::session::Session;
 use super::*;
 use crate::clock::Clock;
+use crate::doors::io::certificates::Certificates;
 use crate::doors::io::inbox::Inbox;
 use crate::doors::io::listener::Peer;
 use crate::doors::io::test_loop::TestLoop;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, Sizes};
 use crate::records::{Records, Settings};
+use crate::settings::tls::Tls;
 
 const SIZE: ValueSize = ValueSize::Bits16;
 const NOW: Now = Now { mono: 1 << 60, unix: 1 << 60 };
 
 /// A loop that turns when it is told to, and what it shares with others.
 fn open() -> (TestLoop<ThrottrHandler>, Arc<ThrottrState>) {
+    open_with(None, Arc::default())
+}
+
+fn open_with(
+    certificates: Option<Arc<Certificates>>,
+    metrics: Arc<Metrics>,
+) -> (TestLoop<ThrottrHandler>, Arc<ThrottrState>) {
     let clock = Clock::manual(NOW);
     let records = Records::new(Settings { max_records: 100, max_bytes: 64 << 20 });
     let inbox = Inbox::new().expect("an eventfd");
     let local = LocalSubscriptions::new(inbox.clone());
-    let (state, metrics) = (ThrottrState::new(clock.clone()), Arc::new(Metrics::new()));
+    let state = ThrottrState::new(clock.clone());
     let handler = ThrottrHandler::new(records, state.clone(), local, metrics.clone(), SIZE, 100);
-    (TestLoop::new(handler, inbox, None, (clock, metrics), 3), state)
+    (TestLoop::with_tls(handler, inbox, None, (clock, metrics), 3, certificates), state)
 }
 
 /// A client of another loop.
@@ -177,5 +186,34 @@ fn who_leaves_a_long_answer_unread_loses_it_sooner_if_others_wait() {
             turning.advance(SECOND + 1);
             assert_eq!(turning.connections(), 0);
         });
+    }
+}
+
+#[test]
+fn a_handshake_that_does_not_end_is_closed() {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let folder = tempfile::tempdir().expect("a folder");
+    let own = rcgen::generate_simple_self_signed(vec!["gate".to_owned()]).expect("a certificate");
+    let (cert, key) = (folder.path().join("cert.pem"), folder.path().join("key.pem"));
+    std::fs::write(&cert, own.cert.pem()).expect("a file");
+    std::fs::write(&key, own.signing_key.serialize_pem()).expect("a file");
+    let tls = Tls { cert, key, client_ca: None };
+    let certificates = Certificates::read(Some(&tls), &[]).expect("sound files");
+    let metrics = Arc::new(Metrics::new());
+    let (mut turning, _) = open_with(certificates, metrics.clone());
+    let (slow, silent) = (turning.client(), turning.client());
+    (&slow).write_all(b"\x16\x03\x01").expect("the socket takes it");
+    turning.turn();
+    turning.advance(5 * SECOND);
+    assert_eq!(turning.connections(), 2);
+    turning.advance(SECOND);
+    assert_eq!((&slow).read(&mut [0; 9]).expect("the end"), 0);
+    assert_eq!(turning.connections(), 1, "who has not begun is idle");
+    turning.advance(55 * SECOND);
+    assert_eq!((&silent).read(&mut [0; 9]).expect("the end"), 0);
+    let page = metrics.encode(Sizes::default());
+    for reason in ["handshake_slow", "idle"] {
+        let series = format!("tidegate_bad_input_total{{door=\"throttr\",reason=\"{reason}\"}} 1");
+        assert!(page.contains(&series), "{reason}");
     }
 }

@@ -12,11 +12,9 @@ use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper::{Request, Response, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustix::process::Signal;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ServerConfig};
 use tokio::io::{
     AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _,
     BufReader,
@@ -26,56 +24,8 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::http2::text;
 use super::{Upstream, config, eventually, metric};
+use crate::papers::Papers;
 use crate::program::{PATIENCE, Program};
-
-/// An authority, and the certificates that it has signed, as files and in memory.
-struct Papers {
-    folder: tempfile::TempDir,
-    issuer: CertifiedIssuer<'static, KeyPair>,
-}
-
-impl Papers {
-    fn new() -> Self {
-        let mut params = CertificateParams::new(Vec::new()).expect("no names");
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let key = KeyPair::generate().expect("a key");
-        let issuer = CertifiedIssuer::self_signed(params, key).expect("an authority");
-        let papers = Self { folder: tempfile::tempdir().expect("a folder"), issuer };
-        std::fs::write(papers.path("ca.pem"), papers.issuer.pem()).expect("a file");
-        papers
-    }
-
-    fn path(&self, name: &str) -> std::path::PathBuf {
-        self.folder.path().join(name)
-    }
-
-    /// A certificate for `name`, in `<who>.pem` and `<who>.key`.
-    fn sign(&self, who: &str, name: &str) {
-        let params = CertificateParams::new(vec![name.to_owned()]).expect("a name");
-        let key = KeyPair::generate().expect("a key");
-        let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
-        std::fs::write(self.path(&format!("{who}.pem")), certificate.pem()).expect("a file");
-        std::fs::write(self.path(&format!("{who}.key")), key.serialize_pem()).expect("a file");
-    }
-
-    fn own(&self, who: &str) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
-        let read = |name: String| std::fs::read(self.path(&name)).expect("a file");
-        let certificate = CertificateDer::from_pem_slice(&read(format!("{who}.pem")));
-        let key = PrivateKeyDer::from_pem_slice(&read(format!("{who}.key")));
-        (vec![certificate.expect("PEM")], key.expect("PEM"))
-    }
-
-    fn roots(&self) -> RootCertStore {
-        let mut roots = RootCertStore::empty();
-        let authority = CertificateDer::from_pem_slice(self.issuer.pem().as_bytes());
-        roots.add(authority.expect("PEM")).expect("an authority");
-        roots
-    }
-}
-
-fn provide() {
-    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-}
 
 fn shown(path: &Path) -> String {
     path.display().to_string()
@@ -109,7 +59,6 @@ async fn get(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_speak_tls_and_agree_on_a_protocol() {
-    provide();
     let papers = Papers::new();
     papers.sign("gate", "gate.example");
     papers.sign("client", "client.example");
@@ -177,7 +126,6 @@ async fn secure_upstream(papers: &Papers, protocols: &[&[u8]]) -> (u16, Arc<Atom
 
 #[tokio::test(flavor = "multi_thread")]
 async fn upstreams_are_spoken_to_over_tls_and_must_be_who_they_say() {
-    provide();
     let papers = Papers::new();
     papers.sign("upstream", "localhost");
     let ca = shown(&papers.path("ca.pem"));
@@ -266,7 +214,6 @@ async fn sip(mut stream: impl AsyncBufRead + AsyncWrite + Unpin) -> io::Result<(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_goes_to_the_end_over_tls_to_an_upstream_that_takes_its_time() {
-    provide();
     let papers = Papers::new();
     papers.sign("upstream", "localhost");
     let ca = shown(&papers.path("ca.pem"));
@@ -290,7 +237,6 @@ async fn a_body_goes_to_the_end_over_tls_to_an_upstream_that_takes_its_time() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_leaves_or_says_nothing_over_tls_is_not_waited_for() {
-    provide();
     let papers = Papers::new();
     papers.sign("gate", "gate.example");
     let (cert, key) = (shown(&papers.path("gate.pem")), shown(&papers.path("gate.key")));

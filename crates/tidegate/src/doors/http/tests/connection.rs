@@ -18,8 +18,8 @@ use crate::metrics::Door;
 fn connect(house: &House) -> (DuplexStream, JoinHandle<()>) {
     let (ours, theirs) = duplex(64 << 10);
     let bounds = Config::default().bounds();
-    let lobby: Arc<Lobby> = Lobby::new(Door::Http, &house.gate, house.router.clone(), bounds);
-    let place = lobby.limits.admit(None, &std::io::stdin()).unwrap();
+    let lobby: Arc<Lobby> = Lobby::new(Door::Http, &house.gate, house.router.clone(), bounds, None);
+    let place = lobby.limits().admit(None, &std::io::stdin()).unwrap();
     let local = Local(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 7)));
     let peer = Peer(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 8)));
     (ours, tokio::spawn(async move { lobby.converse(theirs, place, None, local, peer).await }))

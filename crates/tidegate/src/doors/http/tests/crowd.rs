@@ -26,7 +26,7 @@ fn bounds(max_connections: u32) -> Bounds {
 async fn open(house: &House, bounds: Bounds) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let lobby = Lobby::new(Door::Http, &house.gate, house.router.clone(), bounds);
+    let lobby = Lobby::new(Door::Http, &house.gate, house.router.clone(), bounds, None);
     tokio::spawn(lobby.accept(listener));
     address
 }

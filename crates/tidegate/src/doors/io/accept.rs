@@ -1,0 +1,102 @@
+//! The accept loop of doors on tokio: it bounds and counts connections, backs off, and hands each
+//! client on with its place. Doors of event loops have their own in `event_loop`.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+
+use super::certificates::Certificates;
+use super::limits::{Bounds, Limits, Place};
+use super::tcp;
+use crate::doors::Gate;
+use crate::metrics::{Door, Metrics};
+use crate::settings::listen::Allow;
+use crate::shutdown::Shutdown;
+
+/// How long to wait before accepting again when that failed, say for want of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// What the accept loops of one door share.
+#[derive(Clone)]
+pub(crate) struct Acceptor {
+    pub(crate) door: Door,
+    pub(crate) limits: Arc<Limits>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) shutdown: Shutdown,
+    allow: Arc<ArcSwap<Allow>>,
+    certificates: Option<Arc<Certificates>>,
+}
+
+impl Acceptor {
+    /// For the listeners of a door that serves `gate`.
+    pub(crate) fn of(
+        door: Door,
+        gate: &Gate,
+        bounds: Bounds,
+        certificates: Option<Arc<Certificates>>,
+    ) -> Self {
+        Self {
+            door,
+            limits: Limits::of(door, bounds, gate),
+            metrics: gate.metrics.clone(),
+            shutdown: gate.door.shutdown.clone(),
+            allow: gate.door.allow.clone(),
+            certificates,
+        }
+    }
+
+    /// How a connection that begins now speaks TLS, if it must.
+    pub(crate) fn tls(&self) -> Option<TlsAcceptor> {
+        Some(TlsAcceptor::from(self.certificates.as_ref()?.current()))
+    }
+
+    pub(crate) fn bad_input(&self, reason: &'static str) {
+        self.metrics.bad_input(self.door, reason);
+    }
+
+    /// Accepts until shutdown. Nothing that a client or the system does ends this loop.
+    pub(crate) async fn run(
+        &self,
+        listener: TcpListener,
+        mut welcome: impl FnMut(TcpStream, SocketAddr, Place),
+    ) {
+        let mut failing = false;
+        loop {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                () = self.shutdown.wait() => return,
+            };
+            let (stream, peer) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) if tcp::left_early(&error) => continue,
+                Err(error) => {
+                    if !failing {
+                        tracing::warn!(door = self.door.name(), %error, "cannot accept");
+                    }
+                    failing = true;
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            failing = false;
+            if !self.allow.load().permits(peer.ip()) {
+                self.bad_input("not_allowed");
+                continue;
+            }
+            // A place is asked for only after the accept: a newcomer whose source has too many is
+            // closed without a wait, and a listener without clients reserves no place.
+            let place = tokio::select! {
+                place = self.limits.wait_for_place(Some(peer.ip()), &stream) => place,
+                () = self.shutdown.wait() => return,
+            };
+            match place {
+                Ok(place) => welcome(stream, peer, place),
+                Err(refused) => self.bad_input(refused.reason()),
+            }
+        }
+    }
+}
