@@ -17,7 +17,6 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use rustls::ServerConnection;
 use tidegate_core::Nanos;
 use tidegate_core::time::{MILLISECOND, SECOND};
@@ -28,15 +27,12 @@ use super::connection_places::ConnectionPlaces;
 use super::epoll::{Epoll, Interest, Ready, Token};
 use super::handler::Handler;
 use super::inbox::{GiveWay, InboxOf, Item};
-use super::limits::{Admission, Bounds, Limits};
+use super::limits::Admission;
 use super::linger::Lingering;
 use super::listener::{Listener, Peer, SocketFile};
+use super::listeners::LoopSettings;
 use super::stream::Stream;
 use super::tcp;
-use crate::clock::Clock;
-use crate::doors::Gate;
-use crate::metrics::Metrics;
-use crate::settings::listen::Allow;
 use crate::shutdown::Shutdown;
 
 /// How long a loop sleeps in the kernel before it looks whether the door is closing.
@@ -59,32 +55,6 @@ pub(crate) const FRESH_MAX: Nanos = 5 * MILLISECOND;
 const DRAIN_READS_MAX: usize = 64;
 /// The pause after an error of epoll itself, so that a lasting one does not burn a core.
 const ERROR_PAUSE: Duration = Duration::from_millis(10);
-
-/// What all loops of a door are told.
-#[derive(Clone)]
-pub(crate) struct LoopSettings {
-    pub(crate) limits: Arc<Limits>,
-    pub(crate) allow: Arc<ArcSwap<Allow>>,
-    pub(crate) metrics: Arc<Metrics>,
-    pub(crate) clock: Clock,
-    pub(crate) idle_max: Duration,
-    /// How many connections may linger: of the door, then of one loop.
-    pub(crate) lingering_max: usize,
-}
-
-impl LoopSettings {
-    /// What the loops of a door are told that serves `gate`.
-    pub(crate) fn of<H: Handler>(gate: &Gate, bounds: Bounds, idle_max: Duration) -> Self {
-        Self {
-            lingering_max: bounds.connections as usize,
-            limits: Limits::of(H::DOOR, bounds, gate),
-            allow: gate.door.allow.clone(),
-            metrics: gate.metrics.clone(),
-            clock: gate.clock().clone(),
-            idle_max,
-        }
-    }
-}
 
 /// One loop.
 pub(crate) struct EventLoop<H: Handler> {
@@ -335,16 +305,13 @@ impl<H: Handler> EventLoop<H> {
                         self.shared.bad_input("not_allowed");
                         continue;
                     }
-                    // Those that have arrived are answered first, and can make room then.
-                    if self.admit(socket, peer) {
-                        return (found + 1, false);
-                    }
+                    self.admit(socket, peer);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return (found, true),
                 Err(error) if tcp::left_early(&error) => {}
                 // The connection that has lingered longest makes room, if that is what is wanting.
                 Err(error) => {
-                    if !self.dismiss_oldest() {
+                    if !self.make_room() {
                         self.pause(&error);
                         return (found, true);
                     }
@@ -359,13 +326,13 @@ impl<H: Handler> EventLoop<H> {
         H::POLICY.brief && self.certificates.is_none()
     }
 
-    /// Lets a client in, or closes its socket; `true` if descriptors are short.
-    fn admit(&mut self, socket: OwnedFd, peer: Peer) -> bool {
+    /// Lets a client in, or closes its socket.
+    fn admit(&mut self, socket: OwnedFd, peer: Peer) {
         let limits = self.settings.limits.clone();
-        let (admitted, short) = if self.is_brief() {
-            limits.admit_brief(peer.ip(), &socket, || self.dismiss_oldest())
+        let admitted = if self.is_brief() {
+            limits.admit_brief(peer.ip(), &socket, || self.make_room())
         } else {
-            (limits.admit(peer.ip(), &socket).map(Admission::Place), false)
+            limits.admit(peer.ip(), &socket).map(Admission::Place)
         };
         match admitted {
             // Counted before the socket is closed: its client finds it counted.
@@ -377,7 +344,16 @@ impl<H: Handler> EventLoop<H> {
             }
             Ok(admission) => self.seat(socket, peer, admission),
         }
-        short
+    }
+
+    /// Closes the connection that has lingered longest; `false` if there is none. Those that have
+    /// arrived are answered first: a loop that kept one more connection for each batch would take
+    /// all descriptors in the end.
+    fn make_room(&mut self) -> bool {
+        if self.lingering.is_empty() {
+            self.open_arrived();
+        }
+        self.dismiss_oldest()
     }
 
     /// Gives a connection its place in this loop.

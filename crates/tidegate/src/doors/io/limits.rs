@@ -106,8 +106,17 @@ pub(crate) struct Place {
     limits: Arc<Limits>,
     life: Arc<Life>,
     key: usize,
-    /// Whether its descriptor has one of the last numbers.
-    is_high: bool,
+    /// If its descriptor has one of the last numbers.
+    high: Option<High>,
+}
+
+/// A connection whose descriptor has one of the last numbers, until this is dropped.
+pub(crate) struct High(Arc<AllDoors>);
+
+impl Drop for High {
+    fn drop(&mut self) {
+        self.0.high.fetch_sub(1, Relaxed);
+    }
 }
 
 /// What lets a connection be there.
@@ -116,6 +125,7 @@ pub(crate) enum Admission {
     /// It ends with its first answer and takes no place.
     Brief {
         _share: Option<Share>,
+        _high: Option<High>,
     },
 }
 
@@ -198,29 +208,39 @@ impl Limits {
             // Whoever gave way has left its descriptor to the next newcomer.
             return Err(Refused::Spent);
         }
-        place.map(|place| place.at(self.descriptors.is_high(socket)))
+        place.map(|mut place| {
+            place.high = self.count_high(socket);
+            place
+        })
+    }
+
+    fn count_high(&self, socket: &impl AsFd) -> Option<High> {
+        self.descriptors.is_high(socket).then(|| {
+            self.all.high.fetch_add(1, Relaxed);
+            High(self.all.clone())
+        })
     }
 
     /// Lets in a connection that ends with its first answer: it is counted by source and needs its
-    /// descriptor for a moment, so it is kept unless that is one of the last. Also returns whether
-    /// descriptors are short although `make_room` was asked to close another connection.
+    /// descriptor for a moment, so it is kept unless that is one of the last. `make_room` closes
+    /// another connection, if it can.
     pub(crate) fn admit_brief(
         &self,
         address: Option<IpAddr>,
         socket: &impl AsFd,
         make_room: impl FnOnce() -> bool,
-    ) -> (Result<Admission, Refused>, bool) {
-        let short = self.descriptors.are_short(socket, 0) && !make_room();
-        let Ok(share) = self.sources.enter(address) else {
-            return (Err(Refused::TooManyFromSource), short);
-        };
+    ) -> Result<Admission, Refused> {
+        let high = self.all.high.load(Relaxed);
+        let short = self.descriptors.are_short(socket, high) && !make_room();
+        let share = self.sources.enter(address).map_err(|_| Refused::TooManyFromSource)?;
         if short
             && !self.all.let_one_go(self.clock.now().mono)
             && self.descriptors.are_spent(socket)
         {
-            return (Err(Refused::Spent), short);
+            return Err(Refused::Spent);
         }
-        (Ok(Admission::Brief { _share: share }), short)
+        let high = self.count_high(socket);
+        Ok(Admission::Brief { _share: share, _high: high })
     }
 
     /// As [`Self::admit`], but waits while the door is full.
@@ -267,7 +287,7 @@ impl Limits {
         if let Some(entry) = leaves {
             entry.life.wake();
         }
-        Ok(Place { limits: self.clone(), life, key, is_high: false })
+        Ok(Place { limits: self.clone(), life, key, high: None })
     }
 
     /// Lets a connection give way for its descriptor alone; `false` if none can.
@@ -370,15 +390,6 @@ impl Life {
 }
 
 impl Place {
-    /// Notes whether the connection's descriptor has one of the last numbers.
-    fn at(mut self, is_high: bool) -> Self {
-        if is_high {
-            self.limits.all.high.fetch_add(1, Relaxed);
-            self.is_high = true;
-        }
-        self
-    }
-
     /// Something is under way.
     #[inline]
     pub(crate) fn set_busy(&self) {
@@ -434,10 +445,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let Limits { table, freed, emptied, all, .. } = &*self.limits;
-        if self.is_high {
-            all.high.fetch_sub(1, Relaxed);
-        }
+        let Limits { table, freed, emptied, .. } = &*self.limits;
         let mut table = table.lock();
         // Taken away under the lock: whoever has it now keeps it.
         let entry = if self.gave_way() {

@@ -10,15 +10,48 @@ use std::num::NonZero;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
 
 use super::certificates::Certificates;
-use super::event_loop::{Entrance, EventLoop, LoopSettings};
+use super::event_loop::{Entrance, EventLoop};
 use super::handler::Handler;
 use super::inbox::{Inbox, InboxOf};
+use super::limits::{Bounds, Limits};
 use super::listener::{self, Listener, SocketFile};
-use crate::settings::listen::Address;
+use crate::clock::Clock;
+use crate::doors::Gate;
+use crate::metrics::Metrics;
+use crate::settings::listen::{Address, Allow};
 use crate::settings::tls::Tls;
 use crate::shutdown::Shutdown;
+
+/// What all loops of a door are told.
+#[derive(Clone)]
+pub(crate) struct LoopSettings {
+    pub(crate) limits: Arc<Limits>,
+    pub(crate) allow: Arc<ArcSwap<Allow>>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) clock: Clock,
+    pub(crate) idle_max: Duration,
+    /// How many connections may linger: of the door, then of one loop.
+    pub(crate) lingering_max: usize,
+}
+
+impl LoopSettings {
+    /// What the loops of a door are told that serves `gate`.
+    pub(crate) fn of<H: Handler>(gate: &Gate, bounds: Bounds, idle_max: Duration) -> Self {
+        Self {
+            lingering_max: bounds.connections as usize,
+            limits: Limits::of(H::DOOR, bounds, gate),
+            allow: gate.door.allow.clone(),
+            metrics: gate.metrics.clone(),
+            clock: gate.clock().clone(),
+            idle_max,
+        }
+    }
+}
 
 /// Sockets that are bound and at which nobody is answered yet.
 pub(crate) struct Listeners {

@@ -10,11 +10,12 @@ use tidegate_core::Nanos;
 
 use super::certificates::Certificates;
 use super::epoll::{Interest, Ready, Token};
-use super::event_loop::{Entrance, EventLoop, LoopSettings};
+use super::event_loop::{Entrance, EventLoop};
 use super::handler::{ConnectionId, Handler};
 use super::inbox::InboxOf;
 use super::limits::{Admission, Bounds, Limits};
 use super::listener::{Listener, Peer};
+use super::listeners::LoopSettings;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::settings::listen::Allow;
