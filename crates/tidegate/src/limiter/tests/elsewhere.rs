@@ -309,19 +309,22 @@ fn a_ticket_that_took_nothing_gives_nothing_back() {
     let server = redis::Server::start(&[]);
     let settings = at(Kind::Redis, vec![server.url()]);
     let desk = node(Clock::manual(START), rules(), &settings).desk(Door::Http);
-    let drop_answer = |op| {
-        let keys = [Key::new(b"k a", op)];
+    let drop_answer = |key: &str, op| {
+        let keys = [Key::new(key.as_bytes(), op)];
         let decision = desk.decide(&Request::all_or_nothing(&keys), desk.now(), None);
         drop(decision.expect("fit"));
     };
-    let left = || decide(&desk, &["k a"], Op::Peek(1)).expect("fit").limits[0].verdict.remaining;
+    let left = |key| decide(&desk, &[key], Op::Peek(1)).expect("fit").limits[0].verdict.remaining;
     assert!(decide(&desk, &["k a"], Op::Take(1)).expect("fit").allowed);
-    drop_answer(KeyOp::Refuse(1));
-    drop_answer(KeyOp::Peek(1));
-    drop_answer(KeyOp::Record { at: desk.now().mono, late: 0 });
-    // The first question is answered after those; what they give back is asked before the second.
-    left();
-    assert_eq!(left(), 0, "one use was taken, and one has happened");
+    drop_answer("k a", KeyOp::Refuse(1));
+    drop_answer("k a", KeyOp::Peek(1));
+    drop_answer("k b", KeyOp::Record { at: desk.now().mono, late: 0 });
+    for key in ["k a", "k b"] {
+        // The first question is answered after those; what they give back is asked before the
+        // second.
+        left(key);
+        assert_eq!(left(key), 1, "{key}: one use was taken, or has happened");
+    }
 }
 
 #[test]
