@@ -16,7 +16,7 @@ use tidegate_core::{Limit, Now, Op};
 use super::fast::SingleLimit;
 use super::plan::Target;
 use super::request::{Key, KeyOp, Limits};
-use super::{InvalidRequest as Unfit, TakenFrom};
+use super::{InvalidRequest, TakenFrom};
 use crate::metrics::{Counts, Door};
 use crate::stores::memory::{Address, Body, Bucket, Memory, RULE_MAX};
 use crate::stores::remote::job::Slot;
@@ -111,17 +111,22 @@ impl Catalog {
 
     /// Which rule decides a key, and whether the operation is fit for it.
     #[inline(always)]
-    pub(super) fn find(&self, key: &[u8], op: Op, can_end: bool) -> Result<Option<usize>, Unfit> {
+    pub(super) fn find(
+        &self,
+        key: &[u8],
+        op: Op,
+        can_end: bool,
+    ) -> Result<Option<usize>, InvalidRequest> {
         if key.len() > KEY_BYTES_MAX {
-            return Err(Unfit::KeyTooLong);
+            return Err(InvalidRequest::KeyTooLong);
         }
         let Some(position) = self.set.find(key) else { return Ok(None) };
         let entry = &self.entries[position];
         if entry.in_flight && !can_end && !matches!(op, Op::Peek(_)) {
-            return Err(Unfit::NeedsEnd);
+            return Err(InvalidRequest::NeedsEnd);
         }
         if op.cost() > entry.capacity && !matches!(op, Op::TakeUpTo(_)) {
-            return Err(Unfit::CostAboveLimit { limit: entry.capacity });
+            return Err(InvalidRequest::CostAboveLimit { limit: entry.capacity });
         }
         Ok(Some(position))
     }
@@ -201,14 +206,14 @@ impl Catalog {
         key: &Key<'_>,
         can_end: bool,
         door: Door,
-    ) -> Result<Option<usize>, Unfit> {
+    ) -> Result<Option<usize>, InvalidRequest> {
         let op = key.op.for_limits();
         match key.limits {
             Limits::ByRule => self.find(key.bytes, op, can_end),
             Limits::Given(_) if self.set.find_matching(key.bytes).is_some() => {
                 self.find(key.bytes, op, can_end)
             }
-            Limits::Given(_) if key.bytes.len() > KEY_BYTES_MAX => Err(Unfit::KeyTooLong),
+            Limits::Given(_) if key.bytes.len() > KEY_BYTES_MAX => Err(InvalidRequest::KeyTooLong),
             Limits::Given(_) => {
                 let given = self.given.iter().find(|(of, _)| **of == *door.name());
                 Ok(given.map(|(_, position)| *position))

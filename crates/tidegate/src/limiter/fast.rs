@@ -106,7 +106,8 @@ impl Desk {
         let recorded = algorithms::record(limit, state, at, now.before(late));
         slot.body.tally.count(false, recorded.rate, bucket);
         memory.account(before, slot.body.held.heap_bytes());
-        let mut verdict = taken(limit, 1, recorded.rate, now);
+        // A use that has happened holds nothing that an end would give back.
+        let mut verdict = Verdict { held: None, ..taken(limit, 1, recorded.rate, now) };
         let next = recorded.next.saturating_sub(late);
         let counted = match (next > 0, single.shadow) {
             (false, _) => Counted::Allow,

@@ -3,7 +3,6 @@
 //! Doors come to it with keys and leave with verdicts. It chooses no bytes of any protocol, reads
 //! no socket, and takes no lock that a reload holds: the rules are swapped behind an atomic.
 
-mod adapters;
 mod catalog;
 mod decide;
 mod delayed;
@@ -25,20 +24,14 @@ use parking_lot::Mutex;
 use tidegate_core::Now;
 use tidegate_core::rules::RuleSet;
 
-pub use self::adapters::Answer;
 use self::catalog::Catalog;
 pub(crate) use self::catalog::keeps_counts;
 pub use self::delayed::{DelayedPage, DelayedSearch};
 pub use self::desk::{Desk, Desk as LimiterHandle};
 pub(crate) use self::keep::{Import, Kept};
-pub use self::request::{
-    Attempt, InvalidRequest, InvalidRequest as Unfit, KEYS_MAX, Key, KeyOp, Limits, Request,
-    Together,
-};
+pub use self::request::{Attempt, InvalidRequest, KEYS_MAX, Key, KeyOp, Limits, Request, Together};
 pub(crate) use self::verdict::Answered;
-pub use self::verdict::{
-    Basis, Decision, HeldKey, Outcome, PendingVerdict, Row, Row as LimitAnswer, Rows, Verdict,
-};
+pub use self::verdict::{Basis, Decision, HeldKey, Outcome, PendingVerdict, Row, Rows, Verdict};
 use crate::budget::Budget;
 use crate::clock::Clock;
 use crate::metrics::{Door, Metrics, RuleLabels};

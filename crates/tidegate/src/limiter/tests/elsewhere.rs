@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use tidegate_core::rules::OnStoreError;
 
-use super::stores::{at, node, runtime, said};
+use super::stores::{at, decide_anywhere, node, runtime, words};
 use super::*;
 use crate::limiter::Outcome as Decided;
 use crate::stores::remote::engines::redis;
@@ -14,29 +14,20 @@ use crate::stores::remote::settings::{Kind, Settings, Urls};
 const JOBS: Limit =
     Limit { amount: 1, period: 0, algorithm: Algorithm::InFlight { per_window: false } };
 
-fn decide(desk: &Desk, keys: &[&str], op: Op) -> Result<Answer, Unfit> {
+fn decide(desk: &Desk, keys: &[&str], op: Op) -> Result<Said, InvalidRequest> {
     let keys: Vec<&[u8]> = keys.iter().map(|key| key.as_bytes()).collect();
-    runtime().block_on(desk.decided(&keys, op, true, desk.now()))
-}
-
-/// Decides on a use while as many decisions of the handle are pending as may be.
-fn decide_crowded(desk: &Desk, key: &str) -> (Verdict, Rows) {
-    let before = desk.pending.swap(usize::MAX / 2, Relaxed);
-    let (keys, mut rows) = ([Key::take(key.as_bytes(), 1)], Rows::default());
-    let decision = desk.decide(&Request::all_or_nothing(&keys), desk.now(), Some(&mut rows));
-    desk.pending.store(before, Relaxed);
-    (decision.expect("fit").ready().expect("decided without the store"), rows)
+    runtime().block_on(decide_anywhere(desk, &keys, op, true))
 }
 
 /// How long until the next use, or `None` if no rule is for the key.
-fn record(desk: &Desk, key: &str, at: Nanos) -> Result<Option<Nanos>, Unfit> {
+fn record(desk: &Desk, key: &str, at: Nanos) -> Result<Option<Nanos>, InvalidRequest> {
     let keys = [Key::new(key.as_bytes(), KeyOp::Record { at, late: 0 })];
     let (request, mut rows) = (Request::all_or_nothing(&keys), Rows::default());
     let verdict = runtime().block_on(desk.decide_async(&request, desk.now(), &mut rows))?;
     Ok((verdict.outcome != Decided::NoRule).then_some(verdict.delay))
 }
 
-fn ask(desk: &Desk, key: &str, op: KeyOp) -> Result<(Verdict, Rows), Unfit> {
+fn ask(desk: &Desk, key: &str, op: KeyOp) -> Result<(Verdict, Rows), InvalidRequest> {
     let keys = [Key::new(key.as_bytes(), op)];
     let request = Request::all_or_nothing(&keys).with_end();
     let mut rows = Rows::default();
@@ -56,18 +47,8 @@ pub(super) fn attempt(desk: &Desk, key: &[u8]) -> (PendingVerdict, Answered) {
     (pending, answered)
 }
 
-fn refuse(desk: &Desk, key: &str) -> Result<Answer, Unfit> {
-    ask(desk, key, KeyOp::Refuse(1)).map(|(verdict, rows)| Answer::of(&verdict, rows))
-}
-
-/// How often each verdict was counted, by rule.
-fn counted(desk: &Desk) -> Vec<String> {
-    let limiter = desk.limiter();
-    let page = limiter.metrics().encode(Default::default());
-    let lines = page.lines().filter(|line| line.starts_with("tidegate_decisions_total"));
-    let mut lines: Vec<String> = lines.map(str::to_owned).collect();
-    lines.sort_unstable();
-    lines
+fn refuse(desk: &Desk, key: &str) -> Result<Said, InvalidRequest> {
+    ask(desk, key, KeyOp::Refuse(1)).map(|(verdict, rows)| Said { verdict, rows })
 }
 
 fn try_of(waited: bool, booking_max: Nanos) -> KeyOp {
@@ -120,13 +101,13 @@ fn history(desk: &Desk) -> Vec<String> {
         &["k e"; KEYS_MAX],
         &["k e"; KEYS_MAX + 1],
     ];
-    all.extend(requests.map(|keys| said(&decide(desk, keys, take))));
-    all.push(said(&decide(desk, &[], take)));
-    all.push(said(&decide(desk, &["k a"], Op::Take(0))));
-    all.push(said(&decide(desk, &["k a"], Op::Take(3))));
-    all.push(said(&decide(desk, &["k a", "free a"], Op::Peek(1))));
-    all.push(said(&decide(desk, &["never a"], Op::Take(u64::MAX))));
-    all.push(said(&decide(desk, &["never a", "k a"], Op::Peek(1))));
+    all.extend(requests.map(|keys| words(&decide(desk, keys, take))));
+    all.push(words(&decide(desk, &[], take)));
+    all.push(words(&decide(desk, &["k a"], Op::Take(0))));
+    all.push(words(&decide(desk, &["k a"], Op::Take(3))));
+    all.push(words(&decide(desk, &["k a", "free a"], Op::Peek(1))));
+    all.push(words(&decide(desk, &["never a"], Op::Take(u64::MAX))));
+    all.push(words(&decide(desk, &["never a", "k a"], Op::Peek(1))));
     let now = desk.now().mono;
     for key in ["k f", "shadow f", "free f", "nobody's", "jobs f", "seen f", "never f", "ghost f"] {
         let moments = [now - 2 * PERIOD, now - PERIOD / 4, now, now + PERIOD / 4];
@@ -142,7 +123,7 @@ fn history(desk: &Desk) -> Vec<String> {
         }
     }
     let refused = ["k a", "k g", "k new", "free a", "nobody's", "shadow a", "never a", "ghost a"];
-    all.extend(refused.map(|key| said(&refuse(desk, key))));
+    all.extend(refused.map(|key| words(&refuse(desk, key))));
     all
 }
 
@@ -170,7 +151,7 @@ fn a_key_is_forgotten_wherever_it_was_counted() {
     let [one, other] = [(); 2].map(|()| node(Clock::manual(START), rules(), &settings));
     let desk = one.desk(Door::Http);
     for _ in 0..2 {
-        assert!(decide(&desk, &["k a"], Op::Take(2)).expect("fit").allowed);
+        assert!(decide(&desk, &["k a"], Op::Take(2)).expect("fit").is_allowed());
         let forget = |limiter: &Arc<Limiter>| runtime().block_on(limiter.forget(b"k a"));
         assert_eq!(forget(&other), Ok(true), "it was counted in the store");
         assert_eq!(forget(&other), Ok(false));
@@ -192,20 +173,21 @@ fn a_use_in_flight_ends_where_it_began_and_nowhere_else() {
         let request = Request::all_or_nothing(&keys).with_end();
         let plan = plan::Plan::new(&catalog, &request, Door::Http, now, None).expect("fit");
         let (verdict, rows) = desk.decide_in_memory(&catalog, plan, &request, now);
-        Answer::of(&verdict, rows)
+        Said { verdict, rows }
     };
-    let end = |taken: &Answer| {
-        desk.release(&[(b"jobs a", taken.held[0].from)], 1, taken.at, desk.now());
+    let end = |taken: &Said| {
+        let HeldKey { from, started, .. } = taken.rows.held[0];
+        desk.release_uses(b"jobs a", 1, started, from);
     };
     let (one, other) = (there(), here());
-    assert!(one.allowed && one.held[0].from == TakenFrom::Elsewhere);
-    assert!(other.allowed && other.held[0].from == TakenFrom::Slot);
+    assert!(one.is_allowed() && one.rows.held[0].from == TakenFrom::Elsewhere);
+    assert!(other.is_allowed() && other.rows.held[0].from == TakenFrom::Slot);
     end(&other);
-    assert!(!there().allowed, "that one has not ended");
-    assert!(here().allowed);
+    assert!(!there().is_allowed(), "that one has not ended");
+    assert!(here().is_allowed());
     end(&one);
-    assert!(!here().allowed, "that one has not ended");
-    crate::stores::remote::engines::until(|| there().allowed);
+    assert!(!here().is_allowed(), "that one has not ended");
+    crate::stores::remote::engines::until(|| there().is_allowed());
 }
 
 /// A desk whose store nobody has ever heard of.
@@ -238,11 +220,11 @@ fn one_rule_that_denies_decides_for_all_keys_and_nothing_is_taken_then() {
     let desk = alone(policies());
     let ask = |keys: &[&str], op| decide(&desk, keys, op).expect("fit");
     let denied = ask(&["allow a", "local a", "deny a"], Op::Take(1));
-    assert!(!denied.allowed && denied.delay == SECOND);
-    assert_eq!(denied.refused_by.as_deref(), Some("deny"));
-    let rows = |answer: &Answer| -> Vec<(usize, String, Basis, bool)> {
-        let row = |at: &LimitAnswer| (at.key, at.rule.to_string(), at.basis, at.verdict.allowed);
-        answer.limits.iter().map(row).collect()
+    assert!(!denied.is_allowed() && denied.verdict.delay == SECOND);
+    assert_eq!(denied.refused_by(), Some("deny"));
+    let rows = |answer: &Said| -> Vec<(usize, String, Basis, bool)> {
+        let row = |at: &Row| (at.key, at.rule.to_string(), at.basis, at.verdict.allowed);
+        answer.rows.limits.iter().map(row).collect()
     };
     let row = |key, rule: &str, basis, allowed| (key, rule.to_owned(), basis, allowed);
     let expected = [
@@ -251,13 +233,13 @@ fn one_rule_that_denies_decides_for_all_keys_and_nothing_is_taken_then() {
         row(2, "deny", Basis::Policy, false),
     ];
     assert_eq!(rows(&denied), expected);
-    assert!(ask(&["shadow a"], Op::Take(1)).allowed, "a rule in shadow denies nobody");
-    assert!(ask(&["allow a"], Op::Peek(1)).allowed, "a look is not counted");
+    assert!(ask(&["shadow a"], Op::Take(1)).is_allowed(), "a rule in shadow denies nobody");
+    assert!(ask(&["allow a"], Op::Peek(1)).is_allowed(), "a look is not counted");
     let both = ask(&["allow a", "local a"], Op::Take(1));
-    assert!(both.allowed, "nothing was taken before");
+    assert!(both.is_allowed(), "nothing was taken before");
     assert_eq!(rows(&both), expected[..2], "of the keys that were asked about");
     let over = ask(&["allow a", "local a"], Op::Take(1));
-    assert_eq!((over.allowed, over.refused_by.as_deref()), (false, Some("local")));
+    assert_eq!((over.is_allowed(), over.refused_by()), (false, Some("local")));
     let count = |rule: &str, verdict: &str, count: u64| {
         let labels = format!("door=\"http\",rule=\"{rule}\",verdict=\"{verdict}\"");
         format!("tidegate_decisions_total{{{labels}}} {count}")
@@ -314,8 +296,9 @@ fn a_ticket_that_took_nothing_gives_nothing_back() {
         let decision = desk.decide(&Request::all_or_nothing(&keys), desk.now(), None);
         drop(decision.expect("fit"));
     };
-    let left = |key| decide(&desk, &[key], Op::Peek(1)).expect("fit").limits[0].verdict.remaining;
-    assert!(decide(&desk, &["k a"], Op::Take(1)).expect("fit").allowed);
+    let left =
+        |key| decide(&desk, &[key], Op::Peek(1)).expect("fit").rows.limits[0].verdict.remaining;
+    assert!(decide(&desk, &["k a"], Op::Take(1)).expect("fit").is_allowed());
     drop_answer("k a", KeyOp::Refuse(1));
     drop_answer("k a", KeyOp::Peek(1));
     drop_answer("k b", KeyOp::Record { at: desk.now().mono, late: 0 });
@@ -332,11 +315,11 @@ fn uses_in_flight_that_are_counted_here_are_given_back_here() {
     let desk = alone(policies());
     for _ in 0..3 {
         let first = decide(&desk, &["allow a", "jobs a"], Op::Take(1)).expect("fit");
-        assert!(first.allowed, "the one before has ended");
-        let held: Vec<_> = first.held.iter().map(|held| (held.key, held.from)).collect();
+        assert!(first.is_allowed(), "the one before has ended");
+        let held: Vec<_> = first.rows.held.iter().map(|held| (held.key, held.from)).collect();
         assert_eq!(held, [(1, TakenFrom::Slot)]);
-        assert!(!decide(&desk, &["jobs a"], Op::Take(1)).expect("fit").allowed);
-        desk.release(&[(b"jobs a", TakenFrom::Slot)], 1, first.at, desk.now());
+        assert!(!decide(&desk, &["jobs a"], Op::Take(1)).expect("fit").is_allowed());
+        desk.release_uses(b"jobs a", 1, first.rows.held[0].started, TakenFrom::Slot);
         let (pending, answered) = attempt(&desk, b"jobs a");
         assert!(answered.verdict.is_allowed(), "the one before has ended");
         assert_eq!(answered.rows.held[0].from, TakenFrom::Slot);
@@ -378,6 +361,15 @@ fn a_use_that_has_happened_is_written_down_here_or_let_go() {
     assert_eq!((requests(b"seen a"), requests(b"allow a")), (2, 3), "each is counted once");
 }
 
+/// Decides on a use while as many decisions of the handle are pending as may be.
+fn decide_crowded(desk: &Desk, key: &str) -> (Verdict, Rows) {
+    let before = desk.pending.swap(usize::MAX / 2, Relaxed);
+    let (keys, mut rows) = ([Key::take(key.as_bytes(), 1)], Rows::default());
+    let decision = desk.decide(&Request::all_or_nothing(&keys), desk.now(), Some(&mut rows));
+    desk.pending.store(before, Relaxed);
+    (decision.expect("fit").ready().expect("decided without the store"), rows)
+}
+
 #[test]
 fn beyond_the_bound_on_pending_decisions_the_rules_decide_at_once() {
     let desk = alone(policies());
@@ -413,29 +405,32 @@ fn what_lets_nothing_pass_needs_no_store_and_no_room() {
         for key in ["never a", "no a", "not a"] {
             let rule = key.split(' ').next();
             let answer = decide(desk, &[key], Op::Take(7)).expect("whatever the cost");
-            assert!(!answer.allowed && answer.is_denied(), "{key}");
-            assert_eq!((answer.refused_by.as_deref(), answer.delay), (rule, Nanos::MAX), "{key}");
+            let Verdict { delay, firm, rate, amount, period, .. } = answer.verdict;
+            assert!(!answer.is_allowed() && answer.rows.is_denied(), "{key}");
+            assert_eq!((answer.refused_by(), delay, firm), (rule, Nanos::MAX, true), "{key}");
+            assert_eq!((rate, amount, period), (0.0, 0, SECOND), "{key}");
             let (tried, _) = ask(desk, key, try_of(true, Nanos::MAX)).expect("fit");
             assert_eq!((tried.outcome, tried.delay), (Decided::TooLong, Nanos::MAX));
-            assert!(refuse(desk, key).expect("fit").is_denied());
+            assert!(refuse(desk, key).expect("fit").rows.is_denied());
             assert!(decide_crowded(desk, key).1.is_denied(), "{key}");
             assert_eq!(record(desk, key, desk.now().mono), Ok(Some(Nanos::MAX)));
         }
-        assert!(decide(desk, &["ghost a"], Op::Take(1)).expect("fit").allowed);
+        assert!(decide(desk, &["ghost a"], Op::Take(1)).expect("fit").is_allowed());
         assert_eq!(record(desk, "ghost a", desk.now().mono), Ok(Some(0)));
         assert_eq!(desk.limiter().size().keys, 0, "nothing is remembered");
     }
-    for (key, allowed, delay) in [("never a", false, Nanos::MAX), ("ghost a", true, 0)] {
-        let verdict = decide_one(&here, key.as_bytes(), Op::Take(1), here.now()).expect("fit");
-        let Verdict { rate, amount, period, firm, .. } = verdict;
-        assert_eq!(
-            (verdict.is_allowed(), verdict.delay, firm),
-            (allowed, delay, !allowed),
-            "{key}"
-        );
-        assert_eq!((rate, amount, period), (0.0, 0, SECOND), "{key}");
-    }
+    let one = |key: &str| {
+        decide_one(&here, key.as_bytes(), Op::Take(1), here.now()).expect("a valid request")
+    };
+    let never = one("never a");
+    assert_eq!((never.is_allowed(), never.delay, never.firm), (false, Nanos::MAX, true));
+    assert_eq!((never.rate, never.amount, never.period), (0.0, 0, SECOND));
+    let ghost = one("ghost a");
+    assert_eq!((ghost.is_allowed(), ghost.amount, ghost.period), (true, 0, SECOND));
     let mixed = decide(&away, &["local a", "never a"], Op::Take(1)).expect("fit");
-    assert_eq!((mixed.refused_by.as_deref(), mixed.limits.len()), (Some("never"), 1));
-    assert!(decide(&away, &["local a"], Op::Take(1)).expect("fit").allowed, "nothing was taken");
+    assert_eq!((mixed.refused_by(), mixed.rows.limits.len()), (Some("never"), 1));
+    assert!(
+        decide(&away, &["local a"], Op::Take(1)).expect("fit").is_allowed(),
+        "nothing was taken"
+    );
 }

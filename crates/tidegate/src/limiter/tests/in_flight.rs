@@ -7,17 +7,17 @@ fn flight(amount: u64) -> Limit {
 }
 
 fn release(desk: &Desk, key: &str, started: Now) {
-    desk.release(&[(key.as_bytes(), TakenFrom::Slot)], 1, started, desk.now());
+    desk.release_uses(key.as_bytes(), 1, started, TakenFrom::Slot);
 }
 
 fn release_shared(desk: &Desk, key: &str, started: Now) {
-    desk.release(&[(key.as_bytes(), TakenFrom::Shared)], 1, started, desk.now());
+    desk.release_uses(key.as_bytes(), 1, started, TakenFrom::Shared);
 }
 
 /// Which keys of a request hold a use of their own, and which a shared one.
-fn held(answer: &Answer) -> [Vec<usize>; 2] {
+fn held(answer: &Said) -> [Vec<usize>; 2] {
     [TakenFrom::Slot, TakenFrom::Shared]
-        .map(|from| answer.held.iter().filter(|h| h.from == from).map(|h| h.key).collect())
+        .map(|from| answer.rows.held.iter().filter(|h| h.from == from).map(|h| h.key).collect())
 }
 
 #[test]
@@ -26,25 +26,25 @@ fn a_use_is_held_until_it_is_given_back() {
     assert_eq!(held(&take(&desk, &["k a"])), [vec![0], vec![]]);
     assert_eq!(held(&take(&desk, &["k a"])), [vec![0], vec![]]);
     let refused = take(&desk, &["k a"]);
-    assert!(!refused.allowed && refused.held.is_empty());
-    assert_eq!(refused.delay, Nanos::MAX, "time alone gives nothing back");
+    assert!(!refused.is_allowed() && refused.rows.held.is_empty());
+    assert_eq!(refused.verdict.delay, Nanos::MAX, "time alone gives nothing back");
     desk.limiter().clock().advance(100 * DAY);
     desk.limiter().sweep(1 << 16);
-    assert!(!take(&desk, &["k a"]).allowed, "however long it takes");
+    assert!(!take(&desk, &["k a"]).is_allowed(), "however long it takes");
     release(&desk, "k a", START);
-    assert!(take(&desk, &["k a"]).allowed);
+    assert!(take(&desk, &["k a"]).is_allowed());
 }
 
 #[test]
 fn a_use_per_window_lapses_with_its_window() {
     let per_window = limit(1, DAY, Algorithm::InFlight { per_window: true });
     let desk = desk(vec![rule("k", vec![per_window])]);
-    assert!(take(&desk, &["k a"]).allowed);
-    assert!(!take(&desk, &["k a"]).allowed);
+    assert!(take(&desk, &["k a"]).is_allowed());
+    assert!(!take(&desk, &["k a"]).is_allowed());
     desk.limiter().clock().advance(DAY);
-    assert!(take(&desk, &["k a"]).allowed);
+    assert!(take(&desk, &["k a"]).is_allowed());
     release(&desk, "k a", START);
-    assert!(!take(&desk, &["k a"]).allowed, "the end of a lapsed use gives nothing back");
+    assert!(!take(&desk, &["k a"]).is_allowed(), "the end of a lapsed use gives nothing back");
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn only_keys_that_took_something_are_held() {
     let first = take(&desk, &["rate x", "shadow x", "real x"]);
     assert_eq!(held(&first), [vec![1, 2], vec![]]);
     let second = take(&desk, &["rate x", "shadow x", "real x"]);
-    assert!(second.allowed);
+    assert!(second.is_allowed());
     assert_eq!(held(&second), [vec![2], vec![]], "the shadow rule was over and took nothing");
     release(&desk, "real x", desk.now());
     assert_eq!(remaining(&desk, "shadow x"), 0, "the first use still holds it");
@@ -68,22 +68,22 @@ fn what_was_let_pass_uncounted_is_not_held() {
     let desk = desk.desk(Door::Http);
     assert_eq!(held(&take(&desk, &["k a"])), [vec![0], vec![]]);
     let passed = take(&desk, &["k b"]);
-    assert!(passed.allowed && passed.held.is_empty());
+    assert!(passed.is_allowed() && passed.rows.held.is_empty());
 }
 
 #[test]
 fn ends_of_uses_from_before_a_reset_give_nothing_back() {
     let desk = desk(vec![rule("k", vec![flight(2)])]);
-    assert!(take(&desk, &["k a"]).allowed && take(&desk, &["k a"]).allowed);
+    assert!(take(&desk, &["k a"]).is_allowed() && take(&desk, &["k a"]).is_allowed());
     assert!(desk.limiter().reset(b"k a"));
     desk.limiter().clock().advance(1);
     let started = desk.now();
-    assert!(take(&desk, &["k a"]).allowed && take(&desk, &["k a"]).allowed);
+    assert!(take(&desk, &["k a"]).is_allowed() && take(&desk, &["k a"]).is_allowed());
     release(&desk, "k a", START);
     release(&desk, "k a", START);
-    assert!(!take(&desk, &["k a"]).allowed, "two newer uses are still held");
+    assert!(!take(&desk, &["k a"]).is_allowed(), "two newer uses are still held");
     release(&desk, "k a", started);
-    assert!(take(&desk, &["k a"]).allowed);
+    assert!(take(&desk, &["k a"]).is_allowed());
 }
 
 #[test]
@@ -91,10 +91,11 @@ fn a_use_decided_on_an_older_reading_of_the_clock_is_given_back() {
     let desk = desk(vec![rule("k", vec![flight(2)])]);
     let (early, late) = (START, START.after(1_000));
     for now in [late, early] {
-        assert!(desk.decide_held(&[b"k a"], Op::Take(1), now).expect("fit").allowed);
+        let taken = decide_held(&desk, &[b"k a"], Op::Take(1), now).expect("a valid request");
+        assert!(taken.is_allowed());
     }
     for started in [early, late] {
-        desk.release(&[(b"k a", TakenFrom::Slot)], 1, started, START.after(2_000));
+        desk.release_uses(b"k a", 1, started, TakenFrom::Slot);
     }
     assert_eq!(remaining(&desk, "k a"), 2);
 }
@@ -104,19 +105,19 @@ fn a_full_table_gives_back_what_was_shared() {
     let rules = vec![rule("k", vec![flight(2)]), rule("rate", vec![fixed(1)])];
     let desk = limiter(rules, memory::Settings { max_keys: 1, max_bytes: 1 << 20 });
     let desk = desk.desk(Door::Http);
-    assert!(take(&desk, &["rate x"]).allowed, "the only slot");
+    assert!(take(&desk, &["rate x"]).is_allowed(), "the only slot");
     assert_eq!(held(&take(&desk, &["k a"])), [vec![], vec![0]]);
     assert_eq!(held(&take(&desk, &["k b"])), [vec![], vec![0]]);
-    assert!(!take(&desk, &["k c"]).allowed, "they share");
+    assert!(!take(&desk, &["k c"]).is_allowed(), "they share");
     desk.limiter().clock().advance(3 * DAY);
     desk.limiter().sweep(1 << 16);
     assert_eq!(desk.limiter().size().keys, 0, "there is room now");
-    assert!(!take(&desk, &["k a"]).allowed, "but what is held is held in the shared count");
+    assert!(!take(&desk, &["k a"]).is_allowed(), "but what is held is held in the shared count");
     release_shared(&desk, "k a", START);
     assert_eq!(held(&take(&desk, &["k c"])), [vec![], vec![0]]);
     release_shared(&desk, "k b", START);
     release_shared(&desk, "k c", START);
-    assert!(take(&desk, &["k a"]).allowed);
+    assert!(take(&desk, &["k a"]).is_allowed());
     assert_eq!(desk.limiter().size().keys, 1, "all has ended: keys have slots again");
     assert_eq!(remaining(&desk, "k b"), 2);
 }
@@ -132,20 +133,20 @@ fn ends_of_uses_from_before_a_reset_leave_the_shared_count_alone() {
     assert_eq!(held(&take(&desk, &["k a"])), [vec![0], vec![]]);
     let started = desk.now();
     assert!(desk.limiter().reset(b"k a"));
-    assert!(take(&desk, &["rate x"]).allowed, "has the slot now");
+    assert!(take(&desk, &["rate x"]).is_allowed(), "has the slot now");
     assert_eq!(held(&take(&desk, &["k a"])), [vec![], vec![0]]);
     release(&desk, "k a", started);
-    assert!(!take(&desk, &["k c"]).allowed, "two uses are held, and they share");
+    assert!(!take(&desk, &["k c"]).is_allowed(), "two uses are held, and they share");
     release_shared(&desk, "k a", started);
-    assert!(take(&desk, &["k c"]).allowed);
+    assert!(take(&desk, &["k c"]).is_allowed());
 }
 
 #[test]
 fn ends_of_shared_uses_leave_a_slot_alone() {
     let desk = desk(vec![rule("k", vec![flight(1)])]);
-    assert!(take(&desk, &["k a"]).allowed);
+    assert!(take(&desk, &["k a"]).is_allowed());
     release_shared(&desk, "k a", START);
-    assert!(!take(&desk, &["k a"]).allowed);
+    assert!(!take(&desk, &["k a"]).is_allowed());
 }
 
 #[derive(Clone, Debug)]
@@ -188,11 +189,10 @@ proptest! {
         let mut held: HashMap<u8, u64> = HashMap::new();
         let mut uses: Vec<Use> = Vec::new();
         let end = |held: &mut HashMap<u8, u64>, ended: Use| {
-            let named = |(key, from): &(u8, TakenFrom)| (name(*key), *from);
-            let names: Vec<_> = ended.released.iter().map(named).collect();
-            let released: Vec<_> = names.iter().map(|(name, from)| (&name[..], *from)).collect();
             ended.keys.iter().for_each(|key| *held.get_mut(key).expect("held") -= 1);
-            desk.release(&released, 1, ended.started, desk.now());
+            for (key, from) in ended.released {
+                desk.release_uses(&name(key), 1, ended.started, from);
+            }
         };
         for step in steps {
             match step {
@@ -202,14 +202,14 @@ proptest! {
                 Step::Take(mut keys) => {
                     keys.dedup();
                     let names = names(&keys);
-                    let answer = desk.decide_held(&borrowed(&names), Op::Take(1), desk.now());
-                    let answer = answer.expect("fit");
+                    let answer = decide_held(&desk, &borrowed(&names), Op::Take(1), desk.now());
+                    let answer = answer.expect("a valid request");
                     let fits = keys.iter().all(|key| held.get(key).unwrap_or(&0) < &amount);
-                    prop_assert!(fits || !answer.allowed, "{keys:?} with {held:?}");
-                    prop_assert!(max_keys < 8 || with_rate || answer.allowed == fits);
-                    if answer.allowed {
+                    prop_assert!(fits || !answer.is_allowed(), "{keys:?} with {held:?}");
+                    prop_assert!(max_keys < 8 || with_rate || answer.is_allowed() == fits);
+                    if answer.is_allowed() {
                         // Keys that share one count are held by the first of them.
-                        let held_keys = answer.held.iter();
+                        let held_keys = answer.rows.held.iter();
                         let released = held_keys.map(|h| (keys[h.key], h.from)).collect();
                         keys.iter().for_each(|key| *held.entry(*key).or_default() += 1);
                         uses.push(Use { keys, released, started: desk.now() });
@@ -224,8 +224,9 @@ proptest! {
         }
         prop_assert_eq!(desk.limiter().size().bytes, 0);
         for key in 0..8 {
-            let answer = desk.decide_held(&[&name(key)], Op::Peek(1), desk.now()).expect("fit");
-            prop_assert_eq!(answer.limits[0].verdict.remaining, amount);
+            let peek = decide_held(&desk, &[&name(key)], Op::Peek(1), desk.now());
+            let rows = peek.expect("a valid request").rows;
+            prop_assert_eq!(rows.limits[0].verdict.remaining, amount);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 
 use super::elsewhere::attempt;
-use super::stores::{at, node, runtime};
+use super::stores::{at, decide_anywhere, node, runtime};
 use super::*;
 use crate::stores::remote::engines::{redis, until};
 use crate::stores::remote::settings::Kind;
@@ -23,9 +23,9 @@ fn poll(request: Pin<&mut WaitFuture<'_>>) -> Option<Admitted> {
 /// What is left of each limit. Whatever was asked for before has been answered then: questions
 /// about one key are answered in their order.
 fn left(desk: &Desk) -> Vec<u64> {
-    let peek = desk.decided(&[KEY], Op::Peek(1), true, desk.now());
-    let answer = runtime().block_on(peek).expect("fit");
-    answer.limits.iter().map(|limit| limit.verdict.remaining).collect()
+    let peek = runtime().block_on(decide_anywhere(desk, &[KEY], Op::Peek(1), true));
+    let rows = peek.expect("a valid request").rows;
+    rows.limits.iter().map(|row| row.verdict.remaining).collect()
 }
 
 /// A use that is granted in the last moment of a window, of a request that has or has not waited in
@@ -43,8 +43,8 @@ fn starts_where_it_is_counted(algorithm: Algorithm, in_line: bool) {
     let mut request = pin!(waiting.admit(&desk, &waiters, ask));
     let mut window = START.unix;
     if in_line {
-        let taken = runtime().block_on(desk.decided(&[KEY], Op::Take(1), true, desk.now()));
-        assert!(taken.expect("fit").allowed);
+        let taken = runtime().block_on(decide_anywhere(&desk, &[KEY], Op::Take(1), true));
+        assert!(taken.expect("a valid request").is_allowed());
         until(|| {
             assert_eq!(poll(request.as_mut()), None, "another has the only use");
             waiting.len() == 1
@@ -98,8 +98,8 @@ fn what_is_given_back_after_its_window_is_not_taken_from_the_next() {
         let (pending, early) = attempt(&desk, KEY);
         assert!(early.verdict.is_allowed());
         clock.advance(DAY + DAY / 2);
-        let taken = runtime().block_on(desk.decided(&[KEY], Op::Take(1), true, desk.now()));
-        assert!(taken.expect("fit").allowed);
+        let taken = runtime().block_on(decide_anywhere(&desk, &[KEY], Op::Take(1), true));
+        assert!(taken.expect("a valid request").is_allowed());
         let before = left(&desk);
         pending.give_back(early);
         assert_eq!(left(&desk), before, "{name}");

@@ -69,39 +69,105 @@ fn borrowed(names: &[Vec<u8>]) -> Vec<&[u8]> {
     names.iter().map(Vec::as_slice).collect()
 }
 
+/// What was said to a request.
+#[derive(Clone, Debug, PartialEq)]
+struct Said {
+    verdict: Verdict,
+    rows: Rows,
+}
+
+impl Said {
+    fn is_allowed(&self) -> bool {
+        self.verdict.is_allowed()
+    }
+
+    fn refused_by(&self) -> Option<&str> {
+        self.rows.refused_by.as_deref()
+    }
+}
+
+/// The operation of a door that algorithms know as this one.
 fn key_op(op: Op) -> KeyOp {
     match op {
         Op::Peek(cost) => KeyOp::Peek(cost),
         Op::Take(cost) => KeyOp::Take(cost),
         Op::TakeUpTo(cost) => KeyOp::TakeUpTo(cost),
-        other => panic!("{other:?} is not asked for by these tests"),
+        other => panic!("{other:?} needs more than a cost"),
     }
 }
 
-/// Decides on one key, without rows.
-fn decide_one(desk: &Desk, key: &[u8], op: Op, now: Now) -> Result<Verdict, Unfit> {
+fn keys_of<'a>(keys: &[&'a [u8]], op: Op) -> Vec<Key<'a>> {
+    keys.iter().map(|key| Key::new(key, key_op(op))).collect()
+}
+
+/// Asks for rows, which the general path fills, of counts in memory.
+fn decide_keys(
+    desk: &Desk,
+    keys: &[&[u8]],
+    op: Op,
+    can_end: bool,
+    now: Now,
+) -> Result<Said, InvalidRequest> {
+    let (keys, mut rows) = (keys_of(keys, op), Rows::default());
+    let request = Request { can_end, ..Request::all_or_nothing(&keys) };
+    let verdict = desk.decide(&request, now, Some(&mut rows))?.ready().expect("in memory");
+    Ok(Said { verdict, rows })
+}
+
+/// Asks for all keys or none, as a door that cannot tell the end of a use.
+fn decide_all(desk: &Desk, keys: &[&[u8]], op: Op, now: Now) -> Result<Said, InvalidRequest> {
+    decide_keys(desk, keys, op, false, now)
+}
+
+/// As [`decide_all`], by a door that tells when the uses end.
+fn decide_held(desk: &Desk, keys: &[&[u8]], op: Op, now: Now) -> Result<Said, InvalidRequest> {
+    decide_keys(desk, keys, op, true, now)
+}
+
+/// Asks for one key and no rows: the fast path decides where it can.
+fn decide_one(desk: &Desk, key: &[u8], op: Op, now: Now) -> Result<Verdict, InvalidRequest> {
     let keys = [Key::new(key, key_op(op))];
     let decision = desk.decide(&Request::all_or_nothing(&keys), now, None)?;
     Ok(decision.ready().expect("in memory"))
 }
 
-/// Decides on each key by itself, in one batch.
-fn decide_each(desk: &Desk, keys: &[&[u8]], op: Op, now: Now) -> Vec<Result<Verdict, Unfit>> {
-    let keys: Vec<_> = keys.iter().map(|key| Key::new(key, key_op(op))).collect();
+/// Asks for each key by itself, in one batch.
+fn decide_each(
+    desk: &Desk,
+    keys: &[&[u8]],
+    op: Op,
+    now: Now,
+) -> Vec<Result<Verdict, InvalidRequest>> {
     let mut decisions = Vec::new();
-    desk.decide_batch(&keys, now, &mut decisions);
-    let verdict = |decision: Decision| decision.ready().expect("in memory");
-    decisions.into_iter().map(|decision| decision.map(verdict)).collect()
+    desk.decide_batch(&keys_of(keys, op), now, &mut decisions);
+    let ready = |decision: Decision| decision.ready().expect("in memory");
+    decisions.into_iter().map(|decided| decided.map(ready)).collect()
 }
 
-fn take(desk: &Desk, keys: &[&str]) -> Answer {
+/// Whether a verdict shows a key that nothing limits.
+fn is_unlimited(verdict: &Verdict) -> bool {
+    let Verdict { rate, amount, period, .. } = *verdict;
+    verdict.is_allowed() && (rate, amount, period) == (0.0, 1, SECOND)
+}
+
+fn take(desk: &Desk, keys: &[&str]) -> Said {
     let keys: Vec<&[u8]> = keys.iter().map(|key| key.as_bytes()).collect();
-    desk.decide_held(&keys, Op::Take(1), desk.now()).expect("fit")
+    decide_held(desk, &keys, Op::Take(1), desk.now()).expect("a valid request")
 }
 
 fn remaining(desk: &Desk, key: &str) -> u64 {
-    let answer = desk.decide_held(&[key.as_bytes()], Op::Peek(1), desk.now()).expect("fit");
-    answer.limits.iter().map(|limit| limit.verdict.remaining).min().expect("a limit")
+    let peek = decide_held(desk, &[key.as_bytes()], Op::Peek(1), desk.now());
+    let rows = peek.expect("a valid request").rows;
+    rows.limits.iter().map(|row| row.verdict.remaining).min().expect("a limit")
+}
+
+/// How often each outcome was counted, by door and rule.
+fn counted(desk: &Desk) -> Vec<String> {
+    let page = desk.limiter().metrics().encode(Default::default());
+    let lines = page.lines().filter(|line| line.starts_with("tidegate_decisions_total"));
+    let mut lines: Vec<String> = lines.map(str::to_owned).collect();
+    lines.sort_unstable();
+    lines
 }
 
 /// More histories than usual, and as many as a soak asks for.

@@ -206,8 +206,8 @@ fn what_cannot_be_recorded_is_told_apart() {
         Ok(Some(day)),
     ];
     assert_eq!(record(&desk, &uses), expected);
-    assert!(take(&desk, &["held me"]).allowed);
-    assert!(!take(&desk, &["held me"]).allowed, "it waits for an end, which has no time");
+    assert!(take(&desk, &["held me"]).is_allowed());
+    assert!(!take(&desk, &["held me"]).is_allowed(), "it waits for an end, which has no time");
     assert_eq!(delayed(&limiter, b"").into_keys().collect::<Vec<_>>(), [b"k me"]);
     assert!(delayed(&limiter, b"ghost ").is_empty());
     assert!(record(&desk, &[]).is_empty());

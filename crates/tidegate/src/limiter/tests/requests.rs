@@ -12,14 +12,14 @@ fn a_refused_request_takes_nothing_anywhere() {
         rule("few", vec![fixed(1)]),
         rule("many", vec![fixed(9), limit(8, DAY, Algorithm::SlidingLog), gcra(7)]),
     ]);
-    assert!(take(&desk, &["few a", "many a"]).allowed);
+    assert!(take(&desk, &["few a", "many a"]).is_allowed());
     for keys in [["few a", "many a"], ["many a", "few a"]] {
         let answer = take(&desk, &keys);
-        assert!(!answer.allowed);
-        assert_eq!(answer.refused_by.as_deref(), Some("few"));
-        assert!(answer.delay > 0);
+        assert!(!answer.is_allowed());
+        assert_eq!(answer.refused_by(), Some("few"));
+        assert!(answer.verdict.delay > 0);
     }
-    let verdicts = take(&desk, &["many a"]).limits;
+    let verdicts = take(&desk, &["many a"]).rows.limits;
     let left: Vec<_> = verdicts.iter().map(|limit| limit.verdict.remaining).collect();
     assert_eq!(left, [7, 6, 5], "two uses taken, none by what was refused");
 }
@@ -32,9 +32,9 @@ fn strict_averages_and_bookings_remember_what_was_refused() {
         rule("leaky", vec![limit(100, DAY, Algorithm::Average { strict: false })]),
         rule("jarl", vec![limit(100, DAY, Algorithm::Jarl { exact: false })]),
     ]);
-    assert!(take(&desk, &["never x"]).allowed);
+    assert!(take(&desk, &["never x"]).is_allowed());
     for _ in 0..10 {
-        assert!(!take(&desk, &["never x", "strict x", "leaky x", "jarl x"]).allowed);
+        assert!(!take(&desk, &["never x", "strict x", "leaky x", "jarl x"]).is_allowed());
     }
     // The first of ten uses at one instant reads 0, the tenth 9, and the next would read 10.
     assert_eq!(remaining(&desk, "strict x"), 90);
@@ -47,7 +47,7 @@ fn the_same_count_twice_is_charged_once() {
     let shared = Rule { shared: true, ..rule("shared", vec![fixed(5)]) };
     let desk = desk(vec![rule("own", vec![fixed(5)]), shared]);
     let answer = take(&desk, &["own a", "own a", "own b", "shared a", "shared b"]);
-    let charged: Vec<_> = answer.limits.iter().map(|limit| limit.key).collect();
+    let charged: Vec<_> = answer.rows.limits.iter().map(|limit| limit.key).collect();
     assert_eq!(charged, [0, 2, 3]);
     for key in ["own a", "own b", "shared a", "shared z"] {
         assert_eq!(remaining(&desk, key), 4, "{key}");
@@ -57,11 +57,11 @@ fn the_same_count_twice_is_charged_once() {
 #[test]
 fn keys_of_a_shared_rule_share() {
     let desk = desk(vec![Rule { shared: true, ..rule("all", vec![fixed(3)]) }]);
-    let allowed: Vec<bool> = (0..5)
+    let over: Vec<bool> = (0..5)
         .map(|n| decide_one(&desk, format!("all {n}").as_bytes(), Op::Take(1), desk.now()))
-        .map(|verdict| verdict.expect("fit").is_allowed())
+        .map(|verdict| !verdict.expect("a valid request").is_allowed())
         .collect();
-    assert_eq!(allowed, [true, true, true, false, false]);
+    assert_eq!(over, [false, false, false, true, true]);
     let stats = desk.limiter().stats(b"all anybody", desk.now());
     assert_eq!((stats.requests, stats.over), (5, 2));
     assert_eq!(desk.limiter().size().keys, 1);
@@ -73,10 +73,10 @@ fn a_shadow_rule_counts_and_reports_but_never_refuses() {
     let desk = desk(vec![shadow, rule("real", vec![fixed(9)])]);
     for n in 0..5 {
         let answer = take(&desk, &["shadow x", "real x"]);
-        assert!(answer.allowed && answer.refused_by.is_none() && answer.delay == 0);
-        assert_eq!(answer.limits[0].verdict.allowed, n < 2);
+        assert!(answer.is_allowed() && answer.refused_by().is_none() && answer.verdict.delay == 0);
+        assert_eq!(answer.rows.limits[0].verdict.allowed, n < 2);
         let verdict = decide_one(&desk, b"shadow y", Op::Take(1), desk.now());
-        assert!(verdict.expect("fit").is_allowed());
+        assert!(verdict.expect("a valid request").is_allowed());
     }
     let stats = desk.limiter().stats(b"shadow x", desk.now());
     assert_eq!((stats.requests, stats.over), (5, 3));
@@ -90,33 +90,34 @@ fn a_shadow_rule_counts_and_reports_but_never_refuses() {
 fn a_shadow_rule_takes_nothing_when_another_rule_refuses() {
     let shadow = Rule { shadow: true, ..rule("shadow", vec![fixed(5)]) };
     let desk = desk(vec![shadow, rule("real", vec![fixed(1)])]);
-    assert!(take(&desk, &["shadow x", "real x"]).allowed);
-    assert!(!take(&desk, &["shadow x", "real x"]).allowed);
+    assert!(take(&desk, &["shadow x", "real x"]).is_allowed());
+    assert!(!take(&desk, &["shadow x", "real x"]).is_allowed());
     assert_eq!(remaining(&desk, "shadow x"), 4);
 }
 
 #[test]
-fn what_cannot_be_decided_is_unfit_and_takes_nothing() {
+fn what_cannot_be_decided_is_invalid_and_takes_nothing() {
     let flight = limit(2, 0, Algorithm::InFlight { per_window: false });
     let desk = desk(vec![rule("k", vec![fixed(5), fixed(3)]), rule("flight", vec![flight])]);
     let now = desk.now();
-    let decide = |keys: &[&[u8]], op| desk.answer(keys, op, now).map(|answer| answer.allowed);
+    let decide =
+        |keys: &[&[u8]], op| decide_all(&desk, keys, op, now).map(|answer| answer.is_allowed());
+    let one = |key, op| decide_one(&desk, key, op, now).map(|verdict| verdict.is_allowed());
     let long = [b"k ".as_slice(), &[b'x'; KEY_BYTES_MAX]].concat();
     let crowd = vec![b"k a".as_slice(); KEYS_MAX + 1];
     for op in [Op::Take(0), Op::Peek(0), Op::TakeUpTo(0)] {
-        assert_eq!(decide(&[b"k a"], op), Err(Unfit::CostZero));
+        assert_eq!(decide(&[b"k a"], op), Err(InvalidRequest::CostZero));
     }
-    assert_eq!(decide(&[], Op::Take(1)), Err(Unfit::TooManyKeys));
-    assert_eq!(decide(&crowd, Op::Take(1)), Err(Unfit::TooManyKeys));
-    assert_eq!(decide(&[b"k a", &long], Op::Take(1)), Err(Unfit::KeyTooLong));
-    assert_eq!(decide(&[b"k a"], Op::Take(4)), Err(Unfit::CostAboveLimit { limit: 3 }));
+    assert_eq!(decide(&[], Op::Take(1)), Err(InvalidRequest::TooManyKeys));
+    assert_eq!(decide(&crowd, Op::Take(1)), Err(InvalidRequest::TooManyKeys));
+    assert_eq!(decide(&[b"k a", &long], Op::Take(1)), Err(InvalidRequest::KeyTooLong));
+    assert_eq!(decide(&[b"k a"], Op::Take(4)), Err(InvalidRequest::CostAboveLimit { limit: 3 }));
     assert_eq!(decide(&[b"k a", b"flight"], Op::Take(1)), Ok(true), "not of that rule");
-    assert_eq!(decide(&[b"k a", b"flight x"], Op::Take(1)), Err(Unfit::NeedsEnd));
+    assert_eq!(decide(&[b"k a", b"flight x"], Op::Take(1)), Err(InvalidRequest::NeedsEnd));
     assert_eq!(decide(&[b"flight x"], Op::Peek(1)), Ok(true));
-    let alone = |key: &[u8], cost| decide_one(&desk, key, Op::Take(cost), now).map(|_| ());
-    assert_eq!(alone(&long, 1), Err(Unfit::KeyTooLong));
-    assert_eq!(alone(b"k a", 4), Err(Unfit::CostAboveLimit { limit: 3 }));
-    assert_eq!(alone(b"flight x", 1), Err(Unfit::NeedsEnd));
+    assert_eq!(one(&long, Op::Take(1)), Err(InvalidRequest::KeyTooLong));
+    assert_eq!(one(b"k a", Op::Take(4)), Err(InvalidRequest::CostAboveLimit { limit: 3 }));
+    assert_eq!(one(b"flight x", Op::Take(1)), Err(InvalidRequest::NeedsEnd));
     assert_eq!(remaining(&desk, "k a"), 2, "one use was fit");
     assert_eq!(desk.limiter().size().keys, 1);
 }
@@ -124,19 +125,14 @@ fn what_cannot_be_decided_is_unfit_and_takes_nothing() {
 #[test]
 fn keys_without_a_limit_are_not_remembered_and_count_only_when_they_go() {
     let desk = desk(vec![rule("free", Vec::new()), rule("k", vec![fixed(1)])]);
-    for (key, cost, outcome) in [
-        (&b"nobody knows it"[..], 1, crate::limiter::Outcome::NoRule),
-        (b"free x", u64::MAX, crate::limiter::Outcome::Allowed),
-    ] {
-        let verdict = decide_one(&desk, key, Op::Take(cost), desk.now()).expect("fit");
-        assert_eq!((verdict.outcome, verdict.granted), (outcome, cost));
-        assert_eq!((verdict.rate, verdict.amount, verdict.period), (0.0, 1, SECOND));
-    }
+    let one = |key, op| decide_one(&desk, key, op, desk.now()).expect("a valid request");
+    assert!(is_unlimited(&one(b"nobody knows it", Op::Take(1))));
+    assert!(is_unlimited(&one(b"free x", Op::Take(u64::MAX))));
     assert_eq!(desk.limiter().size().keys, 0);
-    assert!(take(&desk, &["free x", "k x"]).allowed);
-    assert!(!take(&desk, &["free x", "k x"]).allowed);
-    let unfit = desk.answer(&[b"free x", b"k x"], Op::Take(2), desk.now());
-    assert!(unfit.is_err());
+    assert!(take(&desk, &["free x", "k x"]).is_allowed());
+    assert!(!take(&desk, &["free x", "k x"]).is_allowed());
+    let invalid = decide_all(&desk, &[b"free x", b"k x"], Op::Take(2), desk.now());
+    assert!(invalid.is_err());
     let page = desk.limiter().metrics().encode(Default::default());
     assert!(page.contains("rule=\"free\",verdict=\"allow\"} 2"), "{page}");
     assert!(page.contains("rule=\"none\",verdict=\"allow\"} 1"), "{page}");
@@ -155,7 +151,7 @@ proptest! {
             peeked.limiter().clock().advance(wait);
             let now = plain.now();
             (0..peeks).for_each(|peek| look(&peeked, peek, now));
-            let ask = |desk: &Desk| desk.answer(&[&name(key)], Op::Take(1), now);
+            let ask = |desk: &Desk| decide_all(desk, &[&name(key)], Op::Take(1), now);
             prop_assert_eq!(ask(&peeked), ask(&plain));
             let stats = |desk: &Desk| desk.limiter().stats(&name(key), now);
             prop_assert!(!statistics_stay(now) || stats(&peeked) == stats(&plain));
@@ -180,26 +176,26 @@ proptest! {
             let before = (seen(), desk.limiter().size().keys);
             (0..6).for_each(|peek| look(&desk, peek, now));
             prop_assert_eq!((seen(), desk.limiter().size().keys), before);
-            let _ = desk.answer(&[&name(key)], Op::Take(1), now);
+            let _ = decide_all(&desk, &[&name(key)], Op::Take(1), now);
         }
     }
 }
 
 /// Looks at a key in every way there is.
 fn look(desk: &Desk, key: u8, now: Now) {
-    let _ = desk.answer(&[&name(key)], Op::Peek(1), now);
-    let _ = desk.decide_held(&[&name(key), &name(key + 1)], Op::Peek(1), now);
+    let _ = decide_all(desk, &[&name(key)], Op::Peek(1), now);
+    let _ = decide_held(desk, &[&name(key), &name(key + 1)], Op::Peek(1), now);
     let _ = decide_one(desk, &name(key), Op::Peek(1), now);
     let _ = desk.limiter().stats(&name(key), now);
 }
 
 #[test]
-fn a_key_that_nothing_is_asked_of_is_unfit() {
+fn a_request_for_nothing_is_invalid() {
     let desk = desk(vec![rule("k", vec![fixed(1)])]);
     for op in [Op::Take(0), Op::Peek(0), Op::TakeUpTo(0)] {
-        assert_eq!(decide_one(&desk, b"k a", op, desk.now()), Err(Unfit::CostZero));
-        let batch = decide_each(&desk, &[b"k a", b"other"], op, desk.now());
-        assert_eq!(batch, [Err(Unfit::CostZero); 2]);
+        assert_eq!(decide_one(&desk, b"k a", op, desk.now()), Err(InvalidRequest::CostZero));
+        let each = decide_each(&desk, &[b"k a", b"other"], op, desk.now());
+        assert_eq!(each, [Err(InvalidRequest::CostZero); 2]);
     }
     assert_eq!(desk.limiter().size().keys, 0);
 }
@@ -216,69 +212,27 @@ fn a_peek_tells_what_a_full_table_means() {
         let desk = limiter(rules, settings).desk(Door::Http);
         let peek = |key: &str| {
             let keys: [&[u8]; 1] = [key.as_bytes()];
-            let whole = desk.answer(&keys, Op::Peek(1), desk.now()).expect("fit").allowed;
-            let alone = decide_one(&desk, keys[0], Op::Peek(1), desk.now()).expect("fit");
-            assert_eq!(whole, alone.is_allowed(), "{key}");
-            whole
+            let whole = decide_all(&desk, &keys, Op::Peek(1), desk.now()).expect("a valid request");
+            let one = decide_one(&desk, keys[0], Op::Peek(1), desk.now());
+            assert_eq!(Ok(whole.verdict), one, "{key}");
+            whole.is_allowed()
         };
         assert!(peek("k new"), "there is room");
-        assert!(take(&desk, &["log known"]).allowed && take(&desk, &["x"]).allowed);
-        assert!(take(&desk, &["x other"]).allowed);
+        assert!(take(&desk, &["log known"]).is_allowed() && take(&desk, &["x"]).is_allowed());
+        assert!(take(&desk, &["x other"]).is_allowed());
         assert_eq!(peek("k new"), allowed, "{on_full:?}");
-        assert_eq!(peek("k new"), take(&desk, &["k new"]).allowed);
+        assert_eq!(peek("k new"), take(&desk, &["k new"]).is_allowed());
         assert!(peek("log known"));
         assert_eq!(desk.limiter().stats(b"log known", desk.now()).requests, 1);
         // A log that cannot grow takes nothing more, whether its key is asked or looked at.
         desk.limiter().resize(memory::Settings { max_bytes: 0, ..settings });
         assert_eq!(peek("log known"), on_full == OnFull::Allow);
-        assert_eq!(take(&desk, &["log known"]).allowed, on_full == OnFull::Allow);
+        assert_eq!(take(&desk, &["log known"]).is_allowed(), on_full == OnFull::Allow);
         let requests = desk.limiter().stats(b"log known", desk.now()).requests;
         assert_eq!(requests, 1, "what is denied or let through is not counted for it");
         // The dead make room for a look as they do for a use.
         desk.limiter().resize(settings);
         desk.limiter().clock().advance(3 * DAY);
         assert!(peek("k newer"));
-    }
-}
-
-proptest! {
-    #![proptest_config(many_cases())]
-
-    /// A decision without rows says, writes and counts what one with rows does, call by call.
-    #[test]
-    fn a_delay_is_that_of_the_whole_verdict(
-        limits in prop::collection::vec(any_limit(), 1..4),
-        shadow: bool,
-        calls in prop::collection::vec((0_u8..3, wait(), any::<bool>(), 1_usize..4), 1..60),
-    ) {
-        let rules = || vec![Rule { shadow, ..rule("k", limits.clone()) }];
-        let (short, long) = (desk(rules()), desk(rules()));
-        for (key, pause, peek, count) in calls {
-            short.limiter().clock().advance(pause);
-            long.limiter().clock().advance(pause);
-            let (key, now) = (name(key), short.now());
-            let op = if peek { Op::Peek(1) } else { Op::Take(1) };
-            let stats = |desk: &Desk| {
-                let stats = desk.limiter().stats(&key, now);
-                (stats.requests, stats.over)
-            };
-            // What was long forgotten may have been swept from one table and not from the other:
-            // what a call adds is the same.
-            let (of_short, of_long) = (stats(&short), stats(&long));
-            for _ in 0..count {
-                let told = decide_one(&short, &key, op, now).expect("fit");
-                let answer = long.answer(&[&key], op, now).expect("fit");
-                prop_assert_eq!(told.delay, answer.delay);
-                let firm = answer.limits.iter().any(|limit| {
-                    let promises = limit.limit.algorithm != Algorithm::Jarl { exact: false };
-                    promises && limit.verdict.delay == told.delay
-                });
-                prop_assert_eq!(told.firm, firm && !shadow && told.delay > 0);
-            }
-            let added = |before: (u64, u64), after: (u64, u64)| {
-                (after.0.wrapping_sub(before.0), after.1.wrapping_sub(before.1))
-            };
-            prop_assert_eq!(added(of_short, stats(&short)), added(of_long, stats(&long)));
-        }
     }
 }

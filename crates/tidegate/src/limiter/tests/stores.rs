@@ -78,14 +78,33 @@ fn limits() -> impl Strategy<Value = Vec<Limit>> {
 
 /// What is compared of an answer: all but the moment, which each store has its own of, and where
 /// uses in flight were taken from.
-pub(super) fn said(answer: &Result<Answer, Unfit>) -> String {
-    match answer {
-        Ok(Answer { allowed, delay, refused_by, held, limits, .. }) => {
+pub(super) fn words(said: &Result<Said, InvalidRequest>) -> String {
+    match said {
+        Ok(Said { verdict, rows: Rows { refused_by, held, limits } }) => {
             let held: Vec<usize> = held.iter().map(|held| held.key).collect();
+            let (allowed, delay) = (verdict.is_allowed(), verdict.delay);
             format!("{allowed} {delay} {refused_by:?} {held:?} {limits:?}")
         }
-        Err(unfit) => unfit.to_string(),
+        Err(invalid) => invalid.to_string(),
     }
+}
+
+/// As [`decide_keys`], wherever the counts lie.
+pub(super) async fn decide_anywhere(
+    desk: &Desk,
+    keys: &[&[u8]],
+    op: Op,
+    can_end: bool,
+) -> Result<Said, InvalidRequest> {
+    let (keys, mut rows) = (keys_of(keys, op), Rows::default());
+    let request = Request { can_end, ..Request::all_or_nothing(&keys) };
+    let verdict = desk.decide_async(&request, desk.now(), &mut rows).await?;
+    Ok(Said { verdict, rows })
+}
+
+/// A use of one key.
+async fn take_one(desk: &Desk, key: &[u8]) -> Said {
+    decide_anywhere(desk, &[key], Op::Take(1), false).await.expect("a valid request")
 }
 
 /// Plays a history on both, and compares every word.
@@ -99,7 +118,7 @@ fn same(
     let clock = Clock::manual(START);
     let there = node(clock.clone(), rules(), &apart(settings)).desk(Door::Http);
     let runtime = runtime();
-    let mut held: Vec<(Vec<Vec<u8>>, u64, [Answer; 2])> = Vec::new();
+    let mut held: Vec<(Vec<Vec<u8>>, u64, [Said; 2])> = Vec::new();
     for (pause, ask) in history {
         here.limiter().clock().advance(pause);
         clock.advance(pause);
@@ -108,21 +127,21 @@ fn same(
             Ask::Peek(keys) => (names(&keys), Op::Peek(1)),
             Ask::End if held.is_empty() => continue,
             Ask::End => {
-                let (keys, cost, answers) = held.remove(0);
-                for (desk, answer) in [&here, &there].into_iter().zip(answers) {
-                    let ended: Vec<_> =
-                        answer.held.iter().map(|h| (keys[h.key].as_slice(), h.from)).collect();
-                    desk.release(&ended, cost, answer.at, desk.now());
+                let (keys, cost, said) = held.remove(0);
+                for (desk, said) in [&here, &there].into_iter().zip(said) {
+                    for HeldKey { key, from, started } in said.rows.held {
+                        desk.release_uses(&keys[key], cost, started, from);
+                    }
                 }
                 continue;
             }
         };
         let bytes: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
-        let one = here.decide_held(&bytes, op, here.now());
-        let two = runtime.block_on(there.decided(&bytes, op, true, there.now()));
-        prop_assert_eq!(said(&one), said(&two));
+        let one = decide_held(&here, &bytes, op, here.now());
+        let two = runtime.block_on(decide_anywhere(&there, &bytes, op, true));
+        prop_assert_eq!(words(&one), words(&two));
         if let (Ok(one), Ok(two), Op::Take(cost)) = (one, two, op)
-            && !one.held.is_empty()
+            && !one.rows.held.is_empty()
         {
             held.push((keys, cost, [one, two]));
         }
@@ -156,7 +175,8 @@ fn nodes_share_one_limit(settings: &Settings) {
                 // Every second one wants two keys at once, which may lie apart.
                 let both: [&[u8]; 2] = [b"k one", b"c two"];
                 let keys = if number % 2 == 0 { &both[..1] } else { &both[..] };
-                desk.decided(keys, Op::Take(1), false, desk.now()).await.expect("fit").allowed
+                let said = decide_anywhere(&desk, keys, Op::Take(1), false).await;
+                said.expect("a valid request").is_allowed()
             });
         }
         let mut granted = 0;
@@ -195,15 +215,15 @@ fn etcd_keeps_the_contract() {
 }
 
 /// Asks until the store is known to be away; what was said at last.
-fn asked_until_away(limiter: &Arc<Limiter>, key: &[u8]) -> Answer {
+fn asked_until_away(limiter: &Arc<Limiter>, key: &[u8]) -> Said {
     let desk = limiter.desk(Door::Http);
     let runtime = runtime();
-    let ask = || runtime.block_on(desk.decided(&[key], Op::Take(1), false, desk.now()));
+    let ask = || runtime.block_on(take_one(&desk, key));
     until(|| {
         let _ = ask();
         limiter.store_away().is_some()
     });
-    ask().expect("fit")
+    ask()
 }
 
 #[test]
@@ -219,24 +239,22 @@ fn without_its_store_a_rule_allows_denies_or_counts_by_itself() {
     let limiter = node(Clock::system(), rules, &settings);
     let desk = limiter.desk(Door::Http);
     let runtime = runtime();
-    let ask = |key: &[u8]| {
-        runtime.block_on(desk.decided(&[key], Op::Take(1), false, desk.now())).expect("fit")
-    };
-    assert!(ask(b"allow k").allowed && ask(b"deny k").allowed && ask(b"local k").allowed);
+    let ask = |key: &[u8]| runtime.block_on(take_one(&desk, key));
+    let goes = |key: &[u8]| ask(key).is_allowed();
+    assert!(goes(b"allow k") && goes(b"deny k") && goes(b"local k"));
     server.halt();
-    assert!(asked_until_away(&limiter, b"allow k").allowed);
+    assert!(asked_until_away(&limiter, b"allow k").is_allowed());
     for _ in 0..5 {
-        assert!(ask(b"allow k").allowed);
+        assert!(goes(b"allow k"));
         let denied = ask(b"deny k");
-        assert!(
-            !denied.allowed && denied.delay > 0 && denied.refused_by.as_deref() == Some("deny")
-        );
+        assert!(!denied.is_allowed() && denied.verdict.delay > 0);
+        assert_eq!(denied.refused_by(), Some("deny"));
     }
-    let local = [ask(b"local k"), ask(b"local k"), ask(b"local k")].map(|answer| answer.allowed);
+    let local = [(); 3].map(|()| goes(b"local k"));
     assert_eq!(local, [true, true, false], "two of its own, whatever was counted elsewhere");
     server.go_on();
     until(|| limiter.store_away().is_none());
-    until(|| !ask(b"allow k").allowed);
+    until(|| !goes(b"allow k"));
     let page = limiter.metrics().encode(Default::default());
     let errors = "tidegate_store_errors_total{store=\"redis\"";
     assert!(page.contains(&format!("{errors},kind=\"timeout\"}}")), "{page}");
@@ -253,16 +271,16 @@ fn a_store_that_comes_late_is_found() {
     limiter.keep_elsewhere(&at(Kind::Redis, vec![server.url()])).expect("a store to try");
     let desk = limiter.desk(Door::Http);
     let runtime = runtime();
-    let ask = || runtime.block_on(desk.decided(&[b"k 1"], Op::Take(1), false, desk.now()));
-    assert!(!ask().expect("fit").allowed);
+    let goes = || runtime.block_on(take_one(&desk, b"k 1")).is_allowed();
+    assert!(!goes());
     server.start_again();
     until(|| limiter.store_away().is_none());
-    assert!(ask().expect("fit").allowed);
-    assert!(!ask().expect("fit").allowed);
+    assert!(goes());
+    assert!(!goes());
     runtime.block_on(async {
         assert_eq!(limiter.forget(b"k 1").await, Ok(true));
     });
-    assert!(ask().expect("fit").allowed, "forgotten wherever it was counted");
+    assert!(goes(), "forgotten wherever it was counted");
 }
 
 #[test]
@@ -286,8 +304,8 @@ fn one_who_leaves_while_the_store_is_asked_takes_nothing() {
     });
     server.go_on();
     until(|| {
-        let peek = desk.decided(&[b"k 1"], Op::Peek(1), false, desk.now());
-        let left = runtime.block_on(peek).expect("fit").limits[0].verdict.remaining;
+        let peek = runtime.block_on(decide_anywhere(&desk, &[b"k 1"], Op::Peek(1), false));
+        let left = peek.expect("a valid request").rows.limits[0].verdict.remaining;
         // It was counted, so it was taken; and it is there again.
         limiter.stats(b"k 1", desk.now()).requests == 1 && left == 1
     });

@@ -1,12 +1,12 @@
 //! What a full table refuses, what a sweep does at most, and what a record takes.
 
-use tidegate_core::Op;
 use tidegate_core::limit::{Algorithm, Limit};
 use tidegate_core::rules::{Consistency, OnFull, OnStoreError, Pattern, Rule, RuleSet};
 
 use super::super::room::SLOT_BYTES;
 use super::*;
 use crate::clock::Clock;
+use crate::limiter::{Key, Request};
 use crate::metrics::{Door, Metrics};
 use crate::stores::memory;
 
@@ -185,8 +185,9 @@ fn keys_and_records_share_their_bytes() {
     let limiter = crate::limiter::Limiter::new(Clock::manual(START), metrics, rules, settings);
     let desk = limiter.desk(Door::Http);
     let allowed = |key: String| {
-        let answer = desk.answer(&[key.as_bytes()], Op::Take(1), START).expect("fit");
-        answer.allowed
+        let keys = [Key::take(key.as_bytes(), 1)];
+        let decision = desk.decide(&Request::all_or_nothing(&keys), START, None);
+        decision.expect("a valid request").ready().expect("in memory").is_allowed()
     };
     let room = Room(Records::beside(&limiter, 100));
     assert!(room.set("a", &"x".repeat(300), seconds(10), START));

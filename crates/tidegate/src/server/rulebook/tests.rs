@@ -3,12 +3,13 @@
 use std::thread;
 
 use serde_json::{Value, json};
+use tidegate_core::Now;
 use tidegate_core::time::MINUTE;
-use tidegate_core::{Now, Op};
 
 use super::*;
 use crate::clock::Clock;
 use crate::config::Config;
+use crate::limiter::{Key, Request, Rows};
 use crate::metrics::{Door, Metrics};
 use crate::stores::memory;
 
@@ -45,11 +46,11 @@ impl House {
     /// Whether a use of `key` is allowed, and which rule says so.
     fn take(&self, key: &str) -> (bool, String) {
         let desk = self.limiter.desk(Door::Http);
-        let answer = desk.decide_held(&[key.as_bytes()], Op::Take(1), desk.now()).unwrap();
-        (
-            answer.allowed,
-            answer.limits.first().map_or(String::new(), |limit| limit.rule.to_string()),
-        )
+        let (keys, mut rows) = ([Key::take(key.as_bytes(), 1)], Rows::default());
+        let request = Request::all_or_nothing(&keys).with_end();
+        let decision = desk.decide(&request, desk.now(), Some(&mut rows)).unwrap();
+        let rule = rows.limits.first().map_or(String::new(), |row| row.rule.to_string());
+        (decision.ready().unwrap().is_allowed(), rule)
     }
 
     /// How many uses of `key` are allowed.

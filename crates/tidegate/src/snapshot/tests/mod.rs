@@ -9,12 +9,12 @@ use tempfile::TempDir;
 use tidegate_core::limit::{Algorithm, Limit};
 use tidegate_core::rules::{OnFull, Rule, RuleSet};
 use tidegate_core::time::{DAY, HOUR, MINUTE, SECOND};
-use tidegate_core::{Nanos, Now, Op};
+use tidegate_core::{Nanos, Now};
 
 use super::format::{Reader, Writer};
 use super::*;
 use crate::clock::Clock;
-use crate::limiter::{Answer, Desk};
+use crate::limiter::{Desk, Key, Request, Rows};
 use crate::metrics::{Door, Metrics};
 use crate::records;
 use crate::stores::memory::Settings;
@@ -66,14 +66,30 @@ fn use_all(desk: &Desk) {
         for n in 0..7 {
             let key = format!("{} key {n}", rule.name);
             (0..n).for_each(|_| {
-                let _ = desk.decide_held(&[key.as_bytes()], Op::Take(1), desk.now());
+                decide(desk, Key::take(key.as_bytes(), 1));
             });
         }
     }
 }
 
-fn peek(desk: &Desk, key: &str) -> Answer {
-    desk.decide_held(&[key.as_bytes()], Op::Peek(1), desk.now()).expect("a key that fits")
+/// What was said of a key.
+#[derive(Debug, PartialEq)]
+struct Said {
+    allowed: bool,
+    delay: Nanos,
+    rows: Rows,
+}
+
+fn decide(desk: &Desk, key: Key<'_>) -> Said {
+    let (keys, mut rows) = ([key], Rows::default());
+    let request = Request::all_or_nothing(&keys).with_end();
+    let decision = desk.decide(&request, desk.now(), Some(&mut rows)).expect("a valid request");
+    let verdict = decision.ready().expect("in memory");
+    Said { allowed: verdict.is_allowed(), delay: verdict.delay, rows }
+}
+
+fn peek(desk: &Desk, key: &str) -> Said {
+    decide(desk, Key::peek(key.as_bytes(), 1))
 }
 
 fn written(desk: &Desk) -> (TempDir, PathBuf) {
@@ -118,10 +134,16 @@ fn a_restart_within_one_boot_changes_no_verdict() {
             let key = format!("{} key {n}", rule.name);
             let (then, now) = (peek(&before, &key), peek(&after, &key));
             if &*rule.name == "flight" {
-                assert_eq!(now.limits[0].verdict.remaining, 5, "uses in flight are not restored");
+                assert_eq!(
+                    now.rows.limits[0].verdict.remaining, 5,
+                    "uses in flight are not restored"
+                );
             } else if &*rule.name == "fixed" {
                 assert_eq!(now.allowed, then.allowed, "{key}");
-                assert_eq!(now.limits[0].verdict.remaining, then.limits[0].verdict.remaining);
+                assert_eq!(
+                    now.rows.limits[0].verdict.remaining,
+                    then.rows.limits[0].verdict.remaining
+                );
             } else {
                 assert_eq!(now, then, "{key}");
                 let stats = after.limiter().stats(key.as_bytes(), before.now());
@@ -180,7 +202,7 @@ fn a_smaller_table_forgives_nobody() {
         for n in 1..7 {
             let key = format!("{} key {n}", rule.name);
             let left = |desk: &Desk| {
-                let limits = peek(desk, &key).limits;
+                let limits = peek(desk, &key).rows.limits;
                 limits.iter().map(|limit| limit.verdict.remaining).collect::<Vec<_>>()
             };
             let (then, now) = (left(&before), left(&after));
@@ -188,11 +210,7 @@ fn a_smaller_table_forgives_nobody() {
                 now.iter().zip(&then).all(|(now, then)| now <= then),
                 "{key}: {now:?} {then:?}"
             );
-            let op = Op::Take(1);
-            let allowed = |desk: &Desk| {
-                let answer = desk.decide_held(&[key.as_bytes()], op, desk.now());
-                answer.expect("fit").allowed
-            };
+            let allowed = |desk: &Desk| decide(desk, Key::take(key.as_bytes(), 1)).allowed;
             assert!(allowed(&before) || !allowed(&after), "{key}");
         }
     }
@@ -233,9 +251,9 @@ fn counts_of_rules_that_changed_are_dropped() {
     let after = desk(START, changed);
     let restored = Snapshot::read(after.limiter(), &records(), &path).expect("sound");
     assert_eq!(restored.dropped, 12, "six keys of each of two rules");
-    assert_eq!(peek(&after, "gcra key 5").limits[0].verdict.remaining, 5);
+    assert_eq!(peek(&after, "gcra key 5").rows.limits[0].verdict.remaining, 5);
     // Another amount keeps the count.
-    assert_eq!(peek(&after, "log key 5").limits[0].verdict.remaining, 1);
+    assert_eq!(peek(&after, "log key 5").rows.limits[0].verdict.remaining, 1);
 }
 
 #[test]
@@ -292,7 +310,7 @@ fn a_monotonic_clock_that_stands_earlier_in_the_same_boot_means_another_clock() 
     // As in a container whose clocks are its own: old stamps are aged by the wall clock.
     let after = desk(Now { mono: 401 * DAY, unix: START.unix + 2 * HOUR }, rules());
     Snapshot::read(after.limiter(), &records(), &path).expect("sound");
-    assert_eq!(peek(&after, "gcra key 5").limits[0].verdict.remaining, 5);
+    assert_eq!(peek(&after, "gcra key 5").rows.limits[0].verdict.remaining, 5);
     let at_once = desk(Now { mono: 401 * DAY, unix: START.unix }, rules());
     Snapshot::read(at_once.limiter(), &records(), &path).expect("sound");
     assert_eq!(peek(&at_once, "gcra key 5"), peek(&before, "gcra key 5"));

@@ -21,7 +21,7 @@ fn desk_with(keys: u64) -> Desk {
     let desk = desk(START, rules());
     for key in 0..keys {
         let key = format!("log key {key}");
-        let _ = desk.decide_held(&[key.as_bytes()], Op::Take(1), desk.now());
+        decide(&desk, Key::take(key.as_bytes(), 1));
     }
     desk
 }

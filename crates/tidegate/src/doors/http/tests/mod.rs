@@ -5,6 +5,7 @@ mod authorize;
 mod bounds;
 mod connection;
 mod crowd;
+mod leaving;
 mod records;
 mod wait;
 
