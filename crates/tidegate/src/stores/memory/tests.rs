@@ -100,7 +100,7 @@ proptest! {
                         .map(|name| Address { creates, ..address(&memory, name, limits) })
                         .collect();
                     memory.update_several(&at, bucket(), alive, |seats| {
-                        seats.iter_mut().for_each(|seat| grow(&mut seat.body, uses, now));
+                        seats.iter_mut().for_each(|seat| grow(seat.body, uses, now));
                     });
                 }
                 Step::Remove(key) => {
