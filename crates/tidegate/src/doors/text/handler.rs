@@ -67,12 +67,15 @@ impl CheckProgress {
     }
 }
 
+/// The place of a datagram in its batch, and the id that its request has.
+type Asked<'d> = (usize, Option<&'d [u8]>);
+
 /// `over_limit` requests that came one after the other. They are decided together, so that the
 /// table can fetch all their slots at once.
 struct UseBatch<'d> {
     keys: SmallVec<[Key<'d>; BATCH]>,
     /// For each key, the number of its datagram and the id of its request.
-    requests: SmallVec<[(usize, Option<&'d [u8]>); BATCH]>,
+    requests: SmallVec<[Asked<'d>; BATCH]>,
 }
 
 impl<'d> UseBatch<'d> {
