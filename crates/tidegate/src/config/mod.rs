@@ -153,7 +153,8 @@ impl Config {
     /// As [`Self::parse`], with the tables written out.
     pub fn of(file: &File) -> Result<Self, Problems> {
         let name = "<command line>";
-        let text = toml::to_string(file)
+        let text = toml::Table::try_from(file)
+            .map(|table| table.to_string())
             .map_err(|error| Problems::unreadable(name, &std::io::Error::other(error)))?;
         Self::parse(name, &text)
     }
@@ -164,7 +165,8 @@ impl Config {
         let mut file = self.file.clone();
         file.store = file.store.shown();
         file.fill_in(&self.written);
-        toml::to_string_pretty(&file)
+        // Through a table: a serializer of TOML is then built for tables, not for each struct.
+        toml::to_string_pretty(&toml::Table::try_from(&file)?)
     }
 }
 
