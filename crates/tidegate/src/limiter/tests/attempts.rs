@@ -81,7 +81,8 @@ proptest! {
                     let tried = attempt(&desk, &name, Attempt { cost, booking_max, ..FIRST }, false)
                         .map(|verdict| (verdict.outcome, verdict.delay, verdict.booked));
                     if cost > capacity {
-                        prop_assert_eq!(tried, Err(InvalidRequest::CostAboveLimit { limit: capacity }));
+                        let invalid = InvalidRequest::CostAboveLimit { limit: capacity };
+                        prop_assert_eq!(tried, Err(invalid));
                     } else {
                         prop_assert_eq!(
                             tried, Ok(expected(&mut model, key, cost, booking_max, now))
