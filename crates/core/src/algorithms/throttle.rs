@@ -1,8 +1,9 @@
 //! Token bucket whose limit comes with each request: `burst` uses at once, `amount` per `period`.
 //!
-//! What is remembered is the moment at which the bucket will owe nothing, exactly: whole nanoseconds
-//! and a part of one, in units of 1/amount. So a count can be forgotten, and kept in a snapshot,
-//! without any limit; and if the next request brings another limit, what is owed in time stays.
+//! What is remembered is the moment at which the bucket will owe nothing, exactly: whole
+//! nanoseconds and a part of one, in units of 1/amount. So a count can be forgotten, and kept in a
+//! snapshot, without any limit; and if the next request brings another limit, what is owed in time
+//! stays.
 
 use super::{Law, div_ceil_nanos, memory, until_allowed};
 use crate::limit::{Algorithm, Limit};

@@ -140,10 +140,8 @@ fn rules_are_checked_one_against_the_other() {
 fn the_default_is_a_rule_without_a_name_and_a_match() {
     check(
         "[default]\nmatch = 'a'\nlimit = '1/s'",
-        &[
-            "t:2:1: unknown name \"match\" in [default]; known here: algorithm, consistency, exact, limit, \
-           on_full, on_store_error, replica, replicas, shadow, shared, strict",
-        ],
+        &["t:2:1: unknown name \"match\" in [default]; known here: algorithm, consistency, \
+             exact, limit, on_full, on_store_error, replica, replicas, shadow, shared, strict"],
     );
     check(
         "[default]\nshadow = true",

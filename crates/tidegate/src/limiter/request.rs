@@ -221,7 +221,8 @@ pub enum InvalidRequest {
         /// The most that can be had at once.
         limit: u64,
     },
-    /// The key's uses cannot be given back, and it is asked for together with keys of another store.
+    /// The key's uses cannot be given back, and it is asked for together with keys of another
+    /// store.
     #[error(
         "uses of this key cannot be given back: it cannot be asked for together with keys whose \
          counts lie in another store"

@@ -242,7 +242,8 @@ mod tests {
             changed(json!({"limt": "1/s", "shadow": 1, "gone": null})),
             &[
                 "gone: unknown name \"gone\" in a rule; known here: algorithm, consistency, exact, \
-                 limit, match, name, on_full, on_store_error, replica, replicas, shadow, shared, strict",
+                 limit, match, name, on_full, on_store_error, replica, replicas, shadow, shared, \
+                 strict",
                 "limt: unknown name \"limt\" in a rule; did you mean \"limit\"?",
                 "shadow: invalid type: integer `1`; expected a boolean",
             ],

@@ -179,7 +179,8 @@ proptest! {
             let one = u128::from(limit.period) * PARTS / u128::from(limit.amount);
             let owed = known.saturating_sub(now);
             let capacity = one * u128::from(limit.capacity());
-            let said = five_numbers(&handle, "x", if refund { -(cost as i64) } else { cost as i64 }, &limit);
+            let quantity = if refund { -(cost as i64) } else { cost as i64 };
+            let said = five_numbers(&handle, "x", quantity, &limit);
             let cost = one * u128::from(cost);
             let (allowed, after) = match refund {
                 true => (true, owed.saturating_sub(cost)),
@@ -190,9 +191,11 @@ proptest! {
                 (empty, written) = (now + after, limit.amount);
             }
             let seconds = |parts: u128| parts.div_ceil(PARTS).div_ceil(u128::from(SECOND)) as i64;
-            let retry = if allowed || cost > capacity { -1 } else { seconds(owed + cost - capacity) };
+            let never = allowed || cost > capacity;
+            let retry = if never { -1 } else { seconds(owed + cost - capacity) };
             let remaining = (capacity.saturating_sub(after) / one) as i64;
-            let expected = [i64::from(!allowed), limit.capacity() as i64, remaining, retry, seconds(after)];
+            let (limited, most) = (i64::from(!allowed), limit.capacity() as i64);
+            let expected = [limited, most, remaining, retry, seconds(after)];
             prop_assert_eq!(said, expected);
         }
     }

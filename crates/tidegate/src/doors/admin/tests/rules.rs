@@ -47,13 +47,13 @@ async fn rules_are_listed_with_everything_written_out() {
         {
             "name": "ws ip=*", "match": "ws ip=*", "limit": "3 per 10s", "algorithm": "average",
             "strict": true, "replicas": 1, "shared": false, "shadow": false,
-            "consistency": "exact", "on_store_error": "allow", "on_full": "share", "in_force": ["3 per 10s"],
-            "from": "rule", "changed": false,
+            "consistency": "exact", "on_store_error": "allow", "on_full": "share",
+            "in_force": ["3 per 10s"], "from": "rule", "changed": false,
         },
         {
             "name": "default", "match": "*", "limit": "none", "replicas": 1, "shared": false,
-            "shadow": false, "consistency": "exact", "on_store_error": "allow", "on_full": "share", "in_force": [],
-            "from": "default", "changed": false,
+            "shadow": false, "consistency": "exact", "on_store_error": "allow",
+            "on_full": "share", "in_force": [], "from": "default", "changed": false,
         },
     ]);
     assert_eq!(reply.json["rules"], expected);
