@@ -31,7 +31,6 @@ pub struct TextHandler<P> {
     handle: LimiterHandle,
     /// Verdicts of remote stores, with the requests that wait for them.
     inbox: Inbox<AnsweredRequest<P>>,
-    // Buffers, allocated once.
     replies: Replies,
     decisions: Vec<Result<Decision, InvalidRequest>>,
     answered: Vec<AnsweredRequest<P>>,
@@ -120,7 +119,6 @@ impl<P: Send + 'static> TextHandler<P> {
         self.inbox.is_owed()
     }
 
-    /// The time.
     pub(super) fn now(&self) -> Now {
         self.handle.now()
     }
@@ -235,8 +233,7 @@ impl<P: Send + 'static> TextHandler<P> {
         match Check::parse(json) {
             Ok(check) => {
                 let progress = CheckProgress { check, lines: Vec::new() };
-                let id = id.map(Box::from);
-                self.decide_check(now, number, (peer, id), progress);
+                self.decide_check(now, number, (peer, id.map(Box::from)), progress);
             }
             Err(ignored) => self.ignore(ignored.reason()),
         }
@@ -274,9 +271,9 @@ impl<P: Send + 'static> TextHandler<P> {
 
     /// Has a request answered when its verdict has come.
     fn expect(&self, verdict: PendingVerdict, request: PendingRequest<P>) {
-        self.inbox.expect(verdict.0, move |answered| {
-            let line = line(&answered.verdict);
-            AnsweredRequest { request, line }
+        self.inbox.expect(verdict.0, move |answered| AnsweredRequest {
+            request,
+            line: line(&answered.verdict),
         });
     }
 
