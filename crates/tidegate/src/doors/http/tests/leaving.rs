@@ -29,7 +29,11 @@ async fn a_use_whose_client_has_left_is_given_back_and_not_held() {
     server.halt();
     {
         let mut leaves = pin!(house.check(body.clone()));
-        poll_fn(|cx| Poll::Ready(assert!(leaves.as_mut().poll(cx).is_pending()))).await;
+        poll_fn(|cx| {
+            assert!(leaves.as_mut().poll(cx).is_pending());
+            Poll::Ready(())
+        })
+        .await;
     }
     server.go_on();
     until(|| limiter.stats(b"both a", now).requests == 1);
