@@ -18,7 +18,7 @@ PATHS = "scripts/request_paths.txt"
 DOORS = ("text", "throttr", "jarl", "smockron", "proxy", "http", "admin", "resp", "grpc")
 # Types that say what became of a request, by every name that one has had.
 VERDICTS = ("Line", "Delay", "Answer", "Tried", "Told", "TakeAnswer", "Verdict", "LimitVerdict")
-HANDLES = ("Desk", "LimiterHandle")
+HANDLES = ("LimiterHandle",)
 # Names that mean the same part of different things, by convention.
 COMMON = {
     "Config", "Bound", "Settings", "Error", "Shared", "Handler", "Session", "Request", "Reply",
@@ -255,7 +255,7 @@ def main():
         ("names of doors outside their places", len(doors), "under 60", ""),
         ("lines of tests; of bench", f"{tests}; {bench}", "", ""),
     ]
-    for what, found, aim, which in rows:
+    for what, found, probe, which in rows:
         print(f"{what:46} {found!s:>12}   {aim!s:16} {which}".rstrip())
     if "-v" in sys.argv[1:]:
         print("\nhandle: " + ", ".join(methods))

@@ -194,7 +194,7 @@ impl AlgorithmName {
 
     /// What to write for an algorithm by a name that others have for it.
     #[must_use]
-    pub fn called_elsewhere(text: &str) -> Option<&'static str> {
+    pub fn foreign_name(text: &str) -> Option<&'static str> {
         let word = text.to_ascii_lowercase().replace(['-', '_', ' '], "");
         Some(match word.as_str() {
             "inflight" | "concurrency" | "concurrent" | "semaphore" => {
@@ -214,7 +214,7 @@ impl AlgorithmName {
     pub fn parse(text: &str) -> Result<Self, GrammarError> {
         Self::ALL.into_iter().find(|name| name.name() == text).ok_or_else(|| {
             let known = || format!("algorithms are {}", Self::ALL.map(Self::name).join(", "));
-            let remedy = Self::called_elsewhere(text).map_or_else(known, str::to_owned);
+            let remedy = Self::foreign_name(text).map_or_else(known, str::to_owned);
             GrammarError::new(0..text.len(), "this is not the name of an algorithm".into(), remedy)
         })
     }

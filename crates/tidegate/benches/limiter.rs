@@ -170,7 +170,7 @@ fn two_threads(
         core.set(number);
         // Without a second core, or the right to choose, it is measured all the same.
         let _ = sched_setaffinity(None, &core);
-        let handle = limiters[number].desk(Door::Text);
+        let handle = limiters[number].handle(Door::Text);
         together.wait();
         let start = clock(ClockId::Monotonic);
         run(&handle, parts[number]);
@@ -199,7 +199,7 @@ fn filled(name: &str, count: usize) -> (Arc<Limiter>, f64) {
     // Room to spare: a table under pressure would forget keys that are past their limit, and the
     // figure would be for fewer keys than it says.
     let limiter = limiter(name, count.max(8_000_000) / 4 * 5);
-    let handle = limiter.desk(Door::Text);
+    let handle = limiter.handle(Door::Text);
     let bytes = bytes_per_key(count, || (0..count).for_each(|n| singles(&handle, &[key(n)])));
     assert_eq!(limiter.size().keys, count, "every key is remembered");
     (limiter, bytes)
@@ -223,7 +223,7 @@ fn run(count: usize, names: &[&str]) {
         .map(|&name| {
             let (limiter, bytes) = filled(name, count);
             println!("{count} keys: {name} {bytes:.0} bytes per key");
-            let handle = limiter.desk(Door::Text);
+            let handle = limiter.handle(Door::Text);
             (name, limiter, handle, filled(name, count).0)
         })
         .collect();

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 use tidegate::clock::Clock;
-use tidegate::records::{Aim, Change, Life, Records, Settings, Unit};
+use tidegate::records::{Change, Life, Probe, Records, Settings, Unit};
 use tidegate_core::Nanos;
 use tidegate_core::Now;
 use tidegate_core::time::SECOND;
@@ -59,16 +59,16 @@ fn seconds(amount: u64) -> Life {
     Life { unit: Unit::Seconds, amount }
 }
 
-/// Aims and prefetches a batch ahead, then uses each record, as a door does.
-fn batches<'r>(records: &'r Records, keys: &[Key], mut each: impl FnMut(&Key, Aim<'r>)) {
-    let mut aims = [records.aim(&[]); BATCH];
+/// Probes and prefetches a batch ahead, then uses each record, as a door does.
+fn batches<'r>(records: &'r Records, keys: &[Key], mut each: impl FnMut(&Key, Probe<'r>)) {
+    let mut probes = [records.probe(&[]); BATCH];
     for keys in keys.chunks(BATCH) {
-        for (key, aim) in keys.iter().zip(&mut aims) {
-            *aim = records.aim(key);
-            aim.prefetch();
+        for (key, probe) in keys.iter().zip(&mut probes) {
+            *probe = records.probe(key);
+            probe.prefetch();
         }
-        aims[..keys.len()].iter_mut().for_each(Aim::prefetch_slot);
-        keys.iter().zip(&aims).for_each(|(key, aim)| each(key, *aim));
+        probes[..keys.len()].iter_mut().for_each(Probe::prefetch_slot);
+        keys.iter().zip(&probes).for_each(|(key, probe)| each(key, *probe));
     }
 }
 
@@ -77,7 +77,7 @@ fn insert_all(records: &Records, count: usize, life: Life, now: Now) -> Vec<f64>
         let numbers = million * MILLION..((million + 1) * MILLION).min(count);
         let keys: Vec<Key> = numbers.map(key).collect();
         cpu_nanos(keys.len(), || {
-            batches(records, &keys, |key, aim| assert!(records.insert(key, aim, 9, life, now)));
+            batches(records, &keys, |key, probe| assert!(records.insert(key, probe, 9, life, now)));
         })
     };
     (0..count.div_ceil(MILLION)).map(each).collect()
@@ -100,11 +100,11 @@ fn uses(records: &Records, count: usize, now: Now) {
     let (mut reads, mut writes) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         reads.push(cpu_nanos(MILLION, || {
-            batches(records, &keys, |key, aim| assert!(records.query(key, aim, now).is_some()));
+            batches(records, &keys, |key, probe| assert!(records.query(key, probe, now).is_some()));
         }));
         writes.push(cpu_nanos(MILLION, || {
-            batches(records, &keys, |key, aim| {
-                assert!(records.update_quota(key, aim, Change::Increase, 1, u64::MAX, now));
+            batches(records, &keys, |key, probe| {
+                assert!(records.update_quota(key, probe, Change::Increase, 1, u64::MAX, now));
             });
         }));
     }
@@ -117,7 +117,7 @@ fn waits(records: &Records, keys: &[Key], now: Now, enough: impl Fn(usize) -> bo
     let mut waits = Vec::new();
     for keys in keys.chunks(BATCH).cycle() {
         let start = clock(ClockId::Monotonic);
-        batches(records, keys, |key, aim| assert!(records.query(key, aim, now).is_some()));
+        batches(records, keys, |key, probe| assert!(records.query(key, probe, now).is_some()));
         waits.push(clock(ClockId::Monotonic) - start);
         if enough(waits.len()) {
             break;
@@ -134,7 +134,7 @@ fn expiry() {
     insert_all(&records, MILLION, seconds(3_600), now);
     for number in MILLION..2 * MILLION {
         let key = key(number);
-        assert!(records.insert(&key, records.aim(&key), 9, seconds(1), now));
+        assert!(records.insert(&key, records.probe(&key), 9, seconds(1), now));
     }
     let (now, keys) = (now.after(SECOND), picks(MILLION));
     let usual = waits(&records, &keys, now, |count| count == 100_000);

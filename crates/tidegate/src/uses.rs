@@ -135,7 +135,7 @@ impl Uses {
     /// An empty register that gives uses back to `limiter`, for clients that hold them over HTTP.
     #[must_use]
     pub fn before(limiter: &Arc<Limiter>) -> Arc<Self> {
-        Arc::new(Self::bounded(limiter.desk(Door::Http), USES_MAX, USES_BYTES_MAX))
+        Arc::new(Self::bounded(limiter.handle(Door::Http), USES_MAX, USES_BYTES_MAX))
     }
 
     fn bounded(handle: LimiterHandle, uses_max: usize, bytes_max: usize) -> Self {
@@ -289,8 +289,8 @@ mod tests {
             let settings = memory::Settings { max_keys: 1_000, max_bytes: 16 << 20 };
             let rules = RuleSet::new(vec![rule], None);
             let limiter = Limiter::new(clock.clone(), Arc::new(Metrics::new()), rules, settings);
-            let uses = Arc::new(Uses::bounded(limiter.desk(Door::Http), uses_max, bytes_max));
-            Self { clock, handle: limiter.desk(Door::Http), uses }
+            let uses = Arc::new(Uses::bounded(limiter.handle(Door::Http), uses_max, bytes_max));
+            Self { clock, handle: limiter.handle(Door::Http), uses }
         }
 
         /// Takes a use from the limiter and holds it.

@@ -16,7 +16,7 @@ use tidegate::doors::text::TextHandler;
 use tidegate::doors::throttr::{Conversation, ThrottrState};
 use tidegate::limiter::Limiter;
 use tidegate::metrics::{Door, Metrics};
-use tidegate::records::{self, Aim, Change, Life, Records, Unit};
+use tidegate::records::{self, Change, Life, Probe, Records, Unit};
 use tidegate::stores::memory;
 use tidegate::waiting::{Began, WaitRequest, Waiting};
 use tidegate_core::rules::{Rule, RuleSet};
@@ -73,7 +73,7 @@ fn the_text_path_allocates_nothing_per_request() {
     // batch is timed and the series that the first of them makes is no matter of luck.
     let clock = Clock::manual(Now { mono: 1 << 40, unix: 1 << 60 });
     let limiter = Limiter::new(clock, metrics, rules, settings);
-    let mut handler = TextHandler::new(limiter.desk(Door::Text)).expect("a notifier");
+    let mut handler = TextHandler::new(limiter.handle(Door::Text)).expect("a notifier");
     let requests: Vec<String> = (0..6_400)
         .map(|n| match n % 16 {
             13 => format!("{n} get_stats ws ip=10.0.{}.{}", n / 256, n % 256),
@@ -111,7 +111,7 @@ fn the_jarl_path_allocates_nothing_per_caller() {
         let clock = Clock::manual(Now { mono: 1 << 40, unix: 1 << 60 });
         let settings = memory::Settings { max_keys: 100, max_bytes: 64 << 20 };
         let limiter = Limiter::new(clock.clone(), Arc::new(Metrics::new()), rules, settings);
-        let mut handler = JarlHandler::new(limiter.desk(Door::Jarl), "a").expect("an eventfd");
+        let mut handler = JarlHandler::new(limiter.handle(Door::Jarl), "a").expect("an eventfd");
         let mut told = 0;
         let mut call = || {
             handler.answer(1, clock.now(), |answer| told += answer.len()).expect("fit");
@@ -159,8 +159,8 @@ fn the_smockron_path_allocates_nothing_per_message() {
     let clock = Clock::manual(Now { mono: 1 << 60, unix: 1 << 60 });
     let settings = memory::Settings { max_keys: 10_000, max_bytes: 64 << 20 };
     let limiter = Limiter::new(clock.clone(), Arc::new(Metrics::new()), rules, settings);
-    let desk = limiter.desk(Door::Smockron);
-    let mut handler = smockron::Handler::new(desk, smockron::Settings::default());
+    let handle = limiter.handle(Door::Smockron);
+    let mut handler = smockron::Handler::new(handle, smockron::Settings::default());
     let ms = (clock.now().unix / 1_000_000).to_string();
     let message = |n: usize| {
         let (domain, status) = match n % 8 {
@@ -202,7 +202,7 @@ fn a_request_that_need_not_wait_allocates_nothing() {
     let metrics = Arc::new(Metrics::new());
     let limiter = Limiter::new(clock.clone(), metrics, RuleSet::new(rules, None), settings);
     let waiting = Waiting::new(&limiter);
-    let handle = limiter.desk(Door::Proxy);
+    let handle = limiter.handle(Door::Proxy);
     let keys: Vec<String> = (0..1_000)
         .map(|n| format!("{} path=/{n}", if n % 2 == 0 { "api" } else { "fly" }))
         .collect();
@@ -228,23 +228,23 @@ fn known_records_are_used_without_allocating() {
     let now = Now { mono: 1 << 40, unix: 1 << 60 };
     let life = Life { unit: Unit::Seconds, amount: 60 };
     let keys: Vec<String> = (0..1_000).map(|n| format!("{n} {}", "k".repeat(n % 200))).collect();
-    let keys: Vec<(&[u8], Aim<'_>)> =
-        keys.iter().map(|key| (key.as_bytes(), records.aim(key.as_bytes()))).collect();
-    for (key, aim) in &keys {
-        assert!(records.insert(key, *aim, 1_000, life, now));
+    let keys: Vec<(&[u8], Probe<'_>)> =
+        keys.iter().map(|key| (key.as_bytes(), records.probe(key.as_bytes()))).collect();
+    for (key, probe) in &keys {
+        assert!(records.insert(key, *probe, 1_000, life, now));
     }
     let mut answered = 0;
     let made = allocations(|| {
-        for (key, mut aim) in keys.iter().copied() {
-            aim.prefetch();
-            aim.prefetch_slot();
-            answered += usize::from(records.query(key, aim, now).is_some());
-            let less = records.update_quota(key, aim, Change::Decrease, 1, u64::MAX, now);
+        for (key, mut probe) in keys.iter().copied() {
+            probe.prefetch();
+            probe.prefetch_slot();
+            answered += usize::from(records.query(key, probe, now).is_some());
+            let less = records.update_quota(key, probe, Change::Decrease, 1, u64::MAX, now);
             answered += usize::from(less);
-            answered += usize::from(records.update_ttl(key, aim, Change::Increase, 1, now));
-            answered += usize::from(records.consume(key, aim, 1, 9, life, now).taken);
-            answered += usize::from(records.stat(key, aim, now).is_some());
-            answered += usize::from(!records.insert(key, aim, 1, life, now));
+            answered += usize::from(records.update_ttl(key, probe, Change::Increase, 1, now));
+            answered += usize::from(records.consume(key, probe, 1, 9, life, now).taken);
+            answered += usize::from(records.stat(key, probe, now).is_some());
+            answered += usize::from(!records.insert(key, probe, 1, life, now));
         }
     });
     assert_eq!(answered, 6 * keys.len());
@@ -252,8 +252,8 @@ fn known_records_are_used_without_allocating() {
     // The place of an expired record and its long key are used again.
     let expired = now.after(1 << 40);
     let again = allocations(|| {
-        for (key, aim) in keys.iter().copied() {
-            assert!(records.insert(key, aim, 1, life, expired));
+        for (key, probe) in keys.iter().copied() {
+            assert!(records.insert(key, probe, 1, life, expired));
         }
     });
     assert_eq!(again, 0, "an expired record is made anew in its place");

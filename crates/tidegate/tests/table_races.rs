@@ -5,9 +5,6 @@
 //! or not they did harm. A lock that is never freed is a deadlock, and reported, too.
 #![allow(unsafe_code, reason = "the memory that the table's own proof is about, watched")]
 
-#[path = "../src/table/aim.rs"]
-#[allow(dead_code, unreachable_pub, reason = "the program uses the rest")]
-mod aim;
 #[path = "../src/table/line.rs"]
 mod line;
 #[path = "../src/table/lock.rs"]
@@ -15,6 +12,9 @@ mod lock;
 #[path = "../src/table/locked.rs"]
 #[allow(dead_code, unreachable_pub, reason = "the program uses the rest")]
 mod locked;
+#[path = "../src/table/probe.rs"]
+#[allow(dead_code, unreachable_pub, reason = "the program uses the rest")]
+mod probe;
 
 /// The same names as in the program, on the checker's types.
 mod sync {
@@ -133,11 +133,11 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Acquire};
 use loom::thread;
 
-use self::aim::Aim;
 use self::arena::Arena;
 use self::line::Line;
 use self::lock::Lock;
 use self::locked::Locked;
+use self::probe::Probe;
 use self::sync::{PLANTED, Planted};
 
 /// The lines of the one shard, for each size of its index.
@@ -190,9 +190,9 @@ impl<E> Table<E> {
         self.cells.of(shard, self.masks[shard].load(Acquire) as usize + 1)
     }
 
-    fn aim(&self, hash: u64) -> Aim<'_, E> {
+    fn probe(&self, hash: u64) -> Probe<'_, E> {
         let lines = self.lines_of(0);
-        Aim::new(self, hash, &lines[hash as usize & (lines.len() - 1)])
+        Probe::new(self, hash, &lines[hash as usize & (lines.len() - 1)])
     }
 
     fn lock(&self) -> Locked<'_, E> {
@@ -235,7 +235,7 @@ fn hash_of(used: &Used) -> u64 {
 
 /// Uses a key as a decision does: where its entry lies, or under the shard's lock.
 fn use_once(table: &Table<Used>, key: u64) {
-    if let Some(mut found) = table.aim(key).find(|entry| entry.0 == key) {
+    if let Some(mut found) = table.probe(key).find(|entry| entry.0 == key) {
         found.1 += 1;
         return;
     }
@@ -338,7 +338,7 @@ fn no_use_is_lost_while_the_index_grows() {
         use_once(&table, 1);
         other.join().expect("no panic");
         assert_eq!(uses(&table), 4);
-        let first = table.aim(1).find(|entry| entry.0 == 1).map(|entry| entry.1);
+        let first = table.probe(1).find(|entry| entry.0 == 1).map(|entry| entry.1);
         assert_eq!(first, Some(2), "it lies where it is looked for first");
     });
 }

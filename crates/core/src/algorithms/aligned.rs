@@ -29,7 +29,7 @@ pub(crate) enum Place {
     /// In the one that follows it.
     Next,
     /// In one that has nothing to do with it.
-    Elsewhere,
+    Remote,
 }
 
 impl Aligned {
@@ -72,7 +72,7 @@ impl Aligned {
             Some(0) if !self.was_left(period) => Place::Here,
             None | Some(0) if now.mono < self.ends => Place::Here,
             Some(ahead) if ahead == period => Place::Next,
-            _ => Place::Elsewhere,
+            _ => Place::Remote,
         }
     }
 

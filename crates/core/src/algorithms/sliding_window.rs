@@ -76,7 +76,7 @@ impl View {
             Some(memory) => match memory.window().place(limit.period, now) {
                 Place::Here => (memory.window(), memory.previous(), memory.current()),
                 Place::Next => (opened, memory.current(), 0),
-                Place::Elsewhere => (opened, 0, 0),
+                Place::Remote => (opened, 0, 0),
             },
             None => (opened, 0, 0),
         };

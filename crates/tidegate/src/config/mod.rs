@@ -202,7 +202,7 @@ fn check_addresses(file: &File, text: &str, problems: &mut Vec<Problem>) {
     }
 }
 
-/// Checks what a store elsewhere cannot do.
+/// Checks what a remote store cannot do.
 fn check_store(store: &Settings, text: &str, written: &[Written], problems: &mut Vec<Problem>) {
     for Wrong { setting, message, remedy } in store.wrong() {
         let place = read::place(text, &format!("store.{setting}"));
@@ -211,11 +211,11 @@ fn check_store(store: &Settings, text: &str, written: &[Written], problems: &mut
     if store.kind == Kind::Memory {
         return;
     }
-    problems.extend(written.iter().filter_map(too_long_elsewhere));
+    problems.extend(written.iter().filter_map(too_long_for_remote_store));
 }
 
 /// What is wrong with a rule whose counts lie in a remote store: that it would keep too many uses.
-pub(crate) fn too_long_elsewhere(rule: &Written) -> Option<Problem> {
+pub(crate) fn too_long_for_remote_store(rule: &Written) -> Option<Problem> {
     if rule.rule.consistency == Consistency::Local {
         return None;
     }

@@ -542,7 +542,7 @@ fn the_tables_of_a_master_are_checked() {
 }
 
 #[test]
-fn a_store_elsewhere_holds_shorter_logs() {
+fn a_remote_store_holds_shorter_logs() {
     let with = |kind: &str| {
         format!(
             "[http]\n[store]\n{kind}\n[[rule]]\nmatch = 'k'\n\

@@ -46,12 +46,12 @@ struct Entry {
     in_flight: bool,
     /// The largest cost that all its limits can ever allow.
     capacity: u64,
-    /// Where its counts lie in a store elsewhere.
-    elsewhere: Option<Elsewhere>,
+    /// Where its counts lie in a remote store.
+    remote: Option<RemoteCounts>,
 }
 
 /// Where the counts of a rule lie in a remote store.
-pub(super) struct Elsewhere {
+pub(super) struct RemoteCounts {
     pub(super) prefix: Prefix,
     pub(super) limits: Arc<[Limit]>,
 }
@@ -196,7 +196,7 @@ impl Catalog {
     /// Whether the counts of the rule at this position lie in a remote store.
     #[inline]
     pub(super) fn is_remote(&self, position: usize) -> bool {
-        self.entries[position].elsewhere.is_some()
+        self.entries[position].remote.is_some()
     }
 
     /// Which rule decides a key of a request at this door, and whether its operation is fit for it.
@@ -234,8 +234,8 @@ impl Catalog {
     }
 
     /// The count of a key under the rule at this position, in a remote store.
-    pub(super) fn slot_elsewhere(&self, target: &Target, key: &[u8]) -> Option<Slot> {
-        let slot = self.count_elsewhere(target.rule, key)?;
+    pub(super) fn remote_slot(&self, target: &Target, key: &[u8]) -> Option<Slot> {
+        let slot = self.remote_count(target.rule, key)?;
         Some(match target.given {
             Some(limit) => Slot { limits: Arc::new([limit]), ..slot },
             None => slot,
@@ -243,30 +243,30 @@ impl Catalog {
     }
 
     /// The same, by the limits of the rule.
-    pub(super) fn count_elsewhere(&self, position: usize, key: &[u8]) -> Option<Slot> {
+    pub(super) fn remote_count(&self, position: usize, key: &[u8]) -> Option<Slot> {
         let rule = self.rule(position);
         let entry = &self.entries[position];
-        let Elsewhere { prefix, limits } = entry.elsewhere.as_ref().filter(|_| !entry.denies)?;
+        let RemoteCounts { prefix, limits } = entry.remote.as_ref().filter(|_| !entry.denies)?;
         let name = if rule.shared { b"" } else { key };
         (!limits.is_empty()).then(|| Slot { name: prefix.name(name), limits: limits.clone() })
     }
 
     /// The rule of a key and the key's count in a remote store, if it is counted there.
-    pub(super) fn find_elsewhere(&self, key: &[u8], op: Op) -> Option<(usize, Slot)> {
+    pub(super) fn find_remote(&self, key: &[u8], op: Op) -> Option<(usize, Slot)> {
         let position = self.find(key, op, true).ok()??;
-        Some((position, self.count_elsewhere(position, key)?))
+        Some((position, self.remote_count(position, key)?))
     }
 
     /// Where the counts of the rule at this position lie in a remote store, and its limits.
-    pub(super) fn prefix_elsewhere(&self, position: usize) -> Option<(&Prefix, &[Limit])> {
-        let elsewhere = self.entries[position].elsewhere.as_ref()?;
-        Some((&elsewhere.prefix, &elsewhere.limits))
+    pub(super) fn remote_prefix(&self, position: usize) -> Option<(&Prefix, &[Limit])> {
+        let remote = self.entries[position].remote.as_ref()?;
+        Some((&remote.prefix, &remote.limits))
     }
 
     /// Where the counts of all rules lie in a remote store, with the rules' positions.
-    pub(super) fn all_elsewhere(&self) -> impl Iterator<Item = (usize, &Elsewhere)> {
-        let elsewhere = self.entries.iter().map(|entry| entry.elsewhere.as_ref());
-        elsewhere.enumerate().filter_map(|(position, at)| Some((position, at?)))
+    pub(super) fn all_remote(&self) -> impl Iterator<Item = (usize, &RemoteCounts)> {
+        let remote = self.entries.iter().map(|entry| entry.remote.as_ref());
+        remote.enumerate().filter_map(|(position, at)| Some((position, at?)))
     }
 
     /// Whether uses of the rule at this position are given back when they end.
@@ -314,7 +314,7 @@ impl Entry {
                 .iter()
                 .any(|l| matches!(l.algorithm, Algorithm::InFlight { .. })),
             capacity: rule.limits.iter().map(most).min().unwrap_or(u64::MAX),
-            elsewhere: prefix.map(|all| Elsewhere {
+            remote: prefix.map(|all| RemoteCounts {
                 prefix: Prefix::new(all, rule),
                 limits: rule.limits.as_slice().into(),
             }),

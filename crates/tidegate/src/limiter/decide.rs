@@ -8,9 +8,9 @@ use super::catalog::Catalog;
 use super::plan::{Note, Plan};
 use super::request::{Key, KeyOp, Request, Together};
 use super::verdict::{Answered, Decision, Rows, Verdict};
-use super::{Count, Desk, InvalidRequest, Limiter, TakenFrom};
+use super::{Count, InvalidRequest, Limiter, LimiterHandle, TakenFrom};
 use crate::metrics::Counted;
-use crate::stores::memory::{Address, Aim, Body, Bucket};
+use crate::stores::memory::{Address, Body, Bucket, Probe};
 
 /// How many keys of a batch are looked up together: what they touch fits the nearest cache.
 const GROUP: usize = 64;
@@ -25,7 +25,7 @@ pub(super) struct CountBatch {
 
 impl CountBatch {
     #[inline]
-    fn add(&mut self, handle: &Desk, catalog: &Catalog, rule: usize, counted: Counted) {
+    fn add(&mut self, handle: &LimiterHandle, catalog: &Catalog, rule: usize, counted: Counted) {
         if self.rule != Some(rule) || self.counted != Some(counted) {
             self.end(handle, catalog);
             *self = CountBatch { rule: Some(rule), counted: Some(counted), decisions: 0 };
@@ -33,18 +33,18 @@ impl CountBatch {
         self.decisions += 1;
     }
 
-    fn end(&mut self, handle: &Desk, catalog: &Catalog) {
+    fn end(&mut self, handle: &LimiterHandle, catalog: &Catalog) {
         if let Some(counted) = self.counted.take() {
             catalog.counts.add(handle.lane, self.rule, counted, self.decisions);
         }
     }
 }
 
-impl Desk {
+impl LimiterHandle {
     /// Sends for what is counted for a key, for a decision that is soon to come.
     #[inline]
     pub fn prefetch(&self, key: &[u8]) {
-        self.limiter.memory().aim(key).prefetch();
+        self.limiter.memory().probe(key).prefetch();
     }
 
     /// Decides on one request. Rows are filled if they are lent, unless the verdict comes later:
@@ -64,7 +64,7 @@ impl Desk {
         };
         key.check_cost()?;
         // The slot is on its way while the rule is looked up.
-        let mut probe = self.limiter.memory().aim(key.bytes);
+        let mut probe = self.limiter.memory().probe(key.bytes);
         probe.prefetch();
         probe.prefetch_slot();
         let catalog = self.limiter.catalog.load();
@@ -124,15 +124,15 @@ impl Desk {
     /// with this took longer, however far ahead they looked: whatever waits for a page table holds
     /// up all that comes after it.
     #[inline(always)]
-    fn prefetch_all(&self, keys: &[Key<'_>]) -> SmallVec<[Aim<'_>; GROUP]> {
+    fn prefetch_all(&self, keys: &[Key<'_>]) -> SmallVec<[Probe<'_>; GROUP]> {
         let memory = self.limiter.memory();
-        let mut probes: SmallVec<[Aim<'_>; GROUP]> = SmallVec::new();
+        let mut probes: SmallVec<[Probe<'_>; GROUP]> = SmallVec::new();
         probes.extend(keys.iter().map(|key| {
-            let probe = memory.aim(key.bytes);
+            let probe = memory.probe(key.bytes);
             probe.prefetch();
             probe
         }));
-        probes.iter_mut().for_each(Aim::prefetch_slot);
+        probes.iter_mut().for_each(Probe::prefetch_slot);
         probes
     }
 

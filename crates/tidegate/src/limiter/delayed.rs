@@ -77,7 +77,7 @@ impl DelayedSearch {
         let searched = |rule: usize| can_delay(catalog, rule) && meets(catalog, rule, prefix);
         let rules = catalog.set().rules();
         let found = (*position..rules.len()).find_map(|rule| {
-            let names = catalog.prefix_elsewhere(rule).filter(|_| searched(rule))?;
+            let names = catalog.remote_prefix(rule).filter(|_| searched(rule))?;
             Some((rule, names))
         });
         *position = found.map_or(rules.len(), |(rule, _)| rule);

@@ -11,9 +11,9 @@ use super::catalog::Catalog;
 use super::evaluate::{counted, is_firm};
 use super::request::{Attempt, Key, KeyOp, Limits};
 use super::verdict::{Outcome, Verdict};
-use super::{Count, Desk, TakenFrom};
+use super::{Count, LimiterHandle, TakenFrom};
 use crate::metrics::Counted;
-use crate::stores::memory::{Aim, Bucket, known_at};
+use crate::stores::memory::{Bucket, Probe, known_at};
 
 /// A rule of one limit whose keys have a slot each: all that a use of one of them needs to know.
 pub(super) struct SingleLimit {
@@ -39,7 +39,7 @@ impl SingleLimit {
     }
 }
 
-impl Desk {
+impl LimiterHandle {
     /// Decides on a use of a known key under the rule at `position`: the verdict, and how it is
     /// counted. `None`, and nothing was written: the general path decides.
     #[inline(always)]
@@ -48,7 +48,7 @@ impl Desk {
         catalog: &Catalog,
         position: usize,
         key: &Key<'_>,
-        probe: &Aim<'_>,
+        probe: &Probe<'_>,
         (now, bucket): (Now, Bucket),
     ) -> Option<(Verdict, Counted)> {
         let single = catalog.single_limit(position)?;
@@ -93,7 +93,7 @@ impl Desk {
         limit: &Limit,
         key: &Key<'_>,
         (at, late): (Nanos, Nanos),
-        probe: &Aim<'_>,
+        probe: &Probe<'_>,
         (now, bucket): (Now, Bucket),
     ) -> Option<(Verdict, Counted)> {
         let memory = self.limiter.memory();
@@ -128,7 +128,7 @@ impl Desk {
         limit: &Limit,
         key: &Key<'_>,
         attempt: Attempt,
-        probe: &Aim<'_>,
+        probe: &Probe<'_>,
         (now, bucket): (Now, Bucket),
     ) -> Option<(Verdict, Counted)> {
         let count = Count { rule: single.number, name: key.bytes, hash: probe.hash() };

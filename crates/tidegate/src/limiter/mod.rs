@@ -6,10 +6,10 @@
 mod catalog;
 mod decide;
 mod delayed;
-mod desk;
 mod evaluate;
+mod export;
 mod fast;
-mod keep;
+mod handle;
 mod plan;
 mod remote;
 mod request;
@@ -27,8 +27,8 @@ use tidegate_core::rules::RuleSet;
 use self::catalog::Catalog;
 pub(crate) use self::catalog::keeps_counts;
 pub use self::delayed::{DelayedPage, DelayedSearch};
-pub use self::desk::{Desk, Desk as LimiterHandle};
-pub(crate) use self::keep::{Import, Kept};
+pub(crate) use self::export::{Import, Kept};
+pub use self::handle::LimiterHandle;
 pub use self::request::{Attempt, InvalidRequest, KEYS_MAX, Key, KeyOp, Limits, Request, Together};
 pub(crate) use self::verdict::Answered;
 pub use self::verdict::{Basis, Decision, HeldKey, Outcome, PendingVerdict, Row, Rows, Verdict};
@@ -181,8 +181,8 @@ impl Limiter {
 
     /// A place for one loop of a door to ask from.
     #[must_use]
-    pub fn desk(self: &Arc<Self>, door: Door) -> Desk {
-        Desk::new(self.clone(), door)
+    pub fn handle(self: &Arc<Self>, door: Door) -> LimiterHandle {
+        LimiterHandle::new(self.clone(), door)
     }
 
     /// The clock that decisions are made by.

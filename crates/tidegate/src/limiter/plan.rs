@@ -59,7 +59,7 @@ impl Target {
     /// back here.
     pub(super) fn is_remote(&self, catalog: &Catalog) -> bool {
         match self.op {
-            KeyOp::Release { from, .. } => from == TakenFrom::Elsewhere,
+            KeyOp::Release { from, .. } => from == TakenFrom::Remote,
             _ => catalog.is_remote(self.rule),
         }
     }

@@ -6,7 +6,7 @@
 use tidegate_core::{Nanos, Now};
 
 use super::record::{Record, Value};
-use super::{Aim, Kind, Records, Stat, Unit};
+use super::{Kind, Probe, Records, Stat, Unit};
 use crate::table::{Name, Step};
 
 /// Cells looked at under one lock, at least.
@@ -61,8 +61,8 @@ impl Listed {
 impl Records {
     /// One live record. Looking at it counts as no use.
     #[must_use]
-    pub fn look(&self, key: &[u8], aim: Aim<'_>, now: Now) -> Option<Listed> {
-        self.live(key, aim, now, |record| Some(Listed::new(record, now)))
+    pub fn look(&self, key: &[u8], probe: Probe<'_>, now: Now) -> Option<Listed> {
+        self.live(key, probe, now, |record| Some(Listed::new(record, now)))
     }
 
     /// The live records, oldest insertion first. It takes about as much memory as they do.

@@ -6,7 +6,7 @@
 //! knows no protocol: doors bring keys, numbers and the time.
 
 mod earliest;
-mod keep;
+mod export;
 mod life;
 mod listing;
 mod record;
@@ -27,7 +27,7 @@ use tidegate_core::key::same;
 use tidegate_core::{Nanos, Now};
 
 use self::earliest::Earliest;
-pub(crate) use self::keep::{Kept, KeptValue};
+pub(crate) use self::export::{Kept, KeptValue};
 pub use self::life::{Life, Unit};
 pub use self::listing::Listed;
 pub use self::record::Kind;
@@ -109,9 +109,9 @@ pub struct Consumed {
 
 /// Where the record of a key lies, if there is one.
 #[derive(Clone, Copy)]
-pub struct Aim<'r>(table::Aim<'r, Record>);
+pub struct Probe<'r>(table::Probe<'r, Record>);
 
-impl Aim<'_> {
+impl Probe<'_> {
     /// First half of the look-ahead of a batch.
     #[inline]
     pub fn prefetch(&self) {
@@ -176,11 +176,11 @@ impl Records {
         })
     }
 
-    /// Where a key's record lies, which every operation on it wants to know: a batch aims ahead.
+    /// Where a key's record lies, which every operation on it wants to know: a batch probes ahead.
     #[inline]
     #[must_use]
-    pub fn aim(&self, key: &[u8]) -> Aim<'_> {
-        Aim(self.table.aim(self.hash(key)))
+    pub fn probe(&self, key: &[u8]) -> Probe<'_> {
+        Probe(self.table.probe(self.hash(key)))
     }
 
     #[inline]
@@ -192,8 +192,8 @@ impl Records {
 
     /// Makes a counter. `false` if the key holds a live record of either kind, or there is no
     /// room.
-    pub fn insert(&self, key: &[u8], aim: Aim<'_>, quota: u64, life: Life, now: Now) -> bool {
-        let hash = aim.hash();
+    pub fn insert(&self, key: &[u8], probe: Probe<'_>, quota: u64, life: Life, now: Now) -> bool {
+        let hash = probe.hash();
         let mut shard = self.lock(hash);
         match find(&mut shard, hash, key) {
             Some(spot) if !shard.entry(spot).expired(now) => false,
@@ -203,8 +203,8 @@ impl Records {
 
     /// Reads a counter. `None` if there is no live one.
     #[inline]
-    pub fn query(&self, key: &[u8], aim: Aim<'_>, now: Now) -> Option<Counter> {
-        self.live(key, aim, now, |record| {
+    pub fn query(&self, key: &[u8], probe: Probe<'_>, now: Now) -> Option<Counter> {
+        self.live(key, probe, now, |record| {
             let Value::Counter(quota) = record.value else { return None };
             record.count(Use::Read, now);
             Some(Counter { quota, unit: record.unit, left: record.left(now) })
@@ -216,13 +216,13 @@ impl Records {
     pub fn update_quota(
         &self,
         key: &[u8],
-        aim: Aim<'_>,
+        probe: Probe<'_>,
         change: Change,
         value: u64,
         max: u64,
         now: Now,
     ) -> bool {
-        let changed = self.live(key, aim, now, |record| {
+        let changed = self.live(key, probe, now, |record| {
             let Value::Counter(quota) = &mut record.value else { return None };
             *quota = match change {
                 Change::Patch => value,
@@ -239,12 +239,12 @@ impl Records {
     pub fn update_ttl(
         &self,
         key: &[u8],
-        aim: Aim<'_>,
+        probe: Probe<'_>,
         change: Change,
         value: u64,
         now: Now,
     ) -> bool {
-        let changed = self.live(key, aim, now, |record| {
+        let changed = self.live(key, probe, now, |record| {
             let life = Life { unit: record.unit, amount: value };
             record.expiry = life.changed(change, record.expiry, now);
             self.earliest.note(record.expiry);
@@ -255,8 +255,8 @@ impl Records {
     }
 
     /// Removes a record. `false` if there is no live one.
-    pub fn purge(&self, key: &[u8], aim: Aim<'_>, now: Now) -> bool {
-        let hash = aim.hash();
+    pub fn purge(&self, key: &[u8], probe: Probe<'_>, now: Now) -> bool {
+        let hash = probe.hash();
         let mut shard = self.lock(hash);
         let Some(spot) = find(&mut shard, hash, key) else { return false };
         let record = self.remove(&mut shard, spot);
@@ -266,10 +266,10 @@ impl Records {
 
     /// Makes a buffer, or overwrites a live one with its life and unit. `false` if the key holds a
     /// live counter, or there is no room.
-    pub fn set(&self, key: &[u8], aim: Aim<'_>, value: &[u8], life: Life, now: Now) -> bool {
+    pub fn set(&self, key: &[u8], probe: Probe<'_>, value: &[u8], life: Life, now: Now) -> bool {
         // What takes longer, allocating and freeing, happens outside of the lock.
         let value = Value::Buffer(value.into());
-        let hash = aim.hash();
+        let hash = probe.hash();
         let mut shard = self.lock(hash);
         let Some(spot) = find(&mut shard, hash, key) else {
             return self.make(&mut shard, None, key, hash, value, life, now);
@@ -303,11 +303,11 @@ impl Records {
     pub fn get<R>(
         &self,
         key: &[u8],
-        aim: Aim<'_>,
+        probe: Probe<'_>,
         now: Now,
         see: impl FnOnce(&[u8], Unit, u64) -> R,
     ) -> Option<R> {
-        self.live(key, aim, now, |record| {
+        self.live(key, probe, now, |record| {
             if record.value.kind() == Kind::Buffer {
                 record.count(Use::Read, now);
             }
@@ -323,18 +323,18 @@ impl Records {
     pub fn consume(
         &self,
         key: &[u8],
-        aim: Aim<'_>,
+        probe: Probe<'_>,
         cost: u64,
         quota: u64,
         life: Life,
         now: Now,
     ) -> Consumed {
-        if let Some(mut record) = aim.0.find(|record| is(record, key))
+        if let Some(mut record) = probe.0.find(|record| is(record, key))
             && !record.expired(now)
         {
             return record.consume(cost, life, now);
         }
-        let hash = aim.hash();
+        let hash = probe.hash();
         let mut shard = self.lock(hash);
         let found = find(&mut shard, hash, key);
         let live = found.filter(|spot| !shard.entry(*spot).expired(now));
@@ -351,8 +351,8 @@ impl Records {
     }
 
     /// The statistics of a record. Asking for them counts as no use.
-    pub fn stat(&self, key: &[u8], aim: Aim<'_>, now: Now) -> Option<Stat> {
-        self.live(key, aim, now, |record| Some(record.stat(now)))
+    pub fn stat(&self, key: &[u8], probe: Probe<'_>, now: Now) -> Option<Stat> {
+        self.live(key, probe, now, |record| Some(record.stat(now)))
     }
 
     #[inline]
@@ -365,14 +365,14 @@ impl Records {
     fn live<R>(
         &self,
         key: &[u8],
-        aim: Aim<'_>,
+        probe: Probe<'_>,
         now: Now,
         act: impl FnOnce(&mut Record) -> Option<R>,
     ) -> Option<R> {
         let step = |record: &mut Record| if record.expired(now) { None } else { act(record) };
-        match aim.0.find(|record| is(record, key)) {
+        match probe.0.find(|record| is(record, key)) {
             Some(mut record) => step(&mut record),
-            None => self.live_anywhere(key, aim.hash(), step),
+            None => self.live_anywhere(key, probe.hash(), step),
         }
     }
 

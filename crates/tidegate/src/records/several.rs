@@ -4,7 +4,7 @@ use tidegate_core::Now;
 use tidegate_core::key::same;
 
 use super::record::{Record, Value};
-use super::{Aim, Life, Nanos, Records, Use, find};
+use super::{Life, Nanos, Probe, Records, Use, find};
 use crate::table::{Locked, Spot};
 
 /// One of several takes that are made together.
@@ -13,7 +13,7 @@ pub struct Take<'a> {
     /// The counter's key.
     pub key: &'a [u8],
     /// Where its record lies.
-    pub aim: Aim<'a>,
+    pub probe: Probe<'a>,
     /// How much is taken.
     pub cost: u64,
     /// What a counter is made with if there is none.
@@ -58,7 +58,7 @@ impl Records {
     /// Every shard of the takes once, locked in the order of their numbers.
     fn lock_all(&self, takes: &[Take<'_>]) -> Shards<'_> {
         let mut numbers: Vec<usize> =
-            takes.iter().map(|take| self.table.shard_of(take.aim.hash())).collect();
+            takes.iter().map(|take| self.table.shard_of(take.probe.hash())).collect();
         numbers.sort_unstable();
         numbers.dedup();
         Shards(numbers.into_iter().map(|number| (number, self.table.lock(number))).collect())
@@ -82,7 +82,7 @@ impl Records {
         let mut made = Vec::with_capacity(takes.len());
         for take in takes {
             let shard = shards.of(self, take);
-            let found = find(shard, take.aim.hash(), take.key);
+            let found = find(shard, take.probe.hash(), take.key);
             let spot = live(shard, found, now);
             made.push(spot.is_none());
             if let Some(spot) = spot {
@@ -94,7 +94,7 @@ impl Records {
                 continue;
             }
             let value = Value::Counter(take.quota.saturating_sub(take.cost));
-            if !self.make(shard, found, take.key, take.aim.hash(), value, take.life, now) {
+            if !self.make(shard, found, take.key, take.probe.hash(), value, take.life, now) {
                 made.pop();
                 self.take_back(shards, takes, &made, now);
                 return false;
@@ -107,7 +107,7 @@ impl Records {
     fn take_back(&self, shards: &mut Shards<'_>, takes: &[Take<'_>], made: &[bool], now: Now) {
         for (take, made) in takes.iter().zip(made).rev() {
             let shard = shards.of(self, take);
-            let found = find(shard, take.aim.hash(), take.key);
+            let found = find(shard, take.probe.hash(), take.key);
             let Some(spot) = live(shard, found, now) else { continue };
             if *made {
                 self.remove(shard, spot);
@@ -130,7 +130,7 @@ fn live(shard: &mut Locked<'_, Record>, found: Option<Spot>, now: Now) -> Option
 
 /// `None` where there is a buffer.
 fn stand(shard: &mut Locked<'_, Record>, take: &Take<'_>, now: Now) -> Option<Standing> {
-    let found = find(shard, take.aim.hash(), take.key);
+    let found = find(shard, take.probe.hash(), take.key);
     let Some(spot) = live(shard, found, now) else {
         return Some(Standing { quota: take.quota, expiry: take.life.expiry(now) });
     };
@@ -146,7 +146,7 @@ struct Shards<'a>(Vec<(usize, Locked<'a, Record>)>);
 
 impl<'a> Shards<'a> {
     fn of(&mut self, records: &Records, take: &Take<'_>) -> &mut Locked<'a, Record> {
-        let number = records.table.shard_of(take.aim.hash());
+        let number = records.table.shard_of(take.probe.hash());
         let at = self.0.binary_search_by_key(&number, |(number, _)| *number);
         &mut self.0[at.expect("the shards of all takes are locked")].1
     }
@@ -173,7 +173,7 @@ mod tests {
             .iter()
             .map(|(key, cost)| {
                 let key = key.as_bytes();
-                Take { key, aim: records.aim(key), cost: *cost, quota: 10, life }
+                Take { key, probe: records.probe(key), cost: *cost, quota: 10, life }
             })
             .collect();
         let mut remaining = Vec::new();
@@ -186,7 +186,7 @@ mod tests {
 
     fn quota(records: &Records, key: &str) -> Option<u64> {
         let key = key.as_bytes();
-        records.query(key, records.aim(key), NOW).map(|counter| counter.quota)
+        records.query(key, records.probe(key), NOW).map(|counter| counter.quota)
     }
 
     #[test]
@@ -238,8 +238,8 @@ mod tests {
                             });
                             let takes: Vec<Take<'_>> = named
                                 .map(|key| {
-                                    let aim = records.aim(key);
-                                    Take { key, aim, cost: 1, quota: 150, life }
+                                    let probe = records.probe(key);
+                                    Take { key, probe, cost: 1, quota: 150, life }
                                 })
                                 .collect();
                             granted += u64::from(records.consume_all(&takes, NOW, |_, _| {}));

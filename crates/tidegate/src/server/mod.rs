@@ -182,7 +182,7 @@ impl Server {
     ) -> Result<bool, ServeError> {
         let store = &config.file.store;
         if store.kind != Kind::Memory {
-            self.gate.limiter.keep_elsewhere(store).map_err(ServeError::Store)?;
+            self.gate.limiter.use_store(store).map_err(ServeError::Store)?;
             self.doors.hold();
         }
         self.store = store.clone();

@@ -11,7 +11,7 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tidegate_core::time::MILLISECOND;
 
-use crate::config::too_long_elsewhere;
+use crate::config::too_long_for_remote_store;
 use crate::control::{ADDED_MAX, ChangeError, Changed};
 use crate::limiter::{Limiter, keeps_counts};
 use crate::settings::change::{self, Fields, Wrong};
@@ -107,7 +107,9 @@ impl Rulebook {
             None => change::create(name, fields).map(|now| Entry { now, in_file: None }),
         };
         let entry = Arc::new(changed.map_err(ChangeError::Wrong)?);
-        if let Some(problem) = too_long_elsewhere(&entry.now).filter(|_| self.limiter.is_remote()) {
+        if let Some(problem) =
+            too_long_for_remote_store(&entry.now).filter(|_| self.limiter.is_remote())
+        {
             return Err(ChangeError::Wrong(vec![Wrong::of("limit", problem)]));
         }
         match at {

@@ -24,8 +24,8 @@ impl<'de> Deserialize<'de> for AlgorithmWord {
         let text = String::deserialize(deserializer)?;
         AlgorithmName::parse(&text).map(Self).map_err(|_| {
             let names = AlgorithmName::ALL.into_iter().map(AlgorithmName::name);
-            let elsewhere = AlgorithmName::called_elsewhere(&text).map(str::to_owned);
-            let remedy = elsewhere.unwrap_or_else(|| names::meant(&text, names));
+            let foreign = AlgorithmName::foreign_name(&text).map(str::to_owned);
+            let remedy = foreign.unwrap_or_else(|| names::meant(&text, names));
             de::Error::custom(format!("\"{text}\" is not the name of an algorithm\n{remedy}"))
         })
     }

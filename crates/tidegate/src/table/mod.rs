@@ -15,13 +15,13 @@
 //! under both locks, and whoever reads or writes an entry holds the lock of the line that names it.
 #![allow(unsafe_code, reason = "slots of all shards lie in one mapping, see above")]
 
-mod aim;
 mod arena;
 mod cells;
 mod line;
 mod lock;
 mod locked;
 mod name;
+mod probe;
 mod sync;
 #[cfg(test)]
 mod tests;
@@ -30,13 +30,13 @@ mod walk;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Acquire, Ordering::Relaxed};
 use std::thread;
 
-pub(crate) use self::aim::{Aim, Found};
 use self::arena::Arena;
 use self::cells::Cells;
 use self::line::{CELLS, Line};
 use self::lock::Lock;
 pub(crate) use self::locked::{Locked, Spot};
 pub(crate) use self::name::Name;
+pub(crate) use self::probe::{Found, Probe};
 pub(crate) use self::walk::Step;
 
 /// Shards for each core: enough that loops seldom meet.
@@ -135,9 +135,9 @@ impl<E> Table<E> {
 
     /// Where an entry of this hash lies, if it lies where most do. Nothing is read yet.
     #[inline(always)]
-    pub(crate) fn aim(&self, hash: u64) -> Aim<'_, E> {
+    pub(crate) fn probe(&self, hash: u64) -> Probe<'_, E> {
         let lines = self.lines_of(self.shard_of(hash));
-        Aim::new(self, hash, &lines[hash as usize & (lines.len() - 1)])
+        Probe::new(self, hash, &lines[hash as usize & (lines.len() - 1)])
     }
 
     /// The cell that names `place` for an entry of this hash.

@@ -64,9 +64,9 @@ proptest! {
             let mut shard = table.lock(table.shard_of(hash_of(&key)));
             let found = shard.find(hash_of(&key), |e| *e == key).is_some();
             prop_assert_eq!(found, model.contains_key(&key));
-            let mut aim = table.aim(hash_of(&key));
-            aim.prefetch();
-            aim.prefetch_slot();
+            let mut probe = table.probe(hash_of(&key));
+            probe.prefetch();
+            probe.prefetch_slot();
         }
     }
 }
@@ -89,7 +89,7 @@ fn no_use_is_lost_while_the_index_grows_and_is_swept() {
             for step in 0..KEYS {
                 let key = (step * (2 * thread + 1)) % KEYS;
                 let hash = scattered(&Used(key, 0));
-                if let Some(mut found) = table.aim(hash).find(|e| e.0 == key) {
+                if let Some(mut found) = table.probe(hash).find(|e| e.0 == key) {
                     found.1 += 1;
                     continue;
                 }
@@ -146,15 +146,16 @@ fn an_aim_from_before_the_index_grew_finds_its_entry_or_none() {
     const KEYS: u32 = 5_000;
     let table = Table::<Used>::new(20_000);
     let hash = |key| scattered(&Used(key, 0));
-    let early: Vec<_> = (0..KEYS).map(|key| table.aim(hash(key))).collect();
+    let early: Vec<_> = (0..KEYS).map(|key| table.probe(hash(key))).collect();
     let mut found = [0, 0];
     for key in 0..KEYS {
         let mut shard = table.lock(table.shard_of(hash(key)));
         assert!(shard.insert(hash(key), Used(key, 0), scattered).is_ok());
         drop(shard);
-        for (at, mut aim) in [early[key as usize], table.aim(hash(key))].into_iter().enumerate() {
-            aim.prefetch_slot();
-            if let Some(mut entry) = aim.find(|e| e.0 == key) {
+        for (at, mut probe) in [early[key as usize], table.probe(hash(key))].into_iter().enumerate()
+        {
+            probe.prefetch_slot();
+            if let Some(mut entry) = probe.find(|e| e.0 == key) {
                 entry.1 += 1;
                 found[at] += 1;
             }
@@ -165,7 +166,7 @@ fn an_aim_from_before_the_index_grew_finds_its_entry_or_none() {
     let mut uses = 0;
     (0..table.shards()).for_each(|number| table.lock(number).each(|e| uses += e.1));
     assert_eq!(uses, u64::from(found[0] + found[1]));
-    for (key, aim) in (0..KEYS).zip(&early) {
-        assert!(aim.find(|e| e.0 != key && hash(e.0) == hash(key)).is_none());
+    for (key, probe) in (0..KEYS).zip(&early) {
+        assert!(probe.find(|e| e.0 != key && hash(e.0) == hash(key)).is_none());
     }
 }

@@ -6,10 +6,10 @@ use std::net::SocketAddr;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::elsewhere::store;
 use crate::engines::redis::Server;
 use crate::http::send_to;
 use crate::program::{Program, tidegate};
+use crate::remote::store;
 
 const DOOR: &str = "
 [http]

@@ -103,7 +103,7 @@ fn no_store_is_asked_for_it() {
     let server = redis::Server::start(&[]);
     let store = |url: &str| format!("[store]\nkind = 'redis'\nurl = '{url}'\ntimeout = '20s'\n");
     let program = Program::serve(&format!("{RULES}{DOORS}{}", store(&server.url())));
-    crate::elsewhere::until_store_answers(program.address("http"));
+    crate::remote::until_store_answers(program.address("http"));
     // Without it the other rules allow what they cannot count.
     drop(server);
     check_http(program.address("http"));

@@ -8,7 +8,6 @@ mod config;
 mod connections;
 mod degraded;
 mod deny;
-mod elsewhere;
 #[path = "../engines/mod.rs"]
 mod engines;
 mod http;
@@ -19,6 +18,7 @@ mod program;
 mod proxy;
 mod rate;
 mod reload;
+mod remote;
 mod replicas;
 mod rules;
 mod serve;

@@ -10,10 +10,10 @@ use std::thread;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::elsewhere::until_store_answers;
 use crate::engines::{etcd, redis, until};
 use crate::http::{Reply, send_to};
 use crate::program::{Program, command};
+use crate::remote::until_store_answers;
 use crate::upstream::Upstream;
 
 const RULES: &str = "
@@ -69,7 +69,7 @@ fn hold(node: SocketAddr, key: &str) -> Option<String> {
 }
 
 /// A use that ends at one node lets somebody go who waits at another.
-fn ends_are_heard_elsewhere(kind: &str, urls: &[String]) {
+fn ends_are_heard_by_other_nodes(kind: &str, urls: &[String]) {
     let nodes = [node(kind, urls, "20s"), node(kind, urls, "20s")];
     let [one, two] = nodes.each_ref().map(|node| node.address("http"));
     let held = [hold(one, "jobs a"), hold(one, "jobs a")].map(|id| id.expect("there is room"));
@@ -180,14 +180,14 @@ fn under_load(kind: &str, urls: &[String], disturb: impl FnOnce()) {
 #[test]
 fn redis_tells_who_waits_and_forgets_who_is_gone() {
     let server = redis::Server::start(&[]);
-    ends_are_heard_elsewhere("redis", &[server.url()]);
+    ends_are_heard_by_other_nodes("redis", &[server.url()]);
     uses_end_with_their_node("redis", &[server.url()]);
 }
 
 #[test]
 fn etcd_tells_who_waits_and_forgets_who_is_gone() {
     let member = etcd::Member::start(&[]);
-    ends_are_heard_elsewhere("etcd", &[member.url()]);
+    ends_are_heard_by_other_nodes("etcd", &[member.url()]);
     uses_end_with_their_node("etcd", &[member.url()]);
 }
 

@@ -94,7 +94,7 @@ fn play(text: &str, mut wrong: impl FnMut(usize, &str, &str, &str)) -> usize {
     let clock = Clock::manual(START);
     let metrics = Arc::new(Metrics::new());
     let limiter = Limiter::new(clock.clone(), metrics, config.rules, MEMORY);
-    let mut handler = TextHandler::new(limiter.desk(Door::Text)).expect("a notifier");
+    let mut handler = TextHandler::new(limiter.handle(Door::Text)).expect("a notifier");
 
     let mut expected = 0;
     let mut batch: Vec<(usize, &str)> = Vec::new();

@@ -196,7 +196,7 @@ mod tests {
             &[
                 ("server/mod.rs", "use crate::doors::Gate;\nuse crate::{clock, metrics::Door};"),
                 ("doors/text/mod.rs", "use super::Gate;\nuse super::super::limiter::Limiter;"),
-                ("limiter/mod.rs", "use self::desk::Desk; use tidegate_core::crate_of;"),
+                ("limiter/mod.rs", "use self::handle::LimiterHandle; use tidegate_core::crate_of;"),
                 ("clock.rs", "//! Not crate::doors.\nconst A: &str = \"crate::doors\";"),
                 ("table/mod.rs", "#[cfg(test)]\nmod tests {\n    use crate::server::Server;\n}"),
                 ("table/tests.rs", "use crate::server::Server;"),
@@ -208,10 +208,10 @@ mod tests {
     #[test]
     fn an_arrow_that_points_up_is_caught_however_it_is_written() {
         let above = |line| {
-            format!("limiter/desk.rs:{line}: `limiter` lies below `doors` and must not use it")
+            format!("limiter/handle.rs:{line}: `limiter` lies below `doors` and must not use it")
         };
         let caught = |text: &str, line: usize| {
-            check(&[("limiter/desk.rs", text)], &[above(line).as_str()]);
+            check(&[("limiter/handle.rs", text)], &[above(line).as_str()]);
         };
         caught("use crate::doors::Gate;", 1);
         caught("\nuse crate::{\n    clock::Clock,\n    doors::{Gate, io},\n};", 2);
@@ -219,10 +219,10 @@ mod tests {
         caught("fn f(gate: &crate::doors::Gate) {}", 1);
         caught("use super::super::doors::Gate;", 1);
         caught("use super::super::{clock, doors::Gate};", 1);
-        check(&[("limiter/desk.rs", "use super::doors::Gate;")], &[]);
+        check(&[("limiter/handle.rs", "use super::doors::Gate;")], &[]);
         check(
             &[("limiter/mod.rs", "use super::doors;")],
-            &[above(1).replace("desk", "mod").as_str()],
+            &[above(1).replace("handle", "mod").as_str()],
         );
         check(
             &[("uses.rs", "use super::doors;")],

@@ -20,7 +20,7 @@ const UNSAFE_ALLOWED: [&str; 9] = [
     // sendmmsg and recvmmsg with buffers that live as long as the loop.
     "crates/tidegate/src/doors/text/mmsg.rs",
     // The slots of all shards in one mapping, and prefetching, which has no safe form.
-    "crates/tidegate/src/table/aim.rs",
+    "crates/tidegate/src/table/probe.rs",
     "crates/tidegate/src/table/arena.rs",
     "crates/tidegate/src/table/cells.rs",
     // A lock that is freed by a plain store.

@@ -72,7 +72,7 @@ pub(super) async fn show(
 ) -> Result<Response, Problem> {
     let key = key_in(&uri)?;
     let records = &context.gate.records;
-    match records.look(&key, records.aim(&key), context.handle.now()) {
+    match records.look(&key, records.probe(&key), context.handle.now()) {
         Some(record) => Ok(respond(StatusCode::OK, &RecordJson::new(&record))),
         None => {
             let detail = "there is no such record; it may have expired";
@@ -88,6 +88,6 @@ pub(super) async fn purge(
 ) -> Result<Response, Problem> {
     let key = key_in(&uri)?;
     let records = &context.gate.records;
-    records.purge(&key, records.aim(&key), context.handle.now());
+    records.purge(&key, records.probe(&key), context.handle.now());
     Ok(StatusCode::NO_CONTENT.into_response())
 }

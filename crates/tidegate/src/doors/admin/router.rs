@@ -27,7 +27,7 @@ pub(super) struct Context {
 pub(super) fn router(gate: &Gate) -> Router {
     let context = Arc::new(Context {
         gate: gate.clone(),
-        handle: gate.limiter.desk(Door::Admin),
+        handle: gate.limiter.handle(Door::Admin),
         scans: Semaphore::new(SCANS_MAX),
     });
     let key = get(keys::show).delete(keys::reset);

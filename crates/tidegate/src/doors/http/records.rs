@@ -64,7 +64,7 @@ pub(super) async fn consume(
     let key = asked.key.as_bytes();
     let life = Life { unit: Unit::Milliseconds, amount: asked.ttl_ms };
     let now = context.handle.now();
-    let consumed = records.consume(key, records.aim(key), cost, asked.quota, life, now);
+    let consumed = records.consume(key, records.probe(key), cost, asked.quota, life, now);
     let json = ConsumedJson {
         taken: consumed.taken,
         remaining: consumed.remaining,

@@ -32,7 +32,7 @@ pub(super) struct Context {
 
 impl Context {
     fn new(gate: Gate) -> Arc<Self> {
-        let handle = gate.limiter.desk(Door::Http);
+        let handle = gate.limiter.handle(Door::Http);
         let waiter_limit = WaiterLimit::new(&gate.metrics, Door::Http, wait::BOUNDS);
         let live = Live::of(&gate);
         Arc::new(Self { gate, handle, waiter_limit, live })
@@ -49,7 +49,7 @@ pub(super) fn router(gate: &Gate) -> Router {
         .route("/v1/uses/{id}", delete(check::end))
         .route("/v1/records/consume", post(records::consume))
         .merge(health::router(gate))
-        .fallback(elsewhere)
+        .fallback(other_path)
         .with_state(Context::new(gate.clone()));
     let live = Live::of(gate);
     let check = move |request: &Request<Body>| {
@@ -60,7 +60,7 @@ pub(super) fn router(gate: &Gate) -> Router {
 }
 
 /// The answer at every other path.
-async fn elsewhere(uri: Uri) -> Problem {
+async fn other_path(uri: Uri) -> Problem {
     let below = |prefix: &&str| {
         let rest = uri.path().strip_prefix(*prefix);
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))

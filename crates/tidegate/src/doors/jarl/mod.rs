@@ -86,7 +86,7 @@ impl BoundDoor for Bound {
         let Self { listeners, key, connections } = *self;
         let settings = LoopSettings::of::<JarlHandler>(&gate, connections, IDLE_MAX);
         Serving::threads(listeners.serve(settings, &gate.door.shutdown, |inbox| {
-            JarlHandler::of_key(gate.limiter.desk(Door::Jarl), key.clone(), inbox.clone())
+            JarlHandler::of_key(gate.limiter.handle(Door::Jarl), key.clone(), inbox.clone())
         }))
     }
 }

@@ -43,13 +43,13 @@ impl House {
         let clock = Clock::manual(START);
         let limiter = Limiter::new(clock.clone(), metrics.clone(), config.rules, memory);
         if file.contains("[store]") {
-            limiter.keep_elsewhere(&config.file.store).expect("sound settings");
+            limiter.use_store(&config.file.store).expect("sound settings");
         }
         let bound = listener::bind_tcp(([127, 0, 0, 1], 0).into(), 1).expect("a port");
         let (door, mut listeners) = bound;
         let inbox = Inbox::new().expect("an eventfd");
         let key = config.file.jarl[0].key().into();
-        let handler = JarlHandler::of_key(limiter.desk(Door::Jarl), key, inbox.clone());
+        let handler = JarlHandler::of_key(limiter.handle(Door::Jarl), key, inbox.clone());
         let turning = TestLoop::new(handler, inbox, listeners.pop(), (clock, metrics), max);
         Self { turning, door, limiter }
     }

@@ -107,7 +107,7 @@ impl Worker {
             ticks,
             leaving,
             scratch: RefCell::default(),
-            handle: gate.limiter.desk(Door::Proxy),
+            handle: gate.limiter.handle(Door::Proxy),
             waiting: gate.waiting.clone(),
             waiter_limit: waiter_limit.clone(),
             max_wait,

@@ -162,7 +162,7 @@ pub(super) async fn run(sockets: Sockets, config: Config, gate: oneshot::Receive
         max_delay: u64::try_from(config.max_delay.0.as_nanos()).unwrap_or(u64::MAX),
         long_pairs: config.long_pairs,
     };
-    let handler = Handler::new(gate.limiter.desk(Door::Smockron), settings).with_log(log);
+    let handler = Handler::new(gate.limiter.handle(Door::Smockron), settings).with_log(log);
     serve(sockets, handler, &gate).await;
     if let Some(writer) = writer {
         // The log's end has gone with the handler.

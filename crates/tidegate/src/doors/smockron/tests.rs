@@ -28,8 +28,8 @@ fn without_store(clock: &Clock) -> LimiterHandle {
     let config = Config::parse("t", &file).expect("a sound file");
     let (memory, metrics) = (config.file.memory.settings(), Metrics::new().into());
     let limiter = Limiter::new(clock.clone(), metrics, config.rules, memory);
-    limiter.keep_elsewhere(&config.file.store).expect("sound settings");
-    limiter.desk(Door::Smockron)
+    limiter.use_store(&config.file.store).expect("sound settings");
+    limiter.handle(Door::Smockron)
 }
 
 fn handler(clock: &Clock) -> Handler {

@@ -316,7 +316,7 @@ mod tests {
         socket.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
         let client = Client(socket, server.into());
         let allow = Arc::new(ArcSwap::from_pointee(Allow::default()));
-        let handle = limiter.desk(Door::Text);
+        let handle = limiter.handle(Door::Text);
         let mut own = EventLoop::new(ours, handle, Arc::clone(&allow)).expect("a loop");
 
         let requests: Vec<_> = (100..250).map(|id| format!("{id} over_limit k")).collect();

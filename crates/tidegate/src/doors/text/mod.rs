@@ -131,7 +131,7 @@ impl BoundDoor for Bound {
             thread::Builder::new()
                 .name(format!("text-{number}"))
                 .spawn(move || {
-                    let handle = gate.limiter.desk(Door::Text);
+                    let handle = gate.limiter.handle(Door::Text);
                     EventLoop::new(socket, handle, gate.door.allow)
                         .expect("the system has file descriptors left at start-up")
                         .run(&gate.door.shutdown);

@@ -19,7 +19,7 @@ use super::counts::{Figure, Lane};
 use super::session::{LocalSubscriptions, NotSubscribed, Session};
 use super::state::ThrottrState;
 use crate::metrics::{Door, Metrics};
-use crate::records::{self, Aim, Records};
+use crate::records::{self, Probe, Records};
 
 /// Requests that are parsed, called for and executed together, which was measured to cost less than
 /// one after another: calls for memory that follow closely seem to be held up together.
@@ -65,7 +65,7 @@ pub(super) struct ThrottrHandler {
 #[derive(Clone, Copy)]
 struct Ahead<'a> {
     request: Request<'a>,
-    aim: Aim<'a>,
+    probe: Probe<'a>,
     /// Where it ends in the input.
     end: usize,
 }
@@ -100,8 +100,8 @@ impl ThrottrHandler {
             // One at a time is how most clients ask: nothing to look ahead at.
             Front::Request { request, bytes } if bytes == input.len() => {
                 let records = self.records.clone();
-                let aim = records.aim(key(&request));
-                match self.next(session, &request, aim, now, out) {
+                let probe = records.probe(key(&request));
+                match self.next(session, &request, probe, now, out) {
                     Err(pause) => (0, pause),
                     Ok(pause) => (bytes, pause.unwrap_or(Pause::Starved)),
                 }
@@ -124,7 +124,7 @@ impl ThrottrHandler {
         out: &mut Vec<u8>,
     ) -> (usize, Pause) {
         let records = self.records.clone();
-        let nothing = Ahead { request: Request::List, aim: records.aim(&[]), end: 0 };
+        let nothing = Ahead { request: Request::List, probe: records.probe(&[]), end: 0 };
         let mut ahead = [nothing; AHEAD_MAX];
         // How many were parsed, had their slots called for, and were executed; and where parsing
         // goes on.
@@ -137,23 +137,23 @@ impl ThrottrHandler {
                 match throttr::parse(&input[at..], self.size, self.value_max) {
                     Front::Request { request, bytes } => {
                         at += bytes;
-                        let aim = records.aim(key(&request));
-                        ahead[parsed % AHEAD_MAX] = Ahead { request, aim, end: at };
+                        let probe = records.probe(key(&request));
+                        ahead[parsed % AHEAD_MAX] = Ahead { request, probe, end: at };
                         parsed += 1;
                     }
                     front => end = Some(front),
                 }
             }
             for number in cells_called..parsed {
-                ahead[number % AHEAD_MAX].aim.prefetch();
+                ahead[number % AHEAD_MAX].probe.prefetch();
             }
             while called < cells_called {
-                ahead[called % AHEAD_MAX].aim.prefetch_slot();
+                ahead[called % AHEAD_MAX].probe.prefetch_slot();
                 called += 1;
             }
             while done < slots_called {
-                let Ahead { request, aim, end } = &ahead[done % AHEAD_MAX];
-                match self.next(session, request, *aim, now, out) {
+                let Ahead { request, probe, end } = &ahead[done % AHEAD_MAX];
+                match self.next(session, request, *probe, now, out) {
                     Err(pause) => return (taken, pause),
                     Ok(Some(pause)) => return (*end, pause),
                     Ok(None) => taken = *end,
@@ -177,7 +177,7 @@ impl ThrottrHandler {
         &mut self,
         session: &mut Session,
         request: &Request<'_>,
-        aim: Aim<'_>,
+        probe: Probe<'_>,
         now: Now,
         out: &mut Vec<u8>,
     ) -> Result<Option<Pause>, Pause> {
@@ -188,7 +188,7 @@ impl ThrottrHandler {
             return Err(Pause::Flush);
         }
         self.tally.count(request.kind());
-        Ok(self.one(session, request, aim, now, out))
+        Ok(self.one(session, request, probe, now, out))
     }
 
     /// Whether the reply begins with an event, which existing clients understand best at the
@@ -217,13 +217,13 @@ impl ThrottrHandler {
         &mut self,
         session: &mut Session,
         request: &Request<'_>,
-        aim: Aim<'_>,
+        probe: Probe<'_>,
         now: Now,
         out: &mut Vec<u8>,
     ) -> Option<Pause> {
         let (records, size) = (&*self.records, self.size);
         match *request {
-            Request::Query { key } => match records.query(key, aim, now) {
+            Request::Query { key } => match records.query(key, probe, now) {
                 Some(counter) => {
                     let unit = unit_to_wire(counter.unit);
                     reply::query(out, size, counter.quota, unit, counter.left);
@@ -231,30 +231,30 @@ impl ThrottrHandler {
                 None => reply::status(out, false),
             },
             Request::Update { attribute, change, value, key } => {
-                let done = self.update(attribute, change, value, key, aim, now);
+                let done = self.update(attribute, change, value, key, probe, now);
                 reply::status(out, done);
             }
             Request::Insert { quota, ttl, key } => {
                 let life = convert::life(ttl);
-                let done = life.is_some_and(|life| records.insert(key, aim, quota, life, now));
+                let done = life.is_some_and(|life| records.insert(key, probe, quota, life, now));
                 reply::status(out, done);
             }
-            Request::Purge { key } => reply::status(out, records.purge(key, aim, now)),
+            Request::Purge { key } => reply::status(out, records.purge(key, probe, now)),
             Request::Set { ttl, key, value } => {
                 let life = convert::life(ttl);
-                let done = life.is_some_and(|life| records.set(key, aim, value, life, now));
+                let done = life.is_some_and(|life| records.set(key, probe, value, life, now));
                 reply::status(out, done);
             }
             Request::Get { key } => {
                 let see = |value: &[u8], unit, left| {
                     reply::get(out, size, unit_to_wire(unit), left, value);
                 };
-                if records.get(key, aim, now, see).is_none() {
+                if records.get(key, probe, now, see).is_none() {
                     reply::status(out, false);
                 }
             }
             Request::Consume { cost, quota, ttl, key } => {
-                self.consume(cost, quota, ttl, key, aim, now, out);
+                self.consume(cost, quota, ttl, key, probe, now, out);
             }
             _ => return self.cold(session, request, now, out),
         }
@@ -268,34 +268,34 @@ impl ThrottrHandler {
         change: Option<Change>,
         value: u64,
         key: &[u8],
-        aim: Aim<'_>,
+        probe: Probe<'_>,
         now: Now,
     ) -> bool {
         let (Some(attribute), Some(change)) = (attribute, change) else { return false };
         let change = convert::change(change);
         match attribute {
             Attribute::Quota => {
-                self.records.update_quota(key, aim, change, value, self.size.max(), now)
+                self.records.update_quota(key, probe, change, value, self.size.max(), now)
             }
-            Attribute::Ttl => self.records.update_ttl(key, aim, change, value, now),
+            Attribute::Ttl => self.records.update_ttl(key, probe, change, value, now),
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "a request's fields, its aim and the time")]
+    #[expect(clippy::too_many_arguments, reason = "a request's fields, its probe and the time")]
     fn consume(
         &self,
         cost: u64,
         quota: u64,
         ttl: Ttl,
         key: &[u8],
-        aim: Aim<'_>,
+        probe: Probe<'_>,
         now: Now,
         out: &mut Vec<u8>,
     ) {
         let Some(life) = convert::life(ttl) else {
             return reply::consume(out, self.size, false, 0, 0);
         };
-        let consumed = self.records.consume(key, aim, cost, quota, life, now);
+        let consumed = self.records.consume(key, probe, cost, quota, life, now);
         reply::consume(out, self.size, consumed.taken, consumed.remaining, consumed.left);
     }
 
@@ -310,7 +310,7 @@ impl ThrottrHandler {
     ) -> Option<Pause> {
         match *request {
             Request::Whoami => reply::whoami(out, &session.stats.id),
-            Request::Stat { key } => match self.records.stat(key, self.records.aim(key), now) {
+            Request::Stat { key } => match self.records.stat(key, self.records.probe(key), now) {
                 Some(stat) => reply::stat(out, &convert::stat(&stat)),
                 None => reply::status(out, false),
             },
@@ -367,7 +367,7 @@ impl ThrottrHandler {
         let known = takes.iter().map(|take| {
             let Take { cost, quota, ttl, key } = take;
             let life = convert::life(ttl)?;
-            Some(records::Take { key, aim: records.aim(key), cost, quota, life })
+            Some(records::Take { key, probe: records.probe(key), cost, quota, life })
         });
         let Some(known) = known.collect::<Option<Vec<_>>>() else {
             return reply::consume_many(out, self.size, false, takes.iter().map(|_| (0, 0)));
@@ -421,7 +421,7 @@ impl ThrottrHandler {
         }
         reply::status(out, true);
         let records = self.records.clone();
-        self.one(session, &request, records.aim(key(&request)), now, out)
+        self.one(session, &request, records.probe(key(&request)), now, out)
     }
 
     fn broken(&self, broken: Broken) -> Pause {

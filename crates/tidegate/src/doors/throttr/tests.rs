@@ -45,7 +45,7 @@ fn open_with(
 }
 
 /// A client of another loop.
-fn elsewhere(state: &ThrottrState) -> Session {
+fn other_loop(state: &ThrottrState) -> Session {
     let mut local = LocalSubscriptions::new(Inbox::new().expect("an eventfd"));
     Session::open(Peer::Unix, 0, state, &mut local, NOW).expect("randomness")
 }
@@ -69,7 +69,7 @@ fn an_event_goes_out_before_the_reply_to_what_came_later() {
     let (mut turning, state) = open();
     let reader = turning.client();
     // Somebody in another loop publishes, and the reader asks before this one looks.
-    let writer = elsewhere(&state);
+    let writer = other_loop(&state);
     assert!(state.channels.publish(b"*", b"hi", &writer.stats).somebody);
     say(&reader, Request::Query { key: b"none" });
     turning.turn();
@@ -142,7 +142,7 @@ fn who_does_not_read_loses_events() {
     const EVENTS: u64 = 100;
     let (mut turning, state) = open();
     let _deaf = turning.client();
-    let writer = elsewhere(&state);
+    let writer = other_loop(&state);
     for _ in 0..EVENTS {
         state.channels.publish(b"*", &[7; 60_000], &writer.stats);
         turning.turn();

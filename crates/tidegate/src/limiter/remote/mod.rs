@@ -12,21 +12,21 @@ use tidegate_core::Op;
 
 #[cfg(test)]
 pub(super) use self::step::PENDING_MAX;
-use super::catalog::{Catalog, Elsewhere};
-use super::{Count, Desk, Limiter};
+use super::catalog::{Catalog, RemoteCounts};
+use super::{Count, Limiter, LimiterHandle};
 use crate::stores::remote::Remote;
 use crate::stores::remote::settings::Settings;
 
 impl Limiter {
-    /// Keeps counts elsewhere from now on. Called once, before the first decision.
+    /// Keeps counts in a remote store from now on. Called once, before the first decision.
     ///
     /// # Errors
     /// What the settings lack.
-    pub fn keep_elsewhere(self: &Arc<Self>, settings: &Settings) -> Result<(), String> {
+    pub fn use_store(self: &Arc<Self>, settings: &Settings) -> Result<(), String> {
         let limiter = Arc::downgrade(self);
         let freed = move |name: &[u8]| {
             if let Some(limiter) = limiter.upgrade() {
-                limiter.freed_elsewhere(name);
+                limiter.freed_remotely(name);
             }
         };
         let remote = Remote::start(settings, self.clock.clone(), self.metrics.clone(), freed)?;
@@ -44,7 +44,7 @@ impl Limiter {
         self.remote.get().map(Remote::prefix)
     }
 
-    /// Whether counts lie elsewhere.
+    /// Whether there is a remote store.
     #[must_use]
     pub fn is_remote(&self) -> bool {
         self.remote.get().is_some()
@@ -71,7 +71,7 @@ impl Limiter {
     pub async fn forget(&self, key: &[u8]) -> Result<bool, String> {
         let here = self.reset(key);
         let Some(remote) = self.remote.get() else { return Ok(here) };
-        let found = self.catalog.load().find_elsewhere(key, Op::Peek(0));
+        let found = self.catalog.load().find_remote(key, Op::Peek(0));
         let Some((_, slot)) = found else { return Ok(here) };
         let gone = remote.remove(slot.name).await.map_err(|fault| fault.to_string())?;
         if let Some(waiters) = self.waiters.get() {
@@ -88,14 +88,14 @@ impl Limiter {
     }
 
     /// Something was given back to the count of this name by another node.
-    fn freed_elsewhere(&self, name: &[u8]) {
+    fn freed_remotely(&self, name: &[u8]) {
         let Some(waiters) = self.waiters.get() else { return };
         if name.is_empty() {
             return waiters.renewed(self);
         }
         let (catalog, memory) = (self.catalog.load(), self.memory());
-        let key = |(position, at): (usize, &Elsewhere)| Some((position, at.prefix.key(name)?));
-        if let Some((position, key)) = catalog.all_elsewhere().find_map(key)
+        let key = |(position, at): (usize, &RemoteCounts)| Some((position, at.prefix.key(name)?));
+        if let Some((position, key)) = catalog.all_remote().find_map(key)
             && let hash = memory.hash(&key)
             && let Some(address) = catalog.address(memory, position, &key, hash, Op::Peek(0))
         {
@@ -104,12 +104,12 @@ impl Limiter {
     }
 }
 
-impl Desk {
+impl LimiterHandle {
     /// Has the requests woken that wait for `key` when another node gives something back, or no
     /// longer: nothing to do where the counts lie in memory.
     pub(crate) fn watch_key(&self, key: &[u8], watching: bool) {
         let Some(remote) = self.limiter.remote.get() else { return };
-        let found = self.limiter.catalog.load().find_elsewhere(key, Op::Peek(0));
+        let found = self.limiter.catalog.load().find_remote(key, Op::Peek(0));
         if let Some((_, slot)) = found {
             match watching {
                 true => remote.watch(&slot.name),

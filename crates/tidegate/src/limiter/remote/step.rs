@@ -17,7 +17,7 @@ use super::super::request::{Attempt, Key, KeyOp, Limits, Request, Together};
 use super::super::verdict::{
     Answered, Basis, Decision, Outcome, PendingVerdict, Row, Rows, Verdict,
 };
-use super::super::{Desk, Limiter, TakenFrom};
+use super::super::{Limiter, LimiterHandle, TakenFrom};
 use crate::completions::{Completion, completion};
 use crate::metrics::{Counted, Door};
 use crate::stores::memory::{Body, Bucket, Place, Seat};
@@ -69,7 +69,7 @@ struct RemoteStep {
     ran: Nanos,
 }
 
-impl Desk {
+impl LimiterHandle {
     /// Hands a plan to the store. Rows are filled where it is answered at once.
     #[cold]
     pub(in super::super) fn ask_store(
@@ -111,7 +111,7 @@ impl Desk {
 }
 
 impl Origin {
-    fn of(handle: &Desk, request: &Request<'_>, arrived: Now) -> Self {
+    fn of(handle: &LimiterHandle, request: &Request<'_>, arrived: Now) -> Self {
         let owned = |key: &Key<'_>| OwnedKey {
             bytes: key.bytes.into(),
             op: key.op,
@@ -134,8 +134,8 @@ impl Origin {
     }
 
     /// A handle for what is decided here after all.
-    fn handle(&self) -> Desk {
-        self.limiter.desk(self.door)
+    fn handle(&self) -> LimiterHandle {
+        self.limiter.handle(self.door)
     }
 
     fn rule(&self, position: usize) -> &Rule {
@@ -143,7 +143,7 @@ impl Origin {
     }
 
     fn slot(&self, target: &Target) -> Option<Slot> {
-        self.catalog.slot_elsewhere(target, &self.keys[target.key].bytes)
+        self.catalog.remote_slot(target, &self.keys[target.key].bytes)
     }
 
     /// Counts a decision for the statistics of its key.
@@ -272,8 +272,8 @@ impl RemoteStep {
         }
         self.plan.verdict.window_ends = self.window_ends(at);
         let (verdict, mut rows) = (self.plan.verdict, self.plan.take_rows());
-        rows.held.iter_mut().for_each(|held| held.from = TakenFrom::Elsewhere);
-        let held = verdict.held.map(|_| TakenFrom::Elsewhere);
+        rows.held.iter_mut().for_each(|held| held.from = TakenFrom::Remote);
+        let held = verdict.held.map(|_| TakenFrom::Remote);
         Answered { verdict: Verdict { held, ..verdict }, rows, taken }
     }
 
@@ -502,7 +502,7 @@ fn nearest(rows: &[Row]) -> Option<&Row> {
 /// The step of a request, for tests.
 #[cfg(test)]
 pub(super) fn of(
-    handle: &Desk,
+    handle: &LimiterHandle,
     request: &Request<'_>,
     now: Now,
 ) -> Result<Box<dyn Step>, super::super::InvalidRequest> {

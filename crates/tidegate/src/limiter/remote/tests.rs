@@ -16,21 +16,21 @@ use crate::stores::remote::settings::{self, Urls};
 const START: Now = Now { mono: 500 * DAY, unix: 20_000 * DAY };
 const ONE: Limit = Limit { amount: 1, period: DAY, algorithm: Algorithm::FixedWindow };
 
-/// A desk whose store nobody has ever heard of.
-fn alone(rules: Vec<Rule>) -> Desk {
+/// A handle whose store nobody has ever heard of.
+fn alone(rules: Vec<Rule>) -> LimiterHandle {
     let room = memory::Settings { max_keys: 100, max_bytes: 1 << 20 };
     let (clock, metrics) = (Clock::manual(START), Arc::new(Metrics::new()));
     let limiter = Limiter::new(clock, metrics, RuleSet::new(rules, None), room);
     let url = Some(Urls::One("redis://127.0.0.1:1".to_owned()));
     let store = Settings { kind: settings::Kind::Redis, url, ..Settings::default() };
-    limiter.keep_elsewhere(&store).expect("sound settings");
-    limiter.desk(Door::Http)
+    limiter.use_store(&store).expect("sound settings");
+    limiter.handle(Door::Http)
 }
 
 #[test]
 fn what_a_step_took_is_taken_back_whole() {
-    let desk = alone(vec![Rule::new("k", "k *", vec![ONE])]);
-    let now = desk.now();
+    let handle = alone(vec![Rule::new("k", "k *", vec![ONE])]);
+    let now = handle.now();
     let look = |body: &Body| algorithms::judge(&ONE, &body.held.states()[0], Op::Take(1), now);
     for (op, takes) in [
         (KeyOp::Take(1), true),
@@ -39,7 +39,7 @@ fn what_a_step_took_is_taken_back_whole() {
         (KeyOp::Peek(1), false),
     ] {
         let keys = [Key::new(b"k a", op)];
-        let mut step = step::of(&desk, &Request::all_or_nothing(&keys), now).expect("fit");
+        let mut step = step::of(&handle, &Request::all_or_nothing(&keys), now).expect("fit");
         let mut bodies = [Body::default()];
         step.run(&mut bodies, now);
         assert_eq!(look(&bodies[0]).allowed, !takes, "{op:?}");
@@ -74,18 +74,18 @@ impl Waiters for Heard {
 #[test]
 fn what_others_give_back_is_told_to_those_who_wait_for_the_same_count() {
     let shared = Rule { shared: true, ..Rule::new("of all", "pool *", vec![ONE]) };
-    let desk = alone(vec![Rule::new("k", "k *", vec![ONE]), shared]);
-    let (limiter, heard) = (desk.limiter(), Arc::new(Heard::default()));
+    let handle = alone(vec![Rule::new("k", "k *", vec![ONE]), shared]);
+    let (limiter, heard) = (handle.limiter(), Arc::new(Heard::default()));
     limiter.set_waiters(heard.clone());
     for key in [b"k a".as_slice(), b"pool a"] {
-        let (_, slot) = limiter.catalog.load().find_elsewhere(key, Op::Peek(0)).expect("a rule");
-        limiter.freed_elsewhere(&slot.name);
+        let (_, slot) = limiter.catalog.load().find_remote(key, Op::Peek(0)).expect("a rule");
+        limiter.freed_remotely(&slot.name);
         let count = limiter.count_of(key);
         assert_eq!(heard.freed.lock().pop(), Some((count.rule, count.name.to_vec())));
     }
     assert_eq!(*heard.renewed.lock(), 0);
-    limiter.freed_elsewhere(b"");
+    limiter.freed_remotely(b"");
     assert_eq!(*heard.renewed.lock(), 1, "nobody knows what was missed");
-    limiter.freed_elsewhere(b"somebody else's");
+    limiter.freed_remotely(b"somebody else's");
     assert!(heard.freed.lock().is_empty());
 }

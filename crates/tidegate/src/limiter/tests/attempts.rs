@@ -7,14 +7,14 @@ use crate::limiter::Outcome as Decided;
 type Said = (Decided, Nanos, Nanos);
 
 fn attempt(
-    desk: &Desk,
+    handle: &LimiterHandle,
     key: &[u8],
     attempt: Attempt,
     can_end: bool,
 ) -> Result<Verdict, InvalidRequest> {
     let keys = [Key::new(key, KeyOp::TakeOrLeave(attempt))];
     let request = Request { can_end, ..Request::all_or_nothing(&keys) };
-    Ok(desk.decide(&request, desk.now(), None)?.ready().expect("in memory"))
+    Ok(handle.decide(&request, handle.now(), None)?.ready().expect("in memory"))
 }
 
 const FIRST: Attempt = Attempt { cost: 1, booking_max: 0, waited: false, first_in_line: true };
@@ -70,15 +70,16 @@ proptest! {
         limits in prop::collection::vec(any_limit(), 1..4),
         steps in prop::collection::vec(step(), 1..100),
     ) {
-        let desk = desk(vec![rule("k", limits.clone())]);
+        let handle = handle(vec![rule("k", limits.clone())]);
         let capacity = limits.iter().map(Limit::capacity).min().unwrap();
         let mut model = Model::new(&limits);
         for step in steps {
-            let now = desk.now();
+            let now = handle.now();
             match step {
                 Step::Try { key, cost, booking_max } => {
                     let name = name(key);
-                    let tried = attempt(&desk, &name, Attempt { cost, booking_max, ..FIRST }, false)
+                    let what = Attempt { cost, booking_max, ..FIRST };
+                    let tried = attempt(&handle, &name, what, false)
                         .map(|verdict| (verdict.outcome, verdict.delay, verdict.booked));
                     if cost > capacity {
                         let invalid = InvalidRequest::CostAboveLimit { limit: capacity };
@@ -91,10 +92,10 @@ proptest! {
                 }
                 Step::Use { key } => {
                     let (allowed, _) = model.decide(&[key], Op::Take(1), now);
-                    let said = decide_all(&desk, &[&name(key)], Op::Take(1), now).expect("fit");
+                    let said = decide_all(&handle, &[&name(key)], Op::Take(1), now).expect("fit");
                     prop_assert_eq!(said.is_allowed(), allowed);
                 }
-                Step::Pass(span) => desk.limiter().clock().advance(span),
+                Step::Pass(span) => handle.limiter().clock().advance(span),
             }
         }
     }
@@ -111,44 +112,44 @@ fn nobody_passes_whom_others_are_before() {
         fn freed_anywhere(&self, _: u32) {}
         fn renewed(&self, _: &Limiter) {}
     }
-    let desk = desk(vec![rule("k", vec![fixed(1)])]);
-    desk.limiter().set_waiters(Arc::new(Crowded));
+    let handle = handle(vec![rule("k", vec![fixed(1)])]);
+    handle.limiter().set_waiters(Arc::new(Crowded));
     let newcomer = Attempt { first_in_line: false, ..FIRST };
-    let said = |key, how| attempt(&desk, key, how, false).expect("fit").outcome;
+    let said = |key, how| attempt(&handle, key, how, false).expect("fit").outcome;
     assert_eq!(said(b"k a", newcomer), Decided::Behind);
     assert_eq!(said(b"k b", newcomer), Decided::Allowed);
-    let waited = attempt(&desk, b"k a", Attempt { waited: true, ..FIRST }, false).expect("fit");
+    let waited = attempt(&handle, b"k a", Attempt { waited: true, ..FIRST }, false).expect("fit");
     assert_eq!((waited.outcome, waited.window_start), (Decided::Allowed, START.mono));
     assert_eq!(said(b"k a", newcomer), Decided::Behind, "known or not");
 }
 
 #[test]
 fn whoever_is_turned_away_is_counted_once() {
-    let desk = desk(vec![rule("k", vec![limit(2, DAY, Algorithm::Average { strict: true })])]);
-    let tries = (0..50).map(|_| attempt(&desk, b"k a", FIRST, false).expect("fit"));
+    let handle = handle(vec![rule("k", vec![limit(2, DAY, Algorithm::Average { strict: true })])]);
+    let tries = (0..50).map(|_| attempt(&handle, b"k a", FIRST, false).expect("fit"));
     let taken = tries.filter(Verdict::is_allowed).count();
-    let requests = desk.limiter().stats(b"k a", START);
+    let requests = handle.limiter().stats(b"k a", START);
     assert_eq!((requests.requests, requests.over), (taken as u64, 0));
     let keys = [Key::new(b"k a", KeyOp::Refuse(1))];
     let mut rows = Rows::default();
-    let refused = desk.decide(&Request::all_or_nothing(&keys), START, Some(&mut rows));
+    let refused = handle.decide(&Request::all_or_nothing(&keys), START, Some(&mut rows));
     let refused = refused.expect("fit").ready().expect("in memory");
     assert_eq!((refused.is_allowed(), refused.granted), (false, 0));
     assert_eq!(rows.refused_by.as_deref(), Some("k"));
-    assert_eq!(desk.limiter().stats(b"k a", START).over, 1);
+    assert_eq!(handle.limiter().stats(b"k a", START).over, 1);
 }
 
 #[test]
 fn a_use_in_flight_that_was_tried_for_is_given_back() {
     let in_flight = limit(1, 0, Algorithm::InFlight { per_window: false });
-    let desk = desk(vec![rule("k", vec![in_flight])]);
-    let take = || attempt(&desk, b"k a", FIRST, true).expect("fit");
+    let handle = handle(vec![rule("k", vec![in_flight])]);
+    let take = || attempt(&handle, b"k a", FIRST, true).expect("fit");
     for _ in 0..3 {
         let taken = take();
         assert_eq!((taken.outcome, taken.held), (Decided::Allowed, Some(TakenFrom::Slot)));
         let blocked = take();
         assert_eq!((blocked.outcome, blocked.delay), (Decided::Later, Nanos::MAX));
-        desk.release_uses(b"k a", 1, START, TakenFrom::Slot);
+        handle.release_uses(b"k a", 1, START, TakenFrom::Slot);
     }
-    assert_eq!(attempt(&desk, b"k a", FIRST, false), Err(InvalidRequest::NeedsEnd));
+    assert_eq!(attempt(&handle, b"k a", FIRST, false), Err(InvalidRequest::NeedsEnd));
 }

@@ -101,14 +101,14 @@ impl Waiters for OneLine {
 
 /// The verdict on one key, by the way that is taken with or without rows.
 fn decide_by(
-    desk: &Desk,
+    handle: &LimiterHandle,
     key: Key<'_>,
     can_end: bool,
     rows: Option<&mut Rows>,
 ) -> Result<Verdict, InvalidRequest> {
     let keys = [key];
     let request = Request { can_end, ..Request::all_or_nothing(&keys) };
-    desk.decide(&request, desk.now(), rows).map(|decided| decided.ready().expect("in memory"))
+    handle.decide(&request, handle.now(), rows).map(|decided| decided.ready().expect("in memory"))
 }
 
 /// Whether a caller that goes early breaks a limit, by what each limit says.
@@ -128,13 +128,13 @@ proptest! {
         limits in prop::collection::vec(any_limit(), 1..4),
         steps in steps(),
     ) {
-        let desk = desk(vec![rule("k", limits.clone())]);
+        let handle = handle(vec![rule("k", limits.clone())]);
         let mut model = Model::new(&limits);
         for Step { keys, op, wait } in steps {
-            desk.limiter().clock().advance(wait);
-            let now = desk.now();
+            handle.limiter().clock().advance(wait);
+            let now = handle.now();
             let names = names(&keys);
-            let answer = decide_all(&desk, &borrowed(&names), op, now);
+            let answer = decide_all(&handle, &borrowed(&names), op, now);
             if !fits(&limits, op) {
                 let invalid = matches!(answer, Err(InvalidRequest::CostAboveLimit { .. }));
                 prop_assert!(invalid, "{:?}", answer);
@@ -163,13 +163,13 @@ proptest! {
         limits in prop::collection::vec(any_limit(), 1..4),
         steps in steps(),
     ) {
-        let desk = desk(vec![rule("k", limits.clone())]);
+        let handle = handle(vec![rule("k", limits.clone())]);
         let mut model = Model::new(&limits);
         for Step { keys, op, wait } in steps {
-            desk.limiter().clock().advance(wait);
-            let now = desk.now();
+            handle.limiter().clock().advance(wait);
+            let now = handle.now();
             for key in keys {
-                let verdict = decide_one(&desk, &name(key), op, now);
+                let verdict = decide_one(&handle, &name(key), op, now);
                 if !fits(&limits, op) {
                     prop_assert!(verdict.is_err());
                     continue;
@@ -194,7 +194,7 @@ proptest! {
         ),
     ) {
         let rules = || vec![Rule { shadow, ..rule("k", limits.clone()) }];
-        let handles: [Desk; 3] = [0, 1, 2].map(|_| desk(rules()));
+        let handles: [LimiterHandle; 3] = [0, 1, 2].map(|_| handle(rules()));
         let [single, batch, general] = &handles;
         handles.iter().for_each(|handle| handle.limiter().set_waiters(Arc::new(OneLine)));
         // A batch comes from doors that cannot tell the end of a use.

@@ -50,32 +50,32 @@ fn bounds() -> impl Strategy<Value = memory::Settings> {
 
 /// The keys that the limiter judges for a step, and whether it admits them; those of one request
 /// together. What asks for more than can ever be had is not judged at all.
-fn judged(desk: &Desk, step: &Step, now: Now) -> Vec<(u8, bool)> {
+fn judged(handle: &LimiterHandle, step: &Step, now: Now) -> Vec<(u8, bool)> {
     let names = names(&step.keys);
     let keys = borrowed(&names);
     let op = Op::Take(step.cost);
     match step.kind {
         Kind::One => {
-            let verdict = decide_one(desk, keys[0], op, now);
+            let verdict = decide_one(handle, keys[0], op, now);
             verdict.iter().map(|verdict| (step.keys[0], verdict.is_allowed())).collect()
         }
         Kind::Each => {
-            let each = step.keys.iter().zip(decide_each(desk, &keys, op, now));
+            let each = step.keys.iter().zip(decide_each(handle, &keys, op, now));
             each.filter_map(|(key, verdict)| Some((*key, verdict.ok()?.is_allowed()))).collect()
         }
         Kind::All => {
-            let Ok(answer) = decide_all(desk, &keys, op, now) else { return Vec::new() };
+            let Ok(answer) = decide_all(handle, &keys, op, now) else { return Vec::new() };
             let mut once = step.keys.clone();
             once.sort_unstable();
             once.dedup();
             once.into_iter().map(|key| (key, answer.is_allowed())).collect()
         }
         Kind::Peek => {
-            let _ = decide_all(desk, &keys, Op::Peek(step.cost), now);
+            let _ = decide_all(handle, &keys, Op::Peek(step.cost), now);
             Vec::new()
         }
         Kind::Sweep => {
-            desk.limiter().sweep(64);
+            handle.limiter().sweep(64);
             Vec::new()
         }
     }
@@ -88,7 +88,7 @@ fn check(
     steps: &[Step],
 ) -> Result<(), TestCaseError> {
     let limiter = limiter(vec![Rule { on_full, ..rule("k", limits.to_vec()) }], settings);
-    let desk = limiter.desk(Door::Text);
+    let handle = limiter.handle(Door::Text);
     let mut model = Model::new(limits);
     for step in steps {
         limiter.clock().advance(step.wait);
@@ -96,7 +96,7 @@ fn check(
         limiter.clock().set_unix(unix.saturating_add_signed(step.wall_ms * 1_000_000));
         let now = limiter.clock().now();
         let op = Op::Take(step.cost);
-        for (key, admitted) in judged(&desk, step, now) {
+        for (key, admitted) in judged(&handle, step, now) {
             if !admitted {
                 model.refuse(key, op, now);
                 continue;
@@ -140,26 +140,26 @@ proptest! {
 fn keys_that_share_one_count_in_one_request_are_counted_together() {
     let rules = vec![rule("k", vec![fixed(3)])];
     let limiter = limiter(rules, memory::Settings { max_keys: 1, max_bytes: 1 << 20 });
-    let desk = limiter.desk(Door::Http);
-    assert!(take(&desk, &["k full"]).is_allowed());
+    let handle = limiter.handle(Door::Http);
+    assert!(take(&handle, &["k full"]).is_allowed());
     for _ in 0..3 {
-        assert!(take(&desk, &["k a", "k b"]).is_allowed(), "they share, and the count has room");
+        assert!(take(&handle, &["k a", "k b"]).is_allowed(), "they share, and the count has room");
     }
-    let answer = take(&desk, &["k b", "k a"]);
+    let answer = take(&handle, &["k b", "k a"]);
     assert_eq!((answer.is_allowed(), answer.refused_by()), (false, Some("k")));
-    assert!(!take(&desk, &["k another"]).is_allowed());
-    assert!(take(&desk, &["k full"]).is_allowed(), "a key with a slot counts for itself");
+    assert!(!take(&handle, &["k another"]).is_allowed());
+    assert!(take(&handle, &["k full"]).is_allowed(), "a key with a slot counts for itself");
 }
 
 #[test]
 fn keys_of_several_limits_go_on_when_bytes_run_out() {
     let rules = vec![rule("k", vec![fixed(3), limit(9, DAY, Algorithm::Gcra { burst: 9 })])];
     let limiter = limiter(rules, memory::Settings { max_keys: 64, max_bytes: 1_000 });
-    let desk = limiter.desk(Door::Http);
-    assert!(take(&desk, &["k known"]).is_allowed());
-    (0..60).for_each(|n| drop(take(&desk, &[&format!("k other {n}")])));
+    let handle = limiter.handle(Door::Http);
+    assert!(take(&handle, &["k known"]).is_allowed());
+    (0..60).for_each(|n| drop(take(&handle, &[&format!("k other {n}")])));
     assert!(limiter.size().bytes + 88 > 1_000, "full");
-    assert!(take(&desk, &["k known"]).is_allowed(), "its states do not grow");
+    assert!(take(&handle, &["k known"]).is_allowed(), "its states do not grow");
 }
 
 #[test]
@@ -167,13 +167,13 @@ fn a_log_may_grow_again_once_others_are_forgotten() {
     let log = limit(100, PERIOD, Algorithm::SlidingLog);
     let rules = vec![rule("k", vec![Limit { period: DAY, ..log }]), rule("short", vec![log])];
     let limiter = limiter(rules, memory::Settings { max_keys: 64, max_bytes: 2_000 });
-    let desk = limiter.desk(Door::Http);
-    assert!(take(&desk, &["k known"]).is_allowed());
+    let handle = limiter.handle(Door::Http);
+    assert!(take(&handle, &["k known"]).is_allowed());
     for n in 0..60 {
         limiter.clock().advance(1);
-        drop(take(&desk, &[&format!("short {}", n % 9)]));
+        drop(take(&handle, &[&format!("short {}", n % 9)]));
     }
-    assert!(!take(&desk, &["k known"]).is_allowed(), "no bytes are left");
+    assert!(!take(&handle, &["k known"]).is_allowed(), "no bytes are left");
     limiter.clock().advance(PERIOD);
-    assert!(take(&desk, &["k known"]).is_allowed(), "the dead made room");
+    assert!(take(&handle, &["k known"]).is_allowed(), "the dead made room");
 }

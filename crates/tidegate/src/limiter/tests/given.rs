@@ -26,7 +26,7 @@ fn with_given(mut rules: Vec<Rule>) -> Vec<Rule> {
 
 /// A handle of the only door whose requests bring limits.
 fn door(rules: Vec<Rule>, settings: memory::Settings) -> LimiterHandle {
-    limiter(with_given(rules), settings).desk(Door::Resp)
+    limiter(with_given(rules), settings).handle(Door::Resp)
 }
 
 fn decide(handle: &LimiterHandle, key: &str, op: KeyOp, limit: &Limit) -> (Verdict, Rows) {
@@ -107,7 +107,7 @@ fn a_rule_that_matches_decides_alone_and_other_doors_have_no_such_limits() {
     let (verdict, rows) = decide(&handle, "x", KeyOp::Take(1), &roomy);
     assert_eq!(rows.refused_by.as_deref(), Some("resp:throttle"));
     assert_eq!(verdict.outcome, Outcome::Refused);
-    let other = handle.limiter().desk(Door::Http);
+    let other = handle.limiter().handle(Door::Http);
     assert_eq!(decide(&other, "x", KeyOp::Take(1), &roomy).0.outcome, Outcome::NoRule);
 }
 
@@ -138,7 +138,7 @@ fn a_remote_store_counts_them_as_memory_does() {
     let server = redis::Server::start(&[]);
     let there =
         node(Clock::manual(START), with_given(Vec::new()), &at(Kind::Redis, vec![server.url()]))
-            .desk(Door::Resp);
+            .handle(Door::Resp);
     let here = door(Vec::new(), ROOMY);
     let limits = [given(3, 7, 60), given(3, 5, 60), given(1, 1, 3600)];
     for (step, quantity) in [1, 2, 1, -1, 1, 0, 3, -9, 3, 1].into_iter().enumerate() {

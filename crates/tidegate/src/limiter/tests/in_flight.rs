@@ -6,12 +6,12 @@ fn flight(amount: u64) -> Limit {
     limit(amount, 0, Algorithm::InFlight { per_window: false })
 }
 
-fn release(desk: &Desk, key: &str, started: Now) {
-    desk.release_uses(key.as_bytes(), 1, started, TakenFrom::Slot);
+fn release(handle: &LimiterHandle, key: &str, started: Now) {
+    handle.release_uses(key.as_bytes(), 1, started, TakenFrom::Slot);
 }
 
-fn release_shared(desk: &Desk, key: &str, started: Now) {
-    desk.release_uses(key.as_bytes(), 1, started, TakenFrom::Shared);
+fn release_shared(handle: &LimiterHandle, key: &str, started: Now) {
+    handle.release_uses(key.as_bytes(), 1, started, TakenFrom::Shared);
 }
 
 /// Which keys of a request hold a use of their own, and which a shared one.
@@ -22,131 +22,131 @@ fn held(answer: &Said) -> [Vec<usize>; 2] {
 
 #[test]
 fn a_use_is_held_until_it_is_given_back() {
-    let desk = desk(vec![rule("k", vec![flight(2)])]);
-    assert_eq!(held(&take(&desk, &["k a"])), [vec![0], vec![]]);
-    assert_eq!(held(&take(&desk, &["k a"])), [vec![0], vec![]]);
-    let refused = take(&desk, &["k a"]);
+    let handle = handle(vec![rule("k", vec![flight(2)])]);
+    assert_eq!(held(&take(&handle, &["k a"])), [vec![0], vec![]]);
+    assert_eq!(held(&take(&handle, &["k a"])), [vec![0], vec![]]);
+    let refused = take(&handle, &["k a"]);
     assert!(!refused.is_allowed() && refused.rows.held.is_empty());
     assert_eq!(refused.verdict.delay, Nanos::MAX, "time alone gives nothing back");
-    desk.limiter().clock().advance(100 * DAY);
-    desk.limiter().sweep(1 << 16);
-    assert!(!take(&desk, &["k a"]).is_allowed(), "however long it takes");
-    release(&desk, "k a", START);
-    assert!(take(&desk, &["k a"]).is_allowed());
+    handle.limiter().clock().advance(100 * DAY);
+    handle.limiter().sweep(1 << 16);
+    assert!(!take(&handle, &["k a"]).is_allowed(), "however long it takes");
+    release(&handle, "k a", START);
+    assert!(take(&handle, &["k a"]).is_allowed());
 }
 
 #[test]
 fn a_use_per_window_lapses_with_its_window() {
     let per_window = limit(1, DAY, Algorithm::InFlight { per_window: true });
-    let desk = desk(vec![rule("k", vec![per_window])]);
-    assert!(take(&desk, &["k a"]).is_allowed());
-    assert!(!take(&desk, &["k a"]).is_allowed());
-    desk.limiter().clock().advance(DAY);
-    assert!(take(&desk, &["k a"]).is_allowed());
-    release(&desk, "k a", START);
-    assert!(!take(&desk, &["k a"]).is_allowed(), "the end of a lapsed use gives nothing back");
+    let handle = handle(vec![rule("k", vec![per_window])]);
+    assert!(take(&handle, &["k a"]).is_allowed());
+    assert!(!take(&handle, &["k a"]).is_allowed());
+    handle.limiter().clock().advance(DAY);
+    assert!(take(&handle, &["k a"]).is_allowed());
+    release(&handle, "k a", START);
+    assert!(!take(&handle, &["k a"]).is_allowed(), "the end of a lapsed use gives nothing back");
 }
 
 #[test]
 fn only_keys_that_took_something_are_held() {
     let shadow = Rule { shadow: true, ..rule("shadow", vec![flight(1)]) };
-    let desk = desk(vec![shadow, rule("real", vec![flight(5)]), rule("rate", vec![fixed(9)])]);
-    let first = take(&desk, &["rate x", "shadow x", "real x"]);
+    let handle = handle(vec![shadow, rule("real", vec![flight(5)]), rule("rate", vec![fixed(9)])]);
+    let first = take(&handle, &["rate x", "shadow x", "real x"]);
     assert_eq!(held(&first), [vec![1, 2], vec![]]);
-    let second = take(&desk, &["rate x", "shadow x", "real x"]);
+    let second = take(&handle, &["rate x", "shadow x", "real x"]);
     assert!(second.is_allowed());
     assert_eq!(held(&second), [vec![2], vec![]], "the shadow rule was over and took nothing");
-    release(&desk, "real x", desk.now());
-    assert_eq!(remaining(&desk, "shadow x"), 0, "the first use still holds it");
-    assert_eq!(remaining(&desk, "real x"), 4);
+    release(&handle, "real x", handle.now());
+    assert_eq!(remaining(&handle, "shadow x"), 0, "the first use still holds it");
+    assert_eq!(remaining(&handle, "real x"), 4);
 }
 
 #[test]
 fn what_was_let_pass_uncounted_is_not_held() {
     let rules = vec![Rule { on_full: OnFull::Allow, ..rule("k", vec![flight(1)]) }];
-    let desk = limiter(rules, memory::Settings { max_keys: 1, max_bytes: 1 << 20 });
-    let desk = desk.desk(Door::Http);
-    assert_eq!(held(&take(&desk, &["k a"])), [vec![0], vec![]]);
-    let passed = take(&desk, &["k b"]);
+    let handle = limiter(rules, memory::Settings { max_keys: 1, max_bytes: 1 << 20 });
+    let handle = handle.handle(Door::Http);
+    assert_eq!(held(&take(&handle, &["k a"])), [vec![0], vec![]]);
+    let passed = take(&handle, &["k b"]);
     assert!(passed.is_allowed() && passed.rows.held.is_empty());
 }
 
 #[test]
 fn ends_of_uses_from_before_a_reset_give_nothing_back() {
-    let desk = desk(vec![rule("k", vec![flight(2)])]);
-    assert!(take(&desk, &["k a"]).is_allowed() && take(&desk, &["k a"]).is_allowed());
-    assert!(desk.limiter().reset(b"k a"));
-    desk.limiter().clock().advance(1);
-    let started = desk.now();
-    assert!(take(&desk, &["k a"]).is_allowed() && take(&desk, &["k a"]).is_allowed());
-    release(&desk, "k a", START);
-    release(&desk, "k a", START);
-    assert!(!take(&desk, &["k a"]).is_allowed(), "two newer uses are still held");
-    release(&desk, "k a", started);
-    assert!(take(&desk, &["k a"]).is_allowed());
+    let handle = handle(vec![rule("k", vec![flight(2)])]);
+    assert!(take(&handle, &["k a"]).is_allowed() && take(&handle, &["k a"]).is_allowed());
+    assert!(handle.limiter().reset(b"k a"));
+    handle.limiter().clock().advance(1);
+    let started = handle.now();
+    assert!(take(&handle, &["k a"]).is_allowed() && take(&handle, &["k a"]).is_allowed());
+    release(&handle, "k a", START);
+    release(&handle, "k a", START);
+    assert!(!take(&handle, &["k a"]).is_allowed(), "two newer uses are still held");
+    release(&handle, "k a", started);
+    assert!(take(&handle, &["k a"]).is_allowed());
 }
 
 #[test]
 fn a_use_decided_on_an_older_reading_of_the_clock_is_given_back() {
-    let desk = desk(vec![rule("k", vec![flight(2)])]);
+    let handle = handle(vec![rule("k", vec![flight(2)])]);
     let (early, late) = (START, START.after(1_000));
     for now in [late, early] {
-        let taken = decide_held(&desk, &[b"k a"], Op::Take(1), now).expect("a valid request");
+        let taken = decide_held(&handle, &[b"k a"], Op::Take(1), now).expect("a valid request");
         assert!(taken.is_allowed());
     }
     for started in [early, late] {
-        desk.release_uses(b"k a", 1, started, TakenFrom::Slot);
+        handle.release_uses(b"k a", 1, started, TakenFrom::Slot);
     }
-    assert_eq!(remaining(&desk, "k a"), 2);
+    assert_eq!(remaining(&handle, "k a"), 2);
 }
 
 #[test]
 fn a_full_table_gives_back_what_was_shared() {
     let rules = vec![rule("k", vec![flight(2)]), rule("rate", vec![fixed(1)])];
-    let desk = limiter(rules, memory::Settings { max_keys: 1, max_bytes: 1 << 20 });
-    let desk = desk.desk(Door::Http);
-    assert!(take(&desk, &["rate x"]).is_allowed(), "the only slot");
-    assert_eq!(held(&take(&desk, &["k a"])), [vec![], vec![0]]);
-    assert_eq!(held(&take(&desk, &["k b"])), [vec![], vec![0]]);
-    assert!(!take(&desk, &["k c"]).is_allowed(), "they share");
-    desk.limiter().clock().advance(3 * DAY);
-    desk.limiter().sweep(1 << 16);
-    assert_eq!(desk.limiter().size().keys, 0, "there is room now");
-    assert!(!take(&desk, &["k a"]).is_allowed(), "but what is held is held in the shared count");
-    release_shared(&desk, "k a", START);
-    assert_eq!(held(&take(&desk, &["k c"])), [vec![], vec![0]]);
-    release_shared(&desk, "k b", START);
-    release_shared(&desk, "k c", START);
-    assert!(take(&desk, &["k a"]).is_allowed());
-    assert_eq!(desk.limiter().size().keys, 1, "all has ended: keys have slots again");
-    assert_eq!(remaining(&desk, "k b"), 2);
+    let handle = limiter(rules, memory::Settings { max_keys: 1, max_bytes: 1 << 20 });
+    let handle = handle.handle(Door::Http);
+    assert!(take(&handle, &["rate x"]).is_allowed(), "the only slot");
+    assert_eq!(held(&take(&handle, &["k a"])), [vec![], vec![0]]);
+    assert_eq!(held(&take(&handle, &["k b"])), [vec![], vec![0]]);
+    assert!(!take(&handle, &["k c"]).is_allowed(), "they share");
+    handle.limiter().clock().advance(3 * DAY);
+    handle.limiter().sweep(1 << 16);
+    assert_eq!(handle.limiter().size().keys, 0, "there is room now");
+    assert!(!take(&handle, &["k a"]).is_allowed(), "but what is held is held in the shared count");
+    release_shared(&handle, "k a", START);
+    assert_eq!(held(&take(&handle, &["k c"])), [vec![], vec![0]]);
+    release_shared(&handle, "k b", START);
+    release_shared(&handle, "k c", START);
+    assert!(take(&handle, &["k a"]).is_allowed());
+    assert_eq!(handle.limiter().size().keys, 1, "all has ended: keys have slots again");
+    assert_eq!(remaining(&handle, "k b"), 2);
 }
 
 #[test]
 fn ends_of_uses_from_before_a_reset_leave_the_shared_count_alone() {
     let rules = vec![rule("k", vec![flight(2)]), rule("rate", vec![fixed(1)])];
-    let desk = limiter(rules, memory::Settings { max_keys: 1, max_bytes: 1 << 20 });
-    let desk = desk.desk(Door::Http);
-    assert_eq!(held(&take(&desk, &["k a"])), [vec![0], vec![]], "in the only slot");
-    assert_eq!(held(&take(&desk, &["k b"])), [vec![], vec![0]]);
-    desk.limiter().clock().advance(1);
-    assert_eq!(held(&take(&desk, &["k a"])), [vec![0], vec![]]);
-    let started = desk.now();
-    assert!(desk.limiter().reset(b"k a"));
-    assert!(take(&desk, &["rate x"]).is_allowed(), "has the slot now");
-    assert_eq!(held(&take(&desk, &["k a"])), [vec![], vec![0]]);
-    release(&desk, "k a", started);
-    assert!(!take(&desk, &["k c"]).is_allowed(), "two uses are held, and they share");
-    release_shared(&desk, "k a", started);
-    assert!(take(&desk, &["k c"]).is_allowed());
+    let handle = limiter(rules, memory::Settings { max_keys: 1, max_bytes: 1 << 20 });
+    let handle = handle.handle(Door::Http);
+    assert_eq!(held(&take(&handle, &["k a"])), [vec![0], vec![]], "in the only slot");
+    assert_eq!(held(&take(&handle, &["k b"])), [vec![], vec![0]]);
+    handle.limiter().clock().advance(1);
+    assert_eq!(held(&take(&handle, &["k a"])), [vec![0], vec![]]);
+    let started = handle.now();
+    assert!(handle.limiter().reset(b"k a"));
+    assert!(take(&handle, &["rate x"]).is_allowed(), "has the slot now");
+    assert_eq!(held(&take(&handle, &["k a"])), [vec![], vec![0]]);
+    release(&handle, "k a", started);
+    assert!(!take(&handle, &["k c"]).is_allowed(), "two uses are held, and they share");
+    release_shared(&handle, "k a", started);
+    assert!(take(&handle, &["k c"]).is_allowed());
 }
 
 #[test]
 fn ends_of_shared_uses_leave_a_slot_alone() {
-    let desk = desk(vec![rule("k", vec![flight(1)])]);
-    assert!(take(&desk, &["k a"]).is_allowed());
-    release_shared(&desk, "k a", START);
-    assert!(!take(&desk, &["k a"]).is_allowed());
+    let handle = handle(vec![rule("k", vec![flight(1)])]);
+    assert!(take(&handle, &["k a"]).is_allowed());
+    release_shared(&handle, "k a", START);
+    assert!(!take(&handle, &["k a"]).is_allowed());
 }
 
 #[derive(Clone, Debug)]
@@ -185,24 +185,24 @@ proptest! {
         let mut limits = vec![flight(amount)];
         limits.extend(with_rate.then_some(limit(50, PERIOD, Algorithm::SlidingLog)));
         let settings = memory::Settings { max_keys, max_bytes: 1 << 20 };
-        let desk = limiter(vec![rule("k", limits)], settings).desk(Door::Http);
+        let handle = limiter(vec![rule("k", limits)], settings).handle(Door::Http);
         let mut held: HashMap<u8, u64> = HashMap::new();
         let mut uses: Vec<Use> = Vec::new();
         let end = |held: &mut HashMap<u8, u64>, ended: Use| {
             ended.keys.iter().for_each(|key| *held.get_mut(key).expect("held") -= 1);
             for (key, from) in ended.released {
-                desk.release_uses(&name(key), 1, ended.started, from);
+                handle.release_uses(&name(key), 1, ended.started, from);
             }
         };
         for step in steps {
             match step {
-                Step::Wait(span) => desk.limiter().clock().advance(span),
+                Step::Wait(span) => handle.limiter().clock().advance(span),
                 Step::End(_) if uses.is_empty() => {}
                 Step::End(at) => end(&mut held, uses.swap_remove(at % uses.len())),
                 Step::Take(mut keys) => {
                     keys.dedup();
                     let names = names(&keys);
-                    let answer = decide_held(&desk, &borrowed(&names), Op::Take(1), desk.now());
+                    let answer = decide_held(&handle, &borrowed(&names), Op::Take(1), handle.now());
                     let answer = answer.expect("a valid request");
                     let fits = keys.iter().all(|key| held.get(key).unwrap_or(&0) < &amount);
                     prop_assert!(fits || !answer.is_allowed(), "{keys:?} with {held:?}");
@@ -212,19 +212,19 @@ proptest! {
                         let held_keys = answer.rows.held.iter();
                         let released = held_keys.map(|h| (keys[h.key], h.from)).collect();
                         keys.iter().for_each(|key| *held.entry(*key).or_default() += 1);
-                        uses.push(Use { keys, released, started: desk.now() });
+                        uses.push(Use { keys, released, started: handle.now() });
                     }
                 }
             }
         }
         uses.drain(..).for_each(|held_use| end(&mut held, held_use));
-        desk.limiter().clock().advance(DAY);
+        handle.limiter().clock().advance(DAY);
         for _ in 0..8 {
-            desk.limiter().sweep(256);
+            handle.limiter().sweep(256);
         }
-        prop_assert_eq!(desk.limiter().size().bytes, 0);
+        prop_assert_eq!(handle.limiter().size().bytes, 0);
         for key in 0..8 {
-            let peek = decide_held(&desk, &[&name(key)], Op::Peek(1), desk.now());
+            let peek = decide_held(&handle, &[&name(key)], Op::Peek(1), handle.now());
             let rows = peek.expect("a valid request").rows;
             prop_assert_eq!(rows.limits[0].verdict.remaining, amount);
         }

@@ -4,7 +4,7 @@
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 
-use super::elsewhere::attempt;
+use super::remote::attempt;
 use super::stores::{at, decide_anywhere, node, runtime};
 use super::*;
 use crate::stores::remote::engines::{redis, until};
@@ -22,8 +22,8 @@ fn poll(request: Pin<&mut WaitFuture<'_>>) -> Option<Admitted> {
 
 /// What is left of each limit. Whatever was asked for before has been answered then: questions
 /// about one key are answered in their order.
-fn left(desk: &Desk) -> Vec<u64> {
-    let peek = runtime().block_on(decide_anywhere(desk, &[KEY], Op::Peek(1), true));
+fn left(handle: &LimiterHandle) -> Vec<u64> {
+    let peek = runtime().block_on(decide_anywhere(handle, &[KEY], Op::Peek(1), true));
     let rows = peek.expect("a valid request").rows;
     rows.limits.iter().map(|row| row.verdict.remaining).collect()
 }
@@ -38,19 +38,19 @@ fn starts_where_it_is_counted(algorithm: Algorithm, in_line: bool) {
     let limiter = node(clock.clone(), rules, &at(Kind::Redis, vec![server.url()]));
     let waiting = Waiting::new(&limiter);
     let waiters = WaiterLimit::new(limiter.metrics(), Door::Http, Bounds::default());
-    let desk = limiter.desk(Door::Http);
+    let handle = limiter.handle(Door::Http);
     let ask = WaitRequest { key: KEY, cost: 1, max_wait: None, can_end: true };
-    let mut request = pin!(waiting.admit(&desk, &waiters, ask));
+    let mut request = pin!(waiting.admit(&handle, &waiters, ask));
     let mut window = START.unix;
     if in_line {
-        let taken = runtime().block_on(decide_anywhere(&desk, &[KEY], Op::Take(1), true));
+        let taken = runtime().block_on(decide_anywhere(&handle, &[KEY], Op::Take(1), true));
         assert!(taken.expect("a valid request").is_allowed());
         until(|| {
             assert_eq!(poll(request.as_mut()), None, "another has the only use");
             waiting.len() == 1
         });
         // All that it has asked in this window is answered.
-        left(&desk);
+        left(&handle);
         clock.advance(DAY);
         window += DAY;
     }
@@ -62,7 +62,7 @@ fn starts_where_it_is_counted(algorithm: Algorithm, in_line: bool) {
     }
     server.go_on();
     let before = if in_line { 8 } else { 9 };
-    assert_eq!(left(&desk), [0, before], "it was granted");
+    assert_eq!(left(&handle), [0, before], "it was granted");
     clock.advance(10);
     window += DAY;
     let mut admitted = None;
@@ -72,7 +72,7 @@ fn starts_where_it_is_counted(algorithm: Algorithm, in_line: bool) {
     });
     let started = admitted.expect("it is admitted").started.unix;
     assert_eq!(started - started % DAY, window, "where it starts");
-    assert_eq!(left(&desk), [0, before], "counted once, and where it starts");
+    assert_eq!(left(&handle), [0, before], "counted once, and where it starts");
 }
 
 #[test]
@@ -94,14 +94,14 @@ fn what_is_given_back_after_its_window_is_not_taken_from_the_next() {
         let settings =
             crate::stores::remote::settings::Settings { prefix: Some(name.clone()), ..settings };
         let rules = vec![rule("k", vec![limit(3, DAY, algorithm)])];
-        let desk = node(clock.clone(), rules, &settings).desk(Door::Http);
-        let (pending, early) = attempt(&desk, KEY);
+        let handle = node(clock.clone(), rules, &settings).handle(Door::Http);
+        let (pending, early) = attempt(&handle, KEY);
         assert!(early.verdict.is_allowed());
         clock.advance(DAY + DAY / 2);
-        let taken = runtime().block_on(decide_anywhere(&desk, &[KEY], Op::Take(1), true));
+        let taken = runtime().block_on(decide_anywhere(&handle, &[KEY], Op::Take(1), true));
         assert!(taken.expect("a valid request").is_allowed());
-        let before = left(&desk);
+        let before = left(&handle);
         pending.give_back(early);
-        assert_eq!(left(&desk), before, "{name}");
+        assert_eq!(left(&handle), before, "{name}");
     }
 }

@@ -2,7 +2,6 @@
 
 mod attempts;
 mod consistency;
-mod elsewhere;
 mod exactness;
 mod forgiveness;
 mod given;
@@ -10,6 +9,7 @@ mod in_flight;
 mod late;
 mod records;
 mod reloads;
+mod remote;
 mod requests;
 mod statistics;
 mod stores;
@@ -51,8 +51,8 @@ fn limiter(rules: Vec<Rule>, settings: memory::Settings) -> Arc<Limiter> {
     Limiter::new(Clock::manual(START), Arc::new(Metrics::new()), rules, settings)
 }
 
-fn desk(rules: Vec<Rule>) -> Desk {
-    limiter(rules, ROOMY).desk(Door::Http)
+fn handle(rules: Vec<Rule>) -> LimiterHandle {
+    limiter(rules, ROOMY).handle(Door::Http)
 }
 
 /// The name of a numbered key of the rule `k`: every third is too long for its slot.
@@ -102,7 +102,7 @@ fn keys_of<'a>(keys: &[&'a [u8]], op: Op) -> Vec<Key<'a>> {
 
 /// Asks for rows, which the general path fills, of counts in memory.
 fn decide_keys(
-    desk: &Desk,
+    handle: &LimiterHandle,
     keys: &[&[u8]],
     op: Op,
     can_end: bool,
@@ -110,36 +110,51 @@ fn decide_keys(
 ) -> Result<Said, InvalidRequest> {
     let (keys, mut rows) = (keys_of(keys, op), Rows::default());
     let request = Request { can_end, ..Request::all_or_nothing(&keys) };
-    let verdict = desk.decide(&request, now, Some(&mut rows))?.ready().expect("in memory");
+    let verdict = handle.decide(&request, now, Some(&mut rows))?.ready().expect("in memory");
     Ok(Said { verdict, rows })
 }
 
 /// Asks for all keys or none, as a door that cannot tell the end of a use.
-fn decide_all(desk: &Desk, keys: &[&[u8]], op: Op, now: Now) -> Result<Said, InvalidRequest> {
-    decide_keys(desk, keys, op, false, now)
+fn decide_all(
+    handle: &LimiterHandle,
+    keys: &[&[u8]],
+    op: Op,
+    now: Now,
+) -> Result<Said, InvalidRequest> {
+    decide_keys(handle, keys, op, false, now)
 }
 
 /// As [`decide_all`], by a door that tells when the uses end.
-fn decide_held(desk: &Desk, keys: &[&[u8]], op: Op, now: Now) -> Result<Said, InvalidRequest> {
-    decide_keys(desk, keys, op, true, now)
+fn decide_held(
+    handle: &LimiterHandle,
+    keys: &[&[u8]],
+    op: Op,
+    now: Now,
+) -> Result<Said, InvalidRequest> {
+    decide_keys(handle, keys, op, true, now)
 }
 
 /// Asks for one key and no rows: the fast path decides where it can.
-fn decide_one(desk: &Desk, key: &[u8], op: Op, now: Now) -> Result<Verdict, InvalidRequest> {
+fn decide_one(
+    handle: &LimiterHandle,
+    key: &[u8],
+    op: Op,
+    now: Now,
+) -> Result<Verdict, InvalidRequest> {
     let keys = [Key::new(key, key_op(op))];
-    let decision = desk.decide(&Request::all_or_nothing(&keys), now, None)?;
+    let decision = handle.decide(&Request::all_or_nothing(&keys), now, None)?;
     Ok(decision.ready().expect("in memory"))
 }
 
 /// Asks for each key by itself, in one batch.
 fn decide_each(
-    desk: &Desk,
+    handle: &LimiterHandle,
     keys: &[&[u8]],
     op: Op,
     now: Now,
 ) -> Vec<Result<Verdict, InvalidRequest>> {
     let mut decisions = Vec::new();
-    desk.decide_batch(&keys_of(keys, op), now, &mut decisions);
+    handle.decide_batch(&keys_of(keys, op), now, &mut decisions);
     let ready = |decision: Decision| decision.ready().expect("in memory");
     decisions.into_iter().map(|decided| decided.map(ready)).collect()
 }
@@ -150,20 +165,20 @@ fn is_unlimited(verdict: &Verdict) -> bool {
     verdict.is_allowed() && (rate, amount, period) == (0.0, 1, SECOND)
 }
 
-fn take(desk: &Desk, keys: &[&str]) -> Said {
+fn take(handle: &LimiterHandle, keys: &[&str]) -> Said {
     let keys: Vec<&[u8]> = keys.iter().map(|key| key.as_bytes()).collect();
-    decide_held(desk, &keys, Op::Take(1), desk.now()).expect("a valid request")
+    decide_held(handle, &keys, Op::Take(1), handle.now()).expect("a valid request")
 }
 
-fn remaining(desk: &Desk, key: &str) -> u64 {
-    let peek = decide_held(desk, &[key.as_bytes()], Op::Peek(1), desk.now());
+fn remaining(handle: &LimiterHandle, key: &str) -> u64 {
+    let peek = decide_held(handle, &[key.as_bytes()], Op::Peek(1), handle.now());
     let rows = peek.expect("a valid request").rows;
     rows.limits.iter().map(|row| row.verdict.remaining).min().expect("a limit")
 }
 
 /// How often each outcome was counted, by door and rule.
-fn counted(desk: &Desk) -> Vec<String> {
-    let page = desk.limiter().metrics().encode(Default::default());
+fn counted(handle: &LimiterHandle) -> Vec<String> {
+    let page = handle.limiter().metrics().encode(Default::default());
     let lines = page.lines().filter(|line| line.starts_with("tidegate_decisions_total"));
     let mut lines: Vec<String> = lines.map(str::to_owned).collect();
     lines.sort_unstable();

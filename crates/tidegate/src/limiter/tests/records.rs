@@ -60,10 +60,10 @@ fn delayed(limiter: &Arc<Limiter>, domain: &[u8]) -> BTreeMap<Vec<u8>, Nanos> {
 type Told = Result<Option<Nanos>, InvalidRequest>;
 
 /// Records uses of these keys in one batch.
-fn record(desk: &Desk, uses: &[(Vec<u8>, KeyOp)]) -> Vec<Told> {
+fn record(handle: &LimiterHandle, uses: &[(Vec<u8>, KeyOp)]) -> Vec<Told> {
     let keys: Vec<Key<'_>> = uses.iter().map(|(key, op)| Key::new(key, *op)).collect();
     let mut decisions = Vec::new();
-    desk.decide_batch(&keys, desk.now(), &mut decisions);
+    handle.decide_batch(&keys, handle.now(), &mut decisions);
     let told = |decision: Result<Decision, InvalidRequest>| {
         let verdict = decision?.ready().expect("in memory");
         Ok((verdict.outcome != super::super::Outcome::NoRule).then_some(verdict.delay))
@@ -82,7 +82,7 @@ proptest! {
         let clock = Clock::manual(START);
         let rules = RuleSet::new(vec![rule("k", limits.clone())], None);
         let limiter = Limiter::new(clock.clone(), Arc::new(Metrics::new()), rules, ROOMY);
-        let desk = limiter.desk(Door::Smockron);
+        let handle = limiter.handle(Door::Smockron);
         let mut model: HashMap<u8, Vec<State>> = HashMap::new();
         for (wait, uses) in batches {
             clock.advance(wait);
@@ -100,7 +100,7 @@ proptest! {
                 }
                 expected.push(Ok(Some(next)));
             }
-            prop_assert_eq!(record(&desk, &recorded), expected);
+            prop_assert_eq!(record(&handle, &recorded), expected);
             let mut waiting = BTreeMap::new();
             for (number, states) in &model {
                 let delay = limits.iter().zip(states).map(|(limit, state)| {
@@ -128,7 +128,7 @@ proptest! {
         let [batched, alone] = [(); 2].map(|()| {
             let rules = RuleSet::new(vec![rule.clone()], None);
             let limiter = Limiter::new(clock.clone(), Arc::new(Metrics::new()), rules, ROOMY);
-            limiter.desk(Door::Smockron)
+            limiter.handle(Door::Smockron)
         });
         let mut rows = Rows::default();
         for (wait, uses) in batches {
@@ -152,13 +152,13 @@ proptest! {
                 continue;
             }
             for key in &keys {
-                let stats = |desk: &Desk| desk.limiter().stats(key.bytes, now);
+                let stats = |handle: &LimiterHandle| handle.limiter().stats(key.bytes, now);
                 prop_assert_eq!(stats(&batched), stats(&alone));
             }
             prop_assert_eq!(batched.limiter().size(), alone.limiter().size());
         }
-        let counted = |desk: &Desk| {
-            let page = desk.limiter().metrics().encode(Default::default());
+        let counted = |handle: &LimiterHandle| {
+            let page = handle.limiter().metrics().encode(Default::default());
             let is_decision = |line: &&str| line.starts_with("tidegate_decisions_total");
             page.lines().filter(is_decision).map(str::to_owned).collect::<Vec<_>>()
         };
@@ -183,7 +183,7 @@ fn what_cannot_be_recorded_is_told_apart() {
         shared,
     ];
     let limiter = limiter(rules, ROOMY);
-    let desk = limiter.desk(Door::Smockron);
+    let handle = limiter.handle(Door::Smockron);
     let day = DAY - START.unix % DAY;
     let uses = uses_of([
         "k me",
@@ -205,12 +205,12 @@ fn what_cannot_be_recorded_is_told_apart() {
         Ok(Some(day)),
         Ok(Some(day)),
     ];
-    assert_eq!(record(&desk, &uses), expected);
-    assert!(take(&desk, &["held me"]).is_allowed());
-    assert!(!take(&desk, &["held me"]).is_allowed(), "it waits for an end, which has no time");
+    assert_eq!(record(&handle, &uses), expected);
+    assert!(take(&handle, &["held me"]).is_allowed());
+    assert!(!take(&handle, &["held me"]).is_allowed(), "it waits for an end, which has no time");
     assert_eq!(delayed(&limiter, b"").into_keys().collect::<Vec<_>>(), [b"k me"]);
     assert!(delayed(&limiter, b"ghost ").is_empty());
-    assert!(record(&desk, &[]).is_empty());
+    assert!(record(&handle, &[]).is_empty());
 }
 
 #[test]
@@ -220,11 +220,11 @@ fn delayed_keys_are_found_wherever_they_are_counted() {
     let there = Rule { on_store_error: OnStoreError::Local, ..rule("there", vec![fixed(1)]) };
     let settings = at(Kind::Redis, vec![server.url()]);
     let limiter = node(Clock::manual(START), vec![here, there, rule("free", vec![])], &settings);
-    let desk = limiter.desk(Door::Smockron);
+    let handle = limiter.handle(Door::Smockron);
     let use_of = |key: &str| {
         let keys = [Key::new(key.as_bytes(), KeyOp::Record { at: START.mono, late: 0 })];
         let (request, mut rows) = (Request::all_or_nothing(&keys), Rows::default());
-        let verdict = runtime().block_on(desk.decide_async(&request, START, &mut rows));
+        let verdict = runtime().block_on(handle.decide_async(&request, START, &mut rows));
         assert_eq!(verdict.expect("fit").delay, DAY, "{key}");
     };
     let search = |prefix: &str| {
@@ -256,8 +256,8 @@ fn a_full_table_shares_or_lets_pass() {
     let full = memory::Settings { max_keys: 1, max_bytes: 1 << 28 };
     for (on_full, expected) in [(OnFull::Share, DAY), (OnFull::Deny, 0), (OnFull::Allow, 0)] {
         let rule = Rule { on_full, ..rule("k", vec![fixed(2)]) };
-        let desk = limiter(vec![rule], full).desk(Door::Smockron);
-        let told = record(&desk, &uses_of(["k first", "k second", "k third"]));
+        let handle = limiter(vec![rule], full).handle(Door::Smockron);
+        let told = record(&handle, &uses_of(["k first", "k second", "k third"]));
         assert_eq!(told.last(), Some(&Ok(Some(expected))), "{on_full:?}");
     }
 }

@@ -4,16 +4,16 @@ use std::thread;
 
 use super::*;
 
-fn install(desk: &Desk, rules: Vec<Rule>) {
-    desk.limiter().install(RuleSet::new(rules, None));
+fn install(handle: &LimiterHandle, rules: Vec<Rule>) {
+    handle.limiter().install(RuleSet::new(rules, None));
 }
 
 /// Uses of `k a` that are left after a reload to `rules`, of which two were taken before.
 fn left_after(rules: Vec<Rule>) -> u64 {
-    let desk = desk(vec![rule("k", vec![fixed(5)]), rule("other", vec![fixed(5)])]);
-    assert!(take(&desk, &["k a"]).is_allowed() && take(&desk, &["k a"]).is_allowed());
-    install(&desk, rules);
-    remaining(&desk, "k a")
+    let handle = handle(vec![rule("k", vec![fixed(5)]), rule("other", vec![fixed(5)])]);
+    assert!(take(&handle, &["k a"]).is_allowed() && take(&handle, &["k a"]).is_allowed());
+    install(&handle, rules);
+    remaining(&handle, "k a")
 }
 
 #[test]
@@ -42,31 +42,31 @@ fn counts_start_anew_where_they_would_mean_something_else() {
 
 #[test]
 fn a_rule_that_was_away_starts_anew_and_its_old_slots_go() {
-    let desk = desk(vec![rule("k", vec![fixed(5)])]);
-    assert!(take(&desk, &["k a"]).is_allowed());
-    install(&desk, Vec::new());
-    let free = decide_one(&desk, b"k a", Op::Take(1), desk.now());
+    let handle = handle(vec![rule("k", vec![fixed(5)])]);
+    assert!(take(&handle, &["k a"]).is_allowed());
+    install(&handle, Vec::new());
+    let free = decide_one(&handle, b"k a", Op::Take(1), handle.now());
     assert!(is_unlimited(&free.expect("a valid request")));
-    install(&desk, vec![rule("k", vec![fixed(5)])]);
-    assert_eq!(remaining(&desk, "k a"), 5);
-    desk.limiter().sweep(1 << 16);
-    assert_eq!(desk.limiter().size().keys, 0, "nobody can find them any more");
+    install(&handle, vec![rule("k", vec![fixed(5)])]);
+    assert_eq!(remaining(&handle, "k a"), 5);
+    handle.limiter().sweep(1 << 16);
+    assert_eq!(handle.limiter().size().keys, 0, "nobody can find them any more");
 }
 
 #[test]
 fn shared_counts_of_a_rule_that_went_are_forgotten() {
     let rules = || vec![rule("k", vec![fixed(5), limit(5, DAY, Algorithm::SlidingLog)])];
-    let desk = limiter(rules(), memory::Settings { max_keys: 1, max_bytes: 1 << 20 });
-    let desk = desk.desk(Door::Http);
-    assert!(take(&desk, &["k a"]).is_allowed() && take(&desk, &["k b"]).is_allowed());
-    install(&desk, Vec::new());
-    desk.limiter().sweep(1 << 16);
-    assert_eq!(desk.limiter().size().bytes, 0);
+    let handle = limiter(rules(), memory::Settings { max_keys: 1, max_bytes: 1 << 20 });
+    let handle = handle.handle(Door::Http);
+    assert!(take(&handle, &["k a"]).is_allowed() && take(&handle, &["k b"]).is_allowed());
+    install(&handle, Vec::new());
+    handle.limiter().sweep(1 << 16);
+    assert_eq!(handle.limiter().size().bytes, 0);
 }
 
 #[test]
 fn keys_of_a_newer_configuration_are_alive_for_an_older_one() {
-    let before = desk(vec![rule("k", vec![fixed(5)])]);
+    let before = handle(vec![rule("k", vec![fixed(5)])]);
     let limiter = before.limiter();
     let older = limiter.catalog.load_full();
     install(&before, vec![rule("k", vec![fixed(5)]), rule("new", vec![fixed(5)])]);
@@ -81,8 +81,8 @@ fn keys_of_a_newer_configuration_are_alive_for_an_older_one() {
 
 #[test]
 fn totals_survive_reloads() {
-    let desk = desk(vec![rule("k", vec![fixed(2)])]);
-    let limiter = desk.limiter();
+    let handle = handle(vec![rule("k", vec![fixed(2)])]);
+    let limiter = handle.limiter();
     let page = || limiter.metrics().encode(Default::default());
     let counted = |verdict: &str, count: u64| {
         let line = format!("{{door=\"http\",rule=\"k\",verdict=\"{verdict}\"}} {count}\n");
@@ -90,9 +90,9 @@ fn totals_survive_reloads() {
         assert!(page.contains(&line), "{line} in {page}");
     };
     for n in 0..6 {
-        drop(take(&desk, &["k a"]));
+        drop(take(&handle, &["k a"]));
         if n % 2 == 0 {
-            install(&desk, vec![rule("k", vec![fixed(2)])]);
+            install(&handle, vec![rule("k", vec![fixed(2)])]);
         }
         if n == 3 {
             counted("allow", 2);
@@ -100,18 +100,18 @@ fn totals_survive_reloads() {
     }
     counted("allow", 2);
     counted("refuse", 4);
-    install(&desk, vec![rule("other", vec![fixed(1)]), rule("k", vec![fixed(2)])]);
+    install(&handle, vec![rule("other", vec![fixed(1)]), rule("k", vec![fixed(2)])]);
     counted("refuse", 4);
     counted("refuse", 4);
-    let after = limiter.desk(Door::Text);
+    let after = limiter.handle(Door::Text);
     drop(take(&after, &["other a"]));
     assert!(page().contains("door=\"text\",rule=\"other\",verdict=\"allow\"} 1\n"));
 }
 
 #[test]
 fn a_door_has_its_series_before_anything_is_sampled() {
-    let desk = desk(Vec::new());
-    let page = desk.limiter().metrics().encode(Default::default());
+    let handle = handle(Vec::new());
+    let page = handle.limiter().metrics().encode(Default::default());
     assert!(page.contains("tidegate_decision_seconds_count{door=\"http\"} 0"), "{page}");
 }
 
@@ -123,16 +123,17 @@ fn decisions_during_reloads_lose_nothing() {
     let admitted = thread::scope(|scope| {
         let askers: Vec<_> = (0..2)
             .map(|_| {
-                let desk = limiter.desk(Door::Http);
+                let handle = limiter.handle(Door::Http);
                 scope.spawn(move || {
-                    let now = desk.now();
+                    let now = handle.now();
                     let mut admitted = 0;
                     for n in 0..USES {
-                        let verdict = decide_one(&desk, b"k same", Op::Take(1), now);
+                        let verdict = decide_one(&handle, b"k same", Op::Take(1), now);
                         admitted += u64::from(verdict.expect("a valid request").is_allowed());
                         // New keys sweep as they come, on whichever rules they were decided by.
                         let other = format!("pad {n}");
-                        let _ = decide_all(&desk, &[other.as_bytes(), b"k two"], Op::Take(1), now);
+                        let _ =
+                            decide_all(&handle, &[other.as_bytes(), b"k two"], Op::Take(1), now);
                     }
                     admitted
                 })
@@ -152,8 +153,8 @@ fn decisions_during_reloads_lose_nothing() {
 }
 
 /// The rules that have a series of decisions, with their counts.
-fn series(desk: &Desk) -> Vec<String> {
-    let limiter = desk.limiter();
+fn series(handle: &LimiterHandle) -> Vec<String> {
+    let limiter = handle.limiter();
     let page = limiter.metrics().encode(Default::default());
     let start = "tidegate_decisions_total{door=\"http\",rule=\"";
     let row = |line: &str| Some(line.strip_prefix(start)?.replace("\",verdict=\"allow\"}", ""));
@@ -163,24 +164,24 @@ fn series(desk: &Desk) -> Vec<String> {
 #[test]
 fn series_of_a_rule_go_with_it_and_begin_anew_if_it_comes_back() {
     let rules = || vec![rule("k", vec![fixed(99)]), rule("other", vec![fixed(99)])];
-    let desk = desk(rules());
+    let handle = handle(rules());
     for key in ["k a", "other a", "other a", "nobody's"] {
-        assert!(take(&desk, &[key]).is_allowed());
+        assert!(take(&handle, &[key]).is_allowed());
     }
-    assert_eq!(series(&desk), ["k 1", "none 1", "other 2"]);
+    assert_eq!(series(&handle), ["k 1", "none 1", "other 2"]);
     // Somebody still works by the first rules.
-    let first = desk.limiter().catalog.load_full();
-    install(&desk, vec![rule("k", vec![fixed(99)])]);
-    assert_eq!(series(&desk), ["k 1", "none 1"]);
-    install(&desk, rules());
-    assert!(take(&desk, &["other a"]).is_allowed());
-    first.counts.add(desk.lane, Some(1), crate::metrics::Counted::Allow, 1);
-    assert_eq!(series(&desk), ["k 1", "none 1", "other 1"]);
+    let first = handle.limiter().catalog.load_full();
+    install(&handle, vec![rule("k", vec![fixed(99)])]);
+    assert_eq!(series(&handle), ["k 1", "none 1"]);
+    install(&handle, rules());
+    assert!(take(&handle, &["other a"]).is_allowed());
+    first.counts.add(handle.lane, Some(1), crate::metrics::Counted::Allow, 1);
+    assert_eq!(series(&handle), ["k 1", "none 1", "other 1"]);
     drop(first);
-    assert_eq!(series(&desk), ["k 1", "none 1", "other 1"]);
+    assert_eq!(series(&handle), ["k 1", "none 1", "other 1"]);
     for number in 0..100 {
-        install(&desk, vec![rule(&format!("rule {number}"), vec![fixed(99)])]);
-        assert!(take(&desk, &[&format!("rule {number} a")]).is_allowed());
+        install(&handle, vec![rule(&format!("rule {number}"), vec![fixed(99)])]);
+        assert!(take(&handle, &[&format!("rule {number} a")]).is_allowed());
     }
-    assert_eq!(series(&desk), ["none 1", "rule 99 1"]);
+    assert_eq!(series(&handle), ["none 1", "rule 99 1"]);
 }

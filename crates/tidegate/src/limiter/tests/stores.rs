@@ -39,7 +39,7 @@ fn apart(settings: &Settings) -> Settings {
 pub(super) fn node(clock: Clock, rules: Vec<Rule>, settings: &Settings) -> Arc<Limiter> {
     let rules = RuleSet::new(rules, None);
     let limiter = Limiter::new(clock, Arc::new(Metrics::new()), rules, ROOMY);
-    limiter.keep_elsewhere(settings).expect("a store to try");
+    limiter.use_store(settings).expect("a store to try");
     until(|| limiter.store_away().is_none());
     limiter
 }
@@ -91,20 +91,20 @@ pub(super) fn words(said: &Result<Said, InvalidRequest>) -> String {
 
 /// As [`decide_keys`], wherever the counts lie.
 pub(super) async fn decide_anywhere(
-    desk: &Desk,
+    handle: &LimiterHandle,
     keys: &[&[u8]],
     op: Op,
     can_end: bool,
 ) -> Result<Said, InvalidRequest> {
     let (keys, mut rows) = (keys_of(keys, op), Rows::default());
     let request = Request { can_end, ..Request::all_or_nothing(&keys) };
-    let verdict = desk.decide_async(&request, desk.now(), &mut rows).await?;
+    let verdict = handle.decide_async(&request, handle.now(), &mut rows).await?;
     Ok(Said { verdict, rows })
 }
 
 /// A use of one key.
-async fn take_one(desk: &Desk, key: &[u8]) -> Said {
-    decide_anywhere(desk, &[key], Op::Take(1), false).await.expect("a valid request")
+async fn take_one(handle: &LimiterHandle, key: &[u8]) -> Said {
+    decide_anywhere(handle, &[key], Op::Take(1), false).await.expect("a valid request")
 }
 
 /// Plays a history on both, and compares every word.
@@ -114,9 +114,9 @@ fn same(
     history: Vec<(Nanos, Ask)>,
 ) -> Result<(), TestCaseError> {
     let rules = || vec![rule("k", limits.to_vec())];
-    let here = desk(rules());
+    let here = handle(rules());
     let clock = Clock::manual(START);
-    let there = node(clock.clone(), rules(), &apart(settings)).desk(Door::Http);
+    let there = node(clock.clone(), rules(), &apart(settings)).handle(Door::Http);
     let runtime = runtime();
     let mut held: Vec<(Vec<Vec<u8>>, u64, [Said; 2])> = Vec::new();
     for (pause, ask) in history {
@@ -128,9 +128,9 @@ fn same(
             Ask::End if held.is_empty() => continue,
             Ask::End => {
                 let (keys, cost, said) = held.remove(0);
-                for (desk, said) in [&here, &there].into_iter().zip(said) {
+                for (handle, said) in [&here, &there].into_iter().zip(said) {
                     for HeldKey { key, from, started } in said.rows.held {
-                        desk.release_uses(&keys[key], cost, started, from);
+                        handle.release_uses(&keys[key], cost, started, from);
                     }
                 }
                 continue;
@@ -170,12 +170,12 @@ fn nodes_share_one_limit(settings: &Settings) {
     let granted = runtime().block_on(async {
         let mut asking = tokio::task::JoinSet::new();
         for number in 0..180 {
-            let desk = nodes[number % 3].desk(Door::Http);
+            let handle = nodes[number % 3].handle(Door::Http);
             asking.spawn(async move {
                 // Every second one wants two keys at once, which may lie apart.
                 let both: [&[u8]; 2] = [b"k one", b"c two"];
                 let keys = if number % 2 == 0 { &both[..1] } else { &both[..] };
-                let said = decide_anywhere(&desk, keys, Op::Take(1), false).await;
+                let said = decide_anywhere(&handle, keys, Op::Take(1), false).await;
                 said.expect("a valid request").is_allowed()
             });
         }
@@ -216,9 +216,9 @@ fn etcd_keeps_the_contract() {
 
 /// Asks until the store is known to be away; what was said at last.
 fn asked_until_away(limiter: &Arc<Limiter>, key: &[u8]) -> Said {
-    let desk = limiter.desk(Door::Http);
+    let handle = limiter.handle(Door::Http);
     let runtime = runtime();
-    let ask = || runtime.block_on(take_one(&desk, key));
+    let ask = || runtime.block_on(take_one(&handle, key));
     until(|| {
         let _ = ask();
         limiter.store_away().is_some()
@@ -237,9 +237,9 @@ fn without_its_store_a_rule_allows_denies_or_counts_by_itself() {
     ];
     let settings = Settings { timeout: None, ..at(Kind::Redis, vec![server.url()]) };
     let limiter = node(Clock::system(), rules, &settings);
-    let desk = limiter.desk(Door::Http);
+    let handle = limiter.handle(Door::Http);
     let runtime = runtime();
-    let ask = |key: &[u8]| runtime.block_on(take_one(&desk, key));
+    let ask = |key: &[u8]| runtime.block_on(take_one(&handle, key));
     let goes = |key: &[u8]| ask(key).is_allowed();
     assert!(goes(b"allow k") && goes(b"deny k") && goes(b"local k"));
     server.halt();
@@ -268,10 +268,10 @@ fn a_store_that_comes_late_is_found() {
     let rules = vec![Rule { on_store_error: OnStoreError::Deny, ..rule("k", vec![daily(1)]) }];
     let limiter =
         Limiter::new(Clock::system(), Arc::new(Metrics::new()), RuleSet::new(rules, None), ROOMY);
-    limiter.keep_elsewhere(&at(Kind::Redis, vec![server.url()])).expect("a store to try");
-    let desk = limiter.desk(Door::Http);
+    limiter.use_store(&at(Kind::Redis, vec![server.url()])).expect("a store to try");
+    let handle = limiter.handle(Door::Http);
     let runtime = runtime();
-    let goes = || runtime.block_on(take_one(&desk, b"k 1")).is_allowed();
+    let goes = || runtime.block_on(take_one(&handle, b"k 1")).is_allowed();
     assert!(!goes());
     server.start_again();
     until(|| limiter.store_away().is_none());
@@ -293,27 +293,27 @@ fn one_who_leaves_while_the_store_is_asked_takes_nothing() {
     );
     let waiting = Waiting::new(&limiter);
     let waiters = WaiterLimit::new(limiter.metrics(), Door::Http, Bounds::default());
-    let desk = limiter.desk(Door::Http);
+    let handle = limiter.handle(Door::Http);
     let runtime = runtime();
     let ask = WaitRequest { key: b"k 1", cost: 1, max_wait: None, can_end: false };
     server.halt();
     runtime.block_on(async {
-        let mut passing = pin!(waiting.admit(&desk, &waiters, ask));
+        let mut passing = pin!(waiting.admit(&handle, &waiters, ask));
         let first = std::future::poll_fn(|cx| Poll::Ready(passing.as_mut().poll(cx).is_ready()));
         assert!(!first.await, "nobody can have answered");
     });
     server.go_on();
     until(|| {
-        let peek = runtime.block_on(decide_anywhere(&desk, &[b"k 1"], Op::Peek(1), false));
+        let peek = runtime.block_on(decide_anywhere(&handle, &[b"k 1"], Op::Peek(1), false));
         let left = peek.expect("a valid request").rows.limits[0].verdict.remaining;
         // It was counted, so it was taken; and it is there again.
-        limiter.stats(b"k 1", desk.now()).requests == 1 && left == 1
+        limiter.stats(b"k 1", handle.now()).requests == 1 && left == 1
     });
     // Who comes in its place goes, and the next one waits until it is told that it waits too long.
     runtime.block_on(async {
-        assert!(waiting.admit(&desk, &waiters, ask).await.is_ok());
+        assert!(waiting.admit(&handle, &waiters, ask).await.is_ok());
         let brief = WaitRequest { max_wait: Some(0), ..ask };
-        let late = waiting.admit(&desk, &waiters, brief).await;
+        let late = waiting.admit(&handle, &waiters, brief).await;
         assert!(
             matches!(late, Err(NotAdmitted::TooLate(refusal)) if refusal.rows.limits.len() == 1)
         );

@@ -30,7 +30,7 @@ fn new_keys_are_refused_when_it_is_full_and_live_ones_stay() {
     assert!(!room.insert("d", 1, seconds(10), START));
     assert!(!room.set("d", "x", seconds(10), START));
     assert_eq!(room.consume("d", 1, 5, seconds(10), START), (false, 0, 0));
-    let full = room.0.consume(b"d", room.0.aim(b"d"), 1, 5, seconds(10), START);
+    let full = room.0.consume(b"d", room.0.probe(b"d"), 1, 5, seconds(10), START);
     assert_eq!(full.refusal, Some(Refusal::Full));
     assert_eq!(room.keys(START), ["a", "b", "c"]);
     // The room of one that has expired is there at once, without a sweep in between.
@@ -99,7 +99,13 @@ fn records_that_expire_together_are_swept_a_few_at_a_time() {
     let records = records(MANY);
     for n in 0..MANY {
         let key = n.to_string();
-        assert!(records.insert(key.as_bytes(), records.aim(key.as_bytes()), 1, seconds(9), START));
+        assert!(records.insert(
+            key.as_bytes(),
+            records.probe(key.as_bytes()),
+            1,
+            seconds(9),
+            START
+        ));
     }
     let over = START.after(9 * SECOND);
     let left = || records.size().records();
@@ -107,10 +113,10 @@ fn records_that_expire_together_are_swept_a_few_at_a_time() {
     assert!(left() >= MANY - 64);
     // However much there is to bury, a request buries little of it.
     let before = left();
-    assert!(records.insert(b"new", records.aim(b"new"), 1, seconds(9), over));
+    assert!(records.insert(b"new", records.probe(b"new"), 1, seconds(9), over));
     assert!(left() + 4 > before, "{} of {before}", left());
     let before = left();
-    assert!(records.query(b"77", records.aim(b"77"), over).is_none());
+    assert!(records.query(b"77", records.probe(b"77"), over).is_none());
     assert_eq!(left(), before);
     // Sweeps that go on come round.
     let mut sweeps = 0;
@@ -159,8 +165,8 @@ fn a_full_table_of_dead_records_takes_every_new_one() {
         let now = START.after(round * 10 * SECOND);
         for n in 0..MANY {
             let key = format!("{round} {n}");
-            let aim = records.aim(key.as_bytes());
-            assert!(records.insert(key.as_bytes(), aim, 1, seconds(9), now), "{key}");
+            let probe = records.probe(key.as_bytes());
+            assert!(records.insert(key.as_bytes(), probe, 1, seconds(9), now), "{key}");
         }
         assert_eq!(records.list(now).len(), MANY);
     }
@@ -183,10 +189,10 @@ fn keys_and_records_share_their_bytes() {
     let settings = memory::Settings { max_keys: 100, max_bytes: 1_000 };
     let rules = RuleSet::new(vec![rule], None);
     let limiter = crate::limiter::Limiter::new(Clock::manual(START), metrics, rules, settings);
-    let desk = limiter.desk(Door::Http);
+    let handle = limiter.handle(Door::Http);
     let allowed = |key: String| {
         let keys = [Key::take(key.as_bytes(), 1)];
-        let decision = desk.decide(&Request::all_or_nothing(&keys), START, None);
+        let decision = handle.decide(&Request::all_or_nothing(&keys), START, None);
         decision.expect("a valid request").ready().expect("in memory").is_allowed()
     };
     let room = Room(Records::beside(&limiter, 100));

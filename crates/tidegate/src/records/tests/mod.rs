@@ -19,40 +19,40 @@ fn seconds(amount: u64) -> Life {
     Life { unit: Unit::Seconds, amount }
 }
 
-/// The operations without their aims.
+/// The operations without their probes.
 struct Room(Arc<Records>);
 
 impl Room {
     fn insert(&self, key: &str, quota: u64, life: Life, now: Now) -> bool {
         let key = key.as_bytes();
-        self.0.insert(key, self.0.aim(key), quota, life, now)
+        self.0.insert(key, self.0.probe(key), quota, life, now)
     }
     fn query(&self, key: &str, now: Now) -> Option<(u64, u64)> {
         let key = key.as_bytes();
-        self.0.query(key, self.0.aim(key), now).map(|read| (read.quota, read.left))
+        self.0.query(key, self.0.probe(key), now).map(|read| (read.quota, read.left))
     }
     fn quota(&self, key: &str, change: Change, value: u64, now: Now) -> bool {
         let key = key.as_bytes();
-        self.0.update_quota(key, self.0.aim(key), change, value, U16, now)
+        self.0.update_quota(key, self.0.probe(key), change, value, U16, now)
     }
     fn ttl(&self, key: &str, change: Change, value: u64, now: Now) -> bool {
         let key = key.as_bytes();
-        self.0.update_ttl(key, self.0.aim(key), change, value, now)
+        self.0.update_ttl(key, self.0.probe(key), change, value, now)
     }
     fn purge(&self, key: &str, now: Now) -> bool {
-        self.0.purge(key.as_bytes(), self.0.aim(key.as_bytes()), now)
+        self.0.purge(key.as_bytes(), self.0.probe(key.as_bytes()), now)
     }
     fn set(&self, key: &str, value: &str, life: Life, now: Now) -> bool {
         let key = key.as_bytes();
-        self.0.set(key, self.0.aim(key), value.as_bytes(), life, now)
+        self.0.set(key, self.0.probe(key), value.as_bytes(), life, now)
     }
     fn get(&self, key: &str, now: Now) -> Option<(Vec<u8>, u64)> {
         let key = key.as_bytes();
-        self.0.get(key, self.0.aim(key), now, |value, _, left| (value.to_vec(), left))
+        self.0.get(key, self.0.probe(key), now, |value, _, left| (value.to_vec(), left))
     }
     fn consume(&self, key: &str, cost: u64, quota: u64, life: Life, now: Now) -> (bool, u64, u64) {
         let key = key.as_bytes();
-        let consumed = self.0.consume(key, self.0.aim(key), cost, quota, life, now);
+        let consumed = self.0.consume(key, self.0.probe(key), cost, quota, life, now);
         (consumed.taken, consumed.remaining, consumed.left)
     }
     fn keys(&self, now: Now) -> Vec<String> {
@@ -211,7 +211,7 @@ fn listings_follow_insertion() {
 #[test]
 fn statistics_count_uses_by_minute() {
     let room = Room(records(100));
-    let stat = |now| room.0.stat(b"a", room.0.aim(b"a"), now);
+    let stat = |now| room.0.stat(b"a", room.0.probe(b"a"), now);
     let start = Now { mono: 1000 * MINUTE, ..START };
     assert_eq!(stat(start), None);
     assert!(room.insert("a", 9, seconds(6000), start));

@@ -281,42 +281,42 @@ impl Model {
 /// Does the same to both and sees that they answer the same.
 fn check(records: &Records, model: &mut Model, op: Op) -> Result<(), TestCaseError> {
     let now = model.now;
-    let with = |number: usize| (key(number), records.aim(&key(number)));
+    let with = |number: usize| (key(number), records.probe(&key(number)));
     match op {
         Op::Insert { key, quota, life } => {
-            let (name, aim) = with(key);
+            let (name, probe) = with(key);
             let expected = model.live(key).is_none() && model.make(key, Ok(quota), life);
-            prop_assert_eq!(records.insert(&name, aim, quota, life, now), expected);
+            prop_assert_eq!(records.insert(&name, probe, quota, life, now), expected);
         }
         Op::Quota { key, change, value, max } => {
-            let (name, aim) = with(key);
+            let (name, probe) = with(key);
             // A protocol's number is never larger than its own maximum.
             let value = value.min(max);
-            let changed = records.update_quota(&name, aim, change, value, max, now);
+            let changed = records.update_quota(&name, probe, change, value, max, now);
             prop_assert_eq!(changed, model.quota(key, change, value, max));
         }
         Op::Ttl { key, change, value } => {
-            let (name, aim) = with(key);
-            let changed = records.update_ttl(&name, aim, change, value, now);
+            let (name, probe) = with(key);
+            let changed = records.update_ttl(&name, probe, change, value, now);
             prop_assert_eq!(changed, model.ttl(key, change, value));
         }
         Op::Purge(key) => {
-            let (name, aim) = with(key);
+            let (name, probe) = with(key);
             let lived = model.live(key).is_some();
             model.known.remove(&key);
-            prop_assert_eq!(records.purge(&name, aim, now), lived);
+            prop_assert_eq!(records.purge(&name, probe, now), lived);
         }
         Op::Set { key, bytes, life } => {
-            let (name, aim) = with(key);
+            let (name, probe) = with(key);
             let value = vec![b'v'; bytes];
             prop_assert_eq!(
-                records.set(&name, aim, &value, life, now),
+                records.set(&name, probe, &value, life, now),
                 model.set(key, value, life)
             );
         }
         Op::Consume { key, cost, quota, life } => {
-            let (name, aim) = with(key);
-            let consumed = records.consume(&name, aim, cost, quota, life, now);
+            let (name, probe) = with(key);
+            let consumed = records.consume(&name, probe, cost, quota, life, now);
             let found = (consumed.taken, consumed.remaining, consumed.left);
             prop_assert_eq!(found, model.consume(key, cost, quota, life));
             prop_assert_eq!(consumed.refusal.is_none(), consumed.taken);
@@ -332,20 +332,20 @@ fn check(records: &Records, model: &mut Model, op: Op) -> Result<(), TestCaseErr
 /// The same for what only looks.
 fn check_look(records: &Records, model: &mut Model, op: Op) -> Result<(), TestCaseError> {
     let now = model.now;
-    let with = |number: usize| (key(number), records.aim(&key(number)));
+    let with = |number: usize| (key(number), records.probe(&key(number)));
     match op {
         Op::Query(key) => {
-            let (name, aim) = with(key);
+            let (name, probe) = with(key);
             let known = model.live(key).map(|known| known.clone());
             let expected = known.and_then(|known| {
                 let (quota, unit) = (known.content.ok()?, known.unit);
                 model.used(key, 0);
                 Some(Counter { quota, unit, left: model.left(known.expiry, unit) })
             });
-            prop_assert_eq!(records.query(&name, aim, now), expected);
+            prop_assert_eq!(records.query(&name, probe, now), expected);
         }
         Op::Get(key) => {
-            let (name, aim) = with(key);
+            let (name, probe) = with(key);
             let known = model.live(key).map(|known| known.clone());
             let expected = known.and_then(|known| {
                 let (value, unit) = (known.content.err()?, known.unit);
@@ -353,12 +353,12 @@ fn check_look(records: &Records, model: &mut Model, op: Op) -> Result<(), TestCa
                 Some((value, unit, model.left(known.expiry, unit)))
             });
             let found =
-                records.get(&name, aim, now, |value, unit, left| (value.to_vec(), unit, left));
+                records.get(&name, probe, now, |value, unit, left| (value.to_vec(), unit, left));
             prop_assert_eq!(found, expected);
         }
         Op::Stat(key) => {
-            let (name, aim) = with(key);
-            prop_assert_eq!(records.stat(&name, aim, now), model.stat(key));
+            let (name, probe) = with(key);
+            prop_assert_eq!(records.stat(&name, probe, now), model.stat(key));
         }
         Op::List => {
             let listed: Vec<_> = records
@@ -394,7 +394,7 @@ proptest! {
         check(&records, &mut model, Op::List)?;
         // All that was booked is given back once all have gone.
         for n in 0..KEYS {
-            records.purge(&key(n), records.aim(&key(n)), model.now);
+            records.purge(&key(n), records.probe(&key(n)), model.now);
         }
         records.sweep(1_000, model.now);
         prop_assert_eq!((records.size().records(), records.size().bytes), (0, 0));

@@ -10,37 +10,37 @@ const ROUNDS: u64 = 50_000;
 #[test]
 fn threads_that_hammer_one_key_lose_no_update() {
     let records = records(100);
-    let aim = records.aim(b"one");
-    assert!(records.insert(b"one", aim, 0, seconds(60), START));
+    let probe = records.probe(b"one");
+    assert!(records.insert(b"one", probe, 0, seconds(60), START));
     let down = AtomicU64::new(0);
     thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
                 for _ in 0..ROUNDS {
                     let up = Change::Increase;
-                    assert!(records.update_quota(b"one", aim, up, 3, u64::MAX, START));
+                    assert!(records.update_quota(b"one", probe, up, 3, u64::MAX, START));
                 }
             });
             scope.spawn(|| {
                 for _ in 0..ROUNDS {
                     let change = Change::Decrease;
-                    let done = records.update_quota(b"one", aim, change, 2, u64::MAX, START);
+                    let done = records.update_quota(b"one", probe, change, 2, u64::MAX, START);
                     down.fetch_add(u64::from(done), Relaxed);
                 }
             });
         }
     });
     let down = down.into_inner();
-    let read = records.query(b"one", aim, START).expect("it lives");
+    let read = records.query(b"one", probe, START).expect("it lives");
     assert_eq!(read.quota, 2 * ROUNDS * 3 - 2 * down);
-    let stat = records.stat(b"one", aim, START).expect("it lives");
+    let stat = records.stat(b"one", probe, START).expect("it lives");
     assert_eq!((stat.reads, stat.writes), (1, 2 * ROUNDS + down));
 }
 
 #[test]
 fn a_quota_is_consumed_exactly_once() {
     let records = records(100);
-    let aim = records.aim(b"one");
+    let probe = records.probe(b"one");
     let taken = AtomicU64::new(0);
     thread::scope(|scope| {
         for _ in 0..3 {
@@ -48,14 +48,14 @@ fn a_quota_is_consumed_exactly_once() {
                 for _ in 0..ROUNDS {
                     // Each would make the record if it were the first.
                     let life = seconds(60);
-                    let consumed = records.consume(b"one", aim, 1, ROUNDS, life, START);
+                    let consumed = records.consume(b"one", probe, 1, ROUNDS, life, START);
                     taken.fetch_add(u64::from(consumed.taken), Relaxed);
                 }
             });
         }
     });
     assert_eq!(taken.into_inner(), ROUNDS);
-    assert_eq!(records.query(b"one", aim, START).map(|read| read.quota), Some(0));
+    assert_eq!(records.query(b"one", probe, START).map(|read| read.quota), Some(0));
 }
 
 #[test]
@@ -69,8 +69,8 @@ fn a_full_table_is_full_for_all_threads() {
             scope.spawn(move || {
                 for n in 0..MOST {
                     let key = format!("{name} {n}");
-                    let aim = records.aim(key.as_bytes());
-                    let done = records.insert(key.as_bytes(), aim, 1, seconds(60), START);
+                    let probe = records.probe(key.as_bytes());
+                    let done = records.insert(key.as_bytes(), probe, 1, seconds(60), START);
                     made.fetch_add(u64::from(done), Relaxed);
                 }
             });
@@ -80,7 +80,7 @@ fn a_full_table_is_full_for_all_threads() {
     // Two that wanted the last place may both have gone without.
     let last = (0..2).map(|n| format!("last {n}"));
     last.for_each(|key| {
-        records.insert(key.as_bytes(), records.aim(key.as_bytes()), 1, seconds(60), START);
+        records.insert(key.as_bytes(), records.probe(key.as_bytes()), 1, seconds(60), START);
     });
     assert_eq!(records.size().records(), MOST);
 }
@@ -89,7 +89,7 @@ fn a_full_table_is_full_for_all_threads() {
 fn a_listing_shows_what_stays_while_others_come_and_go() {
     let records = records(100_000);
     let insert = |key: &str| {
-        records.insert(key.as_bytes(), records.aim(key.as_bytes()), 1, seconds(60), START)
+        records.insert(key.as_bytes(), records.probe(key.as_bytes()), 1, seconds(60), START)
     };
     for n in 0..2_000 {
         assert!(insert(&format!("stays {n}")));
@@ -102,7 +102,7 @@ fn a_listing_shows_what_stays_while_others_come_and_go() {
                 if n / 40_000 % 2 == 0 {
                     insert(&key);
                 } else {
-                    records.purge(key.as_bytes(), records.aim(key.as_bytes()), START);
+                    records.purge(key.as_bytes(), records.probe(key.as_bytes()), START);
                 }
                 if done.load(Relaxed) {
                     break;

@@ -45,10 +45,10 @@ impl House {
 
     /// Whether a use of `key` is allowed, and which rule says so.
     fn take(&self, key: &str) -> (bool, String) {
-        let desk = self.limiter.desk(Door::Http);
+        let handle = self.limiter.handle(Door::Http);
         let (keys, mut rows) = ([Key::take(key.as_bytes(), 1)], Rows::default());
         let request = Request::all_or_nothing(&keys).with_end();
-        let decision = desk.decide(&request, desk.now(), Some(&mut rows)).unwrap();
+        let decision = handle.decide(&request, handle.now(), Some(&mut rows)).unwrap();
         let rule = rows.limits.first().map_or(String::new(), |row| row.rule.to_string());
         (decision.ready().unwrap().is_allowed(), rule)
     }

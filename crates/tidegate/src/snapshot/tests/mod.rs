@@ -14,7 +14,7 @@ use tidegate_core::{Nanos, Now};
 use super::format::{Reader, Writer};
 use super::*;
 use crate::clock::Clock;
-use crate::limiter::{Desk, Key, Request, Rows};
+use crate::limiter::{Key, LimiterHandle, Request, Rows};
 use crate::metrics::{Door, Metrics};
 use crate::records;
 use crate::stores::memory::Settings;
@@ -45,15 +45,15 @@ fn rules() -> Vec<Rule> {
     ]
 }
 
-fn desk(now: Now, rules: Vec<Rule>) -> Desk {
-    small_desk(now, rules, 10_000)
+fn handle(now: Now, rules: Vec<Rule>) -> LimiterHandle {
+    small_handle(now, rules, 10_000)
 }
 
-fn small_desk(now: Now, rules: Vec<Rule>, max_keys: usize) -> Desk {
+fn small_handle(now: Now, rules: Vec<Rule>, max_keys: usize) -> LimiterHandle {
     let settings = Settings { max_keys, max_bytes: 1 << 24 };
     let rules = RuleSet::new(rules, None);
     let limiter = Limiter::new(Clock::manual(now), Arc::new(Metrics::new()), rules, settings);
-    limiter.desk(Door::Text)
+    limiter.handle(Door::Text)
 }
 
 fn records() -> Arc<Records> {
@@ -61,12 +61,12 @@ fn records() -> Arc<Records> {
 }
 
 /// Takes `n` uses under every rule, for the key numbered `n`.
-fn use_all(desk: &Desk) {
-    for rule in desk.limiter().rules().rules() {
+fn use_all(handle: &LimiterHandle) {
+    for rule in handle.limiter().rules().rules() {
         for n in 0..7 {
             let key = format!("{} key {n}", rule.name);
             (0..n).for_each(|_| {
-                decide(desk, Key::take(key.as_bytes(), 1));
+                decide(handle, Key::take(key.as_bytes(), 1));
             });
         }
     }
@@ -80,22 +80,22 @@ struct Said {
     rows: Rows,
 }
 
-fn decide(desk: &Desk, key: Key<'_>) -> Said {
+fn decide(handle: &LimiterHandle, key: Key<'_>) -> Said {
     let (keys, mut rows) = ([key], Rows::default());
     let request = Request::all_or_nothing(&keys).with_end();
-    let decision = desk.decide(&request, desk.now(), Some(&mut rows)).expect("a valid request");
+    let decision = handle.decide(&request, handle.now(), Some(&mut rows)).expect("a valid request");
     let verdict = decision.ready().expect("in memory");
     Said { allowed: verdict.is_allowed(), delay: verdict.delay, rows }
 }
 
-fn peek(desk: &Desk, key: &str) -> Said {
-    decide(desk, Key::peek(key.as_bytes(), 1))
+fn peek(handle: &LimiterHandle, key: &str) -> Said {
+    decide(handle, Key::peek(key.as_bytes(), 1))
 }
 
-fn written(desk: &Desk) -> (TempDir, PathBuf) {
+fn written(handle: &LimiterHandle) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("snapshot");
-    Snapshot::write(desk.limiter(), &records(), &path).expect("written");
+    Snapshot::write(handle.limiter(), &records(), &path).expect("written");
     (folder, path)
 }
 
@@ -119,14 +119,14 @@ fn as_of_another_boot(path: &Path) {
 
 #[test]
 fn a_restart_within_one_boot_changes_no_verdict() {
-    let before = desk(START, rules());
+    let before = handle(START, rules());
     use_all(&before);
     before.limiter().clock().advance(MINUTE);
     let (_folder, path) = written(&before);
     before.limiter().clock().advance(10 * MINUTE);
     // The wall clock is somewhere else altogether; only the window of the day may follow it.
     let now = before.now();
-    let after = desk(Now { mono: now.mono, unix: now.unix + 2 * HOUR }, rules());
+    let after = handle(Now { mono: now.mono, unix: now.unix + 2 * HOUR }, rules());
     let restored = Snapshot::read(after.limiter(), &records(), &path).expect("sound");
     assert_eq!(restored.dropped, 0);
     for rule in rules().iter().filter(|rule| !rule.name.starts_with("sliding")) {
@@ -155,15 +155,15 @@ fn a_restart_within_one_boot_changes_no_verdict() {
 
 #[test]
 fn after_a_reboot_states_age_by_the_wall_clock() {
-    let before = desk(START, rules());
+    let before = handle(START, rules());
     use_all(&before);
     let (_folder, path) = written(&before);
     as_of_another_boot(&path);
     for away in [0, SECOND, 20 * MINUTE, 2 * HOUR] {
         let booted = Now { mono: 401 * DAY, unix: START.unix + away };
-        let after = desk(booted, rules());
+        let after = handle(booted, rules());
         Snapshot::read(after.limiter(), &records(), &path).expect("sound");
-        let expected = desk(START, rules());
+        let expected = handle(START, rules());
         use_all(&expected);
         expected.limiter().clock().advance(away);
         for name in ["gcra", "log", "average", "jarl", "smockron", "two"] {
@@ -177,11 +177,11 @@ fn after_a_reboot_states_age_by_the_wall_clock() {
 
 #[test]
 fn a_wall_clock_set_back_forgives_nothing() {
-    let before = desk(START, rules());
+    let before = handle(START, rules());
     use_all(&before);
     let (_folder, path) = written(&before);
     as_of_another_boot(&path);
-    let after = desk(Now { mono: 401 * DAY, unix: START.unix - 5 * HOUR }, rules());
+    let after = handle(Now { mono: 401 * DAY, unix: START.unix - 5 * HOUR }, rules());
     Snapshot::read(after.limiter(), &records(), &path).expect("sound");
     for name in ["gcra", "log", "average", "jarl", "smockron", "two"] {
         let key = format!("{name} key 6");
@@ -191,18 +191,18 @@ fn a_wall_clock_set_back_forgives_nothing() {
 
 #[test]
 fn a_smaller_table_forgives_nobody() {
-    let before = desk(START, rules());
+    let before = handle(START, rules());
     use_all(&before);
     let (_folder, path) = written(&before);
-    let after = small_desk(START, rules(), 5);
+    let after = small_handle(START, rules(), 5);
     let restored = Snapshot::read(after.limiter(), &records(), &path).expect("sound");
     assert_eq!((restored.keys, restored.forgiven), (5, 0));
     assert!(restored.shared >= 40, "{restored:?}");
     for rule in rules().iter().filter(|rule| &*rule.name != "flight") {
         for n in 1..7 {
             let key = format!("{} key {n}", rule.name);
-            let left = |desk: &Desk| {
-                let limits = peek(desk, &key).rows.limits;
+            let left = |handle: &LimiterHandle| {
+                let limits = peek(handle, &key).rows.limits;
                 limits.iter().map(|limit| limit.verdict.remaining).collect::<Vec<_>>()
             };
             let (then, now) = (left(&before), left(&after));
@@ -210,7 +210,8 @@ fn a_smaller_table_forgives_nobody() {
                 now.iter().zip(&then).all(|(now, then)| now <= then),
                 "{key}: {now:?} {then:?}"
             );
-            let allowed = |desk: &Desk| decide(desk, Key::take(key.as_bytes(), 1)).allowed;
+            let allowed =
+                |handle: &LimiterHandle| decide(handle, Key::take(key.as_bytes(), 1)).allowed;
             assert!(allowed(&before) || !allowed(&after), "{key}");
         }
     }
@@ -226,14 +227,14 @@ fn what_does_not_share_and_finds_no_room_is_told() {
     for (on_full, shared, forgiven) in
         [(OnFull::Share, 4, 0), (OnFull::Deny, 0, 4), (OnFull::Allow, 0, 4)]
     {
-        let before = desk(START, fixed(on_full));
+        let before = handle(START, fixed(on_full));
         use_all(&before);
         let (_folder, path) = written(&before);
-        let after = small_desk(START, fixed(on_full), 2);
+        let after = small_handle(START, fixed(on_full), 2);
         let restored = Snapshot::read(after.limiter(), &records(), &path).expect("sound");
         assert_eq!(restored, Restored { keys: 2, shared, forgiven, ..begun });
         // After a while they say nothing any more, and nothing is lost.
-        let late = small_desk(START.after(3 * DAY), fixed(on_full), 2);
+        let late = small_handle(START.after(3 * DAY), fixed(on_full), 2);
         let restored = Snapshot::read(late.limiter(), &records(), &path).expect("sound");
         assert_eq!(restored, Restored { keys: 2, dropped: 4, ..begun });
     }
@@ -241,14 +242,14 @@ fn what_does_not_share_and_finds_no_room_is_told() {
 
 #[test]
 fn counts_of_rules_that_changed_are_dropped() {
-    let before = desk(START, rules());
+    let before = handle(START, rules());
     use_all(&before);
     let (_folder, path) = written(&before);
     let mut changed = rules();
     changed[0].limits[0].period = MINUTE;
     changed[3].limits[0].amount = 6;
     changed.remove(4);
-    let after = desk(START, changed);
+    let after = handle(START, changed);
     let restored = Snapshot::read(after.limiter(), &records(), &path).expect("sound");
     assert_eq!(restored.dropped, 12, "six keys of each of two rules");
     assert_eq!(peek(&after, "gcra key 5").rows.limits[0].verdict.remaining, 5);
@@ -258,13 +259,13 @@ fn counts_of_rules_that_changed_are_dropped() {
 
 #[test]
 fn damage_anywhere_is_found_and_nothing_is_restored() {
-    let before = desk(START, rules());
+    let before = handle(START, rules());
     use_all(&before);
     let (_folder, path) = written(&before);
     let sound = fs::read(&path).expect("a file");
     let refused = |bytes: &[u8]| {
         fs::write(&path, bytes).expect("written");
-        let after = desk(START, rules());
+        let after = handle(START, rules());
         let problem = Snapshot::read(after.limiter(), &records(), &path).expect_err("damaged");
         assert_eq!(after.limiter().size().keys, 0, "{problem}");
         problem.to_string()
@@ -283,11 +284,11 @@ fn damage_anywhere_is_found_and_nothing_is_restored() {
 
 #[test]
 fn the_previous_snapshot_is_kept() {
-    let desk = desk(START, rules());
-    let (folder, path) = written(&desk);
+    let handle = handle(START, rules());
+    let (folder, path) = written(&handle);
     let first = fs::read(&path).expect("a file");
-    use_all(&desk);
-    Snapshot::write(desk.limiter(), &records(), &path).expect("written");
+    use_all(&handle);
+    Snapshot::write(handle.limiter(), &records(), &path).expect("written");
     assert_eq!(fs::read(files::previous(&path)).expect("kept"), first);
     assert_ne!(fs::read(&path).expect("a file"), first);
     let names = fs::read_dir(folder.path()).expect("a folder").count();
@@ -296,22 +297,22 @@ fn the_previous_snapshot_is_kept() {
 
 #[test]
 fn no_file_is_no_error() {
-    let desk = desk(START, rules());
+    let handle = handle(START, rules());
     let missing = Path::new("does-not-exist.snapshot");
-    let found = Snapshot::restore(desk.limiter(), &records(), missing);
+    let found = Snapshot::restore(handle.limiter(), &records(), missing);
     assert!(found.restored.is_none() && found.unusable.is_empty(), "{found:?}");
 }
 
 #[test]
 fn a_monotonic_clock_that_stands_earlier_in_the_same_boot_means_another_clock() {
-    let before = desk(START, rules());
+    let before = handle(START, rules());
     use_all(&before);
     let (_folder, path) = written(&before);
     // As in a container whose clocks are its own: old stamps are aged by the wall clock.
-    let after = desk(Now { mono: 401 * DAY, unix: START.unix + 2 * HOUR }, rules());
+    let after = handle(Now { mono: 401 * DAY, unix: START.unix + 2 * HOUR }, rules());
     Snapshot::read(after.limiter(), &records(), &path).expect("sound");
     assert_eq!(peek(&after, "gcra key 5").rows.limits[0].verdict.remaining, 5);
-    let at_once = desk(Now { mono: 401 * DAY, unix: START.unix }, rules());
+    let at_once = handle(Now { mono: 401 * DAY, unix: START.unix }, rules());
     Snapshot::read(at_once.limiter(), &records(), &path).expect("sound");
     assert_eq!(peek(&at_once, "gcra key 5"), peek(&before, "gcra key 5"));
 }

@@ -12,23 +12,23 @@ fn life(unit: Unit, amount: u64) -> Life {
 /// A few records of each kind, used a little.
 fn some_records(now: Now) -> Arc<Records> {
     let records = records();
-    let aim = |key: &[u8]| records.aim(key);
+    let probe = |key: &[u8]| records.probe(key);
     let long = [b'l'; 255];
-    assert!(records.insert(b"minute", aim(b"minute"), 7, life(Unit::Seconds, 60), now));
-    assert!(records.set(b"", aim(b""), b"EHLO", life(Unit::Hours, 2), now));
-    assert!(records.insert(&long, aim(&long), MAX, life(Unit::Minutes, 90), now));
-    assert!(records.set(b"empty", aim(b"empty"), b"", life(Unit::Milliseconds, MAX), now));
-    assert!(records.insert(b"ever", aim(b"ever"), 1, life(Unit::Hours, MAX), now));
+    assert!(records.insert(b"minute", probe(b"minute"), 7, life(Unit::Seconds, 60), now));
+    assert!(records.set(b"", probe(b""), b"EHLO", life(Unit::Hours, 2), now));
+    assert!(records.insert(&long, probe(&long), MAX, life(Unit::Minutes, 90), now));
+    assert!(records.set(b"empty", probe(b"empty"), b"", life(Unit::Milliseconds, MAX), now));
+    assert!(records.insert(b"ever", probe(b"ever"), 1, life(Unit::Hours, MAX), now));
     for n in 0..100 {
         let key = format!("many {n}");
-        let (key, aim) = (key.as_bytes(), aim(key.as_bytes()));
-        assert!(records.insert(key, aim, n, life(Unit::Minutes, 30 + n), now));
+        let (key, probe) = (key.as_bytes(), probe(key.as_bytes()));
+        assert!(records.insert(key, probe, n, life(Unit::Minutes, 30 + n), now));
     }
-    records.query(b"minute", aim(b"minute"), now);
-    records.update_quota(b"minute", aim(b"minute"), Change::Decrease, 2, MAX, now);
+    records.query(b"minute", probe(b"minute"), now);
+    records.update_quota(b"minute", probe(b"minute"), Change::Decrease, 2, MAX, now);
     // One that has come again stands behind all others.
-    assert!(records.purge(b"many 3", aim(b"many 3"), now));
-    assert!(records.insert(b"many 3", aim(b"many 3"), 3, life(Unit::Minutes, 33), now));
+    assert!(records.purge(b"many 3", probe(b"many 3"), now));
+    assert!(records.insert(b"many 3", probe(b"many 3"), 3, life(Unit::Minutes, 33), now));
     records
 }
 
@@ -39,7 +39,7 @@ type Seen = (Vec<u8>, Kind, Unit, Nanos, u64, Option<Vec<u8>>);
 fn seen(records: &Records, now: Now) -> Vec<Seen> {
     let listed = records.list(now).into_iter().map(|record| {
         let key = record.key();
-        let value = records.get(key, records.aim(key), now, |value, _, _| value.to_vec());
+        let value = records.get(key, records.probe(key), now, |value, _, _| value.to_vec());
         (key.to_vec(), record.kind, record.unit, record.left_nanos, record.quota, value)
     });
     listed.collect()
@@ -48,16 +48,16 @@ fn seen(records: &Records, now: Now) -> Vec<Seen> {
 fn written_with(records: &Records, now: Now) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("snapshot");
-    let desk = desk(now, rules());
-    use_all(&desk);
-    Snapshot::write(desk.limiter(), records, &path).expect("written");
+    let handle = handle(now, rules());
+    use_all(&handle);
+    Snapshot::write(handle.limiter(), records, &path).expect("written");
     (folder, path)
 }
 
 fn restored(path: &Path, now: Now) -> (Restored, Arc<Records>) {
     let after = records();
-    let desk = desk(now, rules());
-    (Snapshot::read(desk.limiter(), &after, path).expect("sound"), after)
+    let handle = handle(now, rules());
+    (Snapshot::read(handle.limiter(), &after, path).expect("sound"), after)
 }
 
 #[test]
@@ -74,12 +74,12 @@ fn a_restart_within_one_boot_keeps_records_as_they_were() {
         assert_eq!(seen(&after, now), seen(&before, now), "after {away}");
     }
     let (_, after) = restored(&path, START);
-    let stat = |records: &Records, now| records.stat(b"minute", records.aim(b"minute"), now);
+    let stat = |records: &Records, now| records.stat(b"minute", records.probe(b"minute"), now);
     for now in [START, START.after(59 * SECOND)] {
         assert_eq!(stat(&after, now), stat(&before, now));
     }
     // What comes after stands behind what was there.
-    assert!(after.insert(b"new", after.aim(b"new"), 1, life(Unit::Seconds, 1), START));
+    assert!(after.insert(b"new", after.probe(b"new"), 1, life(Unit::Seconds, 1), START));
     let last = after.list(START).pop().map(|record| record.key().to_vec());
     assert_eq!(last.as_deref(), Some(&b"new"[..]));
 }
@@ -96,7 +96,7 @@ fn after_a_reboot_lives_go_on_by_the_wall_clock() {
         assert_eq!(restored.records as usize, expected.len());
         assert_eq!(seen(&after, now), expected, "after {away}");
         let (old, new) = (START.after(away), now);
-        let stat = |records: &Records, now| records.stat(b"", records.aim(b""), now);
+        let stat = |records: &Records, now| records.stat(b"", records.probe(b""), now);
         let totals = |stat: Option<records::Stat>| stat.map(|stat| (stat.reads, stat.writes));
         assert_eq!(totals(stat(&after, new)), totals(stat(&before, old)).map(|(_, w)| (1, w)));
     }
@@ -104,7 +104,7 @@ fn after_a_reboot_lives_go_on_by_the_wall_clock() {
     let now = Now { mono: 401 * DAY, unix: START.unix - 5 * HOUR };
     let (_, after) = restored(&path, now);
     let left = |records: &Records, now| {
-        records.look(b"minute", records.aim(b"minute"), now).map(|record| record.left_nanos)
+        records.look(b"minute", records.probe(b"minute"), now).map(|record| record.left_nanos)
     };
     assert_eq!(left(&after, now), left(&before, START));
 }
@@ -114,8 +114,8 @@ fn records_without_room_are_dropped_and_counted() {
     let before = some_records(START);
     let (_folder, path) = written_with(&before, START);
     let after = Records::new(records::Settings { max_records: 10, max_bytes: 1 << 20 });
-    let desk = desk(START, rules());
-    let restored = Snapshot::read(desk.limiter(), &after, &path).expect("sound");
+    let handle = handle(START, rules());
+    let restored = Snapshot::read(handle.limiter(), &after, &path).expect("sound");
     assert_eq!((restored.records, restored.lost, restored.dropped), (10, 95, 0));
     assert_eq!(after.list(START).len(), 10);
 }
@@ -123,11 +123,11 @@ fn records_without_room_are_dropped_and_counted() {
 #[test]
 fn damaged_records_are_found_and_nothing_is_restored() {
     let before = records();
-    assert!(before.insert(b"key", before.aim(b"key"), 7, life(Unit::Seconds, 60), START));
-    assert!(before.set(b"buffer", before.aim(b"buffer"), b"x", life(Unit::Hours, 1), START));
+    assert!(before.insert(b"key", before.probe(b"key"), 7, life(Unit::Seconds, 60), START));
+    assert!(before.set(b"buffer", before.probe(b"buffer"), b"x", life(Unit::Hours, 1), START));
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("snapshot");
-    let limiter = desk(START, rules());
+    let limiter = handle(START, rules());
     Snapshot::write(limiter.limiter(), &before, &path).expect("written");
     let sound = fs::read(&path).expect("a file");
     let refused = |bytes: &[u8]| {
@@ -179,7 +179,7 @@ fn records_that_cannot_be_are_refused_although_the_sum_is_right() {
 
 #[test]
 fn a_snapshot_from_before_there_were_records_is_still_read() {
-    let before = desk(START, rules());
+    let before = handle(START, rules());
     use_all(&before);
     let (_folder, path) = written(&before);
     let mut file = fs::read(&path).expect("a file");
@@ -191,7 +191,7 @@ fn a_snapshot_from_before_there_were_records_is_still_read() {
         fs::write(&path, file).expect("written");
     };
     as_version(&mut file, 1);
-    let after = desk(START, rules());
+    let after = handle(START, rules());
     let restored = Snapshot::read(after.limiter(), &records(), &path).expect("sound");
     assert_eq!((restored.keys, restored.records, restored.dropped), (54, 0, 0));
     for version in [0, 3, MAX as u32] {

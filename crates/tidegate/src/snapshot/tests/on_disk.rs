@@ -17,13 +17,13 @@ enum Content {
 
 use Content::{Damaged, Keys, Missing};
 
-fn desk_with(keys: u64) -> Desk {
-    let desk = desk(START, rules());
+fn handle_with(keys: u64) -> LimiterHandle {
+    let handle = handle(START, rules());
     for key in 0..keys {
         let key = format!("log key {key}");
-        decide(&desk, Key::take(key.as_bytes(), 1));
+        decide(&handle, Key::take(key.as_bytes(), 1));
     }
-    desk
+    handle
 }
 
 /// Files in a folder of their own, as an earlier process left them.
@@ -47,18 +47,18 @@ impl Disk {
 
     /// Starts a server, which crashes at the rename numbered `renames`.
     fn start(&self, renames: usize) -> (Option<(Source, u64)>, Vec<Unusable>) {
-        let desk = desk(START, rules());
+        let handle = handle(START, rules());
         let rename = until_a_crash(renames);
-        let found = Snapshot::restore_by(desk.limiter(), &records(), &self.path(), rename);
+        let found = Snapshot::restore_by(handle.limiter(), &records(), &self.path(), rename);
         (found.restored.map(|(source, restored)| (source, restored.keys)), found.unusable)
     }
 
     /// Writes a snapshot of so many keys and crashes at the rename numbered `renames`; whether it
     /// came to the end.
     fn write(&self, keys: u64, renames: usize) -> bool {
-        let desk = desk_with(keys);
+        let handle = handle_with(keys);
         let rename = until_a_crash(renames);
-        Snapshot::write_by(desk.limiter(), &records(), &self.path(), rename).is_ok()
+        Snapshot::write_by(handle.limiter(), &records(), &self.path(), rename).is_ok()
     }
 
     fn names(&self) -> Vec<String> {
@@ -75,7 +75,7 @@ fn put(path: &Path, content: Content) {
         Missing => {}
         Damaged => fs::write(path, b"TIDEGATE and then nothing that makes sense").expect("written"),
         Keys(keys) => {
-            let (_folder, sound) = written(&desk_with(keys));
+            let (_folder, sound) = written(&handle_with(keys));
             fs::copy(sound, path).expect("copied");
         }
     }

@@ -33,7 +33,7 @@ pub enum TakenFrom {
     /// The count of the keys that had no slot.
     Shared,
     /// The key's count in a remote store.
-    Elsewhere,
+    Remote,
 }
 
 /// Where the body that a step is handed comes from.

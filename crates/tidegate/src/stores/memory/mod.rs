@@ -98,7 +98,7 @@ pub struct Size {
 }
 
 /// Where the slot of a key is looked for first.
-pub(crate) type Aim<'a> = table::Aim<'a, Slot>;
+pub(crate) type Probe<'a> = table::Probe<'a, Slot>;
 
 /// The store.
 pub(crate) struct Memory {
@@ -169,10 +169,10 @@ impl Memory {
         hasher.finish()
     }
 
-    /// Where the slot of a name is looked for: a batch aims well ahead.
+    /// Where the slot of a name is looked for: a batch probes well ahead.
     #[inline(always)]
-    pub(crate) fn aim(&self, name: &[u8]) -> Aim<'_> {
-        self.table.aim(self.hash(name))
+    pub(crate) fn probe(&self, name: &[u8]) -> Probe<'_> {
+        self.table.probe(self.hash(name))
     }
 
     fn slot_hash(&self, slot: &Slot) -> u64 {
@@ -253,7 +253,7 @@ impl Memory {
         step: impl FnOnce(&mut Body, Place) -> R,
     ) -> R {
         if !self.cannot_grow(at)
-            && let Some(mut slot) = known_at(&self.table.aim(at.hash), at.rule, at.name)
+            && let Some(mut slot) = known_at(&self.table.probe(at.hash), at.rule, at.name)
         {
             if !at.long {
                 return step(&mut slot.body, Place::Own);
@@ -349,7 +349,7 @@ impl Memory {
     ) -> Lifted {
         match at.gives_back {
             // What it was taken from is gone, and the use with it; or was never here.
-            Some(TakenFrom::Slot | TakenFrom::Elsewhere) => {
+            Some(TakenFrom::Slot | TakenFrom::Remote) => {
                 return Lifted::without_body(Place::Uncounted);
             }
             Some(TakenFrom::Shared) if !self.overflow[number].lock().contains_key(&at.rule) => {
@@ -562,8 +562,8 @@ const SLOT_BYTES: usize = size_of::<Slot>() + 8;
 /// The slot of a name, if it lies where its probe leads, as almost all do, with its line locked.
 /// For one step; states that grow must be accounted for.
 #[inline(always)]
-pub(crate) fn known_at<'a>(aim: &Aim<'a>, rule: u32, name: &[u8]) -> Option<Found<'a, Slot>> {
-    aim.find(|slot| is(slot, rule, name))
+pub(crate) fn known_at<'a>(probe: &Probe<'a>, rule: u32, name: &[u8]) -> Option<Found<'a, Slot>> {
+    probe.find(|slot| is(slot, rule, name))
 }
 
 #[inline(always)]

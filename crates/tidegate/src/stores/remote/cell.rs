@@ -1,4 +1,4 @@
-//! What is known of one count that lies elsewhere, and how a change of it is written.
+//! What is known of one count in a remote store, and how a change of it is written.
 //!
 //! There is one for every key that was asked for lately: it is kept small, and counts of usual
 //! length lie inside of it. Pure.

@@ -1,4 +1,4 @@
-//! What is known of counts that lie elsewhere, and who wants to change them.
+//! What is known of counts in a remote store, and who wants to change them.
 //!
 //! Steps on one count stand in line and are committed in groups: all that wait run one after the
 //! other on the last state seen, and the result is one compare-and-set. A step on several counts

@@ -80,7 +80,7 @@ pub(crate) struct Page {
     pub(crate) at: Now,
 }
 
-/// A store that lies elsewhere.
+/// A remote store.
 pub(crate) struct Remote {
     shared: Arc<Shared>,
     inbox: mpsc::Sender<Message>,

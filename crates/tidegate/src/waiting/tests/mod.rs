@@ -77,7 +77,7 @@ impl House {
         let rules = RuleSet::new(rules, None);
         let limiter = Limiter::new(clock.clone(), metrics.clone(), rules, settings);
         let waiting = Waiting::new(&limiter);
-        let handle = limiter.desk(Door::Proxy);
+        let handle = limiter.handle(Door::Proxy);
         let waiters = WaiterLimit::new(&metrics, Door::Proxy, bounds);
         Self { clock, limiter, waiting, handle, waiters }
     }

@@ -4,8 +4,8 @@
 
 mod closing;
 mod doors;
-mod elsewhere;
 mod program;
+mod remote;
 mod vectors;
 
 use std::io::{Read as _, Write as _};

@@ -49,7 +49,7 @@ fn play(text: &str, mut wrong: impl FnMut(usize, &str, &str)) -> usize {
     let clock = Clock::manual(START);
     let limiter = Limiter::new(clock.clone(), Arc::new(Metrics::new()), config.rules, MEMORY);
     let handler =
-        |service: &str| JarlHandler::new(limiter.desk(Door::Jarl), service).expect("an eventfd");
+        |service: &str| JarlHandler::new(limiter.handle(Door::Jarl), service).expect("an eventfd");
     let mut handlers: HashMap<&str, JarlHandler> = config
         .file
         .jarl

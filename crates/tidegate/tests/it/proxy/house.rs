@@ -10,7 +10,7 @@ use serde_json::Value;
 use tidegate::clock::Clock;
 use tidegate::config::Config;
 use tidegate::doors::{DoorConfig as _, Gate, Serving};
-use tidegate::limiter::{Desk, Limiter};
+use tidegate::limiter::{Limiter, LimiterHandle};
 use tidegate::metrics::{Door, Metrics};
 use tidegate::records::Records;
 use tidegate::server::Process;
@@ -34,7 +34,7 @@ pub(super) struct House {
     pub(super) gate: Gate,
     address: SocketAddr,
     upstream: SocketAddr,
-    desk: Desk,
+    handle: LimiterHandle,
     waiters: Arc<WaiterLimit>,
     serving: Option<Serving>,
     runtime: Runtime,
@@ -61,7 +61,7 @@ impl House {
         let Config { file, rules, .. } = config(upstream, settings);
         let metrics = Arc::new(Metrics::new());
         let limiter = Limiter::new(clock.clone(), metrics.clone(), rules, file.memory.settings());
-        let desk = limiter.desk(Door::Http);
+        let handle = limiter.handle(Door::Http);
         let process = Process::new(limiter.clone());
         let records = Records::beside(&limiter, 1);
         let gate = Gate::new(limiter, records, metrics, process);
@@ -72,9 +72,9 @@ impl House {
         let Address::Ip(address) = bound.addresses()[0] else { panic!("an IP address") };
         let serving = Some(bound.serve(gate.clone()));
         let waiters = WaiterLimit::new(&gate.metrics, Door::Http, Bounds::default());
-        let house = Self { clock, gate, address, upstream, desk, waiters, serving, runtime };
+        let house = Self { clock, gate, address, upstream, handle, waiters, serving, runtime };
         let ask = WaitRequest { key: b"probe", cost: 1, max_wait: None, can_end: false };
-        let first = house.gate.waiting.begin(&house.desk, &ask, house.clock.now());
+        let first = house.gate.waiting.begin(&house.handle, &ask, house.clock.now());
         assert!(matches!(first, Began::Done(Ok(_))), "from now on a probe has to wait");
         house
     }
@@ -98,7 +98,7 @@ impl House {
     /// Moves the clock, and returns once everybody has been woken whose time has come.
     pub(super) fn advance(&self, span: Nanos) {
         let ask = WaitRequest { key: b"probe", cost: 1, max_wait: Some(span), can_end: false };
-        let mut probe = pin!(self.gate.waiting.admit(&self.desk, &self.waiters, ask));
+        let mut probe = pin!(self.gate.waiting.admit(&self.handle, &self.waiters, ask));
         self.runtime.block_on(async {
             let at_once = std::future::poll_fn(|cx| probe.as_mut().poll(cx).map(Some));
             tokio::select! {

@@ -4,11 +4,11 @@
 
 mod crowds;
 mod doors;
-mod elsewhere;
 mod gatekeeper;
 mod hostile;
 mod late;
 mod peer;
+mod remote;
 mod restarts;
 mod vectors;
 

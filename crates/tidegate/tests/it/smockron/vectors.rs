@@ -158,8 +158,8 @@ fn play(text: &str, mut wrong: impl FnMut(usize, &str, &str)) -> usize {
     let limiter = Limiter::new(clock.clone(), Arc::new(Metrics::new()), config.rules, MEMORY);
     let long_pairs = config.file.smockron.is_some_and(|door| door.long_pairs);
     let settings = Settings { long_pairs, ..Settings::default() };
-    let mut handler = Handler::new(limiter.desk(Door::Smockron), settings);
-    let other_door = limiter.desk(Door::Http);
+    let mut handler = Handler::new(limiter.handle(Door::Smockron), settings);
+    let other_door = limiter.handle(Door::Http);
     let runtime = Builder::new_current_thread().build().expect("a runtime");
 
     let (mut expected, mut batch, mut asked) = (0, Batch(Vec::new()), None);

@@ -17,7 +17,7 @@ fn door() -> House {
 impl House {
     /// Uses a key as a door would.
     fn take(&self, key: &str, times: usize) {
-        let handle = self.gate.limiter.desk(Door::Http);
+        let handle = self.gate.limiter.handle(Door::Http);
         let keys = [Key::take(key.as_bytes(), 1)];
         for _ in 0..times {
             handle.decide(&Request::all_or_nothing(&keys), handle.now(), None).unwrap();

@@ -17,8 +17,8 @@ async fn a_record_is_shown_and_removed() {
         );
         let records = &house.gate.records;
         let life = Life { unit: Unit::Milliseconds, amount: 60_000 };
-        let (aim, now) = (records.aim(key.as_bytes()), house.clock.now());
-        assert!(records.consume(key.as_bytes(), aim, 1, 7, life, now).taken);
+        let (probe, now) = (records.probe(key.as_bytes()), house.clock.now());
+        assert!(records.consume(key.as_bytes(), probe, 1, 7, life, now).taken);
         let stats = json!({"reads_per_minute": 0, "writes_per_minute": 0, "reads": 0, "writes": 0});
         for _ in 0..2 {
             let reply = house.ask("GET", &path).await;
@@ -42,7 +42,7 @@ async fn a_buffer_is_shown_without_its_bytes() {
     let house = door();
     let records = &house.gate.records;
     let life = Life { unit: Unit::Hours, amount: u64::MAX };
-    assert!(records.set(b"b\xff", records.aim(b"b\xff"), b"EHLO", life, house.clock.now()));
+    assert!(records.set(b"b\xff", records.probe(b"b\xff"), b"EHLO", life, house.clock.now()));
     let reply = house.ask("GET", "/v1/records/b%FF").await;
     assert_eq!((&reply.json["key"], &reply.json["kind"]), (&"b%FF".into(), &"buffer".into()));
     assert_eq!((&reply.json["bytes"], &reply.json["ttl_ms"]), (&json!(4), &Value::Null));

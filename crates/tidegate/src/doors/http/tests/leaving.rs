@@ -23,7 +23,7 @@ async fn a_use_whose_client_has_left_is_given_back_and_not_held() {
     let url = Some(Urls::One(server.url()));
     let timeout = Some(Span(PATIENT));
     let settings = Settings { kind: Kind::Redis, url, timeout, ..Settings::default() };
-    limiter.keep_elsewhere(&settings).expect("a store to try");
+    limiter.use_store(&settings).expect("a store to try");
     until(|| limiter.store_away().is_none());
     let body = json!({"key": "both a", "hold_ms": 60_000});
     server.halt();

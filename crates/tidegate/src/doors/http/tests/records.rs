@@ -37,7 +37,7 @@ async fn a_buffer_of_another_door_is_not_taken_from() {
     let house = door();
     let records = &house.gate.records;
     let life = Life { unit: Unit::Hours, amount: u64::MAX };
-    assert!(records.set(b"b", records.aim(b"b"), b"", life, house.clock.now()));
+    assert!(records.set(b"b", records.probe(b"b"), b"", life, house.clock.now()));
     let reply = house.consume(json!({"key": "b", "quota": 1, "ttl_ms": 1})).await;
     assert_eq!((reply.status.as_u16(), &reply.json["reason"]), (409, &"buffer".into()));
     assert_eq!(reply.header("content-type"), "application/problem+json");

@@ -50,9 +50,9 @@ fn handler(file: &str) -> TextHandler<usize> {
     let metrics = Metrics::new().into();
     let limiter = Limiter::new(Clock::system(), metrics, config.rules, memory);
     if file.contains("[store]") {
-        limiter.keep_elsewhere(&config.file.store).expect("sound settings");
+        limiter.use_store(&config.file.store).expect("sound settings");
     }
-    TextHandler::new(limiter.desk(Door::Text)).expect("a notifier")
+    TextHandler::new(limiter.handle(Door::Text)).expect("a notifier")
 }
 
 /// How many replies were left out for their length.

@@ -31,7 +31,7 @@ pub(super) fn text(error: &ServerError) -> String {
 
 /// Whether a server that answers like this may be another one by now, or forgot who we are: after
 /// a fail-over the old one only reads. Another connection may lead to the right one.
-pub(super) fn is_elsewhere(error: &ServerError) -> bool {
+pub(super) fn is_moved(error: &ServerError) -> bool {
     // Old servers put the error of a script's command inside of their own.
     error.kind() == Some(ServerErrorKind::ReadOnly)
         || error.code() == "NOAUTH"

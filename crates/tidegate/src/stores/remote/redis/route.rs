@@ -244,7 +244,7 @@ impl Route {
                 }
                 (_, Route::One(link)) => {
                     let fault = faults::refused(error);
-                    if faults::is_elsewhere(error) {
+                    if faults::is_moved(error) {
                         link.give_up(&fault);
                     }
                     return Err(fault);

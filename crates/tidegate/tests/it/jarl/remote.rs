@@ -5,9 +5,9 @@ use std::thread;
 use rustix::process::Signal;
 
 use super::{ask, connect, delay, read, table};
-use crate::elsewhere::{absent_store, store};
 use crate::engines::redis::Server;
 use crate::program::Program;
+use crate::remote::{absent_store, store};
 
 /// A door of a service, and one that tells whether the store is asked: without it nobody waits.
 fn program(store: &str) -> Program {

@@ -2,9 +2,9 @@
 
 use super::peer::{Endpoints, Peer};
 use super::{MASTER, accepted, bad_input, delays, eventually, metric};
-use crate::elsewhere::{store, until_store_answers};
 use crate::engines::redis::Server;
 use crate::program::Program;
+use crate::remote::{store, until_store_answers};
 
 fn master(url: &str, timeout: &str) -> (Program, Peer) {
     let config = MASTER.replace("other = \"1/hour burst 1\"", "other = \"1/hour burst 2\"");

@@ -1,8 +1,8 @@
-//! Where to look for an entry first: worked out once, ahead of the look.
+//! Where an entry most likely lies, computed before the entry is needed.
 //!
-//! A batch aims at all its entries before it needs the first, so that what an aim leads to is on
-//! its way meanwhile. An aim stays good for ever, in the sense that a look there finds the right
-//! entry or none: an index that has grown since leaves empty lines behind.
+//! A batch makes the probes of all its entries first and prefetches what they point to. A probe
+//! never becomes wrong: it finds the right entry or none, because an index that has grown leaves
+//! empty lines behind.
 #![allow(unsafe_code, reason = "entries that cells name, see the table")]
 
 use std::ops::{Deref, DerefMut};
@@ -17,7 +17,7 @@ use super::line::{Held, Line};
 const PROBES_AHEAD: usize = 8;
 
 /// Where an entry of some hash lies, if it lies where most do.
-pub(crate) struct Aim<'t, E> {
+pub(crate) struct Probe<'t, E> {
     table: &'t Table<E>,
     hash: u64,
     /// The line that the hash leads to.
@@ -26,16 +26,16 @@ pub(crate) struct Aim<'t, E> {
     cell: usize,
 }
 
-impl<E> Clone for Aim<'_, E> {
+impl<E> Clone for Probe<'_, E> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<E> Copy for Aim<'_, E> {}
+impl<E> Copy for Probe<'_, E> {}
 
-impl<'t, E> Aim<'t, E> {
-    /// At entries of this hash in their line.
+impl<'t, E> Probe<'t, E> {
+    /// The probe of a hash whose entries begin in `line`.
     #[inline(always)]
     pub(super) fn new(table: &'t Table<E>, hash: u64, line: &'t Line) -> Self {
         Self { table, hash, line, cell: Line::first(hash) }

@@ -14,7 +14,7 @@ use crate::metrics::Door;
 const TIME_ONE_IN: u64 = 1024;
 
 /// Where a door asks the limiter.
-pub struct Desk {
+pub struct LimiterHandle {
     pub(super) limiter: Arc<Limiter>,
     pub(super) door: Door,
     pub(super) lane: usize,
@@ -22,13 +22,13 @@ pub struct Desk {
     pub(super) pending: Arc<AtomicUsize>,
 }
 
-impl Drop for Desk {
+impl Drop for LimiterHandle {
     fn drop(&mut self) {
         self.limiter.metrics.leave(self.lane);
     }
 }
 
-impl Desk {
+impl LimiterHandle {
     pub(super) fn new(limiter: Arc<Limiter>, door: Door) -> Self {
         let lane = limiter.metrics.lane(door);
         Self { limiter, door, lane, pending: Arc::default() }
@@ -40,7 +40,7 @@ impl Desk {
         self.limiter.clock.now()
     }
 
-    /// The limiter behind the desk.
+    /// The limiter behind the handle.
     #[must_use]
     pub fn limiter(&self) -> &Arc<Limiter> {
         &self.limiter

@@ -14,32 +14,32 @@ use crate::stores::remote::settings::{Kind, Settings, Urls};
 const JOBS: Limit =
     Limit { amount: 1, period: 0, algorithm: Algorithm::InFlight { per_window: false } };
 
-fn decide(desk: &Desk, keys: &[&str], op: Op) -> Result<Said, InvalidRequest> {
+fn decide(handle: &LimiterHandle, keys: &[&str], op: Op) -> Result<Said, InvalidRequest> {
     let keys: Vec<&[u8]> = keys.iter().map(|key| key.as_bytes()).collect();
-    runtime().block_on(decide_anywhere(desk, &keys, op, true))
+    runtime().block_on(decide_anywhere(handle, &keys, op, true))
 }
 
 /// How long until the next use, or `None` if no rule is for the key.
-fn record(desk: &Desk, key: &str, at: Nanos) -> Result<Option<Nanos>, InvalidRequest> {
+fn record(handle: &LimiterHandle, key: &str, at: Nanos) -> Result<Option<Nanos>, InvalidRequest> {
     let keys = [Key::new(key.as_bytes(), KeyOp::Record { at, late: 0 })];
     let (request, mut rows) = (Request::all_or_nothing(&keys), Rows::default());
-    let verdict = runtime().block_on(desk.decide_async(&request, desk.now(), &mut rows))?;
+    let verdict = runtime().block_on(handle.decide_async(&request, handle.now(), &mut rows))?;
     Ok((verdict.outcome != Decided::NoRule).then_some(verdict.delay))
 }
 
-fn ask(desk: &Desk, key: &str, op: KeyOp) -> Result<(Verdict, Rows), InvalidRequest> {
+fn ask(handle: &LimiterHandle, key: &str, op: KeyOp) -> Result<(Verdict, Rows), InvalidRequest> {
     let keys = [Key::new(key.as_bytes(), op)];
     let request = Request::all_or_nothing(&keys).with_end();
     let mut rows = Rows::default();
-    let verdict = runtime().block_on(desk.decide_async(&request, desk.now(), &mut rows))?;
+    let verdict = runtime().block_on(handle.decide_async(&request, handle.now(), &mut rows))?;
     Ok((verdict, rows))
 }
 
 /// The answer to a first try, with the ticket that it came by.
-pub(super) fn attempt(desk: &Desk, key: &[u8]) -> (PendingVerdict, Answered) {
+pub(super) fn attempt(handle: &LimiterHandle, key: &[u8]) -> (PendingVerdict, Answered) {
     let keys = [Key::new(key, try_of(false, 0))];
     let request = Request::all_or_nothing(&keys).with_end();
-    let Ok(Decision::Pending(mut pending)) = desk.decide(&request, desk.now(), None) else {
+    let Ok(Decision::Pending(mut pending)) = handle.decide(&request, handle.now(), None) else {
         panic!("a store is asked")
     };
     let answer = std::future::poll_fn(|cx| pending.poll_answer(START, cx));
@@ -47,8 +47,8 @@ pub(super) fn attempt(desk: &Desk, key: &[u8]) -> (PendingVerdict, Answered) {
     (pending, answered)
 }
 
-fn refuse(desk: &Desk, key: &str) -> Result<Said, InvalidRequest> {
-    ask(desk, key, KeyOp::Refuse(1)).map(|(verdict, rows)| Said { verdict, rows })
+fn refuse(handle: &LimiterHandle, key: &str) -> Result<Said, InvalidRequest> {
+    ask(handle, key, KeyOp::Refuse(1)).map(|(verdict, rows)| Said { verdict, rows })
 }
 
 fn try_of(waited: bool, booking_max: Nanos) -> KeyOp {
@@ -71,7 +71,7 @@ fn rules() -> Vec<Rule> {
 }
 
 /// Everything that can be asked, and what was said to it.
-fn history(desk: &Desk) -> Vec<String> {
+fn history(handle: &LimiterHandle) -> Vec<String> {
     let mut all = Vec::new();
     let take = Op::Take(1);
     let requests: [&[&str]; 25] = [
@@ -101,43 +101,43 @@ fn history(desk: &Desk) -> Vec<String> {
         &["k e"; KEYS_MAX],
         &["k e"; KEYS_MAX + 1],
     ];
-    all.extend(requests.map(|keys| words(&decide(desk, keys, take))));
-    all.push(words(&decide(desk, &[], take)));
-    all.push(words(&decide(desk, &["k a"], Op::Take(0))));
-    all.push(words(&decide(desk, &["k a"], Op::Take(3))));
-    all.push(words(&decide(desk, &["k a", "free a"], Op::Peek(1))));
-    all.push(words(&decide(desk, &["never a"], Op::Take(u64::MAX))));
-    all.push(words(&decide(desk, &["never a", "k a"], Op::Peek(1))));
-    let now = desk.now().mono;
+    all.extend(requests.map(|keys| words(&decide(handle, keys, take))));
+    all.push(words(&decide(handle, &[], take)));
+    all.push(words(&decide(handle, &["k a"], Op::Take(0))));
+    all.push(words(&decide(handle, &["k a"], Op::Take(3))));
+    all.push(words(&decide(handle, &["k a", "free a"], Op::Peek(1))));
+    all.push(words(&decide(handle, &["never a"], Op::Take(u64::MAX))));
+    all.push(words(&decide(handle, &["never a", "k a"], Op::Peek(1))));
+    let now = handle.now().mono;
     for key in ["k f", "shadow f", "free f", "nobody's", "jobs f", "seen f", "never f", "ghost f"] {
         let moments = [now - 2 * PERIOD, now - PERIOD / 4, now, now + PERIOD / 4];
-        all.extend(moments.map(|at| format!("{:?}", record(desk, key, at))));
+        all.extend(moments.map(|at| format!("{:?}", record(handle, key, at))));
     }
     let keys = ["k g", "shadow g", "free g", "nobody's", "jobs g", "lent g", "jarl g"];
     for key in keys.into_iter().chain(["never g", "ghost g"]) {
         for (waited, booking_max) in [(false, 0), (true, 0), (false, Nanos::MAX)] {
-            let (verdict, _) = ask(desk, key, try_of(waited, booking_max)).expect("fit");
+            let (verdict, _) = ask(handle, key, try_of(waited, booking_max)).expect("fit");
             let Verdict { outcome, granted, delay, booked, .. } = verdict;
             let held = verdict.held.is_some();
             all.push(format!("{key} {outcome:?} {granted} {held} {delay} {booked}"));
         }
     }
     let refused = ["k a", "k g", "k new", "free a", "nobody's", "shadow a", "never a", "ghost a"];
-    all.extend(refused.map(|key| words(&refuse(desk, key))));
+    all.extend(refused.map(|key| words(&refuse(handle, key))));
     all
 }
 
 #[test]
 fn what_is_told_later_is_counted_as_what_is_told_at_once() {
     let server = redis::Server::start(&[]);
-    let here = desk(rules());
+    let here = handle(rules());
     let settings = at(Kind::Redis, vec![server.url()]);
-    let there = node(Clock::manual(START), rules(), &settings).desk(Door::Http);
+    let there = node(Clock::manual(START), rules(), &settings).handle(Door::Http);
     assert_eq!(history(&here), history(&there));
     assert_eq!(counted(&here), counted(&there));
     for key in ["k a", "k b", "k c", "k f", "k g", "shadow a", "shadow f", "shadow g", "jobs a"] {
-        let seen = |desk: &Desk| {
-            let stats = desk.limiter().stats(key.as_bytes(), desk.now());
+        let seen = |handle: &LimiterHandle| {
+            let stats = handle.limiter().stats(key.as_bytes(), handle.now());
             (stats.requests, stats.over)
         };
         assert_eq!(seen(&here), seen(&there), "{key}");
@@ -149,9 +149,9 @@ fn a_key_is_forgotten_wherever_it_was_counted() {
     let server = redis::Server::start(&[]);
     let settings = at(Kind::Redis, vec![server.url()]);
     let [one, other] = [(); 2].map(|()| node(Clock::manual(START), rules(), &settings));
-    let desk = one.desk(Door::Http);
+    let handle = one.handle(Door::Http);
     for _ in 0..2 {
-        assert!(decide(&desk, &["k a"], Op::Take(2)).expect("fit").is_allowed());
+        assert!(decide(&handle, &["k a"], Op::Take(2)).expect("fit").is_allowed());
         let forget = |limiter: &Arc<Limiter>| runtime().block_on(limiter.forget(b"k a"));
         assert_eq!(forget(&other), Ok(true), "it was counted in the store");
         assert_eq!(forget(&other), Ok(false));
@@ -164,23 +164,23 @@ fn a_key_is_forgotten_wherever_it_was_counted() {
 fn a_use_in_flight_ends_where_it_began_and_nowhere_else() {
     let server = redis::Server::start(&[]);
     let settings = at(Kind::Redis, vec![server.url()]);
-    let desk = node(Clock::manual(START), rules(), &settings).desk(Door::Http);
-    let there = || decide(&desk, &["jobs a"], Op::Take(1)).expect("fit");
+    let handle = node(Clock::manual(START), rules(), &settings).handle(Door::Http);
+    let there = || decide(&handle, &["jobs a"], Op::Take(1)).expect("fit");
     // As while the store is away.
     let here = || {
-        let (catalog, now) = (desk.limiter().catalog.load(), desk.now());
+        let (catalog, now) = (handle.limiter().catalog.load(), handle.now());
         let keys = [Key::take(b"jobs a", 1)];
         let request = Request::all_or_nothing(&keys).with_end();
         let plan = plan::Plan::new(&catalog, &request, Door::Http, now, None).expect("fit");
-        let (verdict, rows) = desk.decide_in_memory(&catalog, plan, &request, now);
+        let (verdict, rows) = handle.decide_in_memory(&catalog, plan, &request, now);
         Said { verdict, rows }
     };
     let end = |taken: &Said| {
         let HeldKey { from, started, .. } = taken.rows.held[0];
-        desk.release_uses(b"jobs a", 1, started, from);
+        handle.release_uses(b"jobs a", 1, started, from);
     };
     let (one, other) = (there(), here());
-    assert!(one.is_allowed() && one.rows.held[0].from == TakenFrom::Elsewhere);
+    assert!(one.is_allowed() && one.rows.held[0].from == TakenFrom::Remote);
     assert!(other.is_allowed() && other.rows.held[0].from == TakenFrom::Slot);
     end(&other);
     assert!(!there().is_allowed(), "that one has not ended");
@@ -190,13 +190,13 @@ fn a_use_in_flight_ends_where_it_began_and_nowhere_else() {
     crate::stores::remote::engines::until(|| there().is_allowed());
 }
 
-/// A desk whose store nobody has ever heard of.
-fn alone(rules: Vec<Rule>) -> Desk {
-    let desk = limiter(rules, ROOMY).desk(Door::Http);
+/// A handle whose store nobody has ever heard of.
+fn alone(rules: Vec<Rule>) -> LimiterHandle {
+    let handle = limiter(rules, ROOMY).handle(Door::Http);
     let url = Some(Urls::One("redis://127.0.0.1:1".to_owned()));
     let settings = Settings { kind: Kind::Redis, url, ..Settings::default() };
-    desk.limiter().keep_elsewhere(&settings).expect("sound settings");
-    desk
+    handle.limiter().use_store(&settings).expect("sound settings");
+    handle
 }
 
 fn by(on_store_error: OnStoreError, name: &str, limit: Limit) -> Rule {
@@ -217,8 +217,8 @@ fn policies() -> Vec<Rule> {
 
 #[test]
 fn one_rule_that_denies_decides_for_all_keys_and_nothing_is_taken_then() {
-    let desk = alone(policies());
-    let ask = |keys: &[&str], op| decide(&desk, keys, op).expect("fit");
+    let handle = alone(policies());
+    let ask = |keys: &[&str], op| decide(&handle, keys, op).expect("fit");
     let denied = ask(&["allow a", "local a", "deny a"], Op::Take(1));
     assert!(!denied.is_allowed() && denied.verdict.delay == SECOND);
     assert_eq!(denied.refused_by(), Some("deny"));
@@ -251,14 +251,14 @@ fn one_rule_that_denies_decides_for_all_keys_and_nothing_is_taken_then() {
         count("local", "refuse", 1),
         count("shadow", "allow", 1),
     ];
-    assert_eq!(counted(&desk), expected);
+    assert_eq!(counted(&handle), expected);
     let expected = [("allow", 3), ("deny", 1), ("local", 3), ("shadow", 1)];
-    assert_eq!(degraded(&desk), expected.map(|(rule, count)| (rule.to_owned(), count)));
+    assert_eq!(degraded(&handle), expected.map(|(rule, count)| (rule.to_owned(), count)));
 }
 
 /// How many decisions of each rule were made without the store.
-fn degraded(desk: &Desk) -> Vec<(String, u64)> {
-    let limiter = desk.limiter();
+fn degraded(handle: &LimiterHandle) -> Vec<(String, u64)> {
+    let limiter = handle.limiter();
     let page = limiter.metrics().encode(Default::default());
     let row = |line: &str| {
         let rest = line.strip_prefix("tidegate_degraded_total{door=\"http\",rule=\"")?;
@@ -275,8 +275,8 @@ fn degraded(desk: &Desk) -> Vec<(String, u64)> {
 fn a_use_that_the_store_has_not_counted_is_not_given_back_to_it() {
     let server = redis::Server::start(&[]);
     let settings = at(Kind::Redis, vec![server.url()]);
-    let desk = node(Clock::manual(START), rules(), &settings).desk(Door::Http);
-    let take = || attempt(&desk, b"k a");
+    let handle = node(Clock::manual(START), rules(), &settings).handle(Door::Http);
+    let take = || attempt(&handle, b"k a");
     let (first, (other, answered)) = (take(), take());
     assert!(first.1.verdict.is_allowed() && answered.verdict.is_allowed());
     let uncounted = Verdict { degraded: true, ..answered.verdict };
@@ -290,18 +290,18 @@ fn a_use_that_the_store_has_not_counted_is_not_given_back_to_it() {
 fn a_ticket_that_took_nothing_gives_nothing_back() {
     let server = redis::Server::start(&[]);
     let settings = at(Kind::Redis, vec![server.url()]);
-    let desk = node(Clock::manual(START), rules(), &settings).desk(Door::Http);
+    let handle = node(Clock::manual(START), rules(), &settings).handle(Door::Http);
     let drop_answer = |key: &str, op| {
         let keys = [Key::new(key.as_bytes(), op)];
-        let decision = desk.decide(&Request::all_or_nothing(&keys), desk.now(), None);
+        let decision = handle.decide(&Request::all_or_nothing(&keys), handle.now(), None);
         drop(decision.expect("fit"));
     };
     let left =
-        |key| decide(&desk, &[key], Op::Peek(1)).expect("fit").rows.limits[0].verdict.remaining;
-    assert!(decide(&desk, &["k a"], Op::Take(1)).expect("fit").is_allowed());
+        |key| decide(&handle, &[key], Op::Peek(1)).expect("fit").rows.limits[0].verdict.remaining;
+    assert!(decide(&handle, &["k a"], Op::Take(1)).expect("fit").is_allowed());
     drop_answer("k a", KeyOp::Refuse(1));
     drop_answer("k a", KeyOp::Peek(1));
-    drop_answer("k b", KeyOp::Record { at: desk.now().mono, late: 0 });
+    drop_answer("k b", KeyOp::Record { at: handle.now().mono, late: 0 });
     for key in ["k a", "k b"] {
         // The first question is answered after those; what they give back is asked before the
         // second.
@@ -312,15 +312,15 @@ fn a_ticket_that_took_nothing_gives_nothing_back() {
 
 #[test]
 fn uses_in_flight_that_are_counted_here_are_given_back_here() {
-    let desk = alone(policies());
+    let handle = alone(policies());
     for _ in 0..3 {
-        let first = decide(&desk, &["allow a", "jobs a"], Op::Take(1)).expect("fit");
+        let first = decide(&handle, &["allow a", "jobs a"], Op::Take(1)).expect("fit");
         assert!(first.is_allowed(), "the one before has ended");
         let held: Vec<_> = first.rows.held.iter().map(|held| (held.key, held.from)).collect();
         assert_eq!(held, [(1, TakenFrom::Slot)]);
-        assert!(!decide(&desk, &["jobs a"], Op::Take(1)).expect("fit").is_allowed());
-        desk.release_uses(b"jobs a", 1, first.rows.held[0].started, TakenFrom::Slot);
-        let (pending, answered) = attempt(&desk, b"jobs a");
+        assert!(!decide(&handle, &["jobs a"], Op::Take(1)).expect("fit").is_allowed());
+        handle.release_uses(b"jobs a", 1, first.rows.held[0].started, TakenFrom::Slot);
+        let (pending, answered) = attempt(&handle, b"jobs a");
         assert!(answered.verdict.is_allowed(), "the one before has ended");
         assert_eq!(answered.rows.held[0].from, TakenFrom::Slot);
         pending.give_back(answered);
@@ -329,9 +329,9 @@ fn uses_in_flight_that_are_counted_here_are_given_back_here() {
 
 #[test]
 fn one_who_waits_goes_waits_on_or_is_counted_here() {
-    let desk = alone(policies());
+    let handle = alone(policies());
     let ask = |key| {
-        let (verdict, _) = ask(&desk, key, try_of(false, 0)).expect("fit");
+        let (verdict, _) = ask(&handle, key, try_of(false, 0)).expect("fit");
         assert!(verdict.degraded);
         assert_eq!((verdict.held, verdict.booked), (None, 0));
         (verdict.outcome, verdict.delay)
@@ -343,36 +343,36 @@ fn one_who_waits_goes_waits_on_or_is_counted_here() {
     assert_eq!(ask("local a"), taken);
     assert_eq!(ask("local a").0, Decided::Later);
     let expected = [("allow", 2), ("local", 1), ("shadow", 2)];
-    assert_eq!(degraded(&desk), expected.map(|(rule, count)| (rule.to_owned(), count)));
+    assert_eq!(degraded(&handle), expected.map(|(rule, count)| (rule.to_owned(), count)));
 }
 
 #[test]
 fn a_use_that_has_happened_is_written_down_here_or_let_go() {
-    let desk = alone(policies());
-    let half = desk.now().mono - PERIOD / 2;
+    let handle = alone(policies());
+    let half = handle.now().mono - PERIOD / 2;
     for key in ["allow a", "deny a", "shadow a"] {
         for _ in 0..3 {
-            assert_eq!(record(&desk, key, half), Ok(Some(0)), "{key}");
+            assert_eq!(record(&handle, key, half), Ok(Some(0)), "{key}");
         }
     }
-    assert_eq!(record(&desk, "seen a", half - PERIOD), Ok(Some(0)), "it was long ago");
-    assert_eq!(record(&desk, "seen a", half), Ok(Some(PERIOD)));
-    let requests = |key: &[u8]| desk.limiter().stats(key, desk.now()).requests;
+    assert_eq!(record(&handle, "seen a", half - PERIOD), Ok(Some(0)), "it was long ago");
+    assert_eq!(record(&handle, "seen a", half), Ok(Some(PERIOD)));
+    let requests = |key: &[u8]| handle.limiter().stats(key, handle.now()).requests;
     assert_eq!((requests(b"seen a"), requests(b"allow a")), (2, 3), "each is counted once");
 }
 
 /// Decides on a use while as many decisions of the handle are pending as may be.
-fn decide_crowded(desk: &Desk, key: &str) -> (Verdict, Rows) {
-    let before = desk.pending.swap(usize::MAX / 2, Relaxed);
+fn decide_crowded(handle: &LimiterHandle, key: &str) -> (Verdict, Rows) {
+    let before = handle.pending.swap(usize::MAX / 2, Relaxed);
     let (keys, mut rows) = ([Key::take(key.as_bytes(), 1)], Rows::default());
-    let decision = desk.decide(&Request::all_or_nothing(&keys), desk.now(), Some(&mut rows));
-    desk.pending.store(before, Relaxed);
+    let decision = handle.decide(&Request::all_or_nothing(&keys), handle.now(), Some(&mut rows));
+    handle.pending.store(before, Relaxed);
     (decision.expect("fit").ready().expect("decided without the store"), rows)
 }
 
 #[test]
 fn beyond_the_bound_on_pending_decisions_the_rules_decide_at_once() {
-    let desk = alone(policies());
+    let handle = alone(policies());
     for (key, allowed) in [
         ("allow a", true),
         ("allow a", true),
@@ -380,11 +380,11 @@ fn beyond_the_bound_on_pending_decisions_the_rules_decide_at_once() {
         ("local a", true),
         ("local a", false),
     ] {
-        let (verdict, rows) = decide_crowded(&desk, key);
+        let (verdict, rows) = decide_crowded(&handle, key);
         assert_eq!((verdict.is_allowed(), verdict.degraded), (allowed, true), "{key}");
         assert!(rows.limits.iter().all(Row::is_degraded), "{key}");
     }
-    let page = desk.limiter().metrics().encode(Default::default());
+    let page = handle.limiter().metrics().encode(Default::default());
     let counted = "tidegate_store_errors_total{store=\"redis\",kind=\"crowded\"} 5";
     assert!(page.contains(counted), "{page}");
 }
@@ -399,25 +399,25 @@ fn what_lets_nothing_pass_needs_no_store_and_no_room() {
         never.map(|rule| Rule { on_full: OnFull::Allow, ..rule }).into_iter().chain([ghost.clone()])
     };
     let full = memory::Settings { max_keys: 1, max_bytes: 1 << 20 };
-    let here = limiter(rules().collect(), full).desk(Door::Http);
+    let here = limiter(rules().collect(), full).handle(Door::Http);
     let away = alone(rules().chain(policies()).collect());
-    for desk in [&here, &away] {
+    for handle in [&here, &away] {
         for key in ["never a", "no a", "not a"] {
             let rule = key.split(' ').next();
-            let answer = decide(desk, &[key], Op::Take(7)).expect("whatever the cost");
+            let answer = decide(handle, &[key], Op::Take(7)).expect("whatever the cost");
             let Verdict { delay, firm, rate, amount, period, .. } = answer.verdict;
             assert!(!answer.is_allowed() && answer.rows.is_denied(), "{key}");
             assert_eq!((answer.refused_by(), delay, firm), (rule, Nanos::MAX, true), "{key}");
             assert_eq!((rate, amount, period), (0.0, 0, SECOND), "{key}");
-            let (tried, _) = ask(desk, key, try_of(true, Nanos::MAX)).expect("fit");
+            let (tried, _) = ask(handle, key, try_of(true, Nanos::MAX)).expect("fit");
             assert_eq!((tried.outcome, tried.delay), (Decided::TooLong, Nanos::MAX));
-            assert!(refuse(desk, key).expect("fit").rows.is_denied());
-            assert!(decide_crowded(desk, key).1.is_denied(), "{key}");
-            assert_eq!(record(desk, key, desk.now().mono), Ok(Some(Nanos::MAX)));
+            assert!(refuse(handle, key).expect("fit").rows.is_denied());
+            assert!(decide_crowded(handle, key).1.is_denied(), "{key}");
+            assert_eq!(record(handle, key, handle.now().mono), Ok(Some(Nanos::MAX)));
         }
-        assert!(decide(desk, &["ghost a"], Op::Take(1)).expect("fit").is_allowed());
-        assert_eq!(record(desk, "ghost a", desk.now().mono), Ok(Some(0)));
-        assert_eq!(desk.limiter().size().keys, 0, "nothing is remembered");
+        assert!(decide(handle, &["ghost a"], Op::Take(1)).expect("fit").is_allowed());
+        assert_eq!(record(handle, "ghost a", handle.now().mono), Ok(Some(0)));
+        assert_eq!(handle.limiter().size().keys, 0, "nothing is remembered");
     }
     let one = |key: &str| {
         decide_one(&here, key.as_bytes(), Op::Take(1), here.now()).expect("a valid request")
