@@ -8,6 +8,7 @@
 //! - [`http1`]: answers of an upstream, as a proxy reads them
 //! - [`jarl`]: a delay in seconds for whoever connects
 //! - [`path`]: paths of URLs, as they are counted
+//! - [`percent`]: percent-encoding, decoded
 //! - [`smockron`]: accounting and delays between gatekeepers and a master, in ZeroMQ's frames
 //! - [`text`]: the UDP text protocol: `over_limit ws ip=1.2.3.4`
 //! - [`throttr`]: the binary record protocol over byte streams, with pub/sub and introspection
@@ -16,6 +17,7 @@
 pub mod http1;
 pub mod jarl;
 pub mod path;
+pub mod percent;
 pub mod smockron;
 pub mod text;
 pub mod throttr;

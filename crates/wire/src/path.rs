@@ -5,6 +5,8 @@
 //! slash and `%2e%2e` goes up. `..` stops at the root. Case and a slash at the end count. What is
 //! no percent-encoding stays as it is.
 
+use crate::percent::Decoded;
+
 /// Whether a path is surely its own normal form: it has no `%`, and neither an empty segment nor
 /// one that begins with a dot.
 #[must_use]
@@ -16,7 +18,7 @@ pub fn is_plain(path: &[u8]) -> bool {
 /// Appends the normal form of `path` to `out`. It is never longer than `path`. What does not begin
 /// with a slash, such as the `*` of OPTIONS, is only decoded.
 pub fn normalise(path: &[u8], out: &mut Vec<u8>) {
-    let mut bytes = Decoded(path);
+    let mut bytes = Decoded(path).map(|byte| byte.unwrap_or_else(|percent| percent));
     if path.first() != Some(&b'/') {
         out.extend(bytes);
         return;
@@ -51,26 +53,6 @@ fn resolve(out: &mut Vec<u8>, root: usize, segment: &mut usize) -> bool {
     }
     out.truncate(*segment);
     true
-}
-
-/// The bytes of a path with `%41` and the like decoded, once.
-struct Decoded<'a>(&'a [u8]);
-
-impl Iterator for Decoded<'_> {
-    type Item = u8;
-
-    fn next(&mut self) -> Option<u8> {
-        let digit = |byte: u8| char::from(byte).to_digit(16);
-        if let [b'%', high, low, rest @ ..] = self.0
-            && let (Some(high), Some(low)) = (digit(*high), digit(*low))
-        {
-            self.0 = rest;
-            return Some((high * 16 + low) as u8);
-        }
-        let (&byte, rest) = self.0.split_first()?;
-        self.0 = rest;
-        Some(byte)
-    }
 }
 
 #[cfg(test)]

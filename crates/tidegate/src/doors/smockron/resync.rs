@@ -9,6 +9,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use tidegate_core::key::{KEY_BYTES_MAX, KeyBuilder};
+use tidegate_wire::percent;
 use tidegate_wire::smockron::Control;
 use tokio::sync::mpsc;
 
@@ -181,20 +182,7 @@ fn split(key: &[u8]) -> Option<(&[u8], &[u8])> {
 /// Undoes what [`KeyBuilder`] did; `false` if it did not do it.
 fn decode(text: &[u8], out: &mut Vec<u8>) -> bool {
     out.clear();
-    let mut rest = text;
-    while let [byte, after @ ..] = rest {
-        rest = after;
-        if *byte != b'%' {
-            out.push(*byte);
-            continue;
-        }
-        let [high, low, after @ ..] = after else { return false };
-        let digit = |byte: &u8| char::from(*byte).to_digit(16);
-        let (Some(high), Some(low)) = (digit(high), digit(low)) else { return false };
-        out.push((high * 16 + low) as u8);
-        rest = after;
-    }
-    true
+    percent::decode(text, out).is_some()
 }
 
 #[cfg(test)]

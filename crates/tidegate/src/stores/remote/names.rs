@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use tidegate_core::limit::Duration;
 use tidegate_core::rules::Rule;
+use tidegate_wire::percent;
 
 /// The version of the names.
 const VERSION: &str = "1";
@@ -71,16 +72,11 @@ fn escape(bytes: &[u8], out: &mut Vec<u8>) {
 
 fn unescape(text: &[u8]) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.iter();
-    while let Some(&byte) = rest.next() {
-        bytes.push(match byte {
-            b'%' => {
-                let mut digit = || char::from(*rest.next()?).to_digit(16);
-                u8::try_from(digit()? << 4 | digit()?).ok()?
-            }
-            b'+' => b' ',
-            byte => byte,
-        });
+    for (at, word) in text.split(|&byte| byte == b'+').enumerate() {
+        if at > 0 {
+            bytes.push(b' ');
+        }
+        percent::decode(word, &mut bytes)?;
     }
     Some(bytes)
 }
