@@ -17,19 +17,16 @@ mod rules;
 mod tests;
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::sync::Arc;
-use std::thread;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de};
-use tokio::runtime::Builder;
 
-use super::http_server::connections::{Bounds, HTTP_PROTOCOLS, IDLE_USUAL, Lobby};
-use super::io::certificates::Certificates;
+use super::http_server::bound::{BoundHttp, Runtime};
+use super::http_server::connections::{HttpBounds, IDLE_USUAL};
+use super::io::limits;
 use super::io::settings::{self, CONNECTIONS_MAX};
-use super::io::{limits, tcp};
-use super::{BoundDoor, DoorConfig, Gate, Serving, table_of};
+use super::{BoundDoor, DoorConfig, table_of};
 use crate::metrics::Door;
 use crate::settings::listen::{Address, Allow, Listen};
 use crate::settings::tls::Tls;
@@ -81,13 +78,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Whether a door of `other` can go on as this one: only the allow list may differ.
-    pub(crate) fn same_door(&self, other: &Self) -> bool {
-        Self { allow: Allow::default(), ..self.clone() }
-            == Self { allow: Allow::default(), ..other.clone() }
-    }
-
-    fn bounds(&self) -> Bounds {
+    fn bounds(&self) -> HttpBounds {
         let limits = limits::Bounds {
             connections: self.max_connections,
             per_source: self.max_connections_per_source,
@@ -95,7 +86,7 @@ impl Config {
             // It answers, whatever the other doors have taken.
             keeps_descriptors_back: false,
         };
-        Bounds { limits, idle: self.idle_timeout.0, ..Bounds::default() }
+        HttpBounds { limits, idle: self.idle_timeout.0, ..HttpBounds::default() }
     }
 }
 
@@ -134,7 +125,8 @@ impl DoorConfig for Config {
     }
 
     fn same_sockets(&self, other: &dyn DoorConfig) -> bool {
-        table_of::<Self>(other).is_some_and(|other| self.same_door(other))
+        let live = |other: &Self| Self { allow: self.allow.clone(), ..other.clone() };
+        table_of(other).is_some_and(|other| *self == live(other))
     }
 
     fn waits_for_store(&self) -> bool {
@@ -146,68 +138,11 @@ impl DoorConfig for Config {
     }
 
     fn bind(&self) -> io::Result<Box<dyn BoundDoor>> {
-        Ok(Box::new(bind(self)?))
+        let listens = (&self.listen, self.tls.as_ref());
+        BoundHttp::bind(Door::Admin, listens, self.bounds(), router::router, Runtime::Own)
     }
 
     fn boxed(&self) -> Box<dyn DoorConfig> {
         Box::new(self.clone())
-    }
-}
-
-/// A door whose addresses are taken and that answers nobody yet.
-pub struct Bound {
-    listeners: Vec<TcpListener>,
-    bounds: Bounds,
-    certificates: Option<Arc<Certificates>>,
-}
-
-/// Takes the addresses. Another program on one of them is an error, so that is never shared.
-///
-/// # Errors
-/// When an address cannot be had; none is kept then.
-pub fn bind(config: &Config) -> io::Result<Bound> {
-    let certificates = Certificates::read(config.tls.as_ref(), HTTP_PROTOCOLS)?;
-    let listeners = tcp::bind_each(config.listen.addresses())?;
-    Ok(Bound { listeners, bounds: config.bounds(), certificates })
-}
-
-impl BoundDoor for Bound {
-    fn addresses(&self) -> Vec<Address> {
-        let taken = self.listeners.iter().filter_map(|listener| listener.local_addr().ok());
-        taken.map(Address::Ip).collect()
-    }
-
-    fn certificates(&self) -> Option<Arc<Certificates>> {
-        self.certificates.clone()
-    }
-
-    fn serve(self: Box<Self>, gate: Gate) -> Serving {
-        let Self { listeners, bounds, certificates } = *self;
-        let lobby = Lobby::new(Door::Admin, &gate, router::router(&gate), bounds, certificates);
-        let runtime = match Builder::new_current_thread().enable_all().build() {
-            Ok(runtime) => runtime,
-            Err(error) => {
-                tracing::error!(door = "admin", %error, "cannot serve");
-                return Serving::default();
-            }
-        };
-        let serve = move || {
-            runtime.block_on(async {
-                for listener in listeners {
-                    match tokio::net::TcpListener::from_std(listener) {
-                        Ok(listener) => drop(tokio::spawn(lobby.clone().accept(listener))),
-                        Err(error) => tracing::error!(door = "admin", %error, "cannot listen"),
-                    }
-                }
-                lobby.drained().await;
-            });
-            // A scan whose client has left is not waited for.
-            runtime.shutdown_background();
-        };
-        let thread = thread::Builder::new()
-            .name("admin".to_owned())
-            .spawn(serve)
-            .expect("the system has threads left at start-up");
-        Serving::threads(vec![thread])
     }
 }

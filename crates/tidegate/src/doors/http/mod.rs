@@ -17,7 +17,7 @@ mod tests;
 mod wait;
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -25,14 +25,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::asking::{Authorize, RefuseStatus};
-use super::http_server::connections::{
-    Bounds, CONNECTIONS_USUAL, HTTP_PROTOCOLS, IDLE_USUAL, Lobby,
-};
+use super::http_server::bound::{BoundHttp, Runtime};
+use super::http_server::connections::{CONNECTIONS_USUAL, HttpBounds, IDLE_USUAL};
 pub use super::http_server::host::HostName;
-use super::io::certificates::Certificates;
+use super::io::limits;
 use super::io::settings::{self, CONNECTIONS_MAX};
-use super::io::{limits, tcp};
-use super::{BoundDoor, DoorConfig, Gate, Serving, table_of};
+use super::{BoundDoor, DoorConfig, Gate, table_of};
 use crate::metrics::Door;
 use crate::settings::listen::{Address, Allow, Listen};
 use crate::settings::tls::Tls;
@@ -87,17 +85,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Whether a door of `other` can go on as this one: allow list, names and tables are swapped.
-    pub(crate) fn same_door(&self, other: &Self) -> bool {
-        let of = |config: &Self| {
-            let bounds = (config.max_connections, config.max_connections_per_source);
-            (config.listen.clone(), config.tls.clone(), bounds, config.idle_timeout)
-        };
-        of(self) == of(other)
-    }
-
-    fn bounds(&self) -> Bounds {
-        Bounds {
+    fn bounds(&self) -> HttpBounds {
+        HttpBounds {
             limits: limits::Bounds {
                 connections: self.max_connections,
                 per_source: self.max_connections_per_source,
@@ -105,7 +94,7 @@ impl Config {
                 keeps_descriptors_back: true,
             },
             idle: self.idle_timeout.0,
-            ..Bounds::default()
+            ..HttpBounds::default()
         }
     }
 }
@@ -139,7 +128,14 @@ impl DoorConfig for Config {
     }
 
     fn same_sockets(&self, other: &dyn DoorConfig) -> bool {
-        table_of::<Self>(other).is_some_and(|other| self.same_door(other))
+        // The allow list, names and tables change while the door is open.
+        let live = |other: &Self| Self {
+            allow: self.allow.clone(),
+            names: self.names.clone(),
+            authorize: self.authorize.clone(),
+            ..other.clone()
+        };
+        table_of(other).is_some_and(|other| *self == live(other))
     }
 
     fn waits_for_store(&self) -> bool {
@@ -158,52 +154,11 @@ impl DoorConfig for Config {
     }
 
     fn bind(&self) -> io::Result<Box<dyn BoundDoor>> {
-        Ok(Box::new(bind(self)?))
+        let listens = (&self.listen, self.tls.as_ref());
+        BoundHttp::bind(Door::Http, listens, self.bounds(), router::router, Runtime::Shared)
     }
 
     fn boxed(&self) -> Box<dyn DoorConfig> {
         Box::new(self.clone())
-    }
-}
-
-/// A door whose addresses are taken and that answers nobody yet.
-pub struct Bound {
-    listeners: Vec<TcpListener>,
-    bounds: Bounds,
-    certificates: Option<Arc<Certificates>>,
-}
-
-/// Takes the addresses. Another program on one of them is an error, so that is never shared.
-///
-/// # Errors
-/// When an address cannot be had; none is kept then.
-pub fn bind(config: &Config) -> io::Result<Bound> {
-    let certificates = Certificates::read(config.tls.as_ref(), HTTP_PROTOCOLS)?;
-    let listeners = tcp::bind_each(config.listen.addresses())?;
-    Ok(Bound { listeners, bounds: config.bounds(), certificates })
-}
-
-impl BoundDoor for Bound {
-    fn addresses(&self) -> Vec<Address> {
-        let taken = self.listeners.iter().filter_map(|listener| listener.local_addr().ok());
-        taken.map(Address::Ip).collect()
-    }
-
-    fn certificates(&self) -> Option<Arc<Certificates>> {
-        self.certificates.clone()
-    }
-
-    fn serve(self: Box<Self>, gate: Gate) -> Serving {
-        let Self { listeners, bounds, certificates } = *self;
-        let lobby = Lobby::new(Door::Http, &gate, router::router(&gate), bounds, certificates);
-        let mut tasks = Vec::new();
-        for listener in listeners {
-            match tokio::net::TcpListener::from_std(listener) {
-                Ok(listener) => tasks.push(tokio::spawn(lobby.clone().accept(listener))),
-                Err(error) => tracing::error!(door = "http", %error, "cannot listen"),
-            }
-        }
-        tasks.push(tokio::spawn(async move { lobby.drained().await }));
-        Serving::tasks(tasks)
     }
 }

@@ -21,6 +21,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
 use tower::ServiceExt;
 
 use super::host::Local;
@@ -54,13 +55,13 @@ pub(crate) const HTTP_PROTOCOLS: &[&[u8]] = &[b"http/1.1"];
 
 /// What connections may cost.
 #[derive(Clone)]
-pub(crate) struct Bounds {
+pub(crate) struct HttpBounds {
     pub(crate) limits: limits::Bounds,
     pub(crate) idle: Duration,
     pub(crate) write_stall: Duration,
 }
 
-impl Default for Bounds {
+impl Default for HttpBounds {
     fn default() -> Self {
         let limits = limits::Bounds {
             connections: CONNECTIONS_USUAL,
@@ -77,7 +78,7 @@ impl Default for Bounds {
 pub(crate) struct Peer(pub(crate) IpAddr);
 
 /// What the connections of one door share.
-pub(crate) struct Lobby {
+pub(crate) struct HttpServer {
     acceptor: Acceptor,
     router: Router,
     clock: Clock,
@@ -85,15 +86,15 @@ pub(crate) struct Lobby {
     write_stall: Duration,
 }
 
-impl Lobby {
+impl HttpServer {
     pub(crate) fn new(
         door: Door,
         gate: &Gate,
         router: Router,
-        bounds: Bounds,
+        bounds: HttpBounds,
         certificates: Option<Arc<Certificates>>,
     ) -> Arc<Self> {
-        let Bounds { limits, idle, write_stall } = bounds;
+        let HttpBounds { limits, idle, write_stall } = bounds;
         Arc::new(Self {
             acceptor: Acceptor::of(door, gate, limits, certificates),
             router,
@@ -109,14 +110,30 @@ impl Lobby {
         &self.acceptor.limits
     }
 
+    /// Accepts at every listener and answers until shutdown. Ends when every connection has.
+    pub(crate) async fn serve(self: Arc<Self>, listeners: Vec<std::net::TcpListener>) {
+        let mut accepting = JoinSet::new();
+        for listener in listeners {
+            match TcpListener::from_std(listener) {
+                Ok(listener) => drop(accepting.spawn(self.clone().accept(listener))),
+                Err(error) => {
+                    tracing::error!(door = self.acceptor.door.name(), %error, "cannot listen");
+                }
+            }
+        }
+        self.acceptor.shutdown.wait().await;
+        accepting.join_all().await;
+        self.acceptor.limits.wait_until_empty().await;
+    }
+
     /// Accepts and answers until shutdown.
     pub(crate) async fn accept(self: Arc<Self>, listener: TcpListener) {
         let welcome = |stream, peer: SocketAddr, place| {
             let Ok(local) = prepare(&stream, self.write_stall) else { return };
-            let (lobby, stream) = (self.clone(), Shared::new(stream));
+            let (server, stream) = (self.clone(), Shared::new(stream));
             let client = Some(stream.clone());
             let (local, peer) = (Local(local.ip()), Peer(peer.ip()));
-            tokio::spawn(async move { lobby.converse(stream, place, client, local, peer).await });
+            tokio::spawn(async move { server.converse(stream, place, client, local, peer).await });
         };
         self.acceptor.run(listener, welcome).await;
     }
@@ -206,12 +223,6 @@ impl Lobby {
         if let Some(reason) = reason {
             self.acceptor.bad_input(reason);
         }
-    }
-
-    /// Waits until shutdown, and then until every connection has ended.
-    pub(crate) async fn drained(&self) {
-        self.acceptor.shutdown.wait().await;
-        self.acceptor.limits.wait_until_empty().await;
     }
 }
 

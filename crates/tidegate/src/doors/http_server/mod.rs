@@ -1,5 +1,6 @@
 //! What listeners that speak HTTP with JSON have in common, below their own paths.
 //!
+//! - `bound`: takes the addresses of a door, and serves it
 //! - `connections`, `shared`: accepts, bounds and drains connections; their sockets
 //! - `guard`: what every request passes on its way in and out
 //! - `host`: which Host headers are answered
@@ -7,9 +8,10 @@
 //! - `health`: `/healthz`, `/readyz`, `/metrics`
 //! - `json`, `problem`: the shapes of answers
 //!
-//! It is no door: it binds nothing and knows no door that uses it.
+//! It is no door, and knows no door that uses it.
 
 pub(crate) mod body;
+pub(crate) mod bound;
 pub(crate) mod connections;
 pub(crate) mod guard;
 pub(crate) mod health;

@@ -10,7 +10,7 @@ use tokio::time::{Duration, Instant, advance};
 
 use super::super::Config;
 use super::{House, door};
-use crate::doors::http_server::connections::Lobby;
+use crate::doors::http_server::connections::HttpServer;
 use crate::doors::http_server::connections::Peer;
 use crate::doors::http_server::host::Local;
 use crate::metrics::Door;
@@ -18,11 +18,12 @@ use crate::metrics::Door;
 fn connect(house: &House) -> (DuplexStream, JoinHandle<()>) {
     let (ours, theirs) = duplex(64 << 10);
     let bounds = Config::default().bounds();
-    let lobby: Arc<Lobby> = Lobby::new(Door::Http, &house.gate, house.router.clone(), bounds, None);
-    let place = lobby.limits().admit(None, &std::io::stdin()).unwrap();
+    let server: Arc<HttpServer> =
+        HttpServer::new(Door::Http, &house.gate, house.router.clone(), bounds, None);
+    let place = server.limits().admit(None, &std::io::stdin()).unwrap();
     let local = Local(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 7)));
     let peer = Peer(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 8)));
-    (ours, tokio::spawn(async move { lobby.converse(theirs, place, None, local, peer).await }))
+    (ours, tokio::spawn(async move { server.converse(theirs, place, None, local, peer).await }))
 }
 
 /// Sends `text` and reads until the door closes the connection.

@@ -12,22 +12,22 @@ use tokio::time::timeout;
 
 use super::super::Config;
 use super::{House, door};
-use crate::doors::http_server::connections::{Bounds, Lobby};
+use crate::doors::http_server::connections::{HttpBounds, HttpServer};
 use crate::metrics::Door;
 
 /// Long after everything should have happened.
 const LOST: Duration = Duration::from_secs(120);
 const ASK: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
-fn bounds(max_connections: u32) -> Bounds {
+fn bounds(max_connections: u32) -> HttpBounds {
     Config { max_connections, ..Config::default() }.bounds()
 }
 
-async fn open(house: &House, bounds: Bounds) -> SocketAddr {
+async fn open(house: &House, bounds: HttpBounds) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let lobby = Lobby::new(Door::Http, &house.gate, house.router.clone(), bounds, None);
-    tokio::spawn(lobby.accept(listener));
+    let server = HttpServer::new(Door::Http, &house.gate, house.router.clone(), bounds, None);
+    tokio::spawn(server.accept(listener));
     address
 }
 
@@ -87,7 +87,7 @@ async fn past_the_cap_who_has_been_idle_gives_way() {
 #[tokio::test]
 async fn a_client_that_never_reads_is_cut() {
     let house = door();
-    let bounds = Bounds { write_stall: Duration::from_millis(20), ..bounds(1) };
+    let bounds = HttpBounds { write_stall: Duration::from_millis(20), ..bounds(1) };
     let address = open(&house, bounds).await;
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(1).unwrap();
