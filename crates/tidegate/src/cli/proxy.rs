@@ -78,7 +78,7 @@ fn file(args: &Args) -> Result<File, Failure> {
     let mut own = proxy::Config::new(NAME, listen, args.upstream.clone(), limit);
     if !args.etcd_addresses.is_empty() {
         // The limit is of all replicas: one that cannot count lets nobody through.
-        own.on_store_error = OnStoreError::Deny;
+        own.rule.on_store_error = OnStoreError::Deny;
     }
     Ok(File {
         proxy: vec![own],

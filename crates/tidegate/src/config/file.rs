@@ -15,12 +15,13 @@ use crate::doors::{DoorConfig, admin, http, jarl, proxy, smockron, text, throttr
 use crate::logs::LogFormat;
 use crate::records;
 use crate::settings::draft::{Draft, Written};
+use crate::settings::read::{read, rule_table};
 use crate::settings::rule::{DefaultTable, RuleTable};
 use crate::settings::units::{Size, Span};
 use crate::stores::{memory, remote};
 
 /// Tidegate's configuration: one TOML file.
-#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct File {
     /// What keys are limited to. Tried in order; the first match decides.
@@ -69,19 +70,19 @@ impl File {
     /// Takes every table out of `tables`.
     pub(super) fn read(mut tables: Tables) -> Self {
         Self {
-            rules: tables.list("rule"),
-            default: tables.one("default"),
-            text: tables.one("text"),
-            throttr: tables.list("throttr"),
-            jarl: tables.list("jarl"),
-            smockron: tables.one("smockron"),
-            proxy: tables.list("proxy"),
-            http: tables.one("http"),
-            admin: tables.one("admin"),
-            store: tables.one("store").unwrap_or_default(),
-            memory: tables.one("memory").unwrap_or_default(),
-            snapshot: tables.one("snapshot"),
-            server: tables.one("server").unwrap_or_default(),
+            rules: tables.list("rule", rule_table),
+            default: tables.one("default", rule_table),
+            text: tables.one("text", read),
+            throttr: tables.list("throttr", read),
+            jarl: tables.list("jarl", rule_table),
+            smockron: tables.one("smockron", read),
+            proxy: tables.list("proxy", rule_table),
+            http: tables.one("http", read),
+            admin: tables.one("admin", read),
+            store: tables.one("store", read).unwrap_or_default(),
+            memory: tables.one("memory", read).unwrap_or_default(),
+            snapshot: tables.one("snapshot", read),
+            server: tables.one("server", read).unwrap_or_default(),
         }
     }
 
@@ -125,17 +126,17 @@ impl File {
         for (table, written) in self.rules.iter_mut().zip(each.by_ref()) {
             let name = Spanned::new(0..0, written.draft.name.clone());
             table.name.get_or_insert(name);
-            table.fill_in(&written.whole);
+            table.fields.fill_in(&written.whole);
         }
         for (config, written) in self.jarl.iter_mut().zip(each.by_ref()) {
-            config.fill_in(&written.whole);
+            config.rule.fill_in(&written.whole);
         }
         for (config, written) in self.proxy.iter_mut().zip(each.by_ref()) {
             config.fill_in(&written.whole);
         }
         let DefaultTable(default) = self.default.get_or_insert_with(DefaultTable::none);
         if let Some(written) = written.last() {
-            default.fill_in(&written.whole);
+            default.fields.fill_in(&written.whole);
         }
     }
 }

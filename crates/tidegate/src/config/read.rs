@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use serde::de::DeserializeOwned;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::file::File;
 use super::names;
 use crate::settings::problem::Problem;
-use crate::settings::read::{from_toml, read};
+use crate::settings::read::from_toml;
 
 /// Reads the tables of `text`, of the file `name`. What could not be read is in `problems`, and
 /// its default in its place.
@@ -78,6 +77,9 @@ fn by_name(tables: DeTable) -> BTreeMap<String, Spanned<DeValue>> {
     tables.into_iter().map(|(name, value)| (name.into_inner().into_owned(), value)).collect()
 }
 
+/// How a table is read.
+type Read<T> = fn(Spanned<DeValue>, &mut Vec<Problem>) -> Option<T>;
+
 /// The tables of a file that have not been read yet.
 pub(super) struct Tables<'t, 'p> {
     tables: BTreeMap<String, Spanned<DeValue<'t>>>,
@@ -86,7 +88,7 @@ pub(super) struct Tables<'t, 'p> {
 
 impl Tables<'_, '_> {
     /// The table `[name]`, if the file has one.
-    pub(super) fn one<T: DeserializeOwned>(&mut self, name: &str) -> Option<T> {
+    pub(super) fn one<T>(&mut self, name: &str, read: Read<T>) -> Option<T> {
         let value = self.tables.remove(name)?;
         if !matches!(value.get_ref(), DeValue::Table(_)) {
             let remedy = format!("write it once, as [{name}]");
@@ -97,7 +99,7 @@ impl Tables<'_, '_> {
     }
 
     /// The tables `[[name]]`, in file order.
-    pub(super) fn list<T: DeserializeOwned>(&mut self, name: &str) -> Vec<T> {
+    pub(super) fn list<T>(&mut self, name: &str, read: Read<T>) -> Vec<T> {
         let Some(value) = self.tables.remove(name) else { return Vec::new() };
         let span = value.span();
         match value.into_inner() {

@@ -52,7 +52,7 @@ pub(crate) fn change(written: &Written, fields: Fields) -> Result<Written, Vec<W
     };
     base.insert("match".to_owned(), pattern.to_string().into());
     if let Some(algorithm) = fields.get("algorithm")
-        && *algorithm != serde_json::json!(shown(written).algorithm)
+        && *algorithm != serde_json::json!(shown(written).fields.algorithm)
     {
         // They belonged to the algorithm that was.
         base.remove("strict");
@@ -66,8 +66,8 @@ pub(crate) fn shown(written: &Written) -> RuleTable {
     let mut table = written.draft.table.clone();
     table.name = None;
     table.r#match = Some(Spanned::new(0..0, written.draft.pattern.to_string()));
-    table.replicas.get_or_insert(Spanned::new(0..0, 1));
-    table.fill_in(&written.whole);
+    table.fields.replicas.get_or_insert(Spanned::new(0..0, 1));
+    table.fields.fill_in(&written.whole);
     table
 }
 

@@ -95,16 +95,17 @@ impl Draft {
             let remedy = "write a limit such as \"1 per 60s\", or remove the table";
             problems.push(Problem::new(table.limit.span(), message, remedy));
         }
-        let share = limits::share(table, &whole, problems);
+        let fields = &table.fields;
+        let share = limits::share(fields, &whole, problems);
         let rule = Rule {
             name: self.name.as_str().into(),
             pattern: self.pattern.clone(),
             limits: whole.iter().map(|limit| share.of_limit(limit)).collect(),
-            shared: table.shared,
-            shadow: table.shadow,
-            consistency: table.consistency.into(),
-            on_store_error: table.on_store_error.into(),
-            on_full: table.on_full.into(),
+            shared: fields.shared,
+            shadow: fields.shadow,
+            consistency: fields.consistency.into(),
+            on_store_error: fields.on_store_error.into(),
+            on_full: fields.on_full.into(),
         };
         Written { draft: self, whole, rule }
     }

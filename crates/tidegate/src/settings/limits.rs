@@ -13,7 +13,7 @@ use toml::Spanned;
 
 use super::names;
 use super::problem::Problem;
-use super::rule::{RuleTable, Texts};
+use super::rule::{RuleFields, RuleTable, Texts};
 
 /// The word in the file for an algorithm. In flight is chosen by the wording of the limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,7 +56,7 @@ pub(super) struct Counting<'a> {
 
 impl Counting<'_> {
     fn algorithm(&self) -> AlgorithmName {
-        self.table.algorithm.as_ref().map_or(self.usual, |word| word.get_ref().0)
+        self.table.fields.algorithm.as_ref().map_or(self.usual, |word| word.get_ref().0)
     }
 
     /// A setting, if it is of the algorithm that it belongs to.
@@ -65,8 +65,8 @@ impl Counting<'_> {
     }
 
     fn limit(&self, spec: &Spec) -> Result<Option<Limit>, GrammarError> {
-        let strict = self.setting(AlgorithmName::Average, &self.table.strict);
-        let exact = self.setting(AlgorithmName::Jarl, &self.table.exact);
+        let strict = self.setting(AlgorithmName::Average, &self.table.fields.strict);
+        let exact = self.setting(AlgorithmName::Jarl, &self.table.fields.exact);
         spec.with(Some(self.algorithm()), strict, exact)
     }
 }
@@ -118,7 +118,7 @@ pub(super) fn compile(
 
 fn check_settings(counting: &Counting, limits: &[Limit], problems: &mut Vec<Problem>) {
     // A rule that is blocked for a while keeps its settings.
-    if let Some(word) = &counting.table.algorithm
+    if let Some(word) = &counting.table.fields.algorithm
         && !limits.iter().any(|limit| is_chosen(limit) || limit.denies())
     {
         let message =
@@ -136,23 +136,24 @@ fn check_settings(counting: &Counting, limits: &[Limit], problems: &mut Vec<Prob
             problems.push(Problem::new(setting.span(), message, remedy));
         }
     };
-    belongs("strict", &counting.table.strict, AlgorithmName::Average);
-    belongs("exact", &counting.table.exact, AlgorithmName::Jarl);
+    belongs("strict", &counting.table.fields.strict, AlgorithmName::Average);
+    belongs("exact", &counting.table.fields.exact, AlgorithmName::Jarl);
 }
 
 /// The share of this replica, as the table says; what is wrong with it is told.
-pub(super) fn share(table: &RuleTable, whole: &[Limit], problems: &mut Vec<Problem>) -> Share {
+pub(super) fn share(fields: &RuleFields, whole: &[Limit], problems: &mut Vec<Problem>) -> Share {
     let number = |value: &Spanned<i64>| u64::try_from(*value.get_ref()).unwrap_or(0);
-    let replicas = table.replicas.as_ref().map_or(1, number);
-    if let Some(place) = table.replicas.as_ref().filter(|_| !(1..=REPLICAS_MAX).contains(&replicas))
+    let replicas = fields.replicas.as_ref().map_or(1, number);
+    if let Some(place) =
+        fields.replicas.as_ref().filter(|_| !(1..=REPLICAS_MAX).contains(&replicas))
     {
         let message = format!("{} is not a valid number of replicas", place.get_ref());
         let remedy = format!("write a whole number from 1 to {REPLICAS_MAX}");
         problems.push(Problem::new(place.span(), message, remedy));
         return Share::WHOLE;
     }
-    let Some(share) = Share::new(replicas, table.replica.as_ref().map(number)) else {
-        let place = table.replica.as_ref().map_or(0..0, Spanned::span);
+    let Some(share) = Share::new(replicas, fields.replica.as_ref().map(number)) else {
+        let place = fields.replica.as_ref().map_or(0..0, Spanned::span);
         let message = match replicas {
             1 => "`replica` must be 1, since there is one replica".to_owned(),
             _ => format!("`replica` must be from 1 to {replicas}"),
@@ -163,8 +164,8 @@ pub(super) fn share(table: &RuleTable, whole: &[Limit], problems: &mut Vec<Probl
     };
     let counted = whole.iter().filter(|limit| !limit.denies());
     let smallest = counted.map(|limit| limit.amount.min(limit.capacity())).min();
-    if table.replica.is_none() && smallest.is_some_and(|amount| amount < replicas) {
-        let place = table.replicas.as_ref().map_or(0..0, Spanned::span);
+    if fields.replica.is_none() && smallest.is_some_and(|amount| amount < replicas) {
+        let place = fields.replicas.as_ref().map_or(0..0, Spanned::span);
         let message = format!("a limit of this rule is too small for {replicas} replicas");
         let remedy = "raise the limit, write it for a longer period, or give each replica its \
                       number (replica = 1, 2, ...), so that only the first ones have a part";
@@ -187,19 +188,7 @@ fn within(source: &str, text: &str, outer: &Range<usize>, inner: Range<usize>) -
     if verbatim { first + inner.start..first + inner.end } else { outer.clone() }
 }
 
-/// Writes out what the limits are counted by, where the table left it to the default.
-pub(crate) fn fill_in(
-    limits: &[Limit],
-    algorithm: &mut Option<Spanned<AlgorithmWord>>,
-    strict: &mut Option<Spanned<bool>>,
-    exact: &mut Option<Spanned<bool>>,
-) {
-    let Some(limit) = limits.iter().find(|limit| is_chosen(limit)) else { return };
-    let word = AlgorithmName::parse(limit.algorithm.name()).map(AlgorithmWord).unwrap_or_default();
-    algorithm.get_or_insert_with(|| Spanned::new(0..0, word));
-    match limit.algorithm {
-        Algorithm::Average { strict: value } => *strict = Some(Spanned::new(0..0, value)),
-        Algorithm::Jarl { exact: value } => *exact = Some(Spanned::new(0..0, value)),
-        _ => {}
-    }
+/// What the limits are counted by, where that can be chosen.
+pub(super) fn chosen(limits: &[Limit]) -> Option<Algorithm> {
+    limits.iter().find(|limit| is_chosen(limit)).map(|limit| limit.algorithm)
 }

@@ -13,9 +13,10 @@ use toml::de::{DeTable, DeValue};
 
 use super::problem::Problem;
 use super::read;
-use super::rule::RuleTable;
+use super::rule::{RuleFields, RuleTable};
 
 static RULE_SCHEMA: LazyLock<Value> = LazyLock::new(inline_schema::<RuleTable>);
+static RULE_FIELDS: LazyLock<Value> = LazyLock::new(inline_schema::<RuleFields>);
 
 /// A schema with every definition in its place, so that a walk needs no references.
 pub(crate) fn inline_schema<T: JsonSchema>() -> Value {
@@ -39,6 +40,11 @@ pub(crate) fn check(
 /// The same for the table of one rule on its own.
 pub(super) fn check_rule(table: &mut Spanned<DeTable>, problems: &mut Vec<Problem>) {
     check(table, &RULE_SCHEMA, "a rule", problems);
+}
+
+/// Whether this name is of the settings that all tables have which make a rule.
+pub(super) fn is_rule_field(name: &str) -> bool {
+    RULE_FIELDS["properties"].get(name).is_some()
 }
 
 /// Whether the table of a rule may have this name.

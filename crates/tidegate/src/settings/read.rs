@@ -11,7 +11,7 @@ use toml::de::{DeString, DeTable, DeValue, ValueDeserializer};
 
 use super::names;
 use super::problem::Problem;
-use super::rule::RuleTable;
+use super::rule::{MakesRule, RuleTable};
 
 /// Reads `text` as the table of one rule. The second half of what it returns is the place of each
 /// name and its value, by name.
@@ -32,7 +32,25 @@ pub(super) fn rule(
     let places = table.get_ref().iter().map(place).collect();
     names::check_rule(&mut table, problems);
     let whole = Spanned::new(table.span(), DeValue::Table(table.into_inner()));
-    (read(whole, problems), places)
+    (rule_table(whole, problems), places)
+}
+
+/// Reads a table that makes a rule.
+pub(crate) fn rule_table<T: MakesRule>(
+    mut value: Spanned<DeValue>,
+    problems: &mut Vec<Problem>,
+) -> Option<T> {
+    let mut fields = DeTable::new();
+    if let DeValue::Table(table) = value.get_mut() {
+        let (of_rule, others): (DeTable, DeTable) = std::mem::take(table)
+            .into_iter()
+            .partition(|(name, _)| names::is_rule_field(name.get_ref()));
+        (fields, *table) = (of_rule, others);
+    }
+    let fields = read(Spanned::new(value.span(), DeValue::Table(fields)), problems);
+    let mut table: T = read(value, problems)?;
+    *table.rule_fields() = fields.unwrap_or_default();
+    Some(table)
 }
 
 /// Reads one table; each setting that does not fit is told and left out.

@@ -5,12 +5,11 @@ use std::borrow::Cow;
 use std::fmt;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
-use serde::de::{self, SeqAccess, Visitor};
+use serde::de::{self, DeserializeOwned, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
-use tidegate_core::Limit;
-use tidegate_core::limit::REPLICAS_MAX;
-use tidegate_core::rules;
+use tidegate_core::limit::{AlgorithmName, REPLICAS_MAX};
+use tidegate_core::{Algorithm, Limit, rules};
 use toml::Spanned;
 
 use super::limits::{self, AlgorithmWord};
@@ -38,7 +37,28 @@ pub struct RuleTable {
     /// passes.
     #[schemars(with = "TextsSchema")]
     pub limit: Spanned<Texts>,
-    /// How uses are counted. Absent: gcra, or in flight where the limit says so.
+    /// Everything else.
+    #[serde(flatten, skip_deserializing)]
+    #[schemars(!skip_deserializing)]
+    pub fields: RuleFields,
+}
+
+impl RuleTable {
+    /// The table of a rule without a name and a match.
+    #[must_use]
+    pub fn new(limit: Spanned<Texts>, fields: RuleFields) -> Self {
+        Self { name: None, r#match: None, limit, fields }
+    }
+}
+
+/// The settings of a rule that every table has which makes one: a `[[rule]]`, `[default]`, and that
+/// of a door with a limit of its own. A table flattens them, and `read::rule_table` reads them:
+/// serde's own flattening would lose the places of settings.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RuleFields {
+    /// How uses are counted. Absent: gcra, or what the door is made for; in flight where the limit
+    /// says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<AlgorithmWord>")]
     pub algorithm: Option<Spanned<AlgorithmWord>>,
@@ -76,30 +96,35 @@ pub struct RuleTable {
     pub on_full: OnFull,
 }
 
-impl RuleTable {
-    /// A table that says nothing but a limit.
-    #[must_use]
-    pub fn new(limit: Spanned<Texts>) -> Self {
-        Self {
-            name: None,
-            r#match: None,
-            limit,
-            algorithm: None,
-            strict: None,
-            exact: None,
-            replicas: None,
-            replica: None,
-            shared: false,
-            shadow: false,
-            consistency: Consistency::default(),
-            on_store_error: OnStoreError::default(),
-            on_full: OnFull::default(),
-        }
-    }
-
+impl RuleFields {
     /// Writes out what the limits are counted by, where that was left to the default.
     pub(crate) fn fill_in(&mut self, limits: &[Limit]) {
-        limits::fill_in(limits, &mut self.algorithm, &mut self.strict, &mut self.exact);
+        let Some(algorithm) = limits::chosen(limits) else { return };
+        let word = AlgorithmName::parse(algorithm.name()).map(AlgorithmWord).unwrap_or_default();
+        self.algorithm.get_or_insert_with(|| Spanned::new(0..0, word));
+        match algorithm {
+            Algorithm::Average { strict } => self.strict = Some(Spanned::new(0..0, strict)),
+            Algorithm::Jarl { exact } => self.exact = Some(Spanned::new(0..0, exact)),
+            _ => {}
+        }
+    }
+}
+
+/// A table that makes a rule.
+pub(crate) trait MakesRule: DeserializeOwned {
+    /// Where the settings of the rule go.
+    fn rule_fields(&mut self) -> &mut RuleFields;
+}
+
+impl MakesRule for RuleTable {
+    fn rule_fields(&mut self) -> &mut RuleFields {
+        &mut self.fields
+    }
+}
+
+impl MakesRule for DefaultTable {
+    fn rule_fields(&mut self) -> &mut RuleFields {
+        &mut self.0.fields
     }
 }
 
@@ -112,7 +137,7 @@ impl DefaultTable {
     /// What holds where the file has no `[default]`.
     #[must_use]
     pub fn none() -> Self {
-        Self(RuleTable::new(Spanned::new(0..0, Texts::One("none".to_owned()))))
+        Self(RuleTable::new(Texts::unplaced("none"), RuleFields::default()))
     }
 }
 
@@ -211,6 +236,13 @@ pub enum Texts {
     One(String),
     /// A list of texts.
     Many(Vec<Spanned<String>>),
+}
+
+impl Texts {
+    /// A text that stands in no file.
+    pub(crate) fn unplaced(text: impl Into<String>) -> Spanned<Self> {
+        Spanned::new(0..0, Texts::One(text.into()))
+    }
 }
 
 /// How [`Texts`] look in the schema.

@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use tidegate_core::rules::{Consistency, OnFull, OnStoreError};
+
 use super::{check, check_rule, parse};
 use crate::config::{Config, Source};
 
@@ -51,6 +53,31 @@ fn deny_stands_alone_and_is_not_for_those_who_only_delay() {
         &["t:4:7: this door delays callers and cannot refuse them; \
            write a limit such as \"1 per 60s\", or remove the table"],
     );
+}
+
+#[test]
+fn doors_with_a_limit_of_their_own_have_the_settings_of_a_rule() {
+    let settings = "consistency = 'local'\non_store_error = 'deny'\non_full = 'allow'\n\
+                    shadow = true\nshared = true\nreplicas = 2\nreplica = 2\n";
+    let rule = format!("[[rule]]\nmatch = 'k *'\nlimit = '7 per 2s'\n{settings}");
+    let jarl = "[[jarl]]\nservice = 'a'\nlisten = '127.0.0.1:0'\nlimit = '7 per 2s'\n";
+    let proxy = "[[proxy]]\nname = 'api'\nlisten = '127.0.0.1:0'\n\
+                 upstream = 'http://127.0.0.1:3000'\nlimit = '7 per 2s'\n";
+    let config = parse(&format!("{rule}{jarl}{settings}{proxy}{settings}"));
+    let names: Vec<&str> = config.rules.rules().iter().map(|rule| &*rule.name).collect();
+    assert_eq!(names, ["k *", "jarl:a", "proxy:api"]);
+    for rule in config.rules.rules() {
+        assert_eq!(rule.consistency, Consistency::Local);
+        assert_eq!((rule.on_store_error, rule.on_full), (OnStoreError::Deny, OnFull::Allow));
+        assert!(rule.shadow && rule.shared);
+        assert_eq!(rule.limits[0].amount, 3);
+    }
+    let again = Config::parse("shown", &config.show().unwrap()).unwrap();
+    assert_eq!(again.rules.rules(), config.rules.rules());
+    for (table, line) in [(jarl, 5), (proxy, 6)] {
+        let wrong = format!("t:{line}:15: unknown value \"near\"; known here: exact, local");
+        check(&format!("{table}consistency = 'near'"), &[&wrong]);
+    }
 }
 
 #[test]

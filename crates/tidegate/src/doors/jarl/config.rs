@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de};
-use tidegate_core::Limit;
 use tidegate_core::key::{KEY_BYTES_MAX, KeyBuilder};
 use tidegate_core::limit::AlgorithmName;
 use tidegate_core::rules::Pattern;
@@ -13,9 +12,8 @@ use toml::Spanned;
 use crate::doors::io::limits::Bounds;
 use crate::doors::io::settings::{self, CONNECTIONS_MAX};
 use crate::settings::draft::{Draft, Place};
-use crate::settings::limits::{self, AlgorithmWord};
 use crate::settings::listen::{Allow, Listen};
-use crate::settings::rule::{NAME_BYTES_MAX, OnStoreError, RuleTable, Texts, TextsSchema};
+use crate::settings::rule::{MakesRule, NAME_BYTES_MAX, RuleFields, RuleTable, Texts, TextsSchema};
 use crate::settings::tls::Tls;
 
 /// What the name of a service's own rule begins with.
@@ -41,21 +39,10 @@ pub struct Config {
     /// the service's key goes before it.
     #[schemars(with = "TextsSchema")]
     pub limit: Spanned<Texts>,
-    /// How calls are counted. Absent: jarl.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<AlgorithmWord>")]
-    pub algorithm: Option<Spanned<AlgorithmWord>>,
-    /// For `average`: whether refused attempts are counted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<bool>")]
-    pub strict: Option<Spanned<bool>>,
-    /// For `jarl`: whether starts are booked instead of arrivals. Recommended.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<bool>")]
-    pub exact: Option<Spanned<bool>>,
-    /// What a failing store means.
-    #[serde(default)]
-    pub on_store_error: OnStoreError,
+    /// How the limit is counted.
+    #[serde(flatten, skip_deserializing)]
+    #[schemars(!skip_deserializing)]
+    pub rule: RuleFields,
     /// Who may come in.
     #[serde(default, skip_serializing_if = "Allow::is_open")]
     pub allow: Allow,
@@ -84,11 +71,11 @@ impl Config {
         Self {
             service: Spanned::new(0..0, service.to_owned()),
             listen: listen.into(),
-            limit: Spanned::new(0..0, Texts::One(limit)),
-            algorithm: None,
-            strict: None,
-            exact: exact.then(|| Spanned::new(0..0, true)),
-            on_store_error: OnStoreError::default(),
+            limit: Texts::unplaced(limit),
+            rule: RuleFields {
+                exact: exact.then(|| Spanned::new(0..0, true)),
+                ..RuleFields::default()
+            },
             allow: Allow::default(),
             tls: None,
             max_connections: CONNECTIONS_USUAL,
@@ -129,19 +116,14 @@ impl Config {
             at: self.service.span(),
             pattern: Pattern::exact(&self.key()),
             place: Place::Door { usual: AlgorithmName::Jarl, can_end: false },
-            table: RuleTable {
-                algorithm: self.algorithm.clone(),
-                strict: self.strict.clone(),
-                exact: self.exact.clone(),
-                on_store_error: self.on_store_error,
-                ..RuleTable::new(self.limit.clone())
-            },
+            table: RuleTable::new(self.limit.clone(), self.rule.clone()),
         }
     }
+}
 
-    /// Writes out what the limits are counted by, where the table left it to the default.
-    pub(crate) fn fill_in(&mut self, limits: &[Limit]) {
-        limits::fill_in(limits, &mut self.algorithm, &mut self.strict, &mut self.exact);
+impl MakesRule for Config {
+    fn rule_fields(&mut self) -> &mut RuleFields {
+        &mut self.rule
     }
 }
 

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de};
 use tidegate_core::Limit;
 use tidegate_core::key::{KEY_BYTES_MAX, KeyBuilder};
-use tidegate_core::limit::{AlgorithmName, REPLICAS_MAX};
+use tidegate_core::limit::AlgorithmName;
 use tidegate_core::rules::Pattern;
 use toml::Spanned;
 
@@ -18,9 +18,8 @@ use crate::doors::io::limits::Bounds;
 use crate::doors::io::settings::{self, CONNECTIONS_MAX};
 use crate::doors::template::Template;
 use crate::settings::draft::{Draft, Place};
-use crate::settings::limits::{self, AlgorithmWord};
 use crate::settings::listen::{Allow, Listen};
-use crate::settings::rule::{NAME_BYTES_MAX, OnStoreError, RuleTable, Texts, TextsSchema};
+use crate::settings::rule::{MakesRule, NAME_BYTES_MAX, RuleFields, RuleTable, Texts, TextsSchema};
 use crate::settings::tls::Tls;
 use crate::settings::units::{Size, Span};
 
@@ -57,30 +56,10 @@ pub struct Config {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<TextsSchema>")]
     pub limit: Option<Spanned<Texts>>,
-    /// How requests are counted. Absent: fixed-window, or in flight where the limit says so.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<AlgorithmWord>")]
-    pub algorithm: Option<Spanned<AlgorithmWord>>,
-    /// For `average`: whether refused attempts are counted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<bool>")]
-    pub strict: Option<Spanned<bool>>,
-    /// For `jarl`: whether starts are booked instead of arrivals.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<bool>")]
-    pub exact: Option<Spanned<bool>>,
-    /// Among how many replicas of this proxy the limits are split. Absent: 1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<u64>", range(min = 1, max = REPLICAS_MAX))]
-    pub replicas: Option<Spanned<i64>>,
-    /// Which of the replicas this one is, from 1: the first ones take what cannot be divided
-    /// evenly. Absent: that is left unused.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<u64>", range(min = 1, max = REPLICAS_MAX))]
-    pub replica: Option<Spanned<i64>>,
-    /// What a failing store means. `deny` lets requests wait on.
-    #[serde(default)]
-    pub on_store_error: OnStoreError,
+    /// How the limit is counted.
+    #[serde(flatten, skip_deserializing)]
+    #[schemars(!skip_deserializing)]
+    pub rule: RuleFields,
     /// What a resource is: the entries of its key. Absent: path={path}.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<Template>,
@@ -217,13 +196,8 @@ impl Config {
             name: Spanned::new(0..0, name.to_owned()),
             listen: listen.into(),
             upstream,
-            limit: Some(limit_of(&limit)),
-            algorithm: None,
-            strict: None,
-            exact: None,
-            replicas: None,
-            replica: None,
-            on_store_error: OnStoreError::default(),
+            limit: Some(Texts::unplaced(limit)),
+            rule: RuleFields::default(),
             key: None,
             gatekeeper: None,
             on_limit: OnLimit::default(),
@@ -257,12 +231,7 @@ impl Config {
         let of = |config: &Self| Self {
             name: Spanned::new(0..0, config.name.get_ref().clone()),
             limit: None,
-            algorithm: None,
-            strict: None,
-            exact: None,
-            replicas: None,
-            replica: None,
-            on_store_error: OnStoreError::default(),
+            rule: RuleFields::default(),
             allow: Allow::default(),
             ..config.clone()
         };
@@ -287,27 +256,25 @@ impl Config {
             at: self.name.span(),
             pattern: Pattern::new(&format!("{} *", literal(name))),
             place: Place::Door { usual: AlgorithmName::FixedWindow, can_end: true },
-            table: RuleTable {
-                algorithm: self.algorithm.clone(),
-                strict: self.strict.clone(),
-                exact: self.exact.clone(),
-                replicas: self.replicas.clone(),
-                replica: self.replica.clone(),
-                on_store_error: self.on_store_error,
-                ..RuleTable::new(self.limit())
-            },
+            table: RuleTable::new(self.limit(), self.rule.clone()),
         }
     }
 
     fn limit(&self) -> Spanned<Texts> {
         let usual = if self.gatekeeper.is_some() { LIMIT_BY_MASTER } else { LIMIT_USUAL };
-        self.limit.clone().unwrap_or_else(|| limit_of(usual))
+        self.limit.clone().unwrap_or_else(|| Texts::unplaced(usual))
     }
 
     /// Writes out what the limits are, and are counted by, where the table left it to the default.
     pub(crate) fn fill_in(&mut self, limits: &[Limit]) {
         self.limit = Some(self.limit());
-        limits::fill_in(limits, &mut self.algorithm, &mut self.strict, &mut self.exact);
+        self.rule.fill_in(limits);
+    }
+}
+
+impl MakesRule for Config {
+    fn rule_fields(&mut self) -> &mut RuleFields {
+        &mut self.rule
     }
 }
 
@@ -317,10 +284,6 @@ fn literal(name: &str) -> String {
     // Never too long: the names of proxies are bounded.
     let _ = KeyBuilder::new(&mut domain, name.as_bytes()).finish();
     String::from_utf8_lossy(&domain).replace('\\', "\\\\").replace('*', "\\*")
-}
-
-fn limit_of(text: &str) -> Spanned<Texts> {
-    Spanned::new(0..0, Texts::One(text.to_owned()))
 }
 
 fn waiters_max() -> u32 {

@@ -16,7 +16,7 @@ use toml::Spanned;
 use crate::settings::draft::{Draft, Place};
 use crate::settings::limits::AlgorithmWord;
 use crate::settings::listen::{Allow, socket_address};
-use crate::settings::rule::{RuleTable, Texts, TextsSchema};
+use crate::settings::rule::{RuleFields, RuleTable, Texts, TextsSchema};
 use crate::settings::units::{Size, Span};
 
 /// The ports of the document.
@@ -127,7 +127,10 @@ impl Config {
             at: domain.span(),
             pattern: pattern(domain.get_ref()),
             place: Place::Door { usual: AlgorithmName::Smockron, can_end: false },
-            table: RuleTable { algorithm: self.algorithm.clone(), ..RuleTable::new(limit.clone()) },
+            table: RuleTable::new(
+                limit.clone(),
+                RuleFields { algorithm: self.algorithm.clone(), ..RuleFields::default() },
+            ),
         })
     }
 }
