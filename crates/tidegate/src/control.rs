@@ -11,8 +11,8 @@ use arc_swap::ArcSwapOption;
 use tidegate_core::Nanos;
 use tokio::sync::watch;
 
-use crate::settings::change::{Fields, Wrong};
-use crate::settings::in_force::{Entry, Pages};
+use crate::settings::change::{FieldError, JsonFields};
+use crate::settings::in_force::{RuleEntry, RulesInForce};
 
 /// The most rules that can be added to those of the file.
 pub const ADDED_MAX: usize = 1_000;
@@ -23,7 +23,7 @@ pub trait Control: Send + Sync {
     fn state(&self) -> &Arc<ProcessState>;
 
     /// The rules in force.
-    fn rules(&self) -> Arc<Pages>;
+    fn rules(&self) -> Arc<RulesInForce>;
 
     /// Lays `fields` over a rule, or makes a new one of them that is tried before all others.
     /// `expected` is the version that the caller has seen.
@@ -33,7 +33,7 @@ pub trait Control: Send + Sync {
     fn set_rule(
         &self,
         name: &str,
-        fields: Fields,
+        fields: JsonFields,
         expected: Option<u64>,
     ) -> Result<Changed, ChangeError>;
 
@@ -47,7 +47,7 @@ pub trait Control: Send + Sync {
 /// What a change of a rule came to.
 #[derive(Clone, Debug)]
 pub struct Changed {
-    pub(crate) entry: Arc<Entry>,
+    pub(crate) entry: Arc<RuleEntry>,
     /// Whether there was no such rule before.
     pub(crate) created: bool,
     /// The version of the rules with it.
@@ -68,7 +68,7 @@ pub enum ChangeError {
     TooMany,
     /// The fields do not fit.
     #[error("the rule is not right")]
-    Wrong(Vec<Wrong>),
+    Wrong(Vec<FieldError>),
 }
 
 /// The state of the process as `/readyz` and the admin side see it. Shared by all doors.

@@ -1,12 +1,12 @@
 //! `tidegate check KEY…`: ask for a use and print the verdict.
 
-use super::client::{Check, LimitVerdict, ServerArgs, Verdict};
+use super::client::{CheckBody, LimitJson, ServerArgs, VerdictJson};
 use super::output::{print, print_line};
-use super::{Code, Failure, OK, REFUSED};
+use super::{CliError, Code, OK, REFUSED};
 
 /// The arguments of `tidegate check`.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(super) struct CheckArgs {
     /// The keys; all of them must be allowed, or nothing is taken.
     #[arg(required = true, value_name = "KEY")]
     keys: Vec<String>,
@@ -24,25 +24,25 @@ pub(super) struct Args {
     server: ServerArgs,
 }
 
-pub(super) fn run(args: &Args) -> Result<Code, Failure> {
+pub(super) fn run(args: &CheckArgs) -> Result<Code, CliError> {
     let client = args.server.client()?;
-    let check = Check { keys: &args.keys, cost: args.cost, peek: args.peek, hold_ms: None };
+    let check = CheckBody { keys: &args.keys, cost: args.cost, peek: args.peek, hold_ms: None };
     let verdict = client.check(&check)?;
     show(&verdict, args.json)?;
     Ok(code(&verdict))
 }
 
-pub(super) fn code(verdict: &Verdict) -> Code {
+pub(super) fn code(verdict: &VerdictJson) -> Code {
     if verdict.allowed { OK } else { REFUSED }
 }
 
 /// Prints a verdict for people, or the server's own JSON.
-pub(super) fn show(verdict: &Verdict, json: bool) -> Result<(), Failure> {
+pub(super) fn show(verdict: &VerdictJson, json: bool) -> Result<(), CliError> {
     if json { print_line(verdict.raw.trim_end()) } else { print(readable(verdict).as_bytes()) }
 }
 
 /// A verdict in a few words.
-pub(super) fn outcome(verdict: &Verdict) -> String {
+pub(super) fn outcome(verdict: &VerdictJson) -> String {
     let mut text = match &verdict.refused_by {
         _ if verdict.allowed => "allowed".to_owned(),
         Some(rule) => format!("refused by {rule}"),
@@ -62,14 +62,14 @@ pub(super) fn outcome(verdict: &Verdict) -> String {
     text
 }
 
-fn readable(verdict: &Verdict) -> String {
+fn readable(verdict: &VerdictJson) -> String {
     let mut text = outcome(verdict);
     text.push('\n');
     if verdict.limits.is_empty() {
         text.push_str("  no limit\n");
     }
     for limit_verdict in &verdict.limits {
-        let LimitVerdict { key, rule, limit, retry_after_ms, .. } = limit_verdict;
+        let LimitJson { key, rule, limit, retry_after_ms, .. } = limit_verdict;
         let standing = standing(limit_verdict);
         let retry = match retry_after_ms {
             Some(0) => String::new(),
@@ -86,7 +86,7 @@ fn readable(verdict: &Verdict) -> String {
 }
 
 /// How a key stands with one limit.
-fn standing(verdict: &LimitVerdict) -> String {
+fn standing(verdict: &LimitJson) -> String {
     let rate = verdict.rate;
     match verdict.remaining {
         Some(left) if verdict.degraded => {
@@ -105,7 +105,7 @@ fn seconds(millis: u64) -> String {
 mod tests {
     use super::*;
 
-    fn verdict(json: &str) -> Verdict {
+    fn verdict(json: &str) -> VerdictJson {
         serde_json::from_str(json).unwrap()
     }
 

@@ -11,7 +11,7 @@ use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::output::warn;
-use super::{Code, Failure};
+use super::{CliError, Code};
 
 /// As shells have it: the command was found and cannot be run.
 const CANNOT_RUN: Code = 126;
@@ -21,9 +21,9 @@ const NOT_FOUND: Code = 127;
 const BY_SIGNAL: i32 = 128;
 
 /// Runs the command to its end and returns its code.
-pub(super) fn run(words: &[OsString]) -> Result<Code, Failure> {
+pub(super) fn run(words: &[OsString]) -> Result<Code, CliError> {
     let Some((program, arguments)) = words.split_first() else {
-        return Err(Failure::Usage("no command to run".to_owned()));
+        return Err(CliError::Usage("no command to run".to_owned()));
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 use tokio::runtime::Builder;
 use tokio::time::timeout;
 
-use super::{Failure, tls};
+use super::{CliError, tls};
 use crate::doors::io::tcp;
 
 /// How long the server may take to answer: it decides in microseconds.
@@ -46,20 +46,20 @@ pub(super) struct AdminArgs {
 }
 
 impl ServerArgs {
-    pub(super) fn client(&self) -> Result<Client, Failure> {
-        Client::new(&self.server)
+    pub(super) fn client(&self) -> Result<ApiClient, CliError> {
+        ApiClient::new(&self.server)
     }
 }
 
 impl AdminArgs {
-    pub(super) fn client(&self) -> Result<Client, Failure> {
-        Client::new(&self.admin)
+    pub(super) fn client(&self) -> Result<ApiClient, CliError> {
+        ApiClient::new(&self.admin)
     }
 }
 
 /// `POST /v1/check`.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Check<'a> {
+pub(super) struct CheckBody<'a> {
     pub(super) keys: &'a [String],
     pub(super) cost: u64,
     pub(super) peek: bool,
@@ -69,7 +69,7 @@ pub(super) struct Check<'a> {
 
 /// `POST /v1/wait`.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Wait<'a> {
+pub(super) struct WaitBody<'a> {
     pub(super) key: &'a str,
     pub(super) cost: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -80,7 +80,7 @@ pub(super) struct Wait<'a> {
 
 /// What the server answers. Also printed as it came, so unknown fields are kept in `raw`.
 #[derive(Debug, Deserialize)]
-pub(super) struct Verdict {
+pub(super) struct VerdictJson {
     pub(super) allowed: bool,
     /// Null where nobody can tell, as for uses in flight.
     pub(super) delay_ms: Option<u64>,
@@ -88,7 +88,7 @@ pub(super) struct Verdict {
     /// Decided without the remote store that has the counts.
     #[serde(default)]
     pub(super) degraded: bool,
-    pub(super) limits: Vec<LimitVerdict>,
+    pub(super) limits: Vec<LimitJson>,
     #[serde(rename = "use")]
     pub(super) use_id: Option<String>,
     #[serde(skip)]
@@ -97,7 +97,7 @@ pub(super) struct Verdict {
 
 /// One limit of a verdict.
 #[derive(Debug, Deserialize)]
-pub(super) struct LimitVerdict {
+pub(super) struct LimitJson {
     pub(super) key: String,
     pub(super) rule: String,
     pub(super) limit: String,
@@ -117,7 +117,7 @@ struct ProblemJson {
 }
 
 /// A server that is asked, over a connection for each question.
-pub(super) struct Client {
+pub(super) struct ApiClient {
     /// As it was written.
     server: String,
     authority: Authority,
@@ -141,14 +141,14 @@ impl Question {
         Self { method, path: path.into(), json: Vec::new(), patience: Some(ANSWER_WAIT) }
     }
 
-    fn post(path: &str, json: &impl Serialize) -> Result<Self, Failure> {
+    fn post(path: &str, json: &impl Serialize) -> Result<Self, CliError> {
         let json = serde_json::to_vec(json).map_err(anyhow::Error::from)?;
         Ok(Self { json, ..Self::new(Method::POST, path) })
     }
 }
 
-impl Client {
-    fn new(server: &str) -> Result<Self, Failure> {
+impl ApiClient {
+    fn new(server: &str) -> Result<Self, CliError> {
         let server = server.trim_end_matches('/').to_owned();
         let url = server.parse::<Uri>().unwrap_or_default();
         let authority = url.authority().filter(|authority| is_place(authority));
@@ -156,57 +156,58 @@ impl Client {
             (url.scheme_str(), authority, url.query())
         else {
             let wrong = format!("\"{server}\" is not a server: write http://ADDRESS:PORT");
-            return Err(Failure::Usage(wrong));
+            return Err(CliError::Usage(wrong));
         };
         let base = url.path().trim_end_matches('/').to_owned();
         Ok(Self { authority: authority.clone(), is_https: scheme == "https", base, server })
     }
 
-    pub(super) fn check(&self, check: &Check) -> Result<Verdict, Failure> {
+    pub(super) fn check(&self, check: &CheckBody) -> Result<VerdictJson, CliError> {
         self.verdict(Question::post("/v1/check", check)?)
     }
 
     /// Waits for a use. The server has a little longer to answer than it may let us wait.
-    pub(super) fn wait(&self, wait: &Wait) -> Result<Verdict, Failure> {
+    pub(super) fn wait(&self, wait: &WaitBody) -> Result<VerdictJson, CliError> {
         let max_wait = wait.max_wait_ms.map(Duration::from_millis);
         let patience = max_wait.map(|span| span.saturating_add(ANSWER_WAIT));
         self.verdict(Question { patience, ..Question::post("/v1/wait", wait)? })
     }
 
-    pub(super) fn peek(&self, key: &str) -> Result<Verdict, Failure> {
+    pub(super) fn peek(&self, key: &str) -> Result<VerdictJson, CliError> {
         self.verdict(Question::new(Method::GET, key_path(key)))
     }
 
-    pub(super) fn reset(&self, key: &str) -> Result<(), Failure> {
+    pub(super) fn reset(&self, key: &str) -> Result<(), CliError> {
         self.done(Question::new(Method::DELETE, key_path(key)))
     }
 
     /// Gives back a use in flight.
-    pub(super) fn end(&self, use_id: &str) -> Result<(), Failure> {
+    pub(super) fn end(&self, use_id: &str) -> Result<(), CliError> {
         self.done(Question::new(Method::DELETE, format!("/v1/uses/{use_id}")))
     }
 
     /// Whether the server is ready, and what it says about that.
-    pub(super) fn readiness(&self) -> Result<(bool, String), Failure> {
+    pub(super) fn readiness(&self) -> Result<(bool, String), CliError> {
         let (status, body) = self.ask(Question::new(Method::GET, "/readyz"))?;
         Ok((status.is_success(), body))
     }
 
-    fn verdict(&self, question: Question) -> Result<Verdict, Failure> {
+    fn verdict(&self, question: Question) -> Result<VerdictJson, CliError> {
         let (status, raw) = self.ask(question)?;
         if status.is_success() || status == StatusCode::TOO_MANY_REQUESTS {
-            let verdict: Verdict = serde_json::from_str(&raw).map_err(|error| self.odd(&error))?;
-            return Ok(Verdict { raw, ..verdict });
+            let verdict: VerdictJson =
+                serde_json::from_str(&raw).map_err(|error| self.odd(&error))?;
+            return Ok(VerdictJson { raw, ..verdict });
         }
         Err(refusal(status, &raw))
     }
 
-    fn done(&self, question: Question) -> Result<(), Failure> {
+    fn done(&self, question: Question) -> Result<(), CliError> {
         let (status, body) = self.ask(question)?;
         if status.is_success() { Ok(()) } else { Err(refusal(status, &body)) }
     }
 
-    fn ask(&self, question: Question) -> Result<(StatusCode, String), Failure> {
+    fn ask(&self, question: Question) -> Result<(StatusCode, String), CliError> {
         let runtime = Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(anyhow::Error::from)?;
         let asked = runtime.block_on(async {
@@ -218,7 +219,7 @@ impl Client {
         // The connection ends here in any case; a name that is still looked up is not waited for.
         runtime.shutdown_background();
         asked.map_err(|error| {
-            Failure::Unreachable(format!("no server at {}: {error:#}", self.server))
+            CliError::Unreachable(format!("no server at {}: {error:#}", self.server))
         })
     }
 
@@ -252,9 +253,9 @@ impl Client {
         }
     }
 
-    fn odd(&self, error: &dyn std::fmt::Display) -> Failure {
+    fn odd(&self, error: &dyn std::fmt::Display) -> CliError {
         let server = &self.server;
-        Failure::Unreachable(format!("what answers at {server} is not Tidegate: {error}"))
+        CliError::Unreachable(format!("what answers at {server} is not Tidegate: {error}"))
     }
 }
 
@@ -289,11 +290,11 @@ fn key_path(key: &str) -> String {
 }
 
 /// What the server did not want, in its own words.
-fn refusal(status: StatusCode, body: &str) -> Failure {
+fn refusal(status: StatusCode, body: &str) -> CliError {
     let problem = serde_json::from_str::<ProblemJson>(body).ok();
     let words = problem.and_then(|problem| problem.detail.or(problem.title));
     let words = words.unwrap_or_else(|| format!("the server answered {status}"));
-    if status.is_client_error() { Failure::Usage(words) } else { Failure::Unreachable(words) }
+    if status.is_client_error() { CliError::Usage(words) } else { CliError::Unreachable(words) }
 }
 
 /// A key as one segment of a path.
@@ -316,7 +317,7 @@ mod tests {
 
     #[test]
     fn a_server_is_a_place_and_perhaps_a_path() {
-        let client = |server: &str| Client::new(server).ok();
+        let client = |server: &str| ApiClient::new(server).ok();
         for right in ["http://127.0.0.1:8080", "http://[::1]:1/", "http://a", "https://a:1/b/"] {
             assert!(client(right).is_some(), "{right}");
         }

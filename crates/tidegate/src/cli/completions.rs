@@ -3,16 +3,16 @@
 use clap_complete::Shell;
 
 use super::output::print;
-use super::{Code, Failure, OK};
+use super::{CliError, Code, OK};
 
 /// The arguments of `tidegate completions`.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(super) struct CompletionsArgs {
     /// The shell.
     shell: Shell,
 }
 
-pub(super) fn run(args: &Args, mut command: clap::Command) -> Result<Code, Failure> {
+pub(super) fn run(args: &CompletionsArgs, mut command: clap::Command) -> Result<Code, CliError> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command, "tidegate", &mut script);
     print(&script)?;

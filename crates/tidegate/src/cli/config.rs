@@ -6,12 +6,12 @@ use anyhow::Context as _;
 use clap::Subcommand;
 
 use super::output::{print, print_line, warn};
-use super::{Code, Failure, OK};
-use crate::config::{self, Source};
+use super::{CliError, Code, OK};
+use crate::config::{self, ConfigSource};
 
 /// The arguments of `tidegate config`.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(super) struct ConfigArgs {
     #[command(subcommand)]
     what: What,
 }
@@ -35,16 +35,16 @@ struct FileArg {
     file: Option<PathBuf>,
 }
 
-pub(super) fn run(args: &Args) -> Result<Code, Failure> {
+pub(super) fn run(args: &ConfigArgs) -> Result<Code, CliError> {
     match &args.what {
         What::Check(FileArg { file }) => {
-            let source = Source::find(file.as_deref());
+            let source = ConfigSource::find(file.as_deref());
             let config = source.check()?;
             config.warnings.iter().for_each(|warning| warn(warning));
             print_line(&format!("{}: ok", source.name()))?;
         }
         What::Show(FileArg { file }) => {
-            let config = Source::find(file.as_deref()).load()?;
+            let config = ConfigSource::find(file.as_deref()).load()?;
             let shown = config.show().context("cannot write the configuration as TOML")?;
             print(shown.as_bytes())?;
         }

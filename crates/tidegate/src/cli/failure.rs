@@ -8,7 +8,7 @@ use crate::settings::problem::Problems;
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
-pub enum Failure {
+pub enum CliError {
     /// What was asked makes no sense, or can never be had.
     #[error("{0}")]
     Usage(String),
@@ -23,13 +23,13 @@ pub enum Failure {
     Other(#[from] anyhow::Error),
 }
 
-impl Failure {
+impl CliError {
     /// The code to exit with.
     #[must_use]
     pub fn code(&self) -> Code {
         match self {
-            Failure::Usage(_) | Failure::Config(_) => USAGE,
-            Failure::Unreachable(_) | Failure::Other(_) => FAILED,
+            CliError::Usage(_) | CliError::Config(_) => USAGE,
+            CliError::Unreachable(_) | CliError::Other(_) => FAILED,
         }
     }
 
@@ -38,7 +38,7 @@ impl Failure {
         let mut stderr = io::stderr().lock();
         // If standard error is closed, nobody wants to know.
         let _ = match self {
-            Failure::Config(problems) => {
+            CliError::Config(problems) => {
                 let colour = stderr.is_terminal()
                     && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
                 write!(stderr, "{}", problems.drawn(colour))
@@ -48,12 +48,12 @@ impl Failure {
     }
 }
 
-impl From<ServeError> for Failure {
+impl From<ServeError> for CliError {
     fn from(error: ServeError) -> Self {
         match error {
-            ServeError::Config(problems) => Failure::Config(problems),
-            ServeError::Snapshot(_) => Failure::Usage(error.to_string()),
-            other => Failure::Other(other.into()),
+            ServeError::Config(problems) => CliError::Config(problems),
+            ServeError::Snapshot(_) => CliError::Usage(error.to_string()),
+            other => CliError::Other(other.into()),
         }
     }
 }

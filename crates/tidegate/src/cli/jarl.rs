@@ -6,7 +6,7 @@ use clap::builder::RangedU64ValueParser;
 use tidegate_core::limit::{JARL_STAMPS_MAX, PERIOD_MAX};
 use tidegate_core::time::SECOND;
 
-use super::{Code, Failure, OK};
+use super::{CliError, Code, OK};
 use crate::config::Config;
 use crate::config::file::{File, MemoryTable};
 use crate::doors::jarl::{self, check_service};
@@ -22,7 +22,7 @@ const KEYS_MAX: u64 = 1024;
 
 /// The arguments of `tidegate jarl`.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(super) struct JarlArgs {
     /// Name of the service to rate-limit; other doors know it as the key `jarl service=<SERVICE>`.
     #[arg(long, value_parser = service)]
     service: String,
@@ -49,7 +49,7 @@ fn service(name: &str) -> Result<String, String> {
     Ok(name.to_owned())
 }
 
-pub(super) fn run(args: &Args) -> Result<Code, Failure> {
+pub(super) fn run(args: &JarlArgs) -> Result<Code, CliError> {
     let listen = SocketAddr::new(args.ip, args.port);
     let limit = format!("{} per {}s", args.requests, args.period);
     let file = File {

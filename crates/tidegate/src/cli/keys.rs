@@ -3,7 +3,7 @@
 use super::check::show;
 use super::client::{AdminArgs, ServerArgs};
 use super::output::print_line;
-use super::{Code, FAILED, Failure, OK};
+use super::{CliError, Code, FAILED, OK};
 
 /// The arguments of `tidegate peek`.
 #[derive(Debug, clap::Args)]
@@ -26,18 +26,18 @@ pub(super) struct ResetArgs {
     admin: AdminArgs,
 }
 
-pub(super) fn peek(args: &PeekArgs) -> Result<Code, Failure> {
+pub(super) fn peek(args: &PeekArgs) -> Result<Code, CliError> {
     let verdict = args.admin.client()?.peek(&args.key)?;
     show(&verdict, args.json)?;
     Ok(OK)
 }
 
-pub(super) fn reset(args: &ResetArgs) -> Result<Code, Failure> {
+pub(super) fn reset(args: &ResetArgs) -> Result<Code, CliError> {
     args.admin.client()?.reset(&args.key)?;
     Ok(OK)
 }
 
-pub(super) fn healthcheck(args: &ServerArgs) -> Result<Code, Failure> {
+pub(super) fn healthcheck(args: &ServerArgs) -> Result<Code, CliError> {
     let (ready, details) = args.client()?.readiness()?;
     print_line(details.trim_end())?;
     Ok(if ready { OK } else { FAILED })

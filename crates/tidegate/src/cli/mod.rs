@@ -24,7 +24,7 @@ use std::path::Path;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
-pub use self::failure::Failure;
+pub use self::failure::CliError;
 use crate::settings::listen::socket_address;
 
 /// A code to exit with.
@@ -58,8 +58,8 @@ pub fn parse(given: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Err
     let found = whole.find_subcommand(name).cloned().unwrap_or_default();
     let matches = found.name(*link).bin_name(*link).try_get_matches_from(given)?;
     let command = match *name {
-        "jarl" => Command::Jarl(jarl::Args::from_arg_matches(&matches)?),
-        _ => Command::Proxy(proxy::Args::from_arg_matches(&matches)?),
+        "jarl" => Command::Jarl(jarl::JarlArgs::from_arg_matches(&matches)?),
+        _ => Command::Proxy(proxy::ProxyArgs::from_arg_matches(&matches)?),
     };
     Ok(Cli { command })
 }
@@ -92,14 +92,14 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run the server: every door of the configuration.
-    Serve(serve::Args),
+    Serve(serve::ServeArgs),
     /// Tell callers of one service how long to wait, over TCP (also as a link named `jarl`).
-    Jarl(jarl::Args),
+    Jarl(jarl::JarlArgs),
     /// Hold requests to one upstream until each path's limit lets them go (also as a link named
     /// `rate`).
-    Proxy(proxy::Args),
+    Proxy(proxy::ProxyArgs),
     /// Ask a running server for a use of one or several keys; exit 0 if allowed, 3 if refused.
-    Check(check::Args),
+    Check(check::CheckArgs),
     /// Take a use of a key, sleeping until it may be had.
     Wait(waiting::WaitArgs),
     /// Take a use of a key, sleeping until it may be had, then run a command and return its code.
@@ -109,19 +109,19 @@ enum Command {
     /// Forget one key.
     Reset(keys::ResetArgs),
     /// Send one raw line to the text door and print the reply.
-    Request(request::Args),
+    Request(request::RequestArgs),
     /// Check, show and explain configurations.
-    Config(config::Args),
+    Config(config::ConfigArgs),
     /// Exit 0 if the server is ready (for containers); ask its HTTP door or its admin listener.
     Healthcheck(client::ServerArgs),
     /// Print completions for a shell.
-    Completions(completions::Args),
+    Completions(completions::CompletionsArgs),
     /// Print the manual page, or that of one command.
-    Man(man::Args),
+    Man(man::ManArgs),
 }
 
 /// Runs the command and returns the code to exit with.
-pub fn run(cli: Cli) -> Result<Code, Failure> {
+pub fn run(cli: Cli) -> Result<Code, CliError> {
     match cli.command {
         Command::Serve(args) => serve::run(args),
         Command::Jarl(args) => jarl::run(&args),

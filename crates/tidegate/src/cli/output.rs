@@ -4,21 +4,21 @@ use std::io::{self, ErrorKind, Write as _};
 
 use anyhow::Context as _;
 
-use super::Failure;
+use super::CliError;
 
 /// Prints `bytes` as they are.
-pub(super) fn print(bytes: &[u8]) -> Result<(), Failure> {
+pub(super) fn print(bytes: &[u8]) -> Result<(), CliError> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(error).context("cannot write to standard output").map_err(Failure::from)
+            Err(error).context("cannot write to standard output").map_err(CliError::from)
         }
         _ => Ok(()),
     }
 }
 
 /// Prints one line.
-pub(super) fn print_line(line: &str) -> Result<(), Failure> {
+pub(super) fn print_line(line: &str) -> Result<(), CliError> {
     print(format!("{line}\n").as_bytes())
 }
 

@@ -6,7 +6,7 @@ use clap::builder::RangedU64ValueParser;
 use tidegate_core::limit::AMOUNT_MAX;
 use tracing_subscriber::filter::LevelFilter;
 
-use super::{Code, Failure, OK, address};
+use super::{CliError, Code, OK, address};
 use crate::config::Config;
 use crate::config::file::File;
 use crate::doors::proxy::{self, Target};
@@ -21,7 +21,7 @@ const NAME: &str = "proxy";
 
 /// The arguments of `tidegate proxy`.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(super) struct ProxyArgs {
     /// Where requests go: http:// or https://, a host and perhaps a port.
     #[arg(value_name = "URL", value_parser = upstream)]
     upstream: Target,
@@ -69,7 +69,7 @@ fn level(text: &str) -> Result<LevelFilter, String> {
 }
 
 /// The tables that the arguments stand for.
-fn file(args: &Args) -> Result<File, Failure> {
+fn file(args: &ProxyArgs) -> Result<File, CliError> {
     let listen = SocketAddr::new(args.ip, args.port);
     let limit = format!("{} per minute", args.rpm);
     let http = |address: SocketAddr| http::Config { listen: address.into(), ..Default::default() };
@@ -102,7 +102,7 @@ fn store(etcd: &[String]) -> Settings {
     Settings { kind: Kind::Etcd, url: Some(Urls::Several(urls)), ..Settings::default() }
 }
 
-pub(super) fn run(args: &Args) -> Result<Code, Failure> {
+pub(super) fn run(args: &ProxyArgs) -> Result<Code, CliError> {
     let config = Config::of(&file(args)?)?;
     server::serve_fixed(config, Logs::start_at(args.log_level))?;
     Ok(OK)
@@ -123,10 +123,10 @@ mod tests {
     #[derive(Debug, Parser)]
     struct Line {
         #[command(flatten)]
-        args: Args,
+        args: ProxyArgs,
     }
 
-    fn parse(words: &[&str]) -> Result<Args, clap::Error> {
+    fn parse(words: &[&str]) -> Result<ProxyArgs, clap::Error> {
         let program = std::iter::once(&"proxy");
         Line::try_parse_from(program.chain(words)).map(|line| line.args)
     }

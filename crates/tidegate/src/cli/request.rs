@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::unix::ffi::OsStrExt as _;
 
 use super::output::print;
-use super::{Code, Failure, OK, address};
+use super::{CliError, Code, OK, address};
 use crate::settings::units::Span;
 
 /// The largest reply that is read.
@@ -14,7 +14,7 @@ const REPLY_BYTES_MAX: usize = 65_536;
 
 /// The arguments of `tidegate request`.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(super) struct RequestArgs {
     /// The line, as it goes over the wire: "over_limit ws ip=1.2.3.4".
     line: OsString,
     /// The text door.
@@ -25,14 +25,14 @@ pub(super) struct Args {
     timeout: Span,
 }
 
-pub(super) fn run(args: &Args) -> Result<Code, Failure> {
+pub(super) fn run(args: &RequestArgs) -> Result<Code, CliError> {
     if args.timeout.0.is_zero() {
-        return Err(Failure::Usage("a reply needs some time: --timeout 1s".to_owned()));
+        return Err(CliError::Usage("a reply needs some time: --timeout 1s".to_owned()));
     }
     let mut reply = exchange(args).map_err(|error| {
         let waited = matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
-        Failure::Unreachable(if waited {
-            let Args { text, timeout, .. } = args;
+        CliError::Unreachable(if waited {
+            let RequestArgs { text, timeout, .. } = args;
             format!("no reply from {text} within {timeout}; nobody there, or no such request")
         } else {
             format!("no text door at {}: {error}", args.text)
@@ -43,7 +43,7 @@ pub(super) fn run(args: &Args) -> Result<Code, Failure> {
     Ok(OK)
 }
 
-fn exchange(args: &Args) -> std::io::Result<Vec<u8>> {
+fn exchange(args: &RequestArgs) -> std::io::Result<Vec<u8>> {
     let any_port = match args.text {
         SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
         SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),

@@ -2,19 +2,19 @@
 
 use std::path::PathBuf;
 
-use super::{Code, Failure, OK};
+use super::{CliError, Code, OK};
 use crate::logs::Logs;
 use crate::server;
 
 /// The arguments of `tidegate serve`.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(super) struct ServeArgs {
     /// The configuration file; without it ./tidegate.toml, else the built-in default.
     #[arg(short, long, value_name = "FILE", env = "TIDEGATE_CONFIG")]
     config: Option<PathBuf>,
 }
 
-pub(super) fn run(args: Args) -> Result<Code, Failure> {
+pub(super) fn run(args: ServeArgs) -> Result<Code, CliError> {
     server::serve(args.config, Logs::start())?;
     Ok(OK)
 }

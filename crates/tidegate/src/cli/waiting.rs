@@ -9,9 +9,9 @@ use clap::ValueEnum;
 
 use super::check::outcome;
 use super::child;
-use super::client::{Client, ServerArgs, Wait};
+use super::client::{ApiClient, ServerArgs, WaitBody};
 use super::output::warn;
-use super::{Code, Failure, OK, REFUSED};
+use super::{CliError, Code, OK, REFUSED};
 use crate::settings::units::Span;
 
 /// What an unreachable server means.
@@ -64,7 +64,7 @@ pub(super) struct ExecArgs {
     waiting: Waiting,
 }
 
-pub(super) fn wait(args: &WaitArgs) -> Result<Code, Failure> {
+pub(super) fn wait(args: &WaitArgs) -> Result<Code, CliError> {
     let client = args.waiting.server.client()?;
     Ok(match args.waiting.take(&client, &args.key, None)? {
         Taken::Yes(_) => OK,
@@ -72,7 +72,7 @@ pub(super) fn wait(args: &WaitArgs) -> Result<Code, Failure> {
     })
 }
 
-pub(super) fn exec(args: &ExecArgs) -> Result<Code, Failure> {
+pub(super) fn exec(args: &ExecArgs) -> Result<Code, CliError> {
     let client = args.waiting.server.client()?;
     let hold_ms = u64::try_from(args.hold.0.as_millis()).unwrap_or(u64::MAX);
     let use_id = match args.waiting.take(&client, &args.key, Some(hold_ms))? {
@@ -98,9 +98,9 @@ enum Taken {
 }
 
 impl Waiting {
-    fn take(&self, client: &Client, key: &str, hold_ms: Option<u64>) -> Result<Taken, Failure> {
+    fn take(&self, client: &ApiClient, key: &str, hold_ms: Option<u64>) -> Result<Taken, CliError> {
         match self.try_take(client, key, hold_ms) {
-            Err(Failure::Unreachable(error)) if self.on_error == OnError::Allow => {
+            Err(CliError::Unreachable(error)) if self.on_error == OnError::Allow => {
                 warn(&format!("{error}; going on without it"));
                 Ok(Taken::Yes(None))
             }
@@ -108,9 +108,14 @@ impl Waiting {
         }
     }
 
-    fn try_take(&self, client: &Client, key: &str, hold_ms: Option<u64>) -> Result<Taken, Failure> {
+    fn try_take(
+        &self,
+        client: &ApiClient,
+        key: &str,
+        hold_ms: Option<u64>,
+    ) -> Result<Taken, CliError> {
         let max_wait_ms = self.max_wait.map(|span| whole_millis(span.0));
-        let verdict = client.wait(&Wait { key, cost: self.cost, max_wait_ms, hold_ms })?;
+        let verdict = client.wait(&WaitBody { key, cost: self.cost, max_wait_ms, hold_ms })?;
         if verdict.allowed {
             return Ok(Taken::Yes(verdict.use_id));
         }

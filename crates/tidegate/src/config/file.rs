@@ -14,10 +14,10 @@ use super::read::Tables;
 use crate::doors::{DoorConfig, admin, http, jarl, proxy, smockron, text, throttr};
 use crate::logs::LogFormat;
 use crate::records;
-use crate::settings::draft::{Draft, Written};
+use crate::settings::draft::{CompiledRule, Draft};
 use crate::settings::read::{read, rule_table};
 use crate::settings::rule::{DefaultTable, RuleTable};
-use crate::settings::units::{Size, Span};
+use crate::settings::units::{ByteSize, Span};
 use crate::stores::{memory, remote};
 
 /// Tidegate's configuration: one TOML file.
@@ -121,7 +121,7 @@ impl File {
 
     /// Writes out how limits are counted, where that was left to a default. `written` are the
     /// rules that [`Self::drafts`] became.
-    pub(super) fn fill_in(&mut self, written: &[Written]) {
+    pub(super) fn fill_in(&mut self, written: &[CompiledRule]) {
         let mut each = written.iter();
         for (table, written) in self.rules.iter_mut().zip(each.by_ref()) {
             let name = Spanned::new(0..0, written.draft.name.clone());
@@ -154,12 +154,12 @@ pub struct MemoryTable {
     #[schemars(range(min = 1))]
     pub max_records: u64,
     /// The most memory that keys and records together may take, all included.
-    pub max_bytes: Size,
+    pub max_bytes: ByteSize,
 }
 
 impl Default for MemoryTable {
     fn default() -> Self {
-        Self { max_keys: 10_000_000, max_records: 10_000_000, max_bytes: Size(4 << 30) }
+        Self { max_keys: 10_000_000, max_records: 10_000_000, max_bytes: ByteSize(4 << 30) }
     }
 }
 

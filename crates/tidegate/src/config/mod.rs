@@ -20,8 +20,8 @@ use tidegate_core::rules::{Consistency, RuleSet};
 pub use file::File;
 
 use crate::doors::DoorConfig;
-use crate::settings::draft::{self, Written};
-use crate::settings::listen::Address;
+use crate::settings::draft::{self, CompiledRule};
+use crate::settings::listen::ListenAddress;
 use crate::settings::problem::{Problem, Problems};
 use crate::stores::remote::settings::{Kind, Settings, Wrong};
 
@@ -41,22 +41,22 @@ pub const FILE_BYTES_MAX: u64 = 16 << 20;
 
 /// Where the configuration comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum ConfigSource {
     /// A file.
     File(PathBuf),
     /// The built-in default.
     BuiltIn,
 }
 
-impl Source {
+impl ConfigSource {
     /// The named file, else `./tidegate.toml` if there is one, else the built-in default.
     #[must_use]
     pub fn find(named: Option<&Path>) -> Self {
         // An empty variable names no file.
         match named.filter(|path| !path.as_os_str().is_empty()) {
-            Some(path) => Source::File(path.to_owned()),
-            None if Path::new(DEFAULT_PATH).exists() => Source::File(DEFAULT_PATH.into()),
-            None => Source::BuiltIn,
+            Some(path) => ConfigSource::File(path.to_owned()),
+            None if Path::new(DEFAULT_PATH).exists() => ConfigSource::File(DEFAULT_PATH.into()),
+            None => ConfigSource::BuiltIn,
         }
     }
 
@@ -64,16 +64,16 @@ impl Source {
     #[must_use]
     pub fn name(&self) -> String {
         match self {
-            Source::File(path) => path.display().to_string(),
-            Source::BuiltIn => BUILT_IN_NAME.to_owned(),
+            ConfigSource::File(path) => path.display().to_string(),
+            ConfigSource::BuiltIn => BUILT_IN_NAME.to_owned(),
         }
     }
 
     /// The text as it is now.
     pub fn text(&self) -> Result<String, Problems> {
         let path = match self {
-            Source::BuiltIn => return Ok(BUILT_IN.to_owned()),
-            Source::File(path) => path,
+            ConfigSource::BuiltIn => return Ok(BUILT_IN.to_owned()),
+            ConfigSource::File(path) => path,
         };
         let unreadable = |error| Problems::unreadable(&self.name(), &error);
         let bytes = std::fs::metadata(path).map_err(unreadable)?.len();
@@ -106,7 +106,7 @@ pub struct Config {
     /// The rules, compiled.
     pub rules: RuleSet,
     /// The same, each with the table that it comes from; the default last.
-    pub(crate) written: Vec<Written>,
+    pub(crate) written: Vec<CompiledRule>,
     /// What is probably a mistake and stops nobody: one line each.
     pub warnings: Vec<String>,
 }
@@ -181,11 +181,11 @@ fn check_whole(file: &File, problems: &mut Vec<Problem>) {
 
 /// Checks that no two doors want the same address.
 fn check_addresses(file: &File, text: &str, problems: &mut Vec<Problem>) {
-    let mut taken: Vec<(&dyn DoorConfig, Address, String)> = Vec::new();
+    let mut taken: Vec<(&dyn DoorConfig, ListenAddress, String)> = Vec::new();
     for (table, door) in file.named_doors() {
         for (setting, address) in door.listens_at() {
             let setting = format!("{table}.{setting}");
-            let clash = |(other, theirs, _): &&(&dyn DoorConfig, Address, String)| {
+            let clash = |(other, theirs, _): &&(&dyn DoorConfig, ListenAddress, String)| {
                 other.takes_datagrams() == door.takes_datagrams()
                     && !theirs.takes_any_port()
                     && theirs.overlaps(&address)
@@ -203,7 +203,12 @@ fn check_addresses(file: &File, text: &str, problems: &mut Vec<Problem>) {
 }
 
 /// Checks what a remote store cannot do.
-fn check_store(store: &Settings, text: &str, written: &[Written], problems: &mut Vec<Problem>) {
+fn check_store(
+    store: &Settings,
+    text: &str,
+    written: &[CompiledRule],
+    problems: &mut Vec<Problem>,
+) {
     for Wrong { setting, message, remedy } in store.wrong() {
         let place = read::place(text, &format!("store.{setting}"));
         problems.push(Problem::new(place, format!("[store] {message}"), remedy));
@@ -215,7 +220,7 @@ fn check_store(store: &Settings, text: &str, written: &[Written], problems: &mut
 }
 
 /// What is wrong with a rule whose counts lie in a remote store: that it would keep too many uses.
-pub(crate) fn too_long_for_remote_store(rule: &Written) -> Option<Problem> {
+pub(crate) fn too_long_for_remote_store(rule: &CompiledRule) -> Option<Problem> {
     if rule.rule.consistency == Consistency::Local {
         return None;
     }

@@ -273,7 +273,7 @@ fn rules_become_what_the_law_takes() {
 
 #[test]
 fn the_built_in_default_has_the_seeds_rules_and_every_door() {
-    let config = Source::BuiltIn.load().unwrap();
+    let config = ConfigSource::BuiltIn.load().unwrap();
     let shown = |key: &[u8]| {
         let rule = &config.rules.rules()[config.rules.find(key).unwrap()];
         let [limit] = rule.limits.as_slice() else { panic!("one limit") };
@@ -484,7 +484,7 @@ fn every_example_loads() {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|extension| extension == "toml") {
-            Source::File(path).load().unwrap_or_else(|problems| panic!("{problems}"));
+            ConfigSource::File(path).load().unwrap_or_else(|problems| panic!("{problems}"));
             loaded += 1;
         }
     }

@@ -87,7 +87,7 @@ pub struct DoorSwitches {
 }
 
 /// What a door tells administration about itself.
-pub trait Report: Send + Sync {
+pub trait DoorReport: Send + Sync {
     /// A JSON array with one element for each of its listeners.
     fn rows(&self) -> String;
 }
@@ -97,7 +97,7 @@ pub trait Report: Send + Sync {
 #[derive(Default)]
 pub struct SharedState {
     parts: Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>,
-    reports: Mutex<Vec<(Door, Arc<dyn Report>)>>,
+    reports: Mutex<Vec<(Door, Arc<dyn DoorReport>)>>,
 }
 
 impl SharedState {
@@ -109,13 +109,13 @@ impl SharedState {
     }
 
     /// Lets `report` speak for all listeners of `door`.
-    pub fn add_report(&self, door: Door, report: Arc<dyn Report>) {
+    pub fn add_report(&self, door: Door, report: Arc<dyn DoorReport>) {
         self.reports.lock().push((door, report));
     }
 
     /// What `door` tells, if it has been open.
     #[must_use]
-    pub fn report(&self, door: Door) -> Option<Arc<dyn Report>> {
+    pub fn report(&self, door: Door) -> Option<Arc<dyn DoorReport>> {
         let reports = self.reports.lock();
         reports.iter().find(|(of, _)| *of == door).map(|(_, report)| report.clone())
     }

@@ -24,10 +24,10 @@ use std::any::Any;
 use std::sync::Arc;
 use std::{fmt, thread};
 
-pub use self::gate::{DoorSwitches, Gate, Report, SharedState};
+pub use self::gate::{DoorReport, DoorSwitches, Gate, SharedState};
 pub use self::io::certificates::Certificates;
 use crate::metrics::{Door, Metrics};
-use crate::settings::listen::{Address, Allow};
+use crate::settings::listen::{Allow, ListenAddress};
 pub use crate::shutdown::Shutdown;
 
 /// The table of one door, whichever door it is.
@@ -36,7 +36,7 @@ pub trait DoorConfig: Any + fmt::Debug {
     fn door(&self) -> Door;
 
     /// Where it wants to be reached, in file order, each with the setting that says so.
-    fn listens_at(&self) -> Vec<(&'static str, Address)>;
+    fn listens_at(&self) -> Vec<(&'static str, ListenAddress)>;
 
     /// Who may come in.
     fn allow(&self) -> &Allow;
@@ -74,13 +74,13 @@ pub trait DoorConfig: Any + fmt::Debug {
     fn boxed(&self) -> Box<dyn DoorConfig>;
 
     /// Where it wants to be reached, in file order.
-    fn addresses(&self) -> Vec<Address> {
+    fn addresses(&self) -> Vec<ListenAddress> {
         self.listens_at().into_iter().map(|(_, address)| address).collect()
     }
 
     /// Whether it can be reached from other machines.
     fn beyond_loopback(&self) -> bool {
-        self.addresses().iter().any(Address::beyond_loopback)
+        self.addresses().iter().any(ListenAddress::beyond_loopback)
     }
 }
 
@@ -93,7 +93,7 @@ fn table_of<T: DoorConfig>(config: &dyn DoorConfig) -> Option<&T> {
 /// A door whose addresses are taken and that answers nobody yet.
 pub trait BoundDoor {
     /// The addresses, in file order, with real ports.
-    fn addresses(&self) -> Vec<Address>;
+    fn addresses(&self) -> Vec<ListenAddress>;
 
     /// The certificates that its clients are shown, if they speak TLS.
     fn certificates(&self) -> Option<Arc<Certificates>> {

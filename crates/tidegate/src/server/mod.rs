@@ -27,7 +27,7 @@ use self::rulebook::Difference;
 use self::upkeep::Upkeep;
 use crate::clock::Clock;
 use crate::config::file::ServerTable;
-use crate::config::{Config, Source};
+use crate::config::{Config, ConfigSource};
 use crate::doors::Gate;
 use crate::limiter::Limiter;
 use crate::logs::Logs;
@@ -279,7 +279,7 @@ impl Server {
     }
 
     /// A bad configuration changes nothing, and everybody who looks can see it.
-    async fn reload(&mut self, loaded: Result<Config, Problems>, source: &Source) {
+    async fn reload(&mut self, loaded: Result<Config, Problems>, source: &ConfigSource) {
         let applied = match loaded {
             Ok(config) => self.apply(config).await.map_err(|error| error.to_string()),
             Err(problems) => Err(problems.plain()),

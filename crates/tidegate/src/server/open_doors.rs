@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::doors::{BoundDoor, Certificates, DoorConfig, DoorSwitches, Gate, Serving, Shutdown};
-use crate::settings::listen::Address;
+use crate::settings::listen::ListenAddress;
 
 /// A door could not have its addresses.
 #[derive(Debug, thiserror::Error)]
@@ -36,7 +36,7 @@ pub(super) struct Moved {
 
 struct OpenDoor {
     config: Box<dyn DoorConfig>,
-    addresses: Vec<Address>,
+    addresses: Vec<ListenAddress>,
     switches: DoorSwitches,
     serving: Serving,
     certificates: Option<Arc<Certificates>>,
@@ -120,7 +120,7 @@ impl OpenDoors {
         for (certificates, read) in certificates {
             certificates.replace(read);
         }
-        let shown = |kind: &'static str, addresses: Vec<Address>| {
+        let shown = |kind: &'static str, addresses: Vec<ListenAddress>| {
             addresses.into_iter().map(move |address| format!("{kind} {address}"))
         };
         let opened = bound.iter().zip(&arriving);

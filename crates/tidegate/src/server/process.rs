@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::rulebook::Rulebook;
 use crate::control::{ChangeError, Changed, Control, ProcessState};
 use crate::limiter::Limiter;
-use crate::settings::change::Fields;
-use crate::settings::in_force::Pages;
+use crate::settings::change::JsonFields;
+use crate::settings::in_force::RulesInForce;
 
 /// The process, as doors may ask it.
 pub struct Process {
@@ -28,14 +28,14 @@ impl Control for Process {
         &self.state
     }
 
-    fn rules(&self) -> Arc<Pages> {
+    fn rules(&self) -> Arc<RulesInForce> {
         self.rulebook.pages()
     }
 
     fn set_rule(
         &self,
         name: &str,
-        fields: Fields,
+        fields: JsonFields,
         expected: Option<u64>,
     ) -> Result<Changed, ChangeError> {
         self.rulebook.set(name, fields, expected)

@@ -15,7 +15,7 @@ use notify_debouncer_full::{
 };
 use tokio::sync::mpsc::{self, Receiver};
 
-use crate::config::{Config, Source};
+use crate::config::{Config, ConfigSource};
 use crate::settings::problem::Problems;
 
 /// Writers are given this long to finish before the file is read.
@@ -24,19 +24,19 @@ const DEBOUNCE: Duration = Duration::from_millis(100);
 /// Knows where the configuration comes from and what it said last.
 pub(super) struct Reloader {
     named: Option<PathBuf>,
-    source: Source,
+    source: ConfigSource,
     last: Option<String>,
 }
 
 impl Reloader {
     /// For the named file, else `./tidegate.toml`, else the built-in default.
     pub(super) fn new(named: Option<PathBuf>) -> Self {
-        let source = Source::find(named.as_deref());
+        let source = ConfigSource::find(named.as_deref());
         Self { named, source, last: None }
     }
 
     /// Where the configuration comes from.
-    pub(super) fn source(&self) -> &Source {
+    pub(super) fn source(&self) -> &ConfigSource {
         &self.source
     }
 
@@ -47,10 +47,10 @@ impl Reloader {
 
     /// Reads the configuration again, changed or not.
     pub(super) fn load(&mut self) -> Result<Config, Problems> {
-        if self.source == Source::BuiltIn {
+        if self.source == ConfigSource::BuiltIn {
             // A file may have come since. The other way round, a file that went away is a
             // mistake: it must not open the default doors.
-            self.source = Source::find(self.named.as_deref());
+            self.source = ConfigSource::find(self.named.as_deref());
         }
         let text = self.source.text()?;
         let config = Config::load(&self.source.name(), &text);
@@ -83,7 +83,7 @@ pub(super) struct Watch {
 
 impl Watch {
     /// Begins to watch. Where the system has no watches left, SIGHUP still works.
-    pub(super) fn start(source: &Source) -> Self {
+    pub(super) fn start(source: &ConfigSource) -> Self {
         // One waiting note is enough: the file is read as it is by then.
         let (notes, changes) = mpsc::channel(1);
         let on_events = move |events: DebounceEventResult| {
@@ -101,11 +101,11 @@ impl Watch {
     }
 
     /// Watches the folders of the file and of what it is a link to, and no others.
-    pub(super) fn follow(&mut self, source: &Source) {
+    pub(super) fn follow(&mut self, source: &ConfigSource) {
         let Some(debouncer) = &mut self.debouncer else { return };
         let wanted = match source {
-            Source::File(path) => folders(path),
-            Source::BuiltIn => BTreeSet::new(),
+            ConfigSource::File(path) => folders(path),
+            ConfigSource::BuiltIn => BTreeSet::new(),
         };
         for folder in self.folders.difference(&wanted) {
             // A folder that is gone took its watch with it.

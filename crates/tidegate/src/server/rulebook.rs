@@ -14,14 +14,14 @@ use tidegate_core::time::MILLISECOND;
 use crate::config::too_long_for_remote_store;
 use crate::control::{ADDED_MAX, ChangeError, Changed};
 use crate::limiter::{Limiter, keeps_counts};
-use crate::settings::change::{self, Fields, Wrong};
-use crate::settings::draft::{self, Written};
-use crate::settings::in_force::{Entry, Pages};
+use crate::settings::change::{self, FieldError, JsonFields};
+use crate::settings::draft::{self, CompiledRule};
+use crate::settings::in_force::{RuleEntry, RulesInForce};
 
 /// Where the rules stand that are in force.
 pub(crate) struct Rulebook {
     limiter: Arc<Limiter>,
-    pages: ArcSwap<Pages>,
+    pages: ArcSwap<RulesInForce>,
     /// Held while the rules change.
     writing: Mutex<()>,
 }
@@ -39,11 +39,12 @@ pub(crate) struct Difference {
 }
 
 impl Difference {
-    fn between(before: &[Arc<Entry>], after: &[Written]) -> Self {
-        let name = |written: &Written| written.draft.name.clone();
-        let old: HashMap<&str, &Arc<Entry>> = before.iter().map(|old| (old.name(), old)).collect();
+    fn between(before: &[Arc<RuleEntry>], after: &[CompiledRule]) -> Self {
+        let name = |written: &CompiledRule| written.draft.name.clone();
+        let old: HashMap<&str, &Arc<RuleEntry>> =
+            before.iter().map(|old| (old.name(), old)).collect();
         let kept: HashSet<&str> = after.iter().map(|new| new.draft.name.as_str()).collect();
-        let is_gone = |old: &&Arc<Entry>| !kept.contains(old.name());
+        let is_gone = |old: &&Arc<RuleEntry>| !kept.contains(old.name());
         let removed = before.iter().filter(is_gone).map(|old| name(&old.now)).collect();
         let mut difference = Self { removed, ..Self::default() };
         for new in after {
@@ -59,7 +60,8 @@ impl Difference {
                 }
             }
         }
-        let taken_back = |old: &&Arc<Entry>| old.changed() && !after.iter().any(|new| old.is(new));
+        let taken_back =
+            |old: &&Arc<RuleEntry>| old.changed() && !after.iter().any(|new| old.is(new));
         difference.taken_back = before.iter().filter(taken_back).count();
         difference
     }
@@ -70,22 +72,22 @@ impl Rulebook {
     pub(crate) fn new(limiter: Arc<Limiter>) -> Self {
         // A version that somebody has kept from before a restart must not fit by accident.
         let version = limiter.clock().now().unix / MILLISECOND;
-        let pages = ArcSwap::from_pointee(Pages { version, entries: Vec::new() });
+        let pages = ArcSwap::from_pointee(RulesInForce { version, entries: Vec::new() });
         Self { limiter, pages, writing: Mutex::new(()) }
     }
 
     /// Puts the rules of a file in force, and tells what that changed.
-    pub(crate) fn install(&self, written: Vec<Written>) -> Difference {
+    pub(crate) fn install(&self, written: Vec<CompiledRule>) -> Difference {
         let _turn = self.writing.lock();
         let before = self.pages.load_full();
         let difference = Difference::between(&before.entries, &written);
-        let entry = |now: Written| Arc::new(Entry { in_file: Some(now.clone()), now });
+        let entry = |now: CompiledRule| Arc::new(RuleEntry { in_file: Some(now.clone()), now });
         self.put_in_force(before.version, written.into_iter().map(entry).collect());
         difference
     }
 
     /// The rules in force.
-    pub(crate) fn pages(&self) -> Arc<Pages> {
+    pub(crate) fn pages(&self) -> Arc<RulesInForce> {
         self.pages.load_full()
     }
 
@@ -94,7 +96,7 @@ impl Rulebook {
     pub(crate) fn set(
         &self,
         name: &str,
-        fields: Fields,
+        fields: JsonFields,
         expected: Option<u64>,
     ) -> Result<Changed, ChangeError> {
         let _turn = self.writing.lock();
@@ -103,14 +105,14 @@ impl Rulebook {
         let at = entries.iter().position(|entry| entry.name() == name);
         let changed = match at.map(|at| &entries[at]) {
             Some(old) => change::change(&old.now, fields)
-                .map(|now| Entry { now, in_file: old.in_file.clone() }),
-            None => change::create(name, fields).map(|now| Entry { now, in_file: None }),
+                .map(|now| RuleEntry { now, in_file: old.in_file.clone() }),
+            None => change::create(name, fields).map(|now| RuleEntry { now, in_file: None }),
         };
         let entry = Arc::new(changed.map_err(ChangeError::Wrong)?);
         if let Some(problem) =
             too_long_for_remote_store(&entry.now).filter(|_| self.limiter.is_remote())
         {
-            return Err(ChangeError::Wrong(vec![Wrong::of("limit", problem)]));
+            return Err(ChangeError::Wrong(vec![FieldError::of("limit", problem)]));
         }
         match at {
             Some(at) => entries[at] = entry.clone(),
@@ -130,14 +132,14 @@ impl Rulebook {
         let at = at.ok_or(ChangeError::Unknown)?;
         match entries[at].in_file.clone() {
             Some(_) if !entries[at].changed() => return Ok(()),
-            Some(now) => entries[at] = Arc::new(Entry { in_file: Some(now.clone()), now }),
+            Some(now) => entries[at] = Arc::new(RuleEntry { in_file: Some(now.clone()), now }),
             None => drop(entries.remove(at)),
         }
         self.put_in_force(before.version, entries);
         Ok(())
     }
 
-    fn current(&self, expected: Option<u64>) -> Result<Arc<Pages>, ChangeError> {
+    fn current(&self, expected: Option<u64>) -> Result<Arc<RulesInForce>, ChangeError> {
         let before = self.pages.load_full();
         match expected {
             Some(version) if version != before.version => Err(ChangeError::Outdated),
@@ -146,15 +148,15 @@ impl Rulebook {
     }
 
     /// Must be called while it is the caller's turn. Returns the version of `entries`.
-    fn put_in_force(&self, before: u64, entries: Vec<Arc<Entry>>) -> u64 {
+    fn put_in_force(&self, before: u64, entries: Vec<Arc<RuleEntry>>) -> u64 {
         self.limiter.install(draft::rule_set(entries.iter().map(|entry| &entry.now)));
         let version = before + 1;
-        self.pages.store(Arc::new(Pages { version, entries }));
+        self.pages.store(Arc::new(RulesInForce { version, entries }));
         version
     }
 }
 
-fn added(entries: &[Arc<Entry>]) -> usize {
+fn added(entries: &[Arc<RuleEntry>]) -> usize {
     entries.iter().filter(|entry| entry.in_file.is_none()).count()
 }
 

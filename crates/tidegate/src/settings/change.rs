@@ -8,26 +8,26 @@ use serde_json::{Map, Value};
 use tidegate_core::rules::Pattern;
 use toml::Spanned;
 
-use super::draft::{Draft, Place, Written};
+use super::draft::{CompiledRule, Draft, RuleOrigin};
 use super::problem::Problem;
 use super::rule::RuleTable;
 use super::{names, read};
 
 /// The fields of a JSON object.
-pub(crate) type Fields = Map<String, Value>;
+pub(crate) type JsonFields = Map<String, Value>;
 
 /// What is shown of a rule and cannot be set. It may be sent back, so that what was read can be.
 const SHOWN_ONLY: [&str; 3] = ["from", "in_force", "changed"];
 
 /// What is wrong with one field.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wrong {
+pub struct FieldError {
     pub(crate) field: String,
     pub(crate) message: String,
     pub(crate) remedy: String,
 }
 
-impl Wrong {
+impl FieldError {
     fn new(field: &str, message: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { field: field.to_owned(), message: message.into(), remedy: remedy.into() }
     }
@@ -38,13 +38,16 @@ impl Wrong {
 }
 
 /// A rule that nobody has written yet. It needs a match and a limit.
-pub(crate) fn create(name: &str, fields: Fields) -> Result<Written, Vec<Wrong>> {
-    lay(name, Place::Rule, None, Fields::new(), fields)
+pub(crate) fn create(name: &str, fields: JsonFields) -> Result<CompiledRule, Vec<FieldError>> {
+    lay(name, RuleOrigin::Rule, None, JsonFields::new(), fields)
 }
 
 /// The rule with `fields` laid over it. What is not named stays as it is; `null` takes a setting
 /// back to its default.
-pub(crate) fn change(written: &Written, fields: Fields) -> Result<Written, Vec<Wrong>> {
+pub(crate) fn change(
+    written: &CompiledRule,
+    fields: JsonFields,
+) -> Result<CompiledRule, Vec<FieldError>> {
     let Draft { name, pattern, place, table, .. } = &written.draft;
     let Ok(Value::Object(mut base)) = serde_json::to_value(table) else {
         // A table always encodes as an object.
@@ -62,7 +65,7 @@ pub(crate) fn change(written: &Written, fields: Fields) -> Result<Written, Vec<W
 }
 
 /// The table of a rule with everything written out that was left to a default.
-pub(crate) fn shown(written: &Written) -> RuleTable {
+pub(crate) fn shown(written: &CompiledRule) -> RuleTable {
     let mut table = written.draft.table.clone();
     table.name = None;
     table.r#match = Some(Spanned::new(0..0, written.draft.pattern.to_string()));
@@ -73,21 +76,21 @@ pub(crate) fn shown(written: &Written) -> RuleTable {
 
 fn lay(
     name: &str,
-    place: Place,
+    place: RuleOrigin,
     pattern: Option<&Pattern>,
-    mut base: Fields,
-    fields: Fields,
-) -> Result<Written, Vec<Wrong>> {
+    mut base: JsonFields,
+    fields: JsonFields,
+) -> Result<CompiledRule, Vec<FieldError>> {
     let mut wrong = Vec::new();
     for (field, value) in fields {
         match field.as_str() {
             "name" if value != name => {
                 let remedy = "leave it out; a rule's name is in the path";
-                wrong.push(Wrong::new("name", "a rule cannot be given another name", remedy));
+                wrong.push(FieldError::new("name", "a rule cannot be given another name", remedy));
             }
-            "match" if place != Place::Rule && base.get("match") != Some(&value) => {
+            "match" if place != RuleOrigin::Rule && base.get("match") != Some(&value) => {
                 let remedy = "leave it out; add a rule of another name for other keys";
-                wrong.push(Wrong::new("match", "the keys of this rule are fixed", remedy));
+                wrong.push(FieldError::new("match", "the keys of this rule are fixed", remedy));
             }
             "name" => {}
             known if SHOWN_ONLY.contains(&known) => {}
@@ -103,7 +106,7 @@ fn lay(
     }
     base.insert("name".to_owned(), name.into());
     for field in ["match", "limit"].into_iter().filter(|field| !base.contains_key(*field)) {
-        wrong.push(Wrong::of(field, read::missing(0..0, field)));
+        wrong.push(FieldError::of(field, read::missing(0..0, field)));
     }
     if !wrong.is_empty() {
         return Err(wrong);
@@ -114,7 +117,7 @@ fn lay(
             Ok(value) => drop(table.insert(field, value)),
             Err(error) => {
                 let remedy = "see the commented example: tidegate config example";
-                wrong.push(Wrong::new(&field, error.to_string(), remedy));
+                wrong.push(FieldError::new(&field, error.to_string(), remedy));
             }
         }
     }
@@ -124,14 +127,14 @@ fn lay(
 /// Reads the table and makes a rule of it.
 fn write(
     name: &str,
-    place: Place,
+    place: RuleOrigin,
     pattern: Option<&Pattern>,
     text: &str,
-) -> Result<Written, Vec<Wrong>> {
+) -> Result<CompiledRule, Vec<FieldError>> {
     let mut problems = Vec::new();
     let (table, fields) = read::rule(text, &mut problems);
     let draft = table.and_then(|mut table| match (place, pattern) {
-        (Place::Door { .. } | Place::Default, Some(pattern)) => {
+        (RuleOrigin::Door { .. } | RuleOrigin::Default, Some(pattern)) => {
             (table.name, table.r#match) = (None, None);
             let (name, pattern) = (name.to_owned(), pattern.clone());
             Some(Draft { name, at: 0..0, pattern, place, table })
@@ -146,11 +149,11 @@ fn write(
 }
 
 /// A problem by the name of the field whose text it is in.
-fn located(problem: Problem, fields: &[(String, std::ops::Range<usize>)]) -> Wrong {
+fn located(problem: Problem, fields: &[(String, std::ops::Range<usize>)]) -> FieldError {
     let holds =
         |at: &std::ops::Range<usize>| at.start <= problem.span.start && problem.span.end <= at.end;
     let field = fields.iter().find(|(_, at)| holds(at)).map_or("", |(field, _)| field);
-    Wrong::of(field, problem)
+    FieldError::of(field, problem)
 }
 
 #[cfg(test)]
@@ -161,12 +164,12 @@ mod tests {
     use crate::config::Config;
 
     /// The rule `r`, as a file has it.
-    fn rule(settings: &str) -> Written {
+    fn rule(settings: &str) -> CompiledRule {
         let text = format!("[[rule]]\nname = 'r'\nmatch = 'k *'\n{settings}\n[http]\n");
         Config::parse("t", &text).unwrap_or_else(|wrong| panic!("{wrong}")).written.remove(0)
     }
 
-    fn fields(json: Value) -> Fields {
+    fn fields(json: Value) -> JsonFields {
         json.as_object().unwrap().clone()
     }
 
@@ -179,7 +182,7 @@ mod tests {
         assert_eq!((&*written.rule.name, written.draft.pattern.to_string().as_str()), ("r", "k *"));
     }
 
-    fn check_wrong(written: Result<Written, Vec<Wrong>>, expected: &[&str]) {
+    fn check_wrong(written: Result<CompiledRule, Vec<FieldError>>, expected: &[&str]) {
         let wrong = written.map(|written| written.rule).unwrap_err();
         let told = wrong.iter().map(|w| format!("{}: {}; {}", w.field, w.message, w.remedy));
         assert_eq!(told.collect::<Vec<_>>(), expected);

@@ -19,7 +19,7 @@ use super::rule::{DEFAULT_NAME, DefaultTable, NAME_BYTES_MAX, RuleTable};
 
 /// Where a rule stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum RuleOrigin {
     /// A `[[rule]]`.
     Rule,
     /// A door's own limit, for the keys that the door composes.
@@ -43,14 +43,14 @@ pub(crate) struct Draft {
     /// The keys that it is for.
     pub(crate) pattern: Pattern,
     /// Where it stands.
-    pub(crate) place: Place,
+    pub(crate) place: RuleOrigin,
     /// Everything else. A door's own limit and the default have no name or match in it.
     pub(crate) table: RuleTable,
 }
 
 /// A draft with what the law takes.
 #[derive(Clone, Debug)]
-pub(crate) struct Written {
+pub(crate) struct CompiledRule {
     pub(crate) draft: Draft,
     /// The limits before they were split among replicas.
     pub(crate) whole: Vec<Limit>,
@@ -66,22 +66,22 @@ impl Draft {
             None => (found.get_ref().clone(), found.span()),
         };
         let pattern = Pattern::new(found.get_ref());
-        Some(Self { name, at, pattern, place: Place::Rule, table: table.clone() })
+        Some(Self { name, at, pattern, place: RuleOrigin::Rule, table: table.clone() })
     }
 
     /// Of `[default]`, or of what holds without one.
     pub(crate) fn of_default(table: Option<&DefaultTable>) -> Self {
         let DefaultTable(table) = table.cloned().unwrap_or_else(DefaultTable::none);
         let (name, pattern) = (DEFAULT_NAME.to_owned(), Pattern::new("*"));
-        Self { name, at: 0..0, pattern, place: Place::Default, table }
+        Self { name, at: 0..0, pattern, place: RuleOrigin::Default, table }
     }
 
     /// The rule that it makes; `source` is the text it comes from, for the places of what is wrong.
-    pub(crate) fn write(self, source: &str, problems: &mut Vec<Problem>) -> Written {
+    pub(crate) fn write(self, source: &str, problems: &mut Vec<Problem>) -> CompiledRule {
         self.check_name(problems);
         let (usual, can_end) = match self.place {
-            Place::Door { usual, can_end } => (usual, can_end),
-            Place::Rule | Place::Default => (AlgorithmName::default(), true),
+            RuleOrigin::Door { usual, can_end } => (usual, can_end),
+            RuleOrigin::Rule | RuleOrigin::Default => (AlgorithmName::default(), true),
         };
         let table = &self.table;
         let whole = limits::compile(source, &Counting { table, usual }, problems);
@@ -107,12 +107,12 @@ impl Draft {
             on_store_error: fields.on_store_error.into(),
             on_full: fields.on_full.into(),
         };
-        Written { draft: self, whole, rule }
+        CompiledRule { draft: self, whole, rule }
     }
 
     /// Doors check the names that they make of their own.
     fn check_name(&self, problems: &mut Vec<Problem>) {
-        if self.place != Place::Rule {
+        if self.place != RuleOrigin::Rule {
             return;
         }
         let (name, at) = (self.name.as_str(), self.at.clone());
@@ -144,12 +144,12 @@ pub(crate) fn write_all(
     source: &str,
     drafts: Vec<Draft>,
     problems: &mut Vec<Problem>,
-) -> Vec<Written> {
+) -> Vec<CompiledRule> {
     let mut taken: HashMap<String, Range<usize>> = HashMap::new();
     let mut written = Vec::new();
     for draft in drafts {
         let (name, at) = (draft.name.clone(), draft.at.clone());
-        let default = draft.place == Place::Default;
+        let default = draft.place == RuleOrigin::Default;
         written.push(draft.write(source, problems));
         // A rule that takes the default's name has been told so.
         if !default && let Some(first) = taken.insert(name.clone(), at.clone()) {
@@ -163,15 +163,15 @@ pub(crate) fn write_all(
 
 /// Rules that decide nothing, because one before them matches all their keys. The limits of doors
 /// are left out: a rule before one is how it is changed.
-pub(crate) fn never_matched(written: &[Written], source: &str) -> Vec<Problem> {
+pub(crate) fn never_matched(written: &[CompiledRule], source: &str) -> Vec<Problem> {
     // By what their keys begin with: another pattern covers only what begins with the same.
     let mut before: HashMap<&[u8], Vec<&Draft>> = HashMap::new();
     let mut problems = Vec::new();
-    for Written { draft, .. } in written {
+    for CompiledRule { draft, .. } in written {
         let at = match draft.place {
-            Place::Rule => draft.table.r#match.as_ref().map_or(0..0, |found| found.span()),
-            Place::Default if !draft.table.limit.span().is_empty() => draft.table.limit.span(),
-            Place::Default | Place::Door { .. } => continue,
+            RuleOrigin::Rule => draft.table.r#match.as_ref().map_or(0..0, |found| found.span()),
+            RuleOrigin::Default if !draft.table.limit.span().is_empty() => draft.table.limit.span(),
+            RuleOrigin::Default | RuleOrigin::Door { .. } => continue,
         };
         let beginning = draft.pattern.beginning();
         let earlier = (0..=beginning.len()).filter_map(|length| before.get(&beginning[..length]));
@@ -191,10 +191,10 @@ pub(crate) fn never_matched(written: &[Written], source: &str) -> Vec<Problem> {
 }
 
 /// The rules as the law takes them: those with a place in the order, and the default last.
-pub(crate) fn rule_set<'a>(written: impl Iterator<Item = &'a Written>) -> RuleSet {
+pub(crate) fn rule_set<'a>(written: impl Iterator<Item = &'a CompiledRule>) -> RuleSet {
     let (default, rules): (Vec<_>, Vec<_>) =
-        written.partition(|written| written.draft.place == Place::Default);
-    let rule = |written: &Written| written.rule.clone();
+        written.partition(|written| written.draft.place == RuleOrigin::Default);
+    let rule = |written: &CompiledRule| written.rule.clone();
     // Without a limit the default would only cost a look-up.
     let default = default.into_iter().map(rule).find(|rule| !rule.limits.is_empty());
     RuleSet::new(rules.into_iter().map(rule).collect(), default)

@@ -3,25 +3,25 @@
 use std::sync::Arc;
 
 use super::change;
-use super::draft::{Place, Written};
+use super::draft::{CompiledRule, RuleOrigin};
 
 /// All rules of one moment, in the order in which they are tried; the default last.
 #[derive(Clone, Debug)]
-pub struct Pages {
+pub struct RulesInForce {
     /// Another one after every change and reload, also across restarts.
     pub(crate) version: u64,
-    pub(crate) entries: Vec<Arc<Entry>>,
+    pub(crate) entries: Vec<Arc<RuleEntry>>,
 }
 
 /// One rule.
 #[derive(Clone, Debug)]
-pub(crate) struct Entry {
-    pub(crate) now: Written,
+pub(crate) struct RuleEntry {
+    pub(crate) now: CompiledRule,
     /// What the file says; `None` for a rule that it does not have.
-    pub(crate) in_file: Option<Written>,
+    pub(crate) in_file: Option<CompiledRule>,
 }
 
-impl Entry {
+impl RuleEntry {
     pub(crate) fn name(&self) -> &str {
         &self.now.draft.name
     }
@@ -32,7 +32,7 @@ impl Entry {
     }
 
     /// Whether it says the same, however it is written.
-    pub(crate) fn is(&self, other: &Written) -> bool {
+    pub(crate) fn is(&self, other: &CompiledRule) -> bool {
         other.rule == self.now.rule && change::shown(other) == change::shown(&self.now)
     }
 
@@ -40,15 +40,15 @@ impl Entry {
     pub(crate) fn from(&self) -> &'static str {
         match self.now.draft.place {
             _ if self.in_file.is_none() => "api",
-            Place::Rule => "rule",
-            Place::Door { .. } => "door",
-            Place::Default => "default",
+            RuleOrigin::Rule => "rule",
+            RuleOrigin::Door { .. } => "door",
+            RuleOrigin::Default => "default",
         }
     }
 }
 
-impl Pages {
-    pub(crate) fn find(&self, name: &str) -> Option<&Arc<Entry>> {
+impl RulesInForce {
+    pub(crate) fn find(&self, name: &str) -> Option<&Arc<RuleEntry>> {
         self.entries.iter().find(|entry| entry.name() == name)
     }
 }

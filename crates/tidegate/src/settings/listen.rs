@@ -14,26 +14,26 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// One place where a door can be reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Address {
+pub enum ListenAddress {
     /// An IP address and a port.
     Ip(SocketAddr),
     /// A Unix socket's path.
     Unix(PathBuf),
 }
 
-impl Address {
+impl ListenAddress {
     /// Whether two sockets of one protocol could not listen at both. IPv6 sockets are for IPv6
     /// alone.
     #[must_use]
-    pub fn overlaps(&self, other: &Address) -> bool {
+    pub fn overlaps(&self, other: &ListenAddress) -> bool {
         match (self, other) {
-            (Address::Ip(ours), Address::Ip(theirs)) => {
+            (ListenAddress::Ip(ours), ListenAddress::Ip(theirs)) => {
                 let everywhere = ours.ip().is_unspecified() || theirs.ip().is_unspecified();
                 let family = ours.is_ipv4() == theirs.is_ipv4();
                 let same = family && everywhere || ours.ip() == theirs.ip();
                 ours.port() == theirs.port() && same
             }
-            (Address::Unix(ours), Address::Unix(theirs)) => ours == theirs,
+            (ListenAddress::Unix(ours), ListenAddress::Unix(theirs)) => ours == theirs,
             _ => false,
         }
     }
@@ -41,21 +41,21 @@ impl Address {
     /// Whether it takes a free port, whichever that is.
     #[must_use]
     pub fn takes_any_port(&self) -> bool {
-        matches!(self, Address::Ip(address) if address.port() == 0)
+        matches!(self, ListenAddress::Ip(address) if address.port() == 0)
     }
 
     /// Whether it can be reached from other machines.
     #[must_use]
     pub fn beyond_loopback(&self) -> bool {
-        matches!(self, Address::Ip(address) if !address.ip().to_canonical().is_loopback())
+        matches!(self, ListenAddress::Ip(address) if !address.ip().to_canonical().is_loopback())
     }
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for ListenAddress {
     fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
         match self {
-            Address::Ip(address) => address.fmt(formatter),
-            Address::Unix(path) => path.display().fmt(formatter),
+            ListenAddress::Ip(address) => address.fmt(formatter),
+            ListenAddress::Unix(path) => path.display().fmt(formatter),
         }
     }
 }
@@ -73,8 +73,8 @@ impl Listen {
 
     /// The same, each with the setting that says so.
     #[must_use]
-    pub fn places(&self) -> Vec<(&'static str, Address)> {
-        self.0.iter().map(|address| ("listen", Address::Ip(*address))).collect()
+    pub fn places(&self) -> Vec<(&'static str, ListenAddress)> {
+        self.0.iter().map(|address| ("listen", ListenAddress::Ip(*address))).collect()
     }
 }
 
@@ -356,19 +356,19 @@ mod tests {
 
     #[test]
     fn loopback_is_told_apart() {
-        let beyond = |text: &str| Address::Ip(text.parse().unwrap()).beyond_loopback();
+        let beyond = |text: &str| ListenAddress::Ip(text.parse().unwrap()).beyond_loopback();
         assert!(!beyond("127.0.0.1:1"));
         assert!(!beyond("[::1]:1"));
         assert!(!beyond("[::ffff:127.0.0.1]:1"));
         assert!(beyond("0.0.0.0:1"));
         assert!(beyond("192.0.2.1:1"));
-        assert!(!Address::Unix("/run/gate".into()).beyond_loopback());
+        assert!(!ListenAddress::Unix("/run/gate".into()).beyond_loopback());
     }
 
     #[test]
     fn sockets_in_each_others_way_are_told() {
-        let ip = |text: &str| Address::Ip(text.parse().unwrap());
-        let unix = |text: &str| Address::Unix(text.into());
+        let ip = |text: &str| ListenAddress::Ip(text.parse().unwrap());
+        let unix = |text: &str| ListenAddress::Unix(text.into());
         assert!(ip("127.0.0.1:1").overlaps(&ip("0.0.0.0:1")));
         assert!(!ip("127.0.0.1:1").overlaps(&ip("127.0.0.2:1")));
         assert!(!ip("127.0.0.1:1").overlaps(&ip("127.0.0.1:2")));

@@ -10,7 +10,7 @@ use tidegate_core::limit::{self, parse_duration};
 
 /// A number of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Size(pub u64);
+pub struct ByteSize(pub u64);
 
 /// Largest first: the first one that divides a size is how it is shown.
 const SIZE_UNITS: [(&str, u64); 9] = [
@@ -25,15 +25,15 @@ const SIZE_UNITS: [(&str, u64); 9] = [
     ("B", 1),
 ];
 
-fn size(text: &str) -> Option<Size> {
+fn size(text: &str) -> Option<ByteSize> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (amount, unit) = (text[..digits].parse::<u64>().ok()?, text[digits..].trim_start());
     let known = |(name, _): &&(&str, u64)| unit.eq_ignore_ascii_case(name);
     let (_, bytes) = SIZE_UNITS.iter().find(known)?;
-    amount.checked_mul(*bytes).map(Size)
+    amount.checked_mul(*bytes).map(ByteSize)
 }
 
-impl fmt::Display for Size {
+impl fmt::Display for ByteSize {
     fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
         let fits = |(_, bytes): &&(&str, u64)| self.0 >= *bytes && self.0.is_multiple_of(*bytes);
         let (name, bytes) = SIZE_UNITS.iter().find(fits).unwrap_or(&("B", 1));
@@ -41,39 +41,39 @@ impl fmt::Display for Size {
     }
 }
 
-impl<'de> Deserialize<'de> for Size {
+impl<'de> Deserialize<'de> for ByteSize {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Text;
         impl Visitor<'_> for Text {
-            type Value = Size;
+            type Value = ByteSize;
 
             fn expecting(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
                 formatter.write_str("a size like \"4GiB\" or a number of bytes")
             }
 
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Size, E> {
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<ByteSize, E> {
                 size(text).ok_or_else(|| {
                     let remedy = "write a whole number and a unit: \"512MiB\", \"4GiB\"";
                     E::custom(format!("\"{text}\" is not a size\n{remedy}"))
                 })
             }
 
-            fn visit_i64<E: de::Error>(self, bytes: i64) -> Result<Size, E> {
+            fn visit_i64<E: de::Error>(self, bytes: i64) -> Result<ByteSize, E> {
                 let wrong = || E::custom("a size cannot be negative\nwrite \"4GiB\" or the bytes");
-                u64::try_from(bytes).map(Size).map_err(|_| wrong())
+                u64::try_from(bytes).map(ByteSize).map_err(|_| wrong())
             }
         }
         deserializer.deserialize_any(Text)
     }
 }
 
-impl Serialize for Size {
+impl Serialize for ByteSize {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
-impl JsonSchema for Size {
+impl JsonSchema for ByteSize {
     fn schema_name() -> std::borrow::Cow<'static, str> {
         "Size".into()
     }
@@ -145,8 +145,8 @@ mod tests {
             ("7b", 7, "7B"),
             ("0kb", 0, "0B"),
         ] {
-            assert_eq!(size(text), Some(Size(bytes)), "{text}");
-            assert_eq!(Size(bytes).to_string(), shown);
+            assert_eq!(size(text), Some(ByteSize(bytes)), "{text}");
+            assert_eq!(ByteSize(bytes).to_string(), shown);
         }
         for text in
             ["", "4", "GiB", "4 Gi", "-4GiB", "1.5GiB", "99999999999999999999B", "9999999TiB99"]

@@ -5,7 +5,7 @@ use std::fs;
 use tidegate_core::rules::{Consistency, OnFull, OnStoreError};
 
 use super::{check, check_rule, parse};
-use crate::config::{Config, Source};
+use crate::config::{Config, ConfigSource};
 
 #[test]
 fn nothing_passes_under_deny() {
@@ -170,7 +170,7 @@ fn what_lies_outside_is_looked_for_and_all_of_it_is_told() {
     );
     let path = wrong.to_string().replace("wrong.pem", "t.toml");
     fs::write(&path, &text).unwrap();
-    let plain = Source::File(path.clone().into()).check().map(|_| ()).unwrap_err().plain();
+    let plain = ConfigSource::File(path.clone().into()).check().map(|_| ()).unwrap_err().plain();
     let told: Vec<&str> = plain.lines().collect();
     let expected = [
         (":5:15: cannot read the certificate ", "none.pem: "),

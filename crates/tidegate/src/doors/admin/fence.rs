@@ -15,8 +15,8 @@ use axum::body::Body;
 use axum::http::header::{CONTENT_TYPE, FORWARDED, HOST, HeaderName, ORIGIN, VIA};
 use axum::http::{HeaderMap, Method, Request, StatusCode};
 
-use crate::doors::http_server::host::{self, Local};
-use crate::doors::http_server::problem::Problem;
+use crate::doors::http_server::host::{self, LocalAddress};
+use crate::doors::http_server::problem::HttpProblem;
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// What proxies add to what they forward.
@@ -33,9 +33,9 @@ const FORM_TYPES: [&str; 3] =
     ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"];
 
 /// Refuses what a page of another site, or a proxy, could have sent.
-pub(super) fn check(request: &Request<Body>) -> Result<(), Problem> {
+pub(super) fn check(request: &Request<Body>) -> Result<(), HttpProblem> {
     let headers = request.headers();
-    let local = request.extensions().get::<Local>().copied();
+    let local = request.extensions().get::<LocalAddress>().copied();
     host::check(headers, request.uri(), local, &[])?;
     check_origin(headers)?;
     check_type(request.method(), headers)?;
@@ -48,7 +48,7 @@ pub(super) fn check(request: &Request<Body>) -> Result<(), Problem> {
 }
 
 /// A page has its own origin in its requests; only pages of this listener may ask.
-fn check_origin(headers: &HeaderMap) -> Result<(), Problem> {
+fn check_origin(headers: &HeaderMap) -> Result<(), HttpProblem> {
     let host = headers.get(HOST).map_or(&b""[..], |host| host.as_bytes());
     let is_own = |origin: &[u8]| {
         let name = origin.strip_prefix(b"http://");
@@ -65,7 +65,7 @@ fn check_origin(headers: &HeaderMap) -> Result<(), Problem> {
     Ok(())
 }
 
-fn check_type(method: &Method, headers: &HeaderMap) -> Result<(), Problem> {
+fn check_type(method: &Method, headers: &HeaderMap) -> Result<(), HttpProblem> {
     if [Method::GET, Method::HEAD].contains(method) {
         return Ok(());
     }
@@ -77,11 +77,11 @@ fn check_type(method: &Method, headers: &HeaderMap) -> Result<(), Problem> {
     if types.any(|value| value.to_str().map_or(true, is_form)) {
         let detail = "what changes something is sent as Content-Type: application/json, or \
                       without a body";
-        return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "content_type", detail));
+        return Err(HttpProblem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "content_type", detail));
     }
     Ok(())
 }
 
-fn forbidden(reason: &'static str, detail: &'static str) -> Problem {
-    Problem::new(StatusCode::FORBIDDEN, reason, detail)
+fn forbidden(reason: &'static str, detail: &'static str) -> HttpProblem {
+    HttpProblem::new(StatusCode::FORBIDDEN, reason, detail)
 }

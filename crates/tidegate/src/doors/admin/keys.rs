@@ -6,9 +6,9 @@ use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 
-use super::router::Context;
+use super::router::AdminContext;
 use crate::doors::http_server::json::{AnswerJson, TopJson, percent_decoded, respond};
-use crate::doors::http_server::problem::Problem;
+use crate::doors::http_server::problem::HttpProblem;
 use crate::limiter::{InvalidRequest, Key, Request, Rows, TopBy};
 
 /// How many keys `/v1/top` lists unless told otherwise.
@@ -17,7 +17,7 @@ const TOP_COUNT_DEFAULT: usize = 20;
 const TOP_COUNT_MAX: usize = 1_000;
 
 /// The key in the path.
-fn key_in(uri: &Uri) -> Result<Vec<u8>, Problem> {
+fn key_in(uri: &Uri) -> Result<Vec<u8>, HttpProblem> {
     let key = key_behind("/v1/keys/", uri)?;
     if key.len() > tidegate_core::key::KEY_BYTES_MAX {
         return Err(InvalidRequest::KeyTooLong.into());
@@ -26,23 +26,23 @@ fn key_in(uri: &Uri) -> Result<Vec<u8>, Problem> {
 }
 
 /// What stands in a path behind `prefix`: any bytes at all, percent-encoded.
-pub(super) fn key_behind(prefix: &str, uri: &Uri) -> Result<Vec<u8>, Problem> {
+pub(super) fn key_behind(prefix: &str, uri: &Uri) -> Result<Vec<u8>, HttpProblem> {
     if uri.query().is_some() {
         // Somebody forgot to encode a `?`: cut off, it would name another key.
         let detail = "no query is taken here; a ? in a key is written %3F";
-        return Err(Problem::bad_request("query", detail));
+        return Err(HttpProblem::bad_request("query", detail));
     }
     let encoded = uri.path().strip_prefix(prefix).unwrap_or_default();
     percent_decoded(encoded).ok_or_else(|| {
-        Problem::bad_request("key_encoding", "a % in the path needs two hexadecimal digits")
+        HttpProblem::bad_request("key_encoding", "a % in the path needs two hexadecimal digits")
     })
 }
 
 /// Peeks at one key. Never refused: the verdict is in the body.
 pub(super) async fn show(
-    State(context): State<Arc<Context>>,
+    State(context): State<Arc<AdminContext>>,
     uri: Uri,
-) -> Result<Response, Problem> {
+) -> Result<Response, HttpProblem> {
     let key = key_in(&uri)?;
     let now = context.handle.now();
     context.gate.uses.lapse(now);
@@ -57,19 +57,19 @@ pub(super) async fn show(
 
 /// Forgets one key. A key that was never used is as good as forgotten.
 pub(super) async fn reset(
-    State(context): State<Arc<Context>>,
+    State(context): State<Arc<AdminContext>>,
     uri: Uri,
-) -> Result<Response, Problem> {
+) -> Result<Response, HttpProblem> {
     let forgotten = context.gate.limiter.forget(&key_in(&uri)?).await;
-    forgotten.map_err(|why| Problem::new(StatusCode::SERVICE_UNAVAILABLE, "store", why))?;
+    forgotten.map_err(|why| HttpProblem::new(StatusCode::SERVICE_UNAVAILABLE, "store", why))?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
 /// Lists the busiest or the most refused keys.
 pub(super) async fn top(
-    State(context): State<Arc<Context>>,
+    State(context): State<Arc<AdminContext>>,
     uri: Uri,
-) -> Result<Response, Problem> {
+) -> Result<Response, HttpProblem> {
     let (name, by, count) = top_query(uri.query().unwrap_or_default())?;
     // A scan reads the whole table: off the loops that answer, and a few at a time.
     let Ok(_place) = context.scans.acquire().await else {
@@ -81,30 +81,30 @@ pub(super) async fn top(
     Ok(respond(StatusCode::OK, &TopJson::new(name, &keys)))
 }
 
-fn scan_failed() -> Problem {
+fn scan_failed() -> HttpProblem {
     let detail = "the keys could not be listed";
-    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "scan", detail)
+    HttpProblem::new(StatusCode::INTERNAL_SERVER_ERROR, "scan", detail)
 }
 
-fn top_query(query: &str) -> Result<(&'static str, TopBy, usize), Problem> {
+fn top_query(query: &str) -> Result<(&'static str, TopBy, usize), HttpProblem> {
     let (mut name, mut by, mut count) = ("used", TopBy::Used, TOP_COUNT_DEFAULT);
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         match pair.split_once('=') {
             Some(("by", "used")) => (name, by) = ("used", TopBy::Used),
             Some(("by", "refused")) => (name, by) = ("refused", TopBy::Refused),
             Some(("by", _)) => {
-                return Err(Problem::bad_request("query", "by: used or refused"));
+                return Err(HttpProblem::bad_request("query", "by: used or refused"));
             }
             Some(("count", text)) => {
                 let number =
                     text.parse().ok().filter(|number| (1..=TOP_COUNT_MAX).contains(number));
                 count = number.ok_or_else(|| {
-                    Problem::bad_request("query", format!("count: 1 to {TOP_COUNT_MAX}"))
+                    HttpProblem::bad_request("query", format!("count: 1 to {TOP_COUNT_MAX}"))
                 })?;
             }
             _ => {
                 let detail = format!("{pair}: only by and count are known here");
-                return Err(Problem::bad_request("query", detail));
+                return Err(HttpProblem::bad_request("query", detail));
             }
         }
     }

@@ -28,7 +28,7 @@ use super::io::limits;
 use super::io::settings::{self, CONNECTIONS_MAX};
 use super::{BoundDoor, DoorConfig, table_of};
 use crate::metrics::Door;
-use crate::settings::listen::{Address, Allow, Listen};
+use crate::settings::listen::{Allow, Listen, ListenAddress};
 use crate::settings::tls::Tls;
 use crate::settings::units::Span;
 
@@ -95,7 +95,7 @@ impl Config {
 /// # Errors
 /// What is wrong, and on a line of its own what would be right.
 pub fn check_loopback(address: SocketAddr) -> Result<(), String> {
-    if !Address::Ip(address).beyond_loopback() {
+    if !ListenAddress::Ip(address).beyond_loopback() {
         return Ok(());
     }
     let port = address.port();
@@ -116,7 +116,7 @@ impl DoorConfig for Config {
         Door::Admin
     }
 
-    fn listens_at(&self) -> Vec<(&'static str, Address)> {
+    fn listens_at(&self) -> Vec<(&'static str, ListenAddress)> {
         self.listen.places()
     }
 

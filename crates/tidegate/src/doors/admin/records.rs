@@ -9,9 +9,9 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use super::keys::key_behind;
-use super::router::Context;
+use super::router::AdminContext;
 use crate::doors::http_server::json::{millis, respond, shown};
-use crate::doors::http_server::problem::Problem;
+use crate::doors::http_server::problem::HttpProblem;
 use crate::records::{KEY_BYTES_MAX, Kind, Listed, Stat};
 
 #[derive(Serialize)]
@@ -57,35 +57,35 @@ impl<'a> RecordJson<'a> {
     }
 }
 
-fn key_in(uri: &Uri) -> Result<Vec<u8>, Problem> {
+fn key_in(uri: &Uri) -> Result<Vec<u8>, HttpProblem> {
     let key = key_behind("/v1/records/", uri)?;
     if key.len() > KEY_BYTES_MAX {
-        return Err(Problem::record_key_too_long());
+        return Err(HttpProblem::record_key_too_long());
     }
     Ok(key)
 }
 
 /// Looks at one record. That counts as no use of it.
 pub(super) async fn show(
-    State(context): State<Arc<Context>>,
+    State(context): State<Arc<AdminContext>>,
     uri: Uri,
-) -> Result<Response, Problem> {
+) -> Result<Response, HttpProblem> {
     let key = key_in(&uri)?;
     let records = &context.gate.records;
     match records.look(&key, records.probe(&key), context.handle.now()) {
         Some(record) => Ok(respond(StatusCode::OK, &RecordJson::new(&record))),
         None => {
             let detail = "there is no such record; it may have expired";
-            Err(Problem::new(StatusCode::NOT_FOUND, "unknown_record", detail))
+            Err(HttpProblem::new(StatusCode::NOT_FOUND, "unknown_record", detail))
         }
     }
 }
 
 /// Removes one record. One that was not there is as good as removed.
 pub(super) async fn purge(
-    State(context): State<Arc<Context>>,
+    State(context): State<Arc<AdminContext>>,
     uri: Uri,
-) -> Result<Response, Problem> {
+) -> Result<Response, HttpProblem> {
     let key = key_in(&uri)?;
     let records = &context.gate.records;
     records.purge(&key, records.probe(&key), context.handle.now());

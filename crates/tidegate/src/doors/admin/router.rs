@@ -17,7 +17,7 @@ use crate::metrics::Door;
 const SCANS_MAX: usize = 2;
 
 /// What every handler sees.
-pub(super) struct Context {
+pub(super) struct AdminContext {
     pub(super) gate: Gate,
     pub(super) handle: LimiterHandle,
     pub(super) scans: Semaphore,
@@ -25,7 +25,7 @@ pub(super) struct Context {
 
 /// All paths of administration.
 pub(super) fn router(gate: &Gate) -> Router {
-    let context = Arc::new(Context {
+    let context = Arc::new(AdminContext {
         gate: gate.clone(),
         handle: gate.limiter.handle(Door::Admin),
         scans: Semaphore::new(SCANS_MAX),

@@ -13,14 +13,14 @@ use serde::de::{self, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::keys::key_behind;
-use super::router::Context;
+use super::router::AdminContext;
 use crate::control::{ChangeError, Changed};
 use crate::doors::http_server::body::read_json;
-use crate::doors::http_server::connections::Peer;
+use crate::doors::http_server::connections::PeerAddress;
 use crate::doors::http_server::json::respond;
-use crate::doors::http_server::problem::Problem;
-use crate::settings::change::{self, Fields};
-use crate::settings::in_force::Entry;
+use crate::doors::http_server::problem::HttpProblem;
+use crate::settings::change::{self, JsonFields};
+use crate::settings::in_force::RuleEntry;
 use crate::settings::rule::RuleTable;
 
 #[derive(Serialize)]
@@ -41,7 +41,7 @@ struct RuleJson<'a> {
 }
 
 impl<'a> RuleJson<'a> {
-    fn new(entry: &'a Entry) -> Self {
+    fn new(entry: &'a RuleEntry) -> Self {
         Self {
             name: entry.name(),
             table: change::shown(&entry.now),
@@ -53,20 +53,20 @@ impl<'a> RuleJson<'a> {
 }
 
 /// The fields of a body, none of them twice.
-struct FieldsJson(Fields);
+struct FieldsJson(JsonFields);
 
 impl<'de> Deserialize<'de> for FieldsJson {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Once;
         impl<'de> Visitor<'de> for Once {
-            type Value = Fields;
+            type Value = JsonFields;
 
             fn expecting(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
                 formatter.write_str("the settings of a rule")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
-                let mut fields = Fields::new();
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<JsonFields, A::Error> {
+                let mut fields = JsonFields::new();
                 while let Some((name, value)) = map.next_entry::<String, _>()? {
                     if fields.contains_key(&name) {
                         return Err(de::Error::custom(format!("{name}: given twice")));
@@ -80,7 +80,7 @@ impl<'de> Deserialize<'de> for FieldsJson {
     }
 }
 
-impl From<ChangeError> for Problem {
+impl From<ChangeError> for HttpProblem {
     fn from(error: ChangeError) -> Self {
         let (status, reason) = match &error {
             ChangeError::Unknown => (StatusCode::NOT_FOUND, "unknown_rule"),
@@ -96,13 +96,13 @@ impl From<ChangeError> for Problem {
 }
 
 /// The name in the path: any text, percent-encoded.
-fn name_in(uri: &Uri) -> Result<String, Problem> {
+fn name_in(uri: &Uri) -> Result<String, HttpProblem> {
     // No rule has a name that is not UTF-8.
     String::from_utf8(key_behind("/v1/rules/", uri)?).map_err(|_| ChangeError::Unknown.into())
 }
 
 /// The version that the caller has seen, if it wants to change only that.
-fn expected(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
+fn expected(headers: &HeaderMap) -> Result<Option<u64>, HttpProblem> {
     // A star stands for whatever is there.
     let Some(value) = headers.get(IF_MATCH).filter(|value| *value != "*") else { return Ok(None) };
     let version = value
@@ -121,7 +121,7 @@ fn tagged(mut response: Response, version: u64) -> Response {
 }
 
 /// Lists all rules in the order in which they are tried.
-pub(super) async fn list(State(context): State<Arc<Context>>) -> Response {
+pub(super) async fn list(State(context): State<Arc<AdminContext>>) -> Response {
     let pages = context.gate.control.rules();
     let rules = pages.entries.iter().map(|entry| RuleJson::new(entry)).collect();
     let json = RulesJson { version: pages.version, rules };
@@ -130,9 +130,9 @@ pub(super) async fn list(State(context): State<Arc<Context>>) -> Response {
 
 /// Shows one rule.
 pub(super) async fn show(
-    State(context): State<Arc<Context>>,
+    State(context): State<Arc<AdminContext>>,
     uri: Uri,
-) -> Result<Response, Problem> {
+) -> Result<Response, HttpProblem> {
     let name = name_in(&uri)?;
     let pages = context.gate.control.rules();
     let entry = pages.find(&name).ok_or(ChangeError::Unknown)?;
@@ -141,14 +141,15 @@ pub(super) async fn show(
 
 /// Changes one rule, or adds it.
 pub(super) async fn set(
-    State(context): State<Arc<Context>>,
-    Extension(Peer(peer)): Extension<Peer>,
+    State(context): State<Arc<AdminContext>>,
+    Extension(PeerAddress(peer)): Extension<PeerAddress>,
     request: Request<Body>,
-) -> Result<Response, Problem> {
+) -> Result<Response, HttpProblem> {
     let name = name_in(request.uri())?;
     let expected = expected(request.headers())?;
     let FieldsJson(fields) = read_json(request).await?;
-    let change = move |context: &Context| context.gate.control.set_rule(&name, fields, expected);
+    let change =
+        move |context: &AdminContext| context.gate.control.set_rule(&name, fields, expected);
     let Changed { entry, created, version } = on_the_side(&context, change).await?;
     let json = RuleJson::new(&entry);
     context.gate.metrics.rule_change("set");
@@ -160,11 +161,11 @@ pub(super) async fn set(
 
 /// Takes one rule back to what the file says.
 pub(super) async fn restore(
-    State(context): State<Arc<Context>>,
-    Extension(Peer(peer)): Extension<Peer>,
+    State(context): State<Arc<AdminContext>>,
+    Extension(PeerAddress(peer)): Extension<PeerAddress>,
     headers: HeaderMap,
     uri: Uri,
-) -> Result<Response, Problem> {
+) -> Result<Response, HttpProblem> {
     let name = name_in(&uri)?;
     let expected = expected(&headers)?;
     let rule = name.clone();
@@ -177,16 +178,16 @@ pub(super) async fn restore(
 
 /// Compiles and waits for its turn off the loops that answer.
 async fn on_the_side<T: Send + 'static>(
-    context: &Arc<Context>,
-    change: impl FnOnce(&Context) -> Result<T, ChangeError> + Send + 'static,
-) -> Result<T, Problem> {
+    context: &Arc<AdminContext>,
+    change: impl FnOnce(&AdminContext) -> Result<T, ChangeError> + Send + 'static,
+) -> Result<T, HttpProblem> {
     let context = context.clone();
     let changed = tokio::task::spawn_blocking(move || change(&context));
     changed
         .await
         .map_err(|_| {
             let detail = "the rule could not be changed";
-            Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "rules", detail)
+            HttpProblem::new(StatusCode::INTERNAL_SERVER_ERROR, "rules", detail)
         })?
-        .map_err(Problem::from)
+        .map_err(HttpProblem::from)
 }

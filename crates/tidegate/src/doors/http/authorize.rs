@@ -16,13 +16,13 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use super::asking::Authorize;
-use super::check::Check;
-use super::router::Context;
+use super::check::CheckRequest;
+use super::router::HttpContext;
 use super::wait;
 use crate::doors::forwarded::{self, X_FORWARDED_FOR};
-use crate::doors::http_server::connections::Peer;
+use crate::doors::http_server::connections::PeerAddress;
 use crate::doors::http_server::json::respond;
-use crate::doors::http_server::problem::Problem;
+use crate::doors::http_server::problem::HttpProblem;
 use crate::doors::http_server::shared::Shared;
 use crate::doors::ratelimit::{Standing, printable, retry_after_s};
 use crate::doors::template::{Asked, Scratch};
@@ -55,16 +55,16 @@ enum Word {
 
 /// Answers whether the request may go on.
 pub(super) async fn authorize(
-    State(context): State<Arc<Context>>,
+    State(context): State<Arc<HttpContext>>,
     request: http::Request<Body>,
-) -> Result<Response, Problem> {
+) -> Result<Response, HttpProblem> {
     let tables = context.live.authorize.load_full();
     let behind = request.uri().path().strip_prefix("/v1/authorize/").unwrap_or_default();
     let end = behind.find('/').unwrap_or(behind.len());
     let (name, rest) = behind.split_at(end);
     let Some(table) = tables.iter().find(|table| table.name == name) else {
         let detail = "no [[http.authorize]] table has this name";
-        return Err(Problem::new(StatusCode::NOT_FOUND, "authorize", detail));
+        return Err(HttpProblem::new(StatusCode::NOT_FOUND, "authorize", detail));
     };
     let client = request.extensions().get::<Shared>().cloned();
     let word = match key(table, rest, &request) {
@@ -88,7 +88,11 @@ pub(super) async fn authorize(
 }
 
 /// The key of what the client has asked the server for.
-fn key(table: &Authorize, rest: &str, request: &http::Request<Body>) -> Result<Vec<u8>, Problem> {
+fn key(
+    table: &Authorize,
+    rest: &str,
+    request: &http::Request<Body>,
+) -> Result<Vec<u8>, HttpProblem> {
     let headers = request.headers();
     let (method, uri) = match rest {
         "" => (told_method(headers)?, told_uri(headers)?),
@@ -97,17 +101,17 @@ fn key(table: &Authorize, rest: &str, request: &http::Request<Body>) -> Result<V
     if uri.is_none() && table.key.asks_for_path() {
         let detail = "nobody told the path of the request: send X-Forwarded-Uri, or the path \
                       behind the name in this one";
-        return Err(Problem::bad_request("no_uri", detail));
+        return Err(HttpProblem::bad_request("no_uri", detail));
     }
-    let peer = request.extensions().get::<Peer>();
-    let peer = peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |Peer(address)| *address);
+    let peer = request.extensions().get::<PeerAddress>();
+    let peer = peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |PeerAddress(address)| *address);
     if table.key.asks_for_client()
         && table.trusted_proxies.permits(peer)
         && !headers.contains_key(X_FORWARDED_FOR)
     {
         // Counted as the server itself, all its clients would share one count.
         let detail = "nobody told the client of the request: send X-Forwarded-For";
-        return Err(Problem::bad_request("no_client", detail));
+        return Err(HttpProblem::bad_request("no_client", detail));
     }
     let asked = Asked {
         method: method.as_ref().unwrap_or(request.method()),
@@ -121,39 +125,41 @@ fn key(table: &Authorize, rest: &str, request: &http::Request<Body>) -> Result<V
 }
 
 /// The one value of a header, if it is there.
-fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a [u8]>, Problem> {
+fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a [u8]>, HttpProblem> {
     let mut values = headers.get_all(name).iter();
     let first = values.next().map(HeaderValue::as_bytes);
     if values.next().is_some() {
         // One of them is the client's own, and who can say which.
         let detail = format!("{name} is there more than once");
-        return Err(Problem::bad_request("forwarded_twice", detail));
+        return Err(HttpProblem::bad_request("forwarded_twice", detail));
     }
     Ok(first)
 }
 
-fn told_method(headers: &HeaderMap) -> Result<Option<Method>, Problem> {
+fn told_method(headers: &HeaderMap) -> Result<Option<Method>, HttpProblem> {
     let Some(told) = only(headers, &X_FORWARDED_METHOD)? else { return Ok(None) };
     let method = Method::from_bytes(told);
-    method.map(Some).map_err(|_| Problem::bad_request("method", "X-Forwarded-Method is no method"))
+    method
+        .map(Some)
+        .map_err(|_| HttpProblem::bad_request("method", "X-Forwarded-Method is no method"))
 }
 
-fn told_uri(headers: &HeaderMap) -> Result<Option<Uri>, Problem> {
+fn told_uri(headers: &HeaderMap) -> Result<Option<Uri>, HttpProblem> {
     only(headers, &X_FORWARDED_URI)?.map(read_uri).transpose()
 }
 
 /// A target as the client has sent it: a path, as a rule with a query behind it.
-fn read_uri(text: &[u8]) -> Result<Uri, Problem> {
+fn read_uri(text: &[u8]) -> Result<Uri, HttpProblem> {
     let uri = Uri::try_from(text).ok().filter(|uri| uri.path().starts_with('/'));
-    uri.ok_or_else(|| Problem::bad_request("uri", "what the client asked for is no path"))
+    uri.ok_or_else(|| HttpProblem::bad_request("uri", "what the client asked for is no path"))
 }
 
 async fn decide(
-    context: &Context,
+    context: &HttpContext,
     table: &Authorize,
     key: Vec<u8>,
     client: Option<Shared>,
-) -> Result<Word, Problem> {
+) -> Result<Word, HttpProblem> {
     let Some(max_wait) = table.max_wait else {
         let (keys, mut rows) = ([Key::take(&key, 1)], Rows::default());
         let (request, now) = (Request::all_or_nothing(&keys), context.handle.now());
@@ -164,7 +170,7 @@ async fn decide(
         });
     };
     let max_wait = u64::try_from(max_wait.0.as_nanos()).unwrap_or(u64::MAX);
-    let check = Check::one(key);
+    let check = CheckRequest::one(key);
     match wait::pass(context, &check, Some(max_wait), client).await? {
         Ok(admitted) => Ok(Word::Go(wait::taken(&context.handle, &check, &admitted).await.1)),
         Err(NotAdmitted::TooLate(refusal)) => Ok(Word::OverLimit(refusal.verdict, refusal.rows)),

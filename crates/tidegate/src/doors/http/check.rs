@@ -12,10 +12,10 @@ use tidegate_core::limit::{AMOUNT_MAX, PERIOD_MAX};
 use tidegate_core::time::MILLISECOND;
 use tidegate_core::{Nanos, Now};
 
-use super::router::Context;
+use super::router::HttpContext;
 use crate::doors::http_server::body::read_json;
 use crate::doors::http_server::json::{AnswerJson, respond};
-use crate::doors::http_server::problem::Problem;
+use crate::doors::http_server::problem::HttpProblem;
 use crate::doors::ratelimit::retry_after_s;
 use crate::limiter::{HeldKey, Key, KeyOp, Request, Rows, Together, Verdict};
 use crate::uses::{KeyUse, UseId};
@@ -34,14 +34,14 @@ pub(super) struct CheckJson {
 }
 
 /// What is asked for, once the fields are known to fit together.
-pub(super) struct Check {
+pub(super) struct CheckRequest {
     pub(super) keys: Vec<Vec<u8>>,
     pub(super) cost: u64,
     peek: bool,
     pub(super) hold: Option<Nanos>,
 }
 
-impl Check {
+impl CheckRequest {
     /// A use of one key.
     pub(super) fn one(key: Vec<u8>) -> Self {
         Self { keys: vec![key], cost: 1, peek: false, hold: None }
@@ -53,10 +53,10 @@ impl Check {
     }
 }
 
-impl TryFrom<CheckJson> for Check {
-    type Error = Problem;
+impl TryFrom<CheckJson> for CheckRequest {
+    type Error = HttpProblem;
 
-    fn try_from(json: CheckJson) -> Result<Self, Problem> {
+    fn try_from(json: CheckJson) -> Result<Self, HttpProblem> {
         let keys = match (json.key, json.keys) {
             (Some(key), None) => vec![key.into_bytes()],
             (None, Some(keys)) if !keys.is_empty() => {
@@ -69,7 +69,7 @@ impl TryFrom<CheckJson> for Check {
         let cost = json.cost.unwrap_or(1);
         if cost > AMOUNT_MAX {
             let detail = format!("cost: at most {AMOUNT_MAX}, the largest amount of any limit");
-            return Err(Problem::bad_request("cost_above_limit", detail));
+            return Err(HttpProblem::bad_request("cost_above_limit", detail));
         }
         let peek = json.peek.unwrap_or(false);
         let hold = match json.hold_ms {
@@ -78,23 +78,23 @@ impl TryFrom<CheckJson> for Check {
             Some(hold_ms @ 1..=HOLD_MS_MAX) => Some(hold_ms * MILLISECOND),
             Some(_) => {
                 let detail = format!("hold_ms: 1 to {HOLD_MS_MAX} milliseconds");
-                return Err(Problem::bad_request("field", detail));
+                return Err(HttpProblem::bad_request("field", detail));
             }
         };
         Ok(Self { keys, cost, peek, hold })
     }
 }
 
-fn field(detail: &'static str) -> Problem {
-    Problem::bad_request("field", detail)
+fn field(detail: &'static str) -> HttpProblem {
+    HttpProblem::bad_request("field", detail)
 }
 
 /// Takes, or only looks at, a use of one or several keys.
 pub(super) async fn check(
-    State(context): State<Arc<Context>>,
+    State(context): State<Arc<HttpContext>>,
     request: axum::http::Request<Body>,
-) -> Result<Response, Problem> {
-    let check = Check::try_from(read_json::<CheckJson>(request).await?)?;
+) -> Result<Response, HttpProblem> {
+    let check = CheckRequest::try_from(read_json::<CheckJson>(request).await?)?;
     let now = context.handle.now();
     let uses = &context.gate.uses;
     uses.lapse(now);
@@ -118,7 +118,7 @@ pub(super) async fn check(
 
 /// The answer as the client sees it: 200 or 429, with all that can be said.
 pub(super) fn answered(
-    check: &Check,
+    check: &CheckRequest,
     verdict: &Verdict,
     rows: &Rows,
     held: Option<UseId>,
@@ -139,11 +139,11 @@ pub(super) fn answered(
 
 /// Registers the uses in flight that were taken, so that the client can end them or they lapse.
 pub(super) fn hold(
-    context: &Context,
-    check: &Check,
+    context: &HttpContext,
+    check: &CheckRequest,
     held: &[HeldKey],
     now: Now,
-) -> Result<Option<UseId>, Problem> {
+) -> Result<Option<UseId>, HttpProblem> {
     let Some(span) = check.hold.filter(|_| !held.is_empty()) else { return Ok(None) };
     let key_use = |&HeldKey { key, from, started }: &HeldKey| KeyUse {
         key: check.keys[key].clone(),
@@ -163,9 +163,9 @@ pub(super) fn hold(
 
 /// Gives a use back.
 pub(super) async fn end(
-    State(context): State<Arc<Context>>,
+    State(context): State<Arc<HttpContext>>,
     uri: Uri,
-) -> Result<Response, Problem> {
+) -> Result<Response, HttpProblem> {
     context.gate.uses.lapse(context.handle.now());
     let id = uri.path().strip_prefix("/v1/uses/").unwrap_or_default();
     let ended = id.parse::<UseId>().is_ok_and(|id| context.gate.uses.end(id));
@@ -173,5 +173,5 @@ pub(super) async fn end(
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
     let detail = "no such use is held; it may have ended or lapsed already";
-    Err(Problem::new(StatusCode::NOT_FOUND, "unknown_use", detail))
+    Err(HttpProblem::new(StatusCode::NOT_FOUND, "unknown_use", detail))
 }

@@ -32,7 +32,7 @@ use super::io::limits;
 use super::io::settings::{self, CONNECTIONS_MAX};
 use super::{BoundDoor, DoorConfig, Gate, table_of};
 use crate::metrics::Door;
-use crate::settings::listen::{Address, Allow, Listen};
+use crate::settings::listen::{Allow, Listen, ListenAddress};
 use crate::settings::tls::Tls;
 use crate::settings::units::Span;
 
@@ -119,7 +119,7 @@ impl DoorConfig for Config {
         Door::Http
     }
 
-    fn listens_at(&self) -> Vec<(&'static str, Address)> {
+    fn listens_at(&self) -> Vec<(&'static str, ListenAddress)> {
         self.listen.places()
     }
 

@@ -10,10 +10,10 @@ use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use tidegate_core::time::SECOND;
 
-use super::router::Context;
+use super::router::HttpContext;
 use crate::doors::http_server::body::read_json;
 use crate::doors::http_server::json::{millis, respond};
-use crate::doors::http_server::problem::Problem;
+use crate::doors::http_server::problem::HttpProblem;
 use crate::limiter::InvalidRequest;
 use crate::records::{KEY_BYTES_MAX, Life, Refusal, Unit};
 
@@ -35,9 +35,9 @@ struct ConsumedJson {
 
 impl ConsumeJson {
     /// Sees that the fields fit together; the cost is 1 unless said.
-    fn check(&self) -> Result<u64, Problem> {
+    fn check(&self) -> Result<u64, HttpProblem> {
         if self.key.len() > KEY_BYTES_MAX {
-            return Err(Problem::record_key_too_long());
+            return Err(HttpProblem::record_key_too_long());
         }
         let cost = self.cost.unwrap_or(1);
         if cost == 0 {
@@ -47,7 +47,7 @@ impl ConsumeJson {
             return Err(InvalidRequest::CostAboveLimit { limit: self.quota }.into());
         }
         if self.ttl_ms == 0 {
-            return Err(Problem::bad_request("field", "ttl_ms: at least 1 millisecond"));
+            return Err(HttpProblem::bad_request("field", "ttl_ms: at least 1 millisecond"));
         }
         Ok(cost)
     }
@@ -55,9 +55,9 @@ impl ConsumeJson {
 
 /// Takes a cost from a counter, which is made first where there is none.
 pub(super) async fn consume(
-    State(context): State<Arc<Context>>,
+    State(context): State<Arc<HttpContext>>,
     request: Request<Body>,
-) -> Result<Response, Problem> {
+) -> Result<Response, HttpProblem> {
     let asked: ConsumeJson = read_json(request).await?;
     let cost = asked.check()?;
     let records = &context.gate.records;
@@ -81,11 +81,11 @@ pub(super) async fn consume(
         }
         Some(Refusal::Buffer) => {
             let detail = "this key holds a buffer, and there is nothing to take from it";
-            Err(Problem::new(StatusCode::CONFLICT, "buffer", detail))
+            Err(HttpProblem::new(StatusCode::CONFLICT, "buffer", detail))
         }
         Some(Refusal::Full) => {
             let detail = "there are as many records as there may be, or they take too much memory";
-            let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "records_full", detail);
+            let problem = HttpProblem::new(StatusCode::SERVICE_UNAVAILABLE, "records_full", detail);
             Err(problem.with(RETRY_AFTER, "1"))
         }
     }

@@ -11,8 +11,8 @@ use super::{Live, authorize, check, records, wait};
 use crate::doors::Gate;
 use crate::doors::http_server::guard::{guarded, unknown_path};
 use crate::doors::http_server::health;
-use crate::doors::http_server::host::{self, Local};
-use crate::doors::http_server::problem::Problem;
+use crate::doors::http_server::host::{self, LocalAddress};
+use crate::doors::http_server::problem::HttpProblem;
 use crate::limiter::LimiterHandle;
 use crate::metrics::Door;
 use crate::waiting::WaiterLimit;
@@ -22,7 +22,7 @@ const ADMINISTRATION: [&str; 5] =
     ["/v1/keys", "/v1/top", "/v1/rules", "/v1/proxies", "/v1/records"];
 
 /// What every handler sees.
-pub(super) struct Context {
+pub(super) struct HttpContext {
     pub(super) gate: Gate,
     pub(super) handle: LimiterHandle,
     /// Those who wait.
@@ -30,7 +30,7 @@ pub(super) struct Context {
     pub(super) live: Arc<Live>,
 }
 
-impl Context {
+impl HttpContext {
     fn new(gate: Gate) -> Arc<Self> {
         let handle = gate.limiter.handle(Door::Http);
         let waiter_limit = WaiterLimit::new(&gate.metrics, Door::Http, wait::BOUNDS);
@@ -50,17 +50,17 @@ pub(super) fn router(gate: &Gate) -> Router {
         .route("/v1/records/consume", post(records::consume))
         .merge(health::router(gate))
         .fallback(other_path)
-        .with_state(Context::new(gate.clone()));
+        .with_state(HttpContext::new(gate.clone()));
     let live = Live::of(gate);
     let check = move |request: &Request<Body>| {
-        let local = request.extensions().get::<Local>().copied();
+        let local = request.extensions().get::<LocalAddress>().copied();
         host::check(request.headers(), request.uri(), local, &live.host_names.load())
     };
     guarded(routes, Door::Http, gate, check)
 }
 
 /// The answer at every other path.
-async fn other_path(uri: Uri) -> Problem {
+async fn other_path(uri: Uri) -> HttpProblem {
     let below = |prefix: &&str| {
         let rest = uri.path().strip_prefix(*prefix);
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -70,5 +70,5 @@ async fn other_path(uri: Uri) -> Problem {
     }
     let detail = "administration has a listener of its own: ask [admin], by default \
                   http://127.0.0.1:8090";
-    Problem::new(StatusCode::NOT_FOUND, "administration", detail)
+    HttpProblem::new(StatusCode::NOT_FOUND, "administration", detail)
 }

@@ -16,10 +16,10 @@ use serde::Deserialize;
 use tidegate_core::Nanos;
 use tidegate_core::time::MILLISECOND;
 
-use super::check::{Check, CheckJson, answered, hold};
-use super::router::Context;
+use super::check::{CheckJson, CheckRequest, answered, hold};
+use super::router::HttpContext;
 use crate::doors::http_server::body::read_json;
-use crate::doors::http_server::problem::Problem;
+use crate::doors::http_server::problem::HttpProblem;
 use crate::doors::http_server::shared::Shared;
 use crate::limiter::{Basis, HeldKey, KeyOp, LimiterHandle, Outcome, Request, Rows, Verdict};
 use crate::waiting::{Admitted, Bounds, NotAdmitted, WaitRequest};
@@ -39,13 +39,13 @@ struct WaitJson {
 
 /// Waits for a use of one key.
 pub(super) async fn wait(
-    State(context): State<Arc<Context>>,
+    State(context): State<Arc<HttpContext>>,
     request: http::Request<Body>,
-) -> Result<Response, Problem> {
+) -> Result<Response, HttpProblem> {
     let client = request.extensions().get::<Shared>().cloned();
     let WaitJson { key, cost, max_wait_ms, hold_ms } = read_json(request).await?;
     let json = CheckJson { key: Some(key), keys: None, cost, peek: None, hold_ms };
-    let check = Check::try_from(json)?;
+    let check = CheckRequest::try_from(json)?;
     let max_wait = max_wait_ms.map(|span| span.saturating_mul(MILLISECOND));
     let passed = pass(&context, &check, max_wait, client).await?;
     // Until a use is held nothing awaits: a client that leaves cannot lose it in between.
@@ -64,7 +64,7 @@ pub(super) async fn wait(
         Err(NotAdmitted::TooManyWaiters { per_key }) => {
             let where_ = if per_key { "for this key" } else { "at this door" };
             let detail = format!("too many wait {where_}; try again when some have gone");
-            let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "crowded", detail);
+            let problem = HttpProblem::new(StatusCode::SERVICE_UNAVAILABLE, "crowded", detail);
             Err(problem.with(RETRY_AFTER, "1"))
         }
     }
@@ -73,11 +73,11 @@ pub(super) async fn wait(
 /// Waits until the use is taken, the door closes, or the client has closed its sending side:
 /// whether it still reads cannot be told, and others are in line behind it.
 pub(super) async fn pass(
-    context: &Context,
-    check: &Check,
+    context: &HttpContext,
+    check: &CheckRequest,
     max_wait: Option<Nanos>,
     client: Option<Shared>,
-) -> Result<Result<Admitted, NotAdmitted>, Problem> {
+) -> Result<Result<Admitted, NotAdmitted>, HttpProblem> {
     if check.hold.is_some() {
         context.gate.uses.room_for(&check.keys)?;
     }
@@ -98,13 +98,17 @@ pub(super) async fn pass(
             return Poll::Ready(Ok(passed));
         }
         if stopping.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(Err(Problem::stopping()));
+            return Poll::Ready(Err(HttpProblem::stopping()));
         }
         is_closed = is_closed || closed.as_mut().poll(cx).is_ready();
         // A request that is in no line only waits for the answer of its store: it may go then.
         if is_closed && passing.is_in_line() {
             let detail = "the client has closed its sending side while its request waited";
-            return Poll::Ready(Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "left", detail)));
+            return Poll::Ready(Err(HttpProblem::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "left",
+                detail,
+            )));
         }
         Poll::Pending
     })
@@ -114,7 +118,7 @@ pub(super) async fn pass(
 /// What a check that was allowed would have answered, once the use is taken.
 pub(super) async fn taken(
     handle: &LimiterHandle,
-    check: &Check,
+    check: &CheckRequest,
     admitted: &Admitted,
 ) -> (Verdict, Rows) {
     let keys = check.keys(KeyOp::Peek(check.cost));

@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, Request, StatusCode};
 use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
 
-use super::problem::Problem;
+use super::problem::HttpProblem;
 
 /// The largest body that is read.
 pub(crate) const BODY_BYTES_MAX: usize = 64 << 10;
@@ -18,7 +18,9 @@ const BODY_BYTES_PASSED: usize = 1 << 20;
 pub(crate) const BODY_READ_MAX: Duration = Duration::from_secs(10);
 
 /// Reads the whole body as one JSON object.
-pub(crate) async fn read_json<T: DeserializeOwned>(request: Request<Body>) -> Result<T, Problem> {
+pub(crate) async fn read_json<T: DeserializeOwned>(
+    request: Request<Body>,
+) -> Result<T, HttpProblem> {
     check_type(request.headers())?;
     check_length(request.headers())?;
     let mut kept = Vec::new();
@@ -27,9 +29,9 @@ pub(crate) async fn read_json<T: DeserializeOwned>(request: Request<Body>) -> Re
         _ if kept.len() > BODY_BYTES_MAX => Err(too_large()),
         Err(_) => {
             let detail = "the body did not arrive in time";
-            Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "body_slow", detail))
+            Err(HttpProblem::new(StatusCode::REQUEST_TIMEOUT, "body_slow", detail))
         }
-        Ok(Err(_)) => Err(Problem::bad_request("body", "the body broke off")),
+        Ok(Err(_)) => Err(HttpProblem::bad_request("body", "the body broke off")),
         Ok(Ok(())) => parse(&kept),
     }
 }
@@ -50,9 +52,9 @@ async fn read_whole(mut body: Body, kept: &mut Vec<u8>) -> Result<(), axum::Erro
     Ok(())
 }
 
-fn check_type(headers: &HeaderMap) -> Result<(), Problem> {
+fn check_type(headers: &HeaderMap) -> Result<(), HttpProblem> {
     let unsupported =
-        |detail| Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "content_type", detail));
+        |detail| Err(HttpProblem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "content_type", detail));
     let text = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let essence = text.split(';').next().unwrap_or_default().trim();
     if !essence.eq_ignore_ascii_case("application/json") {
@@ -66,7 +68,7 @@ fn check_type(headers: &HeaderMap) -> Result<(), Problem> {
 
 /// Refuses a declared length before the first byte is read, where the client still waits to be
 /// told to go on or means to send more than would be passed over.
-fn check_length(headers: &HeaderMap) -> Result<(), Problem> {
+fn check_length(headers: &HeaderMap) -> Result<(), HttpProblem> {
     let declared = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
     let most = if headers.contains_key(EXPECT) { BODY_BYTES_MAX } else { BODY_BYTES_PASSED };
     match declared.map(str::parse::<usize>) {
@@ -75,30 +77,30 @@ fn check_length(headers: &HeaderMap) -> Result<(), Problem> {
     }
 }
 
-fn too_large() -> Problem {
+fn too_large() -> HttpProblem {
     let detail = format!("a body has at most {BODY_BYTES_MAX} bytes");
-    Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", detail)
+    HttpProblem::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", detail)
 }
 
-fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, HttpProblem> {
     // Without this an array would be read as the fields in order.
     if bytes.trim_ascii_start().first() != Some(&b'{') {
-        return Err(Problem::bad_request("json", "the body must be one JSON object"));
+        return Err(HttpProblem::bad_request("json", "the body must be one JSON object"));
     }
     let mut json = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let path = error.path().to_string();
         let error = error.into_inner();
         if !error.is_data() {
-            Problem::bad_request("json", format!("the body is not JSON: {error}"))
+            HttpProblem::bad_request("json", format!("the body is not JSON: {error}"))
         } else if path == "." {
-            Problem::bad_request("field", error.to_string())
+            HttpProblem::bad_request("field", error.to_string())
         } else {
-            Problem::bad_request("field", format!("{path}: {error}"))
+            HttpProblem::bad_request("field", format!("{path}: {error}"))
         }
     })?;
     json.end().map_err(|error| {
-        Problem::bad_request("json", format!("the body goes on after its object: {error}"))
+        HttpProblem::bad_request("json", format!("the body goes on after its object: {error}"))
     })?;
     Ok(value)
 }

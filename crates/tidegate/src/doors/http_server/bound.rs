@@ -13,7 +13,7 @@ use crate::doors::io::certificates::Certificates;
 use crate::doors::io::tcp;
 use crate::doors::{BoundDoor, Gate, Serving};
 use crate::metrics::Door;
-use crate::settings::listen::{Address, Listen};
+use crate::settings::listen::{Listen, ListenAddress};
 use crate::settings::tls::Tls;
 
 /// Where the connections of a door are served.
@@ -55,9 +55,9 @@ impl BoundHttp {
 }
 
 impl BoundDoor for BoundHttp {
-    fn addresses(&self) -> Vec<Address> {
+    fn addresses(&self) -> Vec<ListenAddress> {
         let taken = self.listeners.iter().filter_map(|listener| listener.local_addr().ok());
-        taken.map(Address::Ip).collect()
+        taken.map(ListenAddress::Ip).collect()
     }
 
     fn certificates(&self) -> Option<Arc<Certificates>> {

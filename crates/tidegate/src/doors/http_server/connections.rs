@@ -24,7 +24,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tower::ServiceExt;
 
-use super::host::Local;
+use super::host::LocalAddress;
 use super::shared::Shared;
 use crate::clock::Clock;
 use crate::doors::Gate;
@@ -75,7 +75,7 @@ impl Default for HttpBounds {
 
 /// The address at the other end of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Peer(pub(crate) IpAddr);
+pub(crate) struct PeerAddress(pub(crate) IpAddr);
 
 /// What the connections of one door share.
 pub(crate) struct HttpServer {
@@ -132,7 +132,7 @@ impl HttpServer {
             let Ok(local) = prepare(&stream, self.write_stall) else { return };
             let (server, stream) = (self.clone(), Shared::new(stream));
             let client = Some(stream.clone());
-            let (local, peer) = (Local(local.ip()), Peer(peer.ip()));
+            let (local, peer) = (LocalAddress(local.ip()), PeerAddress(peer.ip()));
             tokio::spawn(async move { server.converse(stream, place, client, local, peer).await });
         };
         self.acceptor.run(listener, welcome).await;
@@ -146,8 +146,8 @@ impl HttpServer {
         stream: T,
         place: Place,
         client: Option<Shared>,
-        local: Local,
-        peer: Peer,
+        local: LocalAddress,
+        peer: PeerAddress,
     ) where
         T: AsyncRead + AsyncWrite + Unpin,
     {
@@ -179,8 +179,8 @@ impl HttpServer {
         stream: T,
         activity: &Arc<Activity>,
         client: Option<Shared>,
-        local: Local,
-        peer: Peer,
+        local: LocalAddress,
+        peer: PeerAddress,
     ) where
         T: AsyncRead + AsyncWrite + Unpin,
     {

@@ -9,7 +9,7 @@ use axum::http::{HeaderValue, Request, StatusCode};
 use axum::middleware::{Next, from_fn};
 use axum::response::IntoResponse;
 
-use super::problem::{Counted, Problem};
+use super::problem::{CountedReason, HttpProblem};
 use crate::control::ProcessState;
 use crate::doors::Gate;
 use crate::metrics::{Door, Metrics};
@@ -24,7 +24,7 @@ pub(crate) fn guarded(
     routes: Router,
     door: Door,
     gate: &Gate,
-    check: impl Fn(&Request<Body>) -> Result<(), Problem> + Clone + Send + Sync + 'static,
+    check: impl Fn(&Request<Body>) -> Result<(), HttpProblem> + Clone + Send + Sync + 'static,
 ) -> Router {
     let guard = Arc::new(Guard {
         metrics: gate.metrics.clone(),
@@ -43,7 +43,8 @@ pub(crate) fn guarded(
                 Ok(()) => next.run(request).await,
                 Err(problem) => problem.into_response(),
             };
-            if let Some(Counted(reason)) = response.extensions_mut().remove::<Counted>() {
+            if let Some(CountedReason(reason)) = response.extensions_mut().remove::<CountedReason>()
+            {
                 guard.metrics.bad_input(door, reason);
             }
             let nosniff = HeaderValue::from_static("nosniff");
@@ -64,23 +65,23 @@ struct Guard {
 impl Guard {
     /// Holds a request until the process has started. How many are held is bounded by the door's
     /// connections; a client that leaves takes its request along.
-    async fn until_started(&self, path: &str) -> Result<(), Problem> {
+    async fn until_started(&self, path: &str) -> Result<(), HttpProblem> {
         if self.process.has_started() || EARLY.contains(&path) {
             return Ok(());
         }
         tokio::select! {
             () = self.process.started() => Ok(()),
-            () = self.shutdown.wait() => Err(Problem::stopping()),
+            () = self.shutdown.wait() => Err(HttpProblem::stopping()),
         }
     }
 }
 
 /// The answer at a path that leads nowhere.
-pub(crate) async fn unknown_path() -> Problem {
-    Problem::new(StatusCode::NOT_FOUND, "path", "there is nothing at this path")
+pub(crate) async fn unknown_path() -> HttpProblem {
+    HttpProblem::new(StatusCode::NOT_FOUND, "path", "there is nothing at this path")
 }
 
-async fn unknown_method() -> Problem {
+async fn unknown_method() -> HttpProblem {
     let detail = "this path does not take that method; see the Allow header";
-    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method", detail)
+    HttpProblem::new(StatusCode::METHOD_NOT_ALLOWED, "method", detail)
 }

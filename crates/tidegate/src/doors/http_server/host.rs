@@ -13,7 +13,7 @@ use axum::http::{HeaderMap, StatusCode, Uri};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::problem::Problem;
+use super::problem::HttpProblem;
 
 /// A name in `[http] names`: a host name or address without a port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -51,42 +51,43 @@ impl From<HostName> for String {
 
 /// The address that a connection came to.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Local(pub(crate) IpAddr);
+pub(crate) struct LocalAddress(pub(crate) IpAddr);
 
 /// Refuses a request whose Host, or absolute target, names somebody else.
 pub(crate) fn check(
     headers: &HeaderMap,
     uri: &Uri,
-    local: Option<Local>,
+    local: Option<LocalAddress>,
     names: &[String],
-) -> Result<(), Problem> {
+) -> Result<(), HttpProblem> {
     let mut hosts = headers.get_all(HOST).iter();
     let (Some(host), None) = (hosts.next(), hosts.next()) else {
-        return Err(Problem::bad_request("host", "a request has exactly one Host header"));
+        return Err(HttpProblem::bad_request("host", "a request has exactly one Host header"));
     };
     let host = host.to_str().unwrap_or_default();
     let Some((name, _)) = split_port(host).filter(|(name, _)| is_host(name)) else {
-        return Err(Problem::bad_request("host", "the Host header is not a host name"));
+        return Err(HttpProblem::bad_request("host", "the Host header is not a host name"));
     };
     // An absolute target outranks the header, so it has to pass as well.
     let target = uri.host().unwrap_or(name);
     if [name, target].iter().all(|name| is_ours(name, local, names)) {
         return Ok(());
     }
-    Err(Problem::new(
+    Err(HttpProblem::new(
         StatusCode::FORBIDDEN,
         "host",
         "the Host header names neither this listener nor loopback nor a configured name",
     ))
 }
 
-fn is_ours(name: &str, local: Option<Local>, names: &[String]) -> bool {
+fn is_ours(name: &str, local: Option<LocalAddress>, names: &[String]) -> bool {
     let name = plain(name);
     if name == "localhost" || names.contains(&name) {
         return true;
     }
     let Some(address) = address(&name) else { return false };
-    address.is_loopback() || local.is_some_and(|Local(local)| local.to_canonical() == address)
+    address.is_loopback()
+        || local.is_some_and(|LocalAddress(local)| local.to_canonical() == address)
 }
 
 fn address(name: &str) -> Option<IpAddr> {
@@ -132,7 +133,7 @@ mod tests {
         headers.insert(HOST, HeaderValue::from_str(host).unwrap());
         let names = ["Limits.Example", "[2001:db8::1]"]
             .map(|name| name.parse::<HostName>().unwrap().into());
-        let local = Some(Local("10.1.2.3".parse().unwrap()));
+        let local = Some(LocalAddress("10.1.2.3".parse().unwrap()));
         check(&headers, &Uri::from_static(uri), local, &names).map_err(|problem| {
             use axum::response::IntoResponse;
             problem.into_response().status()

@@ -12,25 +12,25 @@ use serde::Serialize;
 
 use crate::limiter::InvalidRequest;
 use crate::records::KEY_BYTES_MAX;
-use crate::settings::change::Wrong;
+use crate::settings::change::FieldError;
 use crate::uses::HoldError;
 
 /// The reason under which bad input is counted; the response carries it to `guard`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Counted(pub(crate) &'static str);
+pub(crate) struct CountedReason(pub(crate) &'static str);
 
 /// An answer that is not what the client asked for.
 #[derive(Debug)]
-pub(crate) struct Problem {
+pub(crate) struct HttpProblem {
     status: StatusCode,
     reason: &'static str,
     detail: Cow<'static, str>,
     header: Option<(HeaderName, &'static str)>,
     /// What is wrong with single fields, where there is more to say of each.
-    errors: Vec<Wrong>,
+    errors: Vec<FieldError>,
 }
 
-impl Problem {
+impl HttpProblem {
     pub(crate) fn new(
         status: StatusCode,
         reason: &'static str,
@@ -50,11 +50,12 @@ impl Problem {
     }
 
     /// Fields that do not fit, each with its remedy.
-    pub(crate) fn fields(errors: Vec<Wrong>) -> Self {
-        let told = errors.iter().map(|Wrong { field, message, remedy }| match field.as_str() {
-            "" => format!("{message}; {remedy}"),
-            field => format!("{field}: {message}; {remedy}"),
-        });
+    pub(crate) fn fields(errors: Vec<FieldError>) -> Self {
+        let told =
+            errors.iter().map(|FieldError { field, message, remedy }| match field.as_str() {
+                "" => format!("{message}; {remedy}"),
+                field => format!("{field}: {message}; {remedy}"),
+            });
         let detail = told.collect::<Vec<_>>().join("\n");
         Self { errors, ..Self::bad_request("field", detail) }
     }
@@ -81,7 +82,7 @@ impl Problem {
     }
 }
 
-impl From<InvalidRequest> for Problem {
+impl From<InvalidRequest> for HttpProblem {
     fn from(invalid: InvalidRequest) -> Self {
         if invalid == InvalidRequest::NeedsEnd {
             let detail = "this key limits uses in flight: send \"hold_ms\", and end the use with \
@@ -92,7 +93,7 @@ impl From<InvalidRequest> for Problem {
     }
 }
 
-impl From<HoldError> for Problem {
+impl From<HoldError> for HttpProblem {
     fn from(error: HoldError) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "uses_full", error.to_string())
             .with(RETRY_AFTER, "1")
@@ -118,12 +119,12 @@ struct ErrorJson<'a> {
 }
 
 impl<'a> ErrorJson<'a> {
-    fn new(wrong: &'a Wrong) -> Self {
+    fn new(wrong: &'a FieldError) -> Self {
         Self { field: &wrong.field, detail: &wrong.message, remedy: &wrong.remedy }
     }
 }
 
-impl IntoResponse for Problem {
+impl IntoResponse for HttpProblem {
     fn into_response(self) -> Response {
         let body = serde_json::to_vec(&ProblemJson {
             r#type: "about:blank",
@@ -143,7 +144,7 @@ impl IntoResponse for Problem {
             headers.insert(name, HeaderValue::from_static(value));
         }
         if self.status.is_client_error() {
-            response.extensions_mut().insert(Counted(self.reason));
+            response.extensions_mut().insert(CountedReason(self.reason));
         }
         response
     }

@@ -23,7 +23,7 @@ use super::listener::{self, Listener, SocketFile};
 use crate::clock::Clock;
 use crate::doors::Gate;
 use crate::metrics::Metrics;
-use crate::settings::listen::{Address, Allow};
+use crate::settings::listen::{Allow, ListenAddress};
 use crate::settings::tls::Tls;
 use crate::shutdown::Shutdown;
 
@@ -78,9 +78,9 @@ impl Listeners {
     }
 
     /// The addresses, with the ports that were taken, then the path.
-    pub(crate) fn addresses(&self) -> Vec<Address> {
-        let tcp = self.tcp.iter().map(|(address, _)| Address::Ip(*address));
-        let unix = self.unix.iter().map(|(_, file)| Address::Unix(file.path().to_owned()));
+    pub(crate) fn addresses(&self) -> Vec<ListenAddress> {
+        let tcp = self.tcp.iter().map(|(address, _)| ListenAddress::Ip(*address));
+        let unix = self.unix.iter().map(|(_, file)| ListenAddress::Unix(file.path().to_owned()));
         tcp.chain(unix).collect()
     }
 

@@ -11,7 +11,7 @@ use toml::Spanned;
 
 use crate::doors::io::limits::Bounds;
 use crate::doors::io::settings::{self, CONNECTIONS_MAX};
-use crate::settings::draft::{Draft, Place};
+use crate::settings::draft::{Draft, RuleOrigin};
 use crate::settings::listen::{Allow, Listen};
 use crate::settings::rule::{MakesRule, NAME_BYTES_MAX, RuleFields, RuleTable, Texts, TextsSchema};
 use crate::settings::tls::Tls;
@@ -115,7 +115,7 @@ impl Config {
             name: format!("{RULE_PREFIX}{}", self.service.get_ref()),
             at: self.service.span(),
             pattern: Pattern::exact(&self.key()),
-            place: Place::Door { usual: AlgorithmName::Jarl, can_end: false },
+            place: RuleOrigin::Door { usual: AlgorithmName::Jarl, can_end: false },
             table: RuleTable::new(self.limit.clone(), self.rule.clone()),
         }
     }

@@ -22,7 +22,7 @@ use super::io::limits::Bounds;
 use super::io::listeners::{Listeners, LoopSettings};
 use super::{BoundDoor, DoorConfig, Gate, Serving, table_of};
 use crate::metrics::Door;
-use crate::settings::listen::{Address, Allow};
+use crate::settings::listen::{Allow, ListenAddress};
 use crate::settings::tls::Tls;
 
 /// How long a client may take to begin TLS.
@@ -33,7 +33,7 @@ impl DoorConfig for Config {
         Door::Jarl
     }
 
-    fn listens_at(&self) -> Vec<(&'static str, Address)> {
+    fn listens_at(&self) -> Vec<(&'static str, ListenAddress)> {
         self.listen.places()
     }
 
@@ -74,7 +74,7 @@ struct Bound {
 }
 
 impl BoundDoor for Bound {
-    fn addresses(&self) -> Vec<Address> {
+    fn addresses(&self) -> Vec<ListenAddress> {
         self.listeners.addresses()
     }
 

@@ -17,11 +17,11 @@ use super::target::Target;
 use crate::doors::io::limits::Bounds;
 use crate::doors::io::settings::{self, CONNECTIONS_MAX};
 use crate::doors::template::Template;
-use crate::settings::draft::{Draft, Place};
+use crate::settings::draft::{Draft, RuleOrigin};
 use crate::settings::listen::{Allow, Listen};
 use crate::settings::rule::{MakesRule, NAME_BYTES_MAX, RuleFields, RuleTable, Texts, TextsSchema};
 use crate::settings::tls::Tls;
-use crate::settings::units::{Size, Span};
+use crate::settings::units::{ByteSize, Span};
 
 /// What the name of a proxy's own rule begins with.
 const RULE_PREFIX: &str = "proxy:";
@@ -133,7 +133,7 @@ pub struct Config {
     pub ratelimit_headers: bool,
     /// The longest body of a request. Absent: any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max_body: Option<Size>,
+    pub max_body: Option<ByteSize>,
     /// Beyond it an idle connection gives way, or clients wait to be accepted.
     #[serde(default = "connections_max", deserialize_with = "settings::connections")]
     #[schemars(range(min = 1, max = CONNECTIONS_MAX))]
@@ -255,7 +255,7 @@ impl Config {
             name: format!("{RULE_PREFIX}{name}"),
             at: self.name.span(),
             pattern: Pattern::new(&format!("{} *", literal(name))),
-            place: Place::Door { usual: AlgorithmName::FixedWindow, can_end: true },
+            place: RuleOrigin::Door { usual: AlgorithmName::FixedWindow, can_end: true },
             table: RuleTable::new(self.limit(), self.rule.clone()),
         }
     }

@@ -20,7 +20,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use tidegate_core::Nanos;
 use tidegate_core::time::{HOUR, SECOND};
 
-use crate::doors::{Gate, Report};
+use crate::doors::{DoorReport, Gate};
 use crate::metrics::Door;
 
 /// The longest time that is told apart, in nanoseconds; waits may be longer.
@@ -333,7 +333,7 @@ impl Proxies {
     }
 }
 
-impl Report for Proxies {
+impl DoorReport for Proxies {
     fn rows(&self) -> String {
         // Only maps with keys that are not strings can fail to encode, and there are none here.
         serde_json::to_string(&self.summaries()).unwrap_or_default()

@@ -58,7 +58,7 @@ use super::io::tcp;
 pub use super::template::Template;
 use super::{BoundDoor, DoorConfig, Gate, Serving, Shutdown, table_of};
 use crate::metrics;
-use crate::settings::listen::{Address, Allow};
+use crate::settings::listen::{Allow, ListenAddress};
 use crate::waiting::{Bounds, WaiterLimit};
 
 impl DoorConfig for Config {
@@ -66,7 +66,7 @@ impl DoorConfig for Config {
         metrics::Door::Proxy
     }
 
-    fn listens_at(&self) -> Vec<(&'static str, Address)> {
+    fn listens_at(&self) -> Vec<(&'static str, ListenAddress)> {
         self.listen.places()
     }
 
@@ -155,8 +155,8 @@ struct Loop {
 }
 
 impl BoundDoor for Bound {
-    fn addresses(&self) -> Vec<Address> {
-        self.listeners.iter().map(|(address, _)| Address::Ip(*address)).collect()
+    fn addresses(&self) -> Vec<ListenAddress> {
+        self.listeners.iter().map(|(address, _)| ListenAddress::Ip(*address)).collect()
     }
 
     fn certificates(&self) -> Option<Arc<Certificates>> {

@@ -13,11 +13,11 @@ use tidegate_core::limit::AlgorithmName;
 use tidegate_core::rules::Pattern;
 use toml::Spanned;
 
-use crate::settings::draft::{Draft, Place};
+use crate::settings::draft::{Draft, RuleOrigin};
 use crate::settings::limits::AlgorithmWord;
 use crate::settings::listen::{Allow, socket_address};
 use crate::settings::rule::{RuleFields, RuleTable, Texts, TextsSchema};
-use crate::settings::units::{Size, Span};
+use crate::settings::units::{ByteSize, Span};
 
 /// The ports of the document.
 const ACCOUNTING_PORT: u16 = 10004;
@@ -70,7 +70,7 @@ pub struct Config {
     pub accounting_log: Option<PathBuf>,
     /// The size from which on the file is put aside and a new one begun.
     #[serde(deserialize_with = "log_size")]
-    pub accounting_log_size: Size,
+    pub accounting_log_size: ByteSize,
     /// How many files that were put aside are kept.
     #[serde(deserialize_with = "logs")]
     #[schemars(range(max = LOGS_MAX))]
@@ -99,7 +99,7 @@ impl Default for Config {
             max_delay: Span(Duration::from_secs(3600)),
             long_pairs: false,
             accounting_log: None,
-            accounting_log_size: Size(100 << 20),
+            accounting_log_size: ByteSize(100 << 20),
             accounting_log_keep: 5,
             algorithm: None,
             domains: BTreeMap::new(),
@@ -126,7 +126,7 @@ impl Config {
             name: format!("{RULE_PREFIX}{}", domain.get_ref()),
             at: domain.span(),
             pattern: pattern(domain.get_ref()),
-            place: Place::Door { usual: AlgorithmName::Smockron, can_end: false },
+            place: RuleOrigin::Door { usual: AlgorithmName::Smockron, can_end: false },
             table: RuleTable::new(
                 limit.clone(),
                 RuleFields { algorithm: self.algorithm.clone(), ..RuleFields::default() },
@@ -244,11 +244,11 @@ where
     })
 }
 
-fn log_size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Size, D::Error> {
-    let size = Size::deserialize(deserializer)?;
+fn log_size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ByteSize, D::Error> {
+    let size = ByteSize::deserialize(deserializer)?;
     if size.0 >= LOG_BYTES_MIN {
         return Ok(size);
     }
-    let remedy = format!("write at least \"{}\"", Size(LOG_BYTES_MIN));
+    let remedy = format!("write at least \"{}\"", ByteSize(LOG_BYTES_MIN));
     Err(de::Error::custom(format!("files of {size} are too small\n{remedy}")))
 }

@@ -33,17 +33,17 @@ use self::event_loop::Sockets;
 pub use self::handler::{Handler, Messages, Publish, Settings};
 use super::{BoundDoor, DoorConfig, Gate, Serving, table_of};
 use crate::metrics::Door;
-use crate::settings::listen::{Address, Allow};
+use crate::settings::listen::{Allow, ListenAddress};
 
 impl DoorConfig for Config {
     fn door(&self) -> Door {
         Door::Smockron
     }
 
-    fn listens_at(&self) -> Vec<(&'static str, Address)> {
+    fn listens_at(&self) -> Vec<(&'static str, ListenAddress)> {
         vec![
-            ("accounting", Address::Ip(self.accounting.0)),
-            ("control", Address::Ip(self.control.0)),
+            ("accounting", ListenAddress::Ip(self.accounting.0)),
+            ("control", ListenAddress::Ip(self.control.0)),
         ]
     }
 
@@ -110,8 +110,8 @@ pub fn bind(config: &Config) -> io::Result<Bound> {
 }
 
 impl BoundDoor for Bound {
-    fn addresses(&self) -> Vec<Address> {
-        self.addresses.map(Address::Ip).to_vec()
+    fn addresses(&self) -> Vec<ListenAddress> {
+        self.addresses.map(ListenAddress::Ip).to_vec()
     }
 
     fn serve(mut self: Box<Self>, gate: Gate) -> Serving {

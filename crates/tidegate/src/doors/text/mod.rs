@@ -29,7 +29,7 @@ pub use self::handler::{Replies, TextHandler};
 use self::socket::LoopSocket;
 use super::{BoundDoor, DoorConfig, Gate, Serving, table_of};
 use crate::metrics::{Door, Metrics};
-use crate::settings::listen::{Address, Allow, Listen};
+use crate::settings::listen::{Allow, Listen, ListenAddress};
 
 /// The port of the built-in default.
 const PORT: u16 = 2000;
@@ -57,7 +57,7 @@ impl DoorConfig for Config {
         Door::Text
     }
 
-    fn listens_at(&self) -> Vec<(&'static str, Address)> {
+    fn listens_at(&self) -> Vec<(&'static str, ListenAddress)> {
         self.listen.places()
     }
 
@@ -112,9 +112,9 @@ pub(crate) fn loops() -> usize {
 }
 
 impl BoundDoor for Bound {
-    fn addresses(&self) -> Vec<Address> {
+    fn addresses(&self) -> Vec<ListenAddress> {
         let first = |sockets: &Vec<LoopSocket>| sockets.first()?.udp.local_addr().ok();
-        self.sockets.iter().filter_map(first).map(Address::Ip).collect()
+        self.sockets.iter().filter_map(first).map(ListenAddress::Ip).collect()
     }
 
     fn discard_queued(&self, metrics: &Metrics) {

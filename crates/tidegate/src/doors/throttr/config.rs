@@ -12,7 +12,7 @@ use crate::doors::io::limits::Bounds;
 use crate::doors::io::settings::{self, CONNECTIONS_MAX};
 use crate::settings::listen::{Allow, Listen};
 use crate::settings::tls::Tls;
-use crate::settings::units::{Size, Span};
+use crate::settings::units::{ByteSize, Span};
 
 /// The port of the built-in default.
 const PORT: u16 = 9000;
@@ -45,7 +45,7 @@ pub struct Config {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<Tls>,
     /// The longest value of a SET and the longest payload of a PUBLISH.
-    pub max_value: Size,
+    pub max_value: ByteSize,
     /// Beyond it an idle connection gives way, or the newcomer is closed at once.
     pub max_connections: u32,
     /// The most connections from one source. Absent: a tenth of max_connections, at least 64, and
@@ -74,7 +74,7 @@ struct Table {
     tls: Option<Tls>,
     /// The longest value of a SET and the longest payload of a PUBLISH.
     #[serde(deserialize_with = "value_bytes")]
-    max_value: Size,
+    max_value: ByteSize,
     /// Beyond it an idle connection gives way, or the newcomer is closed at once.
     #[serde(deserialize_with = "settings::connections")]
     #[schemars(range(min = 1, max = CONNECTIONS_MAX))]
@@ -97,7 +97,7 @@ impl Default for Table {
             value_size: Bits::default(),
             allow: Allow::default(),
             tls: None,
-            max_value: Size(64 << 10),
+            max_value: ByteSize(64 << 10),
             max_connections: CONNECTIONS_USUAL,
             max_connections_per_source: None,
             idle_timeout: Span(IDLE_USUAL),
@@ -147,14 +147,14 @@ impl Config {
     }
 }
 
-fn value_bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Size, D::Error> {
-    let size = Size::deserialize(deserializer)?;
+fn value_bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ByteSize, D::Error> {
+    let size = ByteSize::deserialize(deserializer)?;
     let wrong = match size.0 {
         0 => "no value fits into 0 bytes".to_owned(),
         1..=VALUE_BYTES_MAX => return Ok(size),
         _ => format!("{size} is too long for a value"),
     };
-    let most = Size(VALUE_BYTES_MAX);
+    let most = ByteSize(VALUE_BYTES_MAX);
     Err(de::Error::custom(format!("{wrong}\nwrite a size from 1 to {most}")))
 }
 

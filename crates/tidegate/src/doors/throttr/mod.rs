@@ -44,7 +44,7 @@ use super::io::limits::Bounds;
 use super::io::listeners::{Listeners, LoopSettings};
 use super::{BoundDoor, DoorConfig, Gate, Serving, table_of};
 use crate::metrics::Door;
-use crate::settings::listen::{Address, Allow};
+use crate::settings::listen::{Allow, ListenAddress};
 use crate::settings::tls::Tls;
 
 /// What other threads leave for a loop of this door.
@@ -66,9 +66,9 @@ impl DoorConfig for Config {
         Door::Throttr
     }
 
-    fn listens_at(&self) -> Vec<(&'static str, Address)> {
+    fn listens_at(&self) -> Vec<(&'static str, ListenAddress)> {
         let listen = self.listen.iter().flat_map(|listen| listen.places());
-        let unix = self.unix.iter().map(|path| ("unix", Address::Unix(path.clone())));
+        let unix = self.unix.iter().map(|path| ("unix", ListenAddress::Unix(path.clone())));
         listen.chain(unix).collect()
     }
 
@@ -123,7 +123,7 @@ pub fn bind(config: &Config) -> io::Result<Bound> {
 }
 
 impl BoundDoor for Bound {
-    fn addresses(&self) -> Vec<Address> {
+    fn addresses(&self) -> Vec<ListenAddress> {
         self.listeners.addresses()
     }
 

@@ -61,7 +61,7 @@ impl House {
     /// The rules in order, those that differ from the file with a star.
     fn names(&self) -> Vec<String> {
         let pages = self.book.pages();
-        let name = |entry: &Arc<Entry>| {
+        let name = |entry: &Arc<RuleEntry>| {
             format!("{}{}", entry.name(), if entry.changed() { "*" } else { "" })
         };
         pages.entries.iter().map(name).collect()

@@ -14,7 +14,7 @@ use tidegate::limiter::{Limiter, LimiterHandle};
 use tidegate::metrics::{Door, Metrics};
 use tidegate::records::Records;
 use tidegate::server::Process;
-use tidegate::settings::listen::Address;
+use tidegate::settings::listen::ListenAddress;
 use tidegate::waiting::{Began, Bounds, NotAdmitted, WaitRequest, WaiterLimit};
 use tidegate_core::time::DAY;
 use tidegate_core::{Nanos, Now};
@@ -69,7 +69,7 @@ impl House {
         let (waiting, shutdown) = (gate.waiting.clone(), gate.door.shutdown.clone());
         thread::spawn(move || waiting.keep_waking(&shutdown));
         let bound = file.proxy[0].bind().expect("a free port");
-        let Address::Ip(address) = bound.addresses()[0] else { panic!("an IP address") };
+        let ListenAddress::Ip(address) = bound.addresses()[0] else { panic!("an IP address") };
         let serving = Some(bound.serve(gate.clone()));
         let waiters = WaiterLimit::new(&gate.metrics, Door::Http, Bounds::default());
         let house = Self { clock, gate, address, upstream, handle, waiters, serving, runtime };

@@ -5,7 +5,7 @@ use axum::http::header::CONTENT_TYPE;
 use serde_json::{Value, json};
 
 use crate::config::Config;
-use crate::doors::http_server::connections::Peer;
+use crate::doors::http_server::connections::PeerAddress;
 use crate::doors::http_server::tests::{House, Reply, request};
 
 const FILE: &str = "[[rule]]\nname = 'ws ip=*'\nmatch = 'ws ip=*'\nlimit = '3 per 10s'\n\
@@ -26,7 +26,7 @@ impl House {
         let asked = request(method, path)
             .header(CONTENT_TYPE, "application/json")
             .header("if-match", tag)
-            .extension(Peer("127.0.0.1".parse().unwrap()));
+            .extension(PeerAddress("127.0.0.1".parse().unwrap()));
         let body = body.map_or(Body::empty(), |body| Body::from(body.to_string()));
         self.send(asked.body(body).unwrap()).await
     }
@@ -118,7 +118,7 @@ async fn a_mistake_is_told_by_field_with_its_remedy() {
     assert_eq!(house.bad_input("field"), 1);
     assert_eq!(house.rule("GET", "/v1/rules/ws%20ip=*", None).await.json["changed"], false);
     let twice = request("PUT", "/v1/rules/a").header(CONTENT_TYPE, "application/json");
-    let twice = twice.extension(Peer("::1".parse().unwrap()));
+    let twice = twice.extension(PeerAddress("::1".parse().unwrap()));
     let body = r#"{"limit":"1/s","limit":"2/s","match":"a"}"#;
     let reply = house.send(twice.body(Body::from(body)).unwrap()).await;
     assert_eq!(reply.status, 400);

@@ -11,7 +11,7 @@ use tidegate_core::time::SECOND;
 use super::super::Config;
 use super::{House, Reply, request};
 use crate::doors::DoorConfig as _;
-use crate::doors::http_server::connections::Peer;
+use crate::doors::http_server::connections::PeerAddress;
 
 /// `ws ip=*` has 3 per 10 s; see the house's rules.
 const TABLES: &str = "
@@ -46,7 +46,7 @@ async fn ask(house: &House, peer: &str, method: &str, path: &str, head: &str) ->
         request = request.header(name.parse::<HeaderName>().unwrap(), value);
     }
     let peer: IpAddr = peer.parse().unwrap();
-    house.send(request.extension(Peer(peer)).body(Body::empty()).unwrap()).await
+    house.send(request.extension(PeerAddress(peer)).body(Body::empty()).unwrap()).await
 }
 
 /// The requests that a key has had.

@@ -11,8 +11,8 @@ use tokio::time::{Duration, Instant, advance};
 use super::super::Config;
 use super::{House, door};
 use crate::doors::http_server::connections::HttpServer;
-use crate::doors::http_server::connections::Peer;
-use crate::doors::http_server::host::Local;
+use crate::doors::http_server::connections::PeerAddress;
+use crate::doors::http_server::host::LocalAddress;
 use crate::metrics::Door;
 
 fn connect(house: &House) -> (DuplexStream, JoinHandle<()>) {
@@ -21,8 +21,8 @@ fn connect(house: &House) -> (DuplexStream, JoinHandle<()>) {
     let server: Arc<HttpServer> =
         HttpServer::new(Door::Http, &house.gate, house.router.clone(), bounds, None);
     let place = server.limits().admit(None, &std::io::stdin()).unwrap();
-    let local = Local(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 7)));
-    let peer = Peer(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 8)));
+    let local = LocalAddress(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 7)));
+    let peer = PeerAddress(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 8)));
     (ours, tokio::spawn(async move { server.converse(theirs, place, None, local, peer).await }))
 }
 
