@@ -161,13 +161,13 @@ def verdict_types(source):
 
 
 def store_entries(source):
-    """Methods through which stores decide: they take the step, or a job that holds it."""
+    """Methods through which others decide at a store: they take the step."""
     found = []
     for path in ("stores/mod.rs", "stores/memory/mod.rs", "stores/remote/mod.rs"):
         text = source.get(SERVER + path, "")
-        signature = r"^\s+pub(?:\([^)]*\))? (?:async )?fn (\w+)([^{]*)\{"
+        signature = r"^\s+pub(?:\(crate\))? (?:async )?fn (\w+)([^{]*)\{"
         for name, parameters in re.findall(signature, text, re.M):
-            if re.search(r"\bstep: |\bjob: ", parameters):
+            if re.search(r"\bstep: ", parameters):
                 found.append(name)
     return found
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tidegate_core::algorithms;
 use tidegate_core::key::KEY_BYTES_MAX;
 use tidegate_core::limit::Algorithm;
-use tidegate_core::rules::{Consistency, Rule, RuleSet};
+use tidegate_core::rules::{Consistency, OnStoreError, Rule, RuleSet};
 use tidegate_core::{Limit, Now, Op};
 
 use super::fast::SingleLimit;
@@ -19,8 +19,7 @@ use super::request::{Key, KeyOp, Limits};
 use super::{InvalidRequest, TakenFrom};
 use crate::metrics::{Counts, Door};
 use crate::stores::memory::{Address, Body, Bucket, Memory, RULE_MAX};
-use crate::stores::remote::job::Slot;
-use crate::stores::remote::names::Prefix;
+use crate::stores::remote::names::RuleNames;
 
 pub(super) struct Catalog {
     set: Arc<RuleSet>,
@@ -46,14 +45,8 @@ struct Entry {
     in_flight: bool,
     /// The largest cost that all its limits can ever allow.
     capacity: u64,
-    /// Where its counts lie in a remote store.
-    remote: Option<RemoteCounts>,
-}
-
-/// Where the counts of a rule lie in a remote store.
-pub(super) struct RemoteCounts {
-    pub(super) prefix: Prefix,
-    pub(super) limits: Arc<[Limit]>,
+    /// The names of its counts, if they lie in a remote store.
+    remote: Option<RuleNames>,
 }
 
 impl Catalog {
@@ -137,40 +130,29 @@ impl Catalog {
         self.entries[position].denies
     }
 
-    /// The slot of a key under the rule that `find` gave; `None` if nothing is remembered under it.
-    /// `hash` is the key's own.
-    #[inline]
+    /// The slot of a key under the rule at this position, to be looked at or counted in; `None` if
+    /// nothing is remembered under it.
     pub(super) fn address<'k>(
-        &self,
+        &'k self,
         memory: &Memory,
         position: usize,
         key: &'k [u8],
-        hash: u64,
-        op: Op,
+        creates: bool,
     ) -> Option<Address<'k>> {
-        let (rule, entry) = (self.rule(position), &self.entries[position]);
-        if rule.limits.is_empty() || entry.denies {
-            return None;
-        }
-        // All keys of a shared rule have one slot, without a name.
-        let name = if rule.shared { b"" } else { key };
-        Some(Address {
-            rule: entry.number,
-            name,
-            hash: if name.is_empty() { memory.hash_of(entry.number, name) } else { hash },
-            limits: rule.limits.len(),
-            long: entry.long,
-            creates: creates(op),
-            peeks: matches!(op, Op::Peek(1..)),
-            ends: entry.in_flight,
-            gives_back: None,
-            on_full: rule.on_full,
-        })
+        let has_slots = !self.rule(position).limits.is_empty() && !self.denies(position);
+        let target = Target { key: 0, rule: position, op: KeyOp::Peek(0), given: None };
+        let slot = || Address { creates, peeks: false, ..self.slot(memory, &target, key) };
+        has_slots.then(slot)
     }
 
     /// The slot of a request's key, under the rule of its target.
-    pub(super) fn slot<'k>(&self, memory: &Memory, target: &Target, key: &'k [u8]) -> Address<'k> {
-        let Target { rule: position, op, .. } = *target;
+    pub(super) fn slot<'k>(
+        &'k self,
+        memory: &Memory,
+        target: &Target,
+        key: &'k [u8],
+    ) -> Address<'k> {
+        let Target { rule: position, op, given, .. } = *target;
         let (rule, entry) = (self.rule(position), &self.entries[position]);
         // All keys of a shared rule have one slot, without a name.
         let name = if rule.shared { b"" } else { key };
@@ -190,13 +172,33 @@ impl Catalog {
                 _ => None,
             },
             on_full: rule.on_full,
+            remote: self.remote_names(target),
+            given,
         }
     }
 
-    /// Whether the counts of the rule at this position lie in a remote store.
-    #[inline]
-    pub(super) fn is_remote(&self, position: usize) -> bool {
-        self.entries[position].remote.is_some()
+    /// The names of the counts of a target's rule, if its count lies in a remote store. What was
+    /// taken in memory while the store was away is given back there.
+    pub(super) fn remote_names(&self, target: &Target) -> Option<&RuleNames> {
+        match target.op {
+            KeyOp::Release { from: TakenFrom::Slot | TakenFrom::Shared, .. } => None,
+            _ => self.names(target.rule),
+        }
+    }
+
+    /// The names of the counts of the rule at this position, if they lie in a remote store.
+    pub(super) fn names(&self, position: usize) -> Option<&RuleNames> {
+        self.entries[position].remote.as_ref()
+    }
+
+    /// Whether the key of a request is decided here although the remote store is away: its rule
+    /// counts locally then, or it has no count. Counts in memory have been taken from before.
+    pub(super) fn decides_without_store(&self, position: usize) -> bool {
+        let rule = self.rule(position);
+        match self.names(position) {
+            Some(_) => rule.on_store_error == OnStoreError::Local,
+            None => self.denies(position) || rule.limits.is_empty(),
+        }
     }
 
     /// Which rule decides a key of a request at this door, and whether its operation is fit for it.
@@ -233,40 +235,10 @@ impl Catalog {
         self.entries[position].single.as_ref()
     }
 
-    /// The count of a key under the rule at this position, in a remote store.
-    pub(super) fn remote_slot(&self, target: &Target, key: &[u8]) -> Option<Slot> {
-        let slot = self.remote_count(target.rule, key)?;
-        Some(match target.given {
-            Some(limit) => Slot { limits: Arc::new([limit]), ..slot },
-            None => slot,
-        })
-    }
-
-    /// The same, by the limits of the rule.
-    pub(super) fn remote_count(&self, position: usize, key: &[u8]) -> Option<Slot> {
-        let rule = self.rule(position);
-        let entry = &self.entries[position];
-        let RemoteCounts { prefix, limits } = entry.remote.as_ref().filter(|_| !entry.denies)?;
-        let name = if rule.shared { b"" } else { key };
-        (!limits.is_empty()).then(|| Slot { name: prefix.name(name), limits: limits.clone() })
-    }
-
-    /// The rule of a key and the key's count in a remote store, if it is counted there.
-    pub(super) fn find_remote(&self, key: &[u8], op: Op) -> Option<(usize, Slot)> {
-        let position = self.find(key, op, true).ok()??;
-        Some((position, self.remote_count(position, key)?))
-    }
-
-    /// Where the counts of the rule at this position lie in a remote store, and its limits.
-    pub(super) fn remote_prefix(&self, position: usize) -> Option<(&Prefix, &[Limit])> {
-        let remote = self.entries[position].remote.as_ref()?;
-        Some((&remote.prefix, &remote.limits))
-    }
-
-    /// Where the counts of all rules lie in a remote store, with the rules' positions.
-    pub(super) fn all_remote(&self) -> impl Iterator<Item = (usize, &RemoteCounts)> {
-        let remote = self.entries.iter().map(|entry| entry.remote.as_ref());
-        remote.enumerate().filter_map(|(position, at)| Some((position, at?)))
+    /// The rule of a name in a remote store, and the key that it stands for.
+    pub(super) fn find_name(&self, name: &[u8]) -> Option<(usize, Vec<u8>)> {
+        let all = self.entries.iter().map(|entry| entry.remote.as_ref()).enumerate();
+        all.into_iter().find_map(|(position, names)| Some((position, names?.key(name)?)))
     }
 
     /// Whether uses of the rule at this position are given back when they end.
@@ -276,10 +248,9 @@ impl Catalog {
     }
 
     /// The slot of a key, for looking at it.
-    pub(super) fn slot_of<'k>(&self, memory: &Memory, key: &'k [u8]) -> Option<Address<'k>> {
-        let op = Op::Peek(0);
-        let position = self.find(key, op, true).ok()??;
-        self.address(memory, position, key, memory.hash(key), op)
+    pub(super) fn slot_of<'k>(&'k self, memory: &Memory, key: &'k [u8]) -> Option<Address<'k>> {
+        let position = self.find(key, Op::Peek(0), true).ok()??;
+        self.address(memory, position, key, false)
     }
 
     /// Whether a slot may go: its limits remember nothing, and either nobody has a right to its
@@ -314,10 +285,7 @@ impl Entry {
                 .iter()
                 .any(|l| matches!(l.algorithm, Algorithm::InFlight { .. })),
             capacity: rule.limits.iter().map(most).min().unwrap_or(u64::MAX),
-            remote: prefix.map(|all| RemoteCounts {
-                prefix: Prefix::new(all, rule),
-                limits: rule.limits.as_slice().into(),
-            }),
+            remote: prefix.map(|all| RuleNames::new(all, rule)),
         }
     }
 }
@@ -326,11 +294,6 @@ impl Entry {
 /// rules may change while somebody waits.
 fn most(limit: &Limit) -> u64 {
     if limit.denies() { u64::MAX } else { limit.capacity().max(1) }
-}
-
-/// Whether an operation is a use: a decision to be counted, on a key to be remembered.
-pub(super) fn creates(op: Op) -> bool {
-    matches!(op, Op::Take(_) | Op::TakeUpTo(_) | Op::Record { .. })
 }
 
 /// Whether what was counted under `old` is still counted under `new`.

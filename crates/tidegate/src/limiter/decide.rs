@@ -1,16 +1,21 @@
 //! The way of every decision: find the rule, take the fast path or make a plan, run it where the
 //! counts lie, count what came of it.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 use tidegate_core::Now;
 
 use super::catalog::Catalog;
 use super::plan::{Note, Plan};
+use super::remote::{Caller, PlanStep};
 use super::request::{Key, KeyOp, Request, Together};
-use super::verdict::{Answered, Decision, Rows, Verdict};
+use super::verdict::{Answered, Decision, PendingVerdict, Rows, Verdict};
 use super::{Count, InvalidRequest, Limiter, LimiterHandle, TakenFrom};
+use crate::completions::Ticket;
 use crate::metrics::Counted;
 use crate::stores::memory::{Address, Body, Bucket, Probe};
+use crate::stores::{Store, Updated};
 
 /// How many keys of a batch are looked up together: what they touch fits the nearest cache.
 const GROUP: usize = 64;
@@ -167,23 +172,46 @@ impl LimiterHandle {
     #[inline(never)]
     fn decide_generally(
         &self,
-        catalog: &Catalog,
+        catalog: &Arc<Catalog>,
         request: &Request<'_>,
         now: Now,
         rows: Option<&mut Rows>,
     ) -> Result<Decision, InvalidRequest> {
         let mut rows = rows;
         let lent = rows.as_deref_mut().map(std::mem::take);
-        let plan = Plan::new(catalog, request, self.door, now, lent)?;
+        let mut plan = Plan::new(catalog, request, self.door, now, lent)?;
         if self.is_behind(catalog, &plan, request) {
             return Ok(Decision::Ready(Verdict::behind(now)));
         }
-        let mut plan = plan;
-        if plan.slots().iter().any(|target| target.is_remote(catalog)) {
-            let local = plan.split_local(catalog);
-            return self.decide_remotely(catalog, plan, local, request, now, rows);
+        let key = |key: usize| request.keys[key].bytes;
+        let mut local = plan.split_local(catalog);
+        if let Some(local) = &mut local {
+            // Counts in memory are taken first, and given back if the remote store refuses: never
+            // too many are granted, and too few for a moment only.
+            if !local.can_refund(catalog) {
+                return Err(InvalidRequest::NoRefund);
+            }
+            self.run_in_memory(catalog, local, key, now);
+            if local.is_all_or_nothing() && !local.verdict.is_allowed() {
+                self.count_notes(catalog, &local.notes);
+                if let Some(rows) = rows {
+                    *rows = local.take_rows();
+                }
+                return Ok(Decision::Ready(local.verdict));
+            }
+            plan.cap(local.verdict.granted);
         }
-        let (verdict, filled) = self.decide_in_memory(catalog, plan, request, now);
+        let caller = Caller { handle: self, request, local };
+        let mut step = PlanStep { catalog, plan: &mut plan, now, caller: Some(caller) };
+        let (verdict, filled) = match self.limiter.run(&mut step, key) {
+            Updated::Pending(ticket) => return Ok(Decision::Pending(PendingVerdict(ticket))),
+            Updated::Declined => step.answer_without_store(),
+            Updated::Done => {
+                self.count_notes(catalog, &plan.notes);
+                self.time(1, now);
+                (plan.verdict, plan.take_rows())
+            }
+        };
         if let Some(rows) = rows {
             *rows = filled;
         }
@@ -203,73 +231,15 @@ impl LimiterHandle {
         })
     }
 
-    /// As [`Self::decide_generally`], where counts lie in a remote store. Counts in memory are
-    /// taken first, and given back if the store refuses: never too many are granted, and too few
-    /// for a moment only.
-    fn decide_remotely(
-        &self,
-        catalog: &Catalog,
-        mut plan: Plan,
-        local: Option<Plan>,
-        request: &Request<'_>,
-        now: Now,
-        rows: Option<&mut Rows>,
-    ) -> Result<Decision, InvalidRequest> {
-        let Some(mut local) = local else {
-            return Ok(self.ask_store(plan, None, request, now, rows));
-        };
-        if !local.can_refund(catalog) {
-            return Err(InvalidRequest::NoRefund);
-        }
-        self.run_in_memory(catalog, &mut local, |key| request.keys[key].bytes, now);
-        if local.is_all_or_nothing() && !local.verdict.is_allowed() {
-            self.count_notes(catalog, &local.notes);
-            if let Some(rows) = rows {
-                *rows = local.take_rows();
-            }
-            return Ok(Decision::Ready(local.verdict));
-        }
-        plan.cap(local.verdict.granted);
-        Ok(self.ask_store(plan, Some(local), request, now, rows))
-    }
-
-    /// Runs a plan on counts that lie in memory, and counts what came of it.
-    pub(super) fn decide_in_memory(
-        &self,
-        catalog: &Catalog,
-        mut plan: Plan,
-        request: &Request<'_>,
-        now: Now,
-    ) -> (Verdict, Rows) {
-        self.run_in_memory(catalog, &mut plan, |key| request.keys[key].bytes, now);
-        self.count_notes(catalog, &plan.notes);
-        self.time(1, now);
-        (plan.verdict, plan.take_rows())
-    }
-
-    /// Runs a plan on counts that lie in memory.
+    /// Runs a plan on counts in memory, wherever the counts of its rules lie.
     pub(super) fn run_in_memory<'k>(
         &self,
-        catalog: &Catalog,
+        catalog: &Arc<Catalog>,
         plan: &mut Plan,
         key: impl Fn(usize) -> &'k [u8],
         now: Now,
     ) {
-        let memory = self.limiter.memory();
-        let slots: SmallVec<[Address<'_>; 1]> = plan
-            .slots()
-            .iter()
-            .map(|target| catalog.slot(memory, target, key(target.key)))
-            .collect();
-        let bucket = Bucket::of(now);
-        let dead = |body: &Body, pressed: bool| catalog.dead(body, pressed, bucket, now);
-        memory.update(&slots, bucket, dead, |seats| plan.run(catalog, seats, now));
-        for (target, slot) in plan.slots().iter().zip(&slots) {
-            if target.op.gives_back() {
-                // The locks are free again: a waiter that is woken finds what was given back.
-                self.limiter.wake_waiter(slot);
-            }
-        }
+        self.limiter.run(&mut PlanStep { catalog, plan, now, caller: None }, key);
     }
 
     /// Counts what was decided.
@@ -292,6 +262,36 @@ impl LimiterHandle {
 }
 
 impl Limiter {
+    /// Runs a plan in the store of its counts; in memory, where no caller can wait for an answer.
+    fn run<'k>(
+        &self,
+        step: &mut PlanStep<'_>,
+        key: impl Fn(usize) -> &'k [u8],
+    ) -> Updated<Ticket<Answered>> {
+        let (catalog, now, memory) = (step.catalog, step.now, self.memory());
+        let slots: SmallVec<[Address<'_>; 1]> = { step.plan.slots().iter() }
+            .map(|target| catalog.slot(memory, target, key(target.key)))
+            .collect();
+        let store = match self.remote.get() {
+            Some(remote) if step.caller.is_some() && slots.iter().any(|at| at.remote.is_some()) => {
+                Store::Remote(remote)
+            }
+            _ => Store::Memory(memory),
+        };
+        let bucket = Bucket::of(now);
+        let dead = |body: &Body, pressed: bool| catalog.dead(body, pressed, bucket, now);
+        let updated = store.update(&slots, now, dead, step);
+        if let Updated::Done = updated {
+            for (target, slot) in step.plan.slots().iter().zip(&slots) {
+                if target.op.gives_back() {
+                    // The locks are free again: a waiter that is woken finds what was given back.
+                    self.wake_waiter(slot);
+                }
+            }
+        }
+        updated
+    }
+
     /// Whether no request waits for this count.
     #[inline]
     pub(super) fn is_line_free(&self, count: &Count<'_>) -> bool {

@@ -47,7 +47,8 @@ impl DelayedSearch {
     pub fn new(limiter: &Arc<Limiter>, prefix: Vec<u8>, cells: usize) -> Self {
         let catalog = limiter.catalog.load_full();
         let in_memory = |rule: usize| {
-            !catalog.is_remote(rule) && can_delay(&catalog, rule) && meets(&catalog, rule, &prefix)
+            let names = catalog.names(rule);
+            names.is_none() && can_delay(&catalog, rule) && meets(&catalog, rule, &prefix)
         };
         let table = (0..catalog.set().rules().len()).any(in_memory).then(Mark::default);
         let (limiter, mark) = (limiter.clone(), Vec::new());
@@ -77,18 +78,18 @@ impl DelayedSearch {
         let searched = |rule: usize| can_delay(catalog, rule) && meets(catalog, rule, prefix);
         let rules = catalog.set().rules();
         let found = (*position..rules.len()).find_map(|rule| {
-            let names = catalog.remote_prefix(rule).filter(|_| searched(rule))?;
+            let names = catalog.names(rule).filter(|_| searched(rule))?;
             Some((rule, names))
         });
         *position = found.map_or(rules.len(), |(rule, _)| rule);
-        let (Some((_, (names, limits))), Some(remote)) = (found, limiter.remote.get()) else {
+        let (Some((_, names)), Some(remote)) = (found, limiter.remote.get()) else {
             return Ok(None);
         };
         let rule = &rules[*position];
         // The longer of the two: keys of this rule that are searched for begin with both.
         let own = rule.pattern.beginning();
         let longer = if own.len() > prefix.len() { own } else { prefix };
-        let page = remote.look(names.beginning(longer), std::mem::take(mark), limits).await;
+        let page = remote.look(names, longer, std::mem::take(mark)).await;
         let page = page.map_err(|fault| fault.to_string())?;
         let mut keys = Vec::new();
         for (name, held) in &page.counts {
@@ -132,8 +133,11 @@ fn delay_in_memory(catalog: &Catalog, key: &[u8], body: &Body, now: Now) -> Opti
     // Another rule may be for the key since the slot was made.
     let position = catalog.find(key, NEXT_USE, true).ok()??;
     let rule = catalog.rule_of(body.tally.rule())?;
-    let is_current = rule.name == catalog.rule(position).name && !catalog.is_remote(position);
-    if !is_current || !can_delay(catalog, position) {
+    let is_current = rule.name == catalog.rule(position).name;
+    // A slot of a rule whose counts lie in a remote store has statistics, and what was counted
+    // while that store was away.
+    let is_counted_here = catalog.names(position).is_none();
+    if !is_current || !is_counted_here || !can_delay(catalog, position) {
         return None;
     }
     delay(rule, body.held.states(), now)

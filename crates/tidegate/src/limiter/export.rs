@@ -86,6 +86,8 @@ impl Limiter {
             gives_back: None,
             // With nothing left to hold against its key, only its statistics are lost.
             on_full: if says_nothing { OnFull::Allow } else { rule.on_full },
+            remote: None,
+            given: None,
         };
         match self.memory().restore(&address, body, join) {
             Place::Own => Import::Kept,

@@ -35,7 +35,7 @@ pub use self::verdict::{Basis, Decision, HeldKey, Outcome, PendingVerdict, Row, 
 use crate::budget::Budget;
 use crate::clock::Clock;
 use crate::metrics::{Door, Metrics, RuleLabels};
-use crate::stores::memory::{self, Address, Body, Bucket, Memory};
+use crate::stores::memory::{self, Address, Bucket, Memory};
 pub use crate::stores::memory::{KeyStats, Size, TakenFrom};
 use crate::stores::remote::Remote;
 
@@ -163,9 +163,13 @@ impl Limiter {
 
     /// What uses of `key` are taken from under the rules in force.
     pub(crate) fn count_of<'k>(&self, key: &'k [u8]) -> Count<'k> {
-        let address = self.catalog.load().slot_of(self.memory(), key);
-        let unlimited = || Count { rule: NO_RULE, name: key, hash: self.memory().hash(key) };
-        address.map_or_else(unlimited, |address| Count::of(&address))
+        let catalog = self.catalog.load();
+        let Some(slot) = catalog.slot_of(self.memory(), key) else {
+            return Count { rule: NO_RULE, name: key, hash: self.memory().hash(key) };
+        };
+        // Keys that share a count have no name there.
+        let name = if slot.name.is_empty() { b"" } else { key };
+        Count { rule: slot.rule, name, hash: slot.hash }
     }
 
     /// Changes the bounds of the table; `false` if it takes a restart to make it larger.
@@ -203,8 +207,8 @@ impl Limiter {
     /// uses taken after the reset by their start and by where they were taken from, and give
     /// nothing back.
     pub fn reset(&self, key: &[u8]) -> bool {
-        let slot = self.catalog.load().slot_of(self.memory(), key);
-        slot.is_some_and(|address| {
+        let catalog = self.catalog.load();
+        catalog.slot_of(self.memory(), key).is_some_and(|address| {
             let known = self.memory().remove(&address);
             self.wake_waiter(&address);
             known
@@ -216,13 +220,8 @@ impl Limiter {
     pub fn stats(&self, key: &[u8], now: Now) -> KeyStats {
         let catalog = self.catalog.load();
         let bucket = Bucket::of(now);
-        let Some(address) = catalog.slot_of(self.memory(), key) else {
-            return KeyStats::default();
-        };
-        let dead = |body: &Body, pressed: bool| catalog.dead(body, pressed, bucket, now);
-        self.memory().update(&[address], bucket, dead, |seats| {
-            seats.first().map_or_else(KeyStats::default, |seat| seat.body.tally.stats(bucket))
-        })
+        let slot = catalog.slot_of(self.memory(), key);
+        slot.map_or_else(KeyStats::default, |slot| self.memory().stats(&slot, bucket))
     }
 
     /// How full the table is.

@@ -55,15 +55,6 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// Whether its count lies in a remote store. What was taken here while that was away is given
-    /// back here.
-    pub(super) fn is_remote(&self, catalog: &Catalog) -> bool {
-        match self.op {
-            KeyOp::Release { from, .. } => from == TakenFrom::Remote,
-            _ => catalog.is_remote(self.rule),
-        }
-    }
-
     /// The limits of its key.
     pub(super) fn limits<'a>(&'a self, catalog: &'a Catalog) -> &'a [Limit] {
         match &self.given {
@@ -166,8 +157,13 @@ impl Plan {
 
     /// A plan for one slot alone.
     pub(super) fn of_slot(target: Target, now: Now) -> Self {
+        Self { targets: SmallVec::from_iter([target]), ..Self::empty(now) }
+    }
+
+    /// A plan without counts.
+    pub(super) fn empty(now: Now) -> Self {
         Self {
-            targets: SmallVec::from_iter([target]),
+            targets: SmallVec::new(),
             denied: 0,
             unlimited: SmallVec::new(),
             together: Together::Each,
@@ -196,17 +192,14 @@ impl Plan {
 
     /// Takes those counts out that lie in memory, if the others lie in a remote store.
     pub(super) fn split_local(&mut self, catalog: &Catalog) -> Option<Plan> {
-        let is_local = |target: &Target| !target.is_remote(catalog);
-        let local: SmallVec<[Target; 1]> = self.slots().iter().copied().filter(is_local).collect();
-        if local.is_empty() || local.len() == self.slots().len() {
+        let is_local = |target: &Target| catalog.remote_names(target).is_none();
+        let (local, remote): (SmallVec<[Target; 1]>, SmallVec<[Target; 1]>) =
+            self.slots().iter().copied().partition(is_local);
+        if local.is_empty() || remote.is_empty() {
             return None;
         }
-        let denied = self.denied;
-        let mut at = 0;
-        self.targets.retain(|target| {
-            at += 1;
-            at <= denied || target.is_remote(catalog)
-        });
+        self.targets.truncate(self.denied);
+        self.targets.extend(remote);
         let (together, wants_rows) = (self.together, self.wants_rows);
         let first = Self::of_slot(local[0], self.verdict.at);
         Some(Plan { targets: local, together, wants_rows, ..first })

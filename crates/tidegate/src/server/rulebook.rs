@@ -110,7 +110,7 @@ impl Rulebook {
         };
         let entry = Arc::new(changed.map_err(ChangeError::Wrong)?);
         if let Some(problem) =
-            too_long_for_remote_store(&entry.now).filter(|_| self.limiter.is_remote())
+            too_long_for_remote_store(&entry.now).filter(|_| self.limiter.bounds_logs())
         {
             return Err(ChangeError::Wrong(vec![FieldError::of("limit", problem)]));
         }

@@ -8,11 +8,10 @@ mod tests;
 
 use std::sync::Arc;
 
-use tidegate_core::Op;
-
 #[cfg(test)]
 pub(super) use self::step::PENDING_MAX;
-use super::catalog::{Catalog, RemoteCounts};
+pub(super) use self::step::{Caller, PlanStep};
+use super::catalog::Catalog;
 use super::{Count, Limiter, LimiterHandle};
 use crate::stores::remote::Remote;
 use crate::stores::remote::settings::Settings;
@@ -44,9 +43,8 @@ impl Limiter {
         self.remote.get().map(Remote::prefix)
     }
 
-    /// Whether there is a remote store.
-    #[must_use]
-    pub fn is_remote(&self) -> bool {
+    /// Whether logs of uses must be short: a remote store is sent the whole log with each use.
+    pub(crate) fn bounds_logs(&self) -> bool {
         self.remote.get().is_some()
     }
 
@@ -71,9 +69,9 @@ impl Limiter {
     pub async fn forget(&self, key: &[u8]) -> Result<bool, String> {
         let here = self.reset(key);
         let Some(remote) = self.remote.get() else { return Ok(here) };
-        let found = self.catalog.load().find_remote(key, Op::Peek(0));
-        let Some((_, slot)) = found else { return Ok(here) };
-        let gone = remote.remove(slot.name).await.map_err(|fault| fault.to_string())?;
+        let catalog = self.catalog.load_full();
+        let Some(slot) = catalog.slot_of(self.memory(), key) else { return Ok(here) };
+        let gone = remote.remove(&slot).await.map_err(|fault| fault.to_string())?;
         if let Some(waiters) = self.waiters.get() {
             waiters.freed(&self.count_of(key));
         }
@@ -94,10 +92,8 @@ impl Limiter {
             return waiters.renewed(self);
         }
         let (catalog, memory) = (self.catalog.load(), self.memory());
-        let key = |(position, at): (usize, &RemoteCounts)| Some((position, at.prefix.key(name)?));
-        if let Some((position, key)) = catalog.all_remote().find_map(key)
-            && let hash = memory.hash(&key)
-            && let Some(address) = catalog.address(memory, position, &key, hash, Op::Peek(0))
+        if let Some((position, key)) = catalog.find_name(name)
+            && let Some(address) = catalog.address(memory, position, &key, false)
         {
             waiters.freed(&Count::of(&address));
         }
@@ -109,12 +105,9 @@ impl LimiterHandle {
     /// longer: nothing to do where the counts lie in memory.
     pub(crate) fn watch_key(&self, key: &[u8], watching: bool) {
         let Some(remote) = self.limiter.remote.get() else { return };
-        let found = self.limiter.catalog.load().find_remote(key, Op::Peek(0));
-        if let Some((_, slot)) = found {
-            match watching {
-                true => remote.watch(&slot.name),
-                false => remote.unwatch(&slot.name),
-            }
+        let catalog = self.limiter.catalog.load();
+        if let Some(slot) = catalog.slot_of(self.limiter.memory(), key) {
+            remote.watch(&slot, watching);
         }
     }
 }

@@ -9,20 +9,19 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use tidegate_core::rules::{OnStoreError, Rule};
 use tidegate_core::time::SECOND;
-use tidegate_core::{Algorithm, Limit, LimitVerdict, Nanos, Now, Op};
+use tidegate_core::{Algorithm, Limit, LimitVerdict, Nanos, Now};
 
 use super::super::catalog::Catalog;
 use super::super::plan::{Plan, Target};
 use super::super::request::{Attempt, Key, KeyOp, Limits, Request, Together};
-use super::super::verdict::{
-    Answered, Basis, Decision, Outcome, PendingVerdict, Row, Rows, Verdict,
-};
+use super::super::verdict::{Answered, Basis, Outcome, Row, Rows, Verdict};
 use super::super::{Limiter, LimiterHandle, TakenFrom};
-use crate::completions::{Completion, completion};
+use crate::completions::{Completion, Ticket, completion};
 use crate::metrics::{Counted, Door};
+use crate::stores::Step;
 use crate::stores::memory::{Body, Bucket, Place, Seat};
 use crate::stores::remote::Remote;
-use crate::stores::remote::job::{Job, Kind, Slot, Step, Trouble};
+use crate::stores::remote::job::{DeferredStep, Kind, Trouble};
 
 /// When a request that is refused because the store is away is worth another try.
 const RETRY_WHEN_AWAY: Nanos = SECOND;
@@ -58,8 +57,25 @@ struct Origin {
     pending: Arc<AtomicUsize>,
 }
 
+/// A plan that a store runs.
+pub(in super::super) struct PlanStep<'a> {
+    pub(in super::super) catalog: &'a Arc<Catalog>,
+    pub(in super::super) plan: &'a mut Plan,
+    pub(in super::super) now: Now,
+    /// Who waits if the answer comes later; nobody, where the plan must run at once.
+    pub(in super::super) caller: Option<Caller<'a>>,
+}
+
+/// Who asks for a plan, and with which request.
+pub(in super::super) struct Caller<'a> {
+    pub(in super::super) handle: &'a LimiterHandle,
+    pub(in super::super) request: &'a Request<'a>,
+    /// Counts of the same request that lie in memory, and have been taken.
+    pub(in super::super) local: Option<Plan>,
+}
+
 /// A plan on its way through the store.
-struct RemoteStep {
+struct DeferredPlan {
     origin: Origin,
     plan: Plan,
     /// Counts of the same request that lie in memory, and have been taken.
@@ -69,49 +85,54 @@ struct RemoteStep {
     ran: Nanos,
 }
 
-impl LimiterHandle {
-    /// Hands a plan to the store. Rows are filled where it is answered at once.
-    #[cold]
-    pub(in super::super) fn ask_store(
-        &self,
-        plan: Plan,
-        local: Option<Plan>,
-        request: &Request<'_>,
-        now: Now,
-        rows: Option<&mut Rows>,
-    ) -> Decision {
-        let origin = Origin::of(self, request, now);
-        let kind = match plan.slots().first().map(|target| target.op) {
-            Some(KeyOp::Release { .. }) => Kind::GiveBack,
-            Some(KeyOp::Refund { .. }) => Kind::Refund,
-            _ => Kind::Take,
-        };
-        let slots: Vec<Slot> =
-            plan.slots().iter().filter_map(|target| origin.slot(target)).collect();
-        let Some(remote) = self.limiter.remote.get().filter(|_| !slots.is_empty()) else {
-            // A reload has moved the rule: there is nothing to give back to.
-            return Decision::Ready(plan.verdict);
-        };
-        if kind == Kind::Take && self.pending.load(Relaxed) >= PENDING_MAX {
-            let mut step = RemoteStep::new(origin, plan, local, None);
-            let answered = step.without_store(&Trouble::Crowded);
-            let answered = step.with_local(answered);
-            if let Some(rows) = rows {
-                *rows = answered.rows;
-            }
-            return Decision::Ready(answered.verdict);
+impl Step for PlanStep<'_> {
+    type Ticket = Ticket<Answered>;
+
+    fn run(&mut self, seats: &mut [Seat<'_>], now: Now) {
+        self.plan.run(self.catalog, seats, now);
+    }
+
+    fn defer(&mut self) -> Option<(Box<dyn DeferredStep>, Ticket<Answered>)> {
+        let pending = &self.caller.as_ref()?.handle.pending;
+        let gives_back = |target: &Target| target.op.gives_back();
+        if pending.load(Relaxed) >= PENDING_MAX && !self.plan.slots().iter().any(gives_back) {
+            return None;
         }
-        let (give_back, deadline) = (origin.clone(), now.mono.saturating_add(remote.timeout()));
+        pending.fetch_add(1, Relaxed);
+        let mut step = self.detach()?;
+        let give_back = step.origin.clone();
         let (completion, ticket) = completion(move |answered| give_back.give_back(&answered));
-        self.pending.fetch_add(1, Relaxed);
-        let step = Box::new(RemoteStep::new(origin, plan, local, Some(completion)));
-        remote.submit(Job { slots, step, kind, deadline });
-        Decision::Pending(PendingVerdict(ticket))
+        step.completion = Some(completion);
+        Some((Box::new(step), ticket))
+    }
+}
+
+impl PlanStep<'_> {
+    /// The plan with all that it needs after its caller is gone.
+    fn detach(&mut self) -> Option<DeferredPlan> {
+        let Caller { handle, request, local } = self.caller.take()?;
+        let origin = Origin::of(handle, self.catalog, request, self.now);
+        let plan = std::mem::replace(self.plan, Plan::empty(self.now));
+        Some(DeferredPlan::new(origin, plan, local))
+    }
+
+    /// What the rules say where the store is not asked, because too many answers are pending.
+    #[cold]
+    pub(in super::super) fn answer_without_store(&mut self) -> (Verdict, Rows) {
+        let Some(mut step) = self.detach() else { return (self.plan.verdict, Rows::default()) };
+        let answered = step.without_store(&Trouble::Crowded);
+        let Answered { verdict, rows, .. } = step.with_local(answered);
+        (verdict, rows)
     }
 }
 
 impl Origin {
-    fn of(handle: &LimiterHandle, request: &Request<'_>, arrived: Now) -> Self {
+    fn of(
+        handle: &LimiterHandle,
+        catalog: &Arc<Catalog>,
+        request: &Request<'_>,
+        arrived: Now,
+    ) -> Self {
         let owned = |key: &Key<'_>| OwnedKey {
             bytes: key.bytes.into(),
             op: key.op,
@@ -122,7 +143,7 @@ impl Origin {
         };
         Self {
             limiter: handle.limiter.clone(),
-            catalog: handle.limiter.catalog.load_full(),
+            catalog: catalog.clone(),
             lane: handle.lane,
             door: handle.door,
             arrived,
@@ -142,25 +163,15 @@ impl Origin {
         self.catalog.rule(position)
     }
 
-    fn slot(&self, target: &Target) -> Option<Slot> {
-        self.catalog.remote_slot(target, &self.keys[target.key].bytes)
-    }
-
     /// Counts a decision for the statistics of its key.
     fn note(&self, position: usize, key: &[u8], over: bool, rate: f64) {
         let (memory, catalog) = (self.limiter.memory(), &self.catalog);
         let now = self.limiter.clock.now();
         let bucket = Bucket::of(now);
-        let hash = memory.hash(key);
-        let Some(address) = catalog.address(memory, position, key, hash, Op::Take(1)) else {
-            return;
-        };
         let dead = |body: &Body, pressed: bool| catalog.dead(body, pressed, bucket, now);
-        memory.update(&[address], bucket, dead, |seats| {
-            for seat in seats.iter_mut().filter(|seat| seat.place.counts()) {
-                seat.body.tally.count(over, rate, bucket);
-            }
-        });
+        if let Some(address) = catalog.address(memory, position, key, true) {
+            memory.count(&address, (over, rate), bucket, dead);
+        }
     }
 
     /// Counts why a decision is made without the store.
@@ -202,15 +213,10 @@ impl Origin {
     }
 }
 
-impl RemoteStep {
-    fn new(
-        origin: Origin,
-        plan: Plan,
-        local: Option<Plan>,
-        completion: Option<Completion<Answered>>,
-    ) -> Self {
+impl DeferredPlan {
+    fn new(origin: Origin, plan: Plan, local: Option<Plan>) -> Self {
         let ran = origin.arrived.mono;
-        Self { origin, plan, local: local.map(Box::new), completion, ran }
+        Self { origin, plan, local: local.map(Box::new), completion: None, ran }
     }
 
     /// The answer of the store together with what was taken in memory, which is given back if the
@@ -339,18 +345,10 @@ impl RemoteStep {
     /// that have no count. Where another rule denies, counts are only looked at.
     fn decide_locally(&self, denied: bool) -> (Verdict, Rows) {
         let Origin { keys, catalog, can_end, together, .. } = &self.origin;
-        // Neither those whose policy is another, nor those that were taken before the store was
-        // asked.
         let is_meant = |key: &OwnedKey| {
             let look = key.with_op(KeyOp::Peek(1));
-            let Some(rule) = catalog.find_for(&look, true, self.origin.door).ok().flatten() else {
-                return true;
-            };
-            let counts_here = self.origin.rule(rule).on_store_error == OnStoreError::Local;
-            match catalog.is_remote(rule) {
-                true => counts_here,
-                false => catalog.denies(rule) || self.origin.rule(rule).limits.is_empty(),
-            }
+            let rule = catalog.find_for(&look, true, self.origin.door).ok().flatten();
+            rule.is_none_or(|rule| catalog.decides_without_store(rule))
         };
         let which: Vec<usize> = (0..keys.len()).filter(|at| is_meant(&keys[*at])).collect();
         let op = |op: KeyOp| match op {
@@ -366,13 +364,15 @@ impl RemoteStep {
         let handle = self.origin.handle();
         let now = handle.now();
         let wanted = Some(Rows::default());
-        let Ok(plan) = Plan::new(catalog, &request, self.origin.door, now, wanted) else {
+        let Ok(mut plan) = Plan::new(catalog, &request, self.origin.door, now, wanted) else {
             // None of them is counted here.
             let granted = keys.iter().map(|key| key.op.for_limits().cost()).min().unwrap_or(0);
             let verdict = Verdict::unlimited(Outcome::Allowed, granted, self.origin.arrived);
             return (verdict, Rows::default());
         };
-        let (verdict, mut rows) = handle.decide_in_memory(catalog, plan, &request, now);
+        handle.run_in_memory(catalog, &mut plan, |key| local[key].bytes, now);
+        handle.count_notes(catalog, &plan.notes);
+        let (verdict, mut rows) = (plan.verdict, plan.take_rows());
         rows.held.iter_mut().for_each(|held| held.key = which[held.key]);
         for row in &mut rows.limits {
             row.key = which[row.key];
@@ -441,7 +441,15 @@ impl RemoteStep {
     }
 }
 
-impl Step for RemoteStep {
+impl DeferredStep for DeferredPlan {
+    fn kind(&self) -> Kind {
+        match self.plan.slots().first().map(|target| target.op) {
+            Some(KeyOp::Release { .. }) => Kind::GiveBack,
+            Some(KeyOp::Refund { .. }) => Kind::Refund,
+            _ => Kind::Take,
+        }
+    }
+
     fn run(&mut self, bodies: &mut [Body], now: Now) {
         let Self { origin, plan, ran, .. } = self;
         let local = origin.limiter.clock.now();
@@ -459,7 +467,7 @@ impl Step for RemoteStep {
         plan.run(&origin.catalog, &mut seats, now);
     }
 
-    fn undo(&self, slot: usize) -> Box<dyn Step> {
+    fn undo(&self, slot: usize) -> Box<dyn DeferredStep> {
         let target = self.plan.slots()[slot];
         let op = match target.op {
             op if op.is_use() => KeyOp::Refund {
@@ -471,7 +479,7 @@ impl Step for RemoteStep {
             _ => KeyOp::Peek(1),
         };
         let plan = Plan::of_slot(Target { op, ..target }, self.origin.arrived);
-        Box::new(RemoteStep::new(self.origin.clone(), plan, None, None))
+        Box::new(DeferredPlan::new(self.origin.clone(), plan, None))
     }
 
     fn end(mut self: Box<Self>, outcome: Result<Now, Trouble>) {
@@ -505,8 +513,8 @@ pub(super) fn of(
     handle: &LimiterHandle,
     request: &Request<'_>,
     now: Now,
-) -> Result<Box<dyn Step>, super::super::InvalidRequest> {
-    let origin = Origin::of(handle, request, now);
+) -> Result<Box<dyn DeferredStep>, super::super::InvalidRequest> {
+    let origin = Origin::of(handle, &handle.limiter.catalog.load(), request, now);
     let plan = Plan::new(&origin.catalog, request, handle.door, now, None)?;
-    Ok(Box::new(RemoteStep::new(origin, plan, None, None)))
+    Ok(Box::new(DeferredPlan::new(origin, plan, None)))
 }

@@ -4,13 +4,14 @@ use parking_lot::Mutex;
 use tidegate_core::limit::{Algorithm, Limit};
 use tidegate_core::rules::{Rule, RuleSet};
 use tidegate_core::time::DAY;
-use tidegate_core::{Now, algorithms};
+use tidegate_core::{Now, Op, algorithms};
 
 use super::super::{Count, Key, KeyOp, Request, Waiters};
 use super::*;
 use crate::clock::Clock;
 use crate::metrics::{Door, Metrics};
 use crate::stores::memory::{self, Body};
+use crate::stores::remote::job::RemoteSlot;
 use crate::stores::remote::settings::{self, Urls};
 
 const START: Now = Now { mono: 500 * DAY, unix: 20_000 * DAY };
@@ -78,8 +79,10 @@ fn what_others_give_back_is_told_to_those_who_wait_for_the_same_count() {
     let (limiter, heard) = (handle.limiter(), Arc::new(Heard::default()));
     limiter.set_waiters(heard.clone());
     for key in [b"k a".as_slice(), b"pool a"] {
-        let (_, slot) = limiter.catalog.load().find_remote(key, Op::Peek(0)).expect("a rule");
-        limiter.freed_remotely(&slot.name);
+        let catalog = limiter.catalog.load();
+        let slot = catalog.slot_of(limiter.memory(), key).expect("a rule");
+        let RemoteSlot { name, .. } = RemoteSlot::of(&slot).expect("it lies in the store");
+        limiter.freed_remotely(&name);
         let count = limiter.count_of(key);
         assert_eq!(heard.freed.lock().pop(), Some((count.rule, count.name.to_vec())));
     }

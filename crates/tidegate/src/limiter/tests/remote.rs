@@ -171,9 +171,9 @@ fn a_use_in_flight_ends_where_it_began_and_nowhere_else() {
         let (catalog, now) = (handle.limiter().catalog.load(), handle.now());
         let keys = [Key::take(b"jobs a", 1)];
         let request = Request::all_or_nothing(&keys).with_end();
-        let plan = plan::Plan::new(&catalog, &request, Door::Http, now, None).expect("fit");
-        let (verdict, rows) = handle.decide_in_memory(&catalog, plan, &request, now);
-        Said { verdict, rows }
+        let mut plan = plan::Plan::new(&catalog, &request, Door::Http, now, None).expect("fit");
+        handle.run_in_memory(&catalog, &mut plan, |key| keys[key].bytes, now);
+        Said { verdict: plan.verdict, rows: plan.take_rows() }
     };
     let end = |taken: &Said| {
         let HeldKey { from, started, .. } = taken.rows.held[0];

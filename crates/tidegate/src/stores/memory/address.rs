@@ -2,7 +2,10 @@
 //!
 //! Words only: slots are found and made elsewhere.
 
+use tidegate_core::Limit;
 use tidegate_core::rules::OnFull;
+
+use crate::stores::remote::names::RuleNames;
 
 /// Which slot is meant, and what making it would mean.
 #[derive(Clone, Copy)]
@@ -23,6 +26,17 @@ pub(crate) struct Address<'a> {
     /// Where uses that end were taken from, if that is what is asked for.
     pub(crate) gives_back: Option<TakenFrom>,
     pub(crate) on_full: OnFull,
+    /// The names of the rule's counts, if they lie in a remote store.
+    pub(crate) remote: Option<&'a RuleNames>,
+    /// The limit that the request has brought.
+    pub(crate) given: Option<Limit>,
+}
+
+impl Address<'_> {
+    /// Whether it is about the key's own slot, and not about what was taken elsewhere.
+    pub(super) fn is_of_slot(&self) -> bool {
+        matches!(self.gives_back, None | Some(TakenFrom::Slot))
+    }
 }
 
 /// Where a use in flight was taken from: its end gives it back there and nowhere else.

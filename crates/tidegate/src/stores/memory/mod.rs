@@ -226,7 +226,7 @@ impl Memory {
     /// One atomic step over the slots of one request, no two of them the same. `dead` tells which
     /// bodies may go, and whether the table is pressed for room when it asks.
     #[inline]
-    pub(crate) fn update<R>(
+    pub(super) fn update<R>(
         &self,
         slots: &[Address<'_>],
         bucket: Bucket,
@@ -235,8 +235,8 @@ impl Memory {
     ) -> R {
         match slots {
             [] => step(&mut []),
-            // What was shared is not given back to the slot that its key may have now.
-            [at] if at.gives_back != Some(TakenFrom::Shared) => {
+            // What was taken elsewhere is not given back to the slot that its key may have now.
+            [at] if at.is_of_slot() => {
                 self.update_one(at, bucket, dead, |body, place| step(&mut [Seat { body, place }]))
             }
             several => self.update_several(several, bucket, dead, step),
@@ -296,9 +296,7 @@ impl Memory {
         let mut lifted = Vec::with_capacity(addresses.len());
         for at in addresses {
             let (number, shard) = &mut shards[shard_at(at.hash)];
-            // The end of a use that was shared does not concern the slot that its key has now.
-            let own = at.gives_back != Some(TakenFrom::Shared);
-            let one = match find(shard, at).filter(|_| own) {
+            let one = match find(shard, at).filter(|_| at.is_of_slot()) {
                 Some(_) if self.cannot_grow(at) => Lifted::without_body(Place::without_room(at)),
                 Some(spot) => {
                     let body = &mut shard.entry(spot).body;
@@ -484,6 +482,28 @@ impl Memory {
         let slot = shard.remove(spot, |slot| self.slot_hash(slot));
         self.account(slot.name.heap_bytes() + slot.body.held.heap_bytes(), 0);
         true
+    }
+
+    /// The statistics of one key; zeros if it is not known.
+    pub(crate) fn stats(&self, at: &Address<'_>, bucket: Bucket) -> KeyStats {
+        let mut shard = self.table.lock(self.table.shard_of(at.hash));
+        let found = find(&mut shard, at);
+        found.map_or_else(KeyStats::default, |spot| shard.entry(spot).body.tally.stats(bucket))
+    }
+
+    /// Counts a decision that was made elsewhere for the statistics of its key.
+    pub(crate) fn count(
+        &self,
+        at: &Address<'_>,
+        (over, rate): (bool, f64),
+        bucket: Bucket,
+        dead: impl Fn(&Body, bool) -> bool,
+    ) {
+        self.update_one(at, bucket, dead, |body, place| {
+            if place.counts() {
+                body.tally.count(over, rate, bucket);
+            }
+        });
     }
 
     /// How full it is.

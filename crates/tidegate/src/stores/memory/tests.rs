@@ -26,6 +26,8 @@ fn address<'a>(memory: &Memory, name: &'a [u8], limits: usize) -> Address<'a> {
         ends: false,
         gives_back: None,
         on_full: OnFull::Share,
+        remote: None,
+        given: None,
     }
 }
 
@@ -193,4 +195,16 @@ fn the_bounds_can_shrink_and_grow_within_the_reservation() {
     assert!(!memory.resize(Settings { max_keys: 4, max_bytes: 1 << 20 }), "needs a restart");
     assert!(memory.resize(Settings { max_keys: 3, max_bytes: 0 }));
     assert_eq!(place(b"a"), Place::Denied, "a log that cannot grow is not used uncounted");
+}
+
+#[test]
+fn what_was_taken_in_another_store_is_not_given_back_to_a_slot() {
+    let memory = Memory::new(Settings { max_keys: 4, max_bytes: 1 << 20 });
+    let alive = |_: &Body, _: bool| false;
+    let at = address(&memory, b"name", 1);
+    assert_eq!(memory.update(&[at], bucket(), alive, |seats| seats[0].place), Place::Own);
+    for (from, place) in [(TakenFrom::Slot, Place::Own), (TakenFrom::Remote, Place::Uncounted)] {
+        let at = Address { creates: false, gives_back: Some(from), ..at };
+        assert_eq!(memory.update(&[at], bucket(), alive, |seats| seats[0].place), place);
+    }
 }

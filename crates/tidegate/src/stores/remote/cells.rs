@@ -19,7 +19,7 @@ use tidegate_core::{Nanos, Now};
 use super::cell::{Cell, JobId, Value};
 use super::engine::{ABSENT, Change, Fault, Found, Swapped, Version};
 use super::entry::{Entry, Unreadable};
-use super::job::{Job, Kind, Slot, Step, Trouble};
+use super::job::{DeferredStep, Job, Kind, RemoteSlot, Trouble};
 use super::members::Members;
 use super::shelf::{Id, Shelf};
 use crate::stores::memory::{Body, Tally};
@@ -34,10 +34,10 @@ const PAUSE: Nanos = 100 * MICROSECOND;
 
 /// A job in line. Its step is gone once it was told that its time is up.
 struct Waiting {
-    slots: Vec<Slot>,
+    slots: Vec<RemoteSlot>,
     /// The counts of these.
     ids: Ids,
-    step: Option<Box<dyn Step>>,
+    step: Option<Box<dyn DeferredStep>>,
     kind: Kind,
     /// Since when a change with it is under way, on our monotonic clock.
     sent: Option<Nanos>,
@@ -493,13 +493,13 @@ fn known(cell: &Cell) -> Entry {
 }
 
 /// What a step sees of a count.
-fn view(slot: &Slot, entry: &Entry, (node, own): (u64, bool), members: &Members) -> Body {
+fn view(slot: &RemoteSlot, entry: &Entry, (node, own): (u64, bool), members: &Members) -> Body {
     Body { held: entry.view(&slot.limits, node, own, members), tally: Tally::default() }
 }
 
 /// The count after a step that left this.
 fn after(
-    slot: &Slot,
+    slot: &RemoteSlot,
     entry: &Entry,
     body: &Body,
     (node, own): (u64, bool),

@@ -5,24 +5,36 @@ use std::sync::Arc;
 use tidegate_core::{Limit, Nanos, Now};
 
 use super::engine::Fault;
-use crate::stores::memory::Body;
+use crate::stores::memory::{Address, Body};
 
 /// One count that a step is about.
 #[derive(Clone, Debug)]
-pub(crate) struct Slot {
+pub(crate) struct RemoteSlot {
     pub(crate) name: Arc<[u8]>,
-    /// The limits of its rule.
+    /// The limits of its rule, or the one that the request has brought.
     pub(crate) limits: Arc<[Limit]>,
 }
 
-/// The step itself. It runs on copies, again if they turn out to be old, and is told in the end
-/// what became of its last run.
-pub(crate) trait Step: Send {
+impl RemoteSlot {
+    /// The count at an address; `None` if it lies in memory.
+    pub(crate) fn of(address: &Address<'_>) -> Option<Self> {
+        let names = address.remote?;
+        let limits = address.given.map_or_else(|| names.limits.clone(), |limit| Arc::new([limit]));
+        Some(Self { name: names.name(address.name), limits })
+    }
+}
+
+/// A step that runs later, on the store's thread: on copies, and again if they turn out to be old.
+/// In the end it is told what became of its last run.
+pub(crate) trait DeferredStep: Send {
+    /// How the store treats it.
+    fn kind(&self) -> Kind;
+
     /// Judges and changes the counts, in the order of the job's slots.
     fn run(&mut self, bodies: &mut [Body], now: Now);
 
     /// Takes back from one count what the last run took, where that run came to nothing.
-    fn undo(&self, slot: usize) -> Box<dyn Step>;
+    fn undo(&self, slot: usize) -> Box<dyn DeferredStep>;
 
     /// The last run is in force since `now`, or nothing is known to be.
     fn end(self: Box<Self>, outcome: Result<Now, Trouble>);
@@ -59,8 +71,8 @@ impl Trouble {
 
 /// A step with its counts, no two of them the same.
 pub(crate) struct Job {
-    pub(crate) slots: Vec<Slot>,
-    pub(crate) step: Box<dyn Step>,
+    pub(crate) slots: Vec<RemoteSlot>,
+    pub(crate) step: Box<dyn DeferredStep>,
     pub(crate) kind: Kind,
     /// Until when an answer is waited for, on our monotonic clock.
     pub(crate) deadline: Nanos,

@@ -34,17 +34,18 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 
 use parking_lot::Mutex;
-use tidegate_core::{Limit, Nanos, Now};
+use tidegate_core::{Nanos, Now};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use self::engine::{Engine, Fault};
 use self::entry::Entry;
-use self::job::{Job, Trouble};
+use self::job::{DeferredStep, Job, RemoteSlot, Trouble};
+use self::names::RuleNames;
 use self::settings::{Kind, Settings};
-use self::turn::{Message, Turn, turn_away};
+use self::turn::{Message, Turn};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
-use crate::stores::memory::Held;
+use crate::stores::memory::{Address, Held};
 
 /// Jobs that may wait to be looked at; more are turned away.
 const INBOX_MAX: usize = 65_536;
@@ -164,11 +165,6 @@ impl Remote {
         &self.prefix
     }
 
-    /// How long a decision may take.
-    pub(crate) fn timeout(&self) -> Nanos {
-        self.shared.timeout
-    }
-
     /// Why the store is not asked at this moment, if it is not.
     pub(crate) fn away(&self) -> Option<String> {
         let away = self.shared.away.load(Relaxed);
@@ -182,42 +178,46 @@ impl Remote {
         let _ = self.shared.started.subscribe().wait_for(|started| *started).await;
     }
 
-    /// Hands a job in. Its step is told in the end, here and at once if the store is away and the
-    /// job is not one that waits for it.
-    pub(crate) fn submit(&self, mut job: Job) {
-        if self.shared.clock.is_manual() {
-            // A time that stands still is never up.
-            job.deadline = Nanos::MAX;
+    /// Hands a step to the store's thread. The step is told in the end, here and at once if the
+    /// store is away and the step is a use.
+    pub(super) fn update(&self, slots: &[Address<'_>], now: Now, step: Box<dyn DeferredStep>) {
+        let kind = step.kind();
+        if kind == job::Kind::Take && self.shared.away.load(Relaxed) {
+            return step.end(Err(Trouble::Away));
         }
-        if job.kind == job::Kind::Take && self.shared.away.load(Relaxed) {
-            return turn_away(job, Trouble::Away);
-        }
+        // A time that stands still is never up.
+        let is_manual = self.shared.clock.is_manual();
+        let timeout = if is_manual { Nanos::MAX } else { self.shared.timeout };
+        let slots = slots.iter().filter_map(RemoteSlot::of).collect();
+        let job = Job { slots, step, kind, deadline: now.mono.saturating_add(timeout) };
         if let Err(full) = self.inbox.try_send(Message::Job(job))
             && let Message::Job(job) = full.into_inner()
         {
-            turn_away(job, Trouble::Crowded);
+            job.step.end(Err(Trouble::Crowded));
         }
     }
 
-    /// Forgets a name.
-    pub(crate) async fn remove(&self, name: Arc<[u8]>) -> Result<bool, Fault> {
+    /// Forgets the count at an address; `false` if it lies elsewhere or was not there.
+    pub(crate) async fn remove(&self, address: &Address<'_>) -> Result<bool, Fault> {
+        let Some(slot) = RemoteSlot::of(address) else { return Ok(false) };
         let (reply, told) = oneshot::channel();
-        self.ask(Message::Remove(name, reply), told).await?
+        self.ask(Message::Remove(slot.name, reply), told).await?
     }
 
-    /// A page of the counts whose names begin with `prefix`, as `limits` see them: those that are
-    /// not uses in flight. What is no count is left out.
+    /// A page of the counts of one rule whose keys begin with `key`, without uses in flight. What
+    /// is no count is left out.
     pub(crate) async fn look(
         &self,
-        prefix: Vec<u8>,
+        names: &RuleNames,
+        key: &[u8],
         mark: Vec<u8>,
-        limits: &[Limit],
     ) -> Result<Page, Fault> {
         let (reply, told) = oneshot::channel();
+        let prefix = names.name(key).to_vec();
         let (values, next, at) = self.ask(Message::Scan(prefix, mark, reply), told).await??;
         let view = |(name, value): (Vec<u8>, Vec<u8>)| {
             let entry = Entry::decode(&value).ok()?;
-            Some((name, entry.view(limits, self.shared.node, false, &|_: u64| true)))
+            Some((name, entry.view(&names.limits, self.shared.node, false, &|_: u64| true)))
         };
         Ok(Page { counts: values.into_iter().filter_map(view).collect(), next, at })
     }
@@ -231,14 +231,12 @@ impl Remote {
         told.await.map_err(|_| gone())
     }
 
-    /// Wants to be told when something is given back to a name.
-    pub(crate) fn watch(&self, name: &Arc<[u8]>) {
-        let _ = self.inbox.try_send(Message::Watch(name.clone()));
-    }
-
-    /// No longer wants to be told.
-    pub(crate) fn unwatch(&self, name: &Arc<[u8]>) {
-        let _ = self.inbox.try_send(Message::Unwatch(name.clone()));
+    /// Begins or ends to report when something is given back to the count at an address.
+    pub(crate) fn watch(&self, address: &Address<'_>, watching: bool) {
+        if let Some(RemoteSlot { name, .. }) = RemoteSlot::of(address) {
+            let message = if watching { Message::Watch(name) } else { Message::Unwatch(name) };
+            let _ = self.inbox.try_send(message);
+        }
     }
 
     /// Gives back what is to be given back, and says that this node is gone.

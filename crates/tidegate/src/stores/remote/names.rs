@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use tidegate_core::Limit;
 use tidegate_core::limit::Duration;
 use tidegate_core::rules::Rule;
 use tidegate_wire::percent;
@@ -13,11 +14,15 @@ use tidegate_wire::percent;
 /// The version of the names.
 const VERSION: &str = "1";
 
-/// What the names of one rule's counts begin with.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Prefix(Vec<u8>);
+/// The names of one rule's counts.
+#[derive(Clone, Debug)]
+pub(crate) struct RuleNames {
+    prefix: Vec<u8>,
+    /// The limits of the rule.
+    pub(crate) limits: Arc<[Limit]>,
+}
 
-impl Prefix {
+impl RuleNames {
     /// Of a rule, in a store whose names all begin with `all`.
     pub(crate) fn new(all: &str, rule: &Rule) -> Self {
         let mut bytes = Vec::new();
@@ -33,25 +38,21 @@ impl Prefix {
             bytes.extend(format!("{algorithm}@{period}").bytes());
         }
         bytes.push(b':');
-        Self(bytes)
+        Self { prefix: bytes, limits: rule.limits.as_slice().into() }
     }
 
-    /// The name of the count of a key; empty where all keys of the rule share one.
+    /// The name of the count of a key, which is empty where all keys of the rule share one. Names
+    /// of longer keys begin with it.
     pub(crate) fn name(&self, key: &[u8]) -> Arc<[u8]> {
-        let mut bytes = Vec::with_capacity(self.0.len() + key.len() + key.len() / 4);
-        bytes.extend(&self.0);
+        let mut bytes = Vec::with_capacity(self.prefix.len() + key.len() + key.len() / 4);
+        bytes.extend(&self.prefix);
         escape(key, &mut bytes);
         bytes.into()
     }
 
-    /// What every name of the rule begins with whose key begins with `key`.
-    pub(crate) fn beginning(&self, key: &[u8]) -> Vec<u8> {
-        self.name(key).to_vec()
-    }
-
     /// The key of a name of this rule.
     pub(crate) fn key(&self, name: &[u8]) -> Option<Vec<u8>> {
-        unescape(name.strip_prefix(self.0.as_slice())?)
+        unescape(name.strip_prefix(self.prefix.as_slice())?)
     }
 }
 
@@ -88,15 +89,15 @@ mod tests {
 
     use super::*;
 
-    fn prefix(name: &str, limits: &[&str]) -> Prefix {
+    fn names(name: &str, limits: &[&str]) -> RuleNames {
         let limit =
             |text: &&str| Spec::parse(text).unwrap().with(None, None, None).unwrap().unwrap();
-        Prefix::new("tidegate", &Rule::new(name, "k", limits.iter().map(limit).collect()))
+        RuleNames::new("tidegate", &Rule::new(name, "k", limits.iter().map(limit).collect()))
     }
 
     #[test]
     fn a_name_tells_rule_limits_and_key() {
-        let name = prefix("api: a", &["5/s burst 20", "100/min"]).name(b"api path=/foo bar+");
+        let name = names("api: a", &["5/s burst 20", "100/min"]).name(b"api path=/foo bar+");
         let text = String::from_utf8(name.to_vec()).unwrap();
         assert_eq!(text, "tidegate:1:api%3A+a:gcra@1s+gcra@1min:api+path=/foo+bar%2B");
     }
@@ -104,10 +105,10 @@ mod tests {
     proptest! {
         #[test]
         fn names_are_as_different_as_keys_and_tell_them(one: Vec<u8>, two: Vec<u8>) {
-            let prefix = prefix("r", &["1/s"]);
-            let (name, other) = (prefix.name(&one), prefix.name(&two));
+            let names = names("r", &["1/s"]);
+            let (name, other) = (names.name(&one), names.name(&two));
             prop_assert_eq!(name == other, one == two);
-            prop_assert_eq!(prefix.key(&name), Some(one));
+            prop_assert_eq!(names.key(&name), Some(one));
             let special = name.iter().any(|byte| b"{}* \n".contains(byte));
             prop_assert!(!special);
         }

@@ -13,7 +13,7 @@ use tidegate_core::{Limit, Now, Op, Outcome as Verdict, algorithms};
 
 use super::cells::{Attempt, Cells, Outcome};
 use super::engine::{ABSENT, Change, Fault, Found, Swapped};
-use super::job::{Job, Kind, Slot, Step, Trouble};
+use super::job::{DeferredStep, Job, Kind, RemoteSlot, Trouble};
 use crate::stores::memory::Body;
 
 const NOW: Now = Now { mono: 1_000_000 * SECOND, unix: 1_000_000 * SECOND };
@@ -36,7 +36,11 @@ struct Use {
     fates: Arc<Mutex<HashMap<usize, Fate>>>,
 }
 
-impl Step for Use {
+impl DeferredStep for Use {
+    fn kind(&self) -> Kind {
+        if self.gives_back { Kind::GiveBack } else { Kind::Take }
+    }
+
     fn run(&mut self, bodies: &mut [Body], now: Now) {
         let op = match self.gives_back {
             true => Op::Release { cost: 1, started: now },
@@ -59,7 +63,7 @@ impl Step for Use {
         }
     }
 
-    fn undo(&self, _: usize) -> Box<dyn Step> {
+    fn undo(&self, _: usize) -> Box<dyn DeferredStep> {
         unreachable!("nothing lies apart here")
     }
 
@@ -108,8 +112,8 @@ impl World {
     }
 
     fn submit(&mut self, node: usize, keys: &[u8], kind: Kind) {
-        let slot = |key: &u8| Slot { name: name(*key), limits: self.limits.clone() };
-        let slots: Vec<Slot> = keys.iter().map(slot).collect();
+        let slot = |key: &u8| RemoteSlot { name: name(*key), limits: self.limits.clone() };
+        let slots: Vec<RemoteSlot> = keys.iter().map(slot).collect();
         let step = Use {
             limits: slots.iter().map(|slot| slot.limits.clone()).collect(),
             gives_back: kind == Kind::GiveBack,

@@ -18,7 +18,7 @@ use super::Shared;
 use super::breaker::Breaker;
 use super::cells::{Attempt, Cells, Outcome};
 use super::engine::{Blame, Change, Engine, Fault, Swapped, Told};
-use super::job::{Job, Trouble};
+use super::job::Job;
 use super::time::StoreTime;
 
 /// Messages that are taken in one turn.
@@ -464,11 +464,6 @@ async fn one_after_the_other(engine: &Engine, changes: Vec<Change>) -> Outcome {
         }
     }
     Outcome::Swapped(Swapped::Done(versions))
-}
-
-/// Tells a job that the store is away, without asking it.
-pub(super) fn turn_away(job: Job, trouble: Trouble) {
-    job.step.end(Err(trouble));
 }
 
 #[cfg(test)]
