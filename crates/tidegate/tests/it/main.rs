@@ -10,6 +10,7 @@ mod degraded;
 mod deny;
 #[path = "../engines/mod.rs"]
 mod engines;
+mod golden;
 mod http;
 mod jarl;
 mod message;
@@ -30,4 +31,3 @@ mod text;
 mod throttr;
 mod tls;
 mod upstream;
-mod vectors;

@@ -1,7 +1,6 @@
 //! Limits that requests bring themselves: counted under the door's rule for given limits, exact to
 //! the nanosecond, and overruled by every rule that matches.
 
-use serde_json::Value;
 use tidegate_core::limit::AMOUNT_MAX;
 use tidegate_core::time::SECOND;
 
@@ -10,9 +9,6 @@ use super::stores::{at, node};
 use super::*;
 use crate::stores::remote::engines::redis;
 use crate::stores::remote::settings::Kind;
-
-/// What redis-cell and Tidegate answer to `CL.THROTTLE`, as recorded for the RESP protocol.
-const VECTORS: &str = include_str!("../../../tests/vectors/resp/throttle.jsonl");
 
 /// `amount` uses per `seconds`, `burst` at once.
 fn given(burst: u64, amount: u64, seconds: u64) -> Limit {
@@ -61,37 +57,6 @@ fn five_numbers(handle: &LimiterHandle, key: &str, quantity: i64, limit: &Limit)
     };
     let capacity = limit.capacity() as i64;
     [limited.into(), capacity, said.remaining as i64, retry, seconds(said.reset)]
-}
-
-#[test]
-fn the_recorded_answers_are_given() {
-    let mut steps = 0;
-    for vector in VECTORS.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON")) {
-        if vector.get("command").is_some() || vector.get("steps").is_none() {
-            continue;
-        }
-        let handle = door(Vec::new(), ROOMY);
-        let id = vector["id"].as_str().expect("an id");
-        for (number, step) in vector["steps"].as_array().expect("steps").iter().enumerate() {
-            let expected = step.get("ours").unwrap_or(&step["cell"]);
-            let Some(expected) = expected.as_array() else { continue };
-            let numbers: Vec<i64> = step["args"]
-                .as_array()
-                .expect("arguments")
-                .iter()
-                .map(|text| text.as_str().expect("text").parse().expect("a number"))
-                .collect();
-            let [burst, amount, seconds, ref quantity @ ..] = numbers[..] else { panic!("{id}") };
-            let limit = given(burst as u64 + 1, amount as u64, seconds as u64);
-            let at = START.after(step["at"].as_u64().expect("a moment"));
-            handle.limiter().clock().advance(at.mono - handle.now().mono);
-            let said = five_numbers(&handle, "k", quantity.first().copied().unwrap_or(1), &limit);
-            let expected: Vec<i64> = expected.iter().filter_map(Value::as_i64).collect();
-            assert_eq!(said.as_slice(), expected, "{id}, step {number}");
-            steps += 1;
-        }
-    }
-    assert_eq!(steps, 125);
 }
 
 #[test]

@@ -6,7 +6,6 @@ mod closing;
 mod doors;
 mod program;
 mod remote;
-mod vectors;
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};

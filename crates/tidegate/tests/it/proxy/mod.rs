@@ -14,7 +14,6 @@ mod programs;
 mod stop;
 mod tls;
 mod upstreams;
-mod vectors;
 mod waiting;
 mod websocket;
 
@@ -29,7 +28,7 @@ use crate::message::Message;
 use crate::program::{PATIENCE, Program};
 
 /// The program with one proxy to `upstream`, named `api`, with these settings, and `/metrics`.
-fn proxy(upstream: SocketAddr, settings: &str) -> Program {
+pub(crate) fn proxy(upstream: SocketAddr, settings: &str) -> Program {
     Program::serve(&config(&format!("http://{upstream}"), settings))
 }
 
@@ -41,8 +40,8 @@ fn config(upstream: &str, settings: &str) -> String {
 }
 
 /// A client on one connection.
-struct Client {
-    stream: BufReader<TcpStream>,
+pub(crate) struct Client {
+    pub(crate) stream: BufReader<TcpStream>,
 }
 
 impl Client {
@@ -52,11 +51,11 @@ impl Client {
         Self { stream: BufReader::new(stream) }
     }
 
-    fn of(program: &Program) -> Self {
+    pub(crate) fn of(program: &Program) -> Self {
         Self::new(program.address("proxy"))
     }
 
-    fn send(&mut self, bytes: &[u8]) {
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
         self.stream.get_mut().write_all(bytes).expect("the proxy reads");
     }
 
@@ -77,7 +76,7 @@ impl Client {
     }
 
     /// Whether the proxy has closed, and nothing was left to read.
-    fn closed(&mut self) -> bool {
+    pub(crate) fn closed(&mut self) -> bool {
         let mut rest = Vec::new();
         match self.stream.read_to_end(&mut rest) {
             Ok(count) => count == 0,
@@ -87,8 +86,8 @@ impl Client {
 }
 
 /// An upstream of a few lines, with a thread for each connection.
-struct Upstream {
-    address: SocketAddr,
+pub(crate) struct Upstream {
+    pub(crate) address: SocketAddr,
     connections: Arc<AtomicUsize>,
 }
 
@@ -110,7 +109,7 @@ impl Upstream {
     }
 
     /// Answers every request on a connection with what `answer` makes of it.
-    fn answering(answer: impl Fn(&Message) -> String + Send + Sync + 'static) -> Self {
+    pub(crate) fn answering(answer: impl Fn(&Message) -> String + Send + Sync + 'static) -> Self {
         Self::new(move |mut stream| {
             while let Some(request) = Message::read(&mut stream) {
                 if stream.get_mut().write_all(answer(&request).as_bytes()).is_err() {
@@ -132,7 +131,7 @@ impl Upstream {
 }
 
 /// What was seen of a request: the head, sorted, and the body.
-fn mirrored(request: &Message) -> String {
+pub(crate) fn mirrored(request: &Message) -> String {
     let mut lines = vec![request.first.clone()];
     let mut headers: Vec<String> =
         request.headers.iter().map(|(name, value)| format!("{name}: {value}")).collect();
@@ -149,7 +148,7 @@ fn ok(body: &str) -> String {
 }
 
 /// What `path` of the HTTP door says.
-fn api(program: &Program, path: &str) -> String {
+pub(crate) fn api(program: &Program, path: &str) -> String {
     let mut client = Client::new(program.address("admin"));
     client.get_local(path).text()
 }

@@ -1,4 +1,4 @@
-//! The Smockron door: its vectors, and the real program with gatekeepers that others wrote.
+//! The Smockron door of the real program, with gatekeepers that others wrote.
 //!
 //! Limits are per hour, so that no test depends on how fast it runs.
 
@@ -10,7 +10,6 @@ mod late;
 mod peer;
 mod remote;
 mod restarts;
-mod vectors;
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;

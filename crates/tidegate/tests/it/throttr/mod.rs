@@ -5,7 +5,6 @@ mod figures;
 mod hostile;
 mod model;
 mod sockets;
-mod vectors;
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};

@@ -10,7 +10,7 @@ use tidegate::metrics::Metrics;
 use tidegate::records::{Records, Settings};
 use tidegate_wire::throttr::{Attribute, Change, Request, Ttl, Unit, ValueSize};
 
-use crate::vectors::START;
+use crate::golden::START;
 
 /// A request with its key and value as small numbers, which a size turns into bytes.
 #[derive(Clone, Debug)]
