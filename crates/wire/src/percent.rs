@@ -30,6 +30,20 @@ pub fn decode(text: &[u8], out: &mut Vec<u8>) -> Option<()> {
     Some(())
 }
 
+/// `text` with every byte encoded that is neither a letter or digit nor one of `plain`.
+#[must_use]
+pub fn encoded(text: &[u8], plain: &[u8]) -> String {
+    let mut out = String::with_capacity(text.len());
+    for &byte in text {
+        if byte.is_ascii_alphanumeric() || plain.contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -46,6 +60,13 @@ mod tests {
         for broken in ["%", "%2", "%zz", "%+1", "a%", "%%41"] {
             assert_eq!(decoded(broken), None, "{broken}");
         }
+    }
+
+    #[test]
+    fn every_byte_survives() {
+        let all: Vec<u8> = (0..=255).collect();
+        assert_eq!(decoded(&encoded(&all, b"-._~=:/")), Some(all));
+        assert_eq!(encoded(b"a.b %", b"."), "a.b%20%25");
     }
 
     #[test]

@@ -29,11 +29,7 @@ pub(super) fn run(args: &CheckArgs) -> Result<Code, CliError> {
     let check = CheckBody { keys: &args.keys, cost: args.cost, peek: args.peek, hold_ms: None };
     let verdict = client.check(&check)?;
     show(&verdict, args.json)?;
-    Ok(code(&verdict))
-}
-
-pub(super) fn code(verdict: &VerdictJson) -> Code {
-    if verdict.allowed { OK } else { REFUSED }
+    Ok(if verdict.allowed { OK } else { REFUSED })
 }
 
 /// Prints a verdict for people, or the server's own JSON.

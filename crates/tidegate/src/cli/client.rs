@@ -11,6 +11,7 @@ use hyper::{Method, Request, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use serde::{Deserialize, Serialize};
 use socket2::SockRef;
+use tidegate_wire::percent;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::runtime::Builder;
@@ -285,8 +286,10 @@ fn is_place(authority: &Authority) -> bool {
     port.is_some_and(|port| port.is_empty() || authority.port_u16().is_some())
 }
 
+/// A key as one segment of a path.
 fn key_path(key: &str) -> String {
-    format!("/v1/keys/{}", percent_encoded(key))
+    // Dots are encoded too: a segment of dots alone would be a step to another folder.
+    format!("/v1/keys/{}", percent::encoded(key.as_bytes(), b"-_~"))
 }
 
 /// What the server did not want, in its own words.
@@ -295,20 +298,6 @@ fn refusal(status: StatusCode, body: &str) -> CliError {
     let words = problem.and_then(|problem| problem.detail.or(problem.title));
     let words = words.unwrap_or_else(|| format!("the server answered {status}"));
     if status.is_client_error() { CliError::Usage(words) } else { CliError::Unreachable(words) }
-}
-
-/// A key as one segment of a path.
-fn percent_encoded(key: &str) -> String {
-    let mut encoded = String::with_capacity(key.len());
-    for byte in key.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-_~".contains(&byte) {
-            encoded.push(char::from(byte));
-        } else {
-            // Dots too: a segment of dots alone would be a step to another folder.
-            encoded.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    encoded
 }
 
 #[cfg(test)]
@@ -331,7 +320,7 @@ mod tests {
 
     #[test]
     fn keys_are_one_segment_of_a_path_whatever_is_in_them() {
-        assert_eq!(percent_encoded("ws ip=1.2?/%é"), "ws%20ip%3D1%2E2%3F%2F%25%C3%A9");
-        assert_eq!(percent_encoded(".."), "%2E%2E");
+        assert_eq!(key_path("ws ip=1.2?/%é"), "/v1/keys/ws%20ip%3D1%2E2%3F%2F%25%C3%A9");
+        assert_eq!(key_path(".."), "/v1/keys/%2E%2E");
     }
 }

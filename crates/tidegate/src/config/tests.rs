@@ -272,7 +272,7 @@ fn rules_become_what_the_law_takes() {
 }
 
 #[test]
-fn the_built_in_default_has_the_seeds_rules_and_every_door() {
+fn the_built_in_default_has_the_documents_rules_and_every_door() {
     let config = ConfigSource::BuiltIn.load().unwrap();
     let shown = |key: &[u8]| {
         let rule = &config.rules.rules()[config.rules.find(key).unwrap()];

@@ -21,7 +21,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 pub use self::open_doors::BindError;
 use self::open_doors::{OpenDoors, say};
 pub use self::process::Process;
-use self::reload::{Reloader, Watch};
+use self::reload::Reloader;
 use self::report::Report;
 use self::rulebook::Difference;
 use self::upkeep::Upkeep;
@@ -60,40 +60,34 @@ pub enum ServeError {
 
 /// Serves every door of the named file, or of the default, until told to stop.
 pub fn serve(named: Option<PathBuf>, logs: Logs) -> Result<(), ServeError> {
-    let mut reloader = Reloader::new(named);
-    // Before the file is read, so that no change after that is missed.
-    let mut watch = Watch::start(reloader.source());
-    let config = reloader.first()?;
+    let mut reloader = Reloader::start(named);
+    let config = reloader.load()?;
+    serve_until_told(config, Some(reloader), logs)
+}
+
+/// Serves the doors of a configuration that no file says and nothing changes, until told to stop.
+pub fn serve_fixed(config: Config, logs: Logs) -> Result<(), ServeError> {
+    serve_until_told(config, None, logs)
+}
+
+fn serve_until_told(
+    config: Config,
+    reloader: Option<Reloader>,
+    logs: Logs,
+) -> Result<(), ServeError> {
     raise_file_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let served = runtime.block_on(async {
         let mut signals = Signals::new()?;
         let mut server = Server::new(&config, logs);
-        let name = reloader.source().name();
-        if server.start(config, Some(&name), &mut signals.stop).await? {
-            server.run(&mut reloader, &mut watch, &mut signals).await;
+        let file = reloader.as_ref().map(|reloader| reloader.source().name());
+        if server.start(config, file.as_deref(), &mut signals.stop).await? {
+            server.run(reloader, &mut signals).await;
         }
         server.stop(&mut signals.stop).await;
         Ok(())
     });
     // What did not drain within the grace is not waited for.
-    runtime.shutdown_background();
-    served
-}
-
-/// Serves the doors of a configuration that no file says and nothing changes, until told to stop.
-pub fn serve_fixed(config: Config, logs: Logs) -> Result<(), ServeError> {
-    raise_file_limit();
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let served = runtime.block_on(async {
-        let mut signals = Signals::new()?;
-        let mut server = Server::new(&config, logs);
-        if server.start(config, None, &mut signals.stop).await? {
-            server.run_fixed(&mut signals).await;
-        }
-        server.stop(&mut signals.stop).await;
-        Ok(())
-    });
     runtime.shutdown_background();
     served
 }
@@ -245,35 +239,29 @@ impl Server {
         Ok(Report { rules, doors })
     }
 
-    /// Lives until told to stop.
-    async fn run(&mut self, reloader: &mut Reloader, watch: &mut Watch, signals: &mut Signals) {
+    /// Lives until told to stop. Without a reloader there is no file to read again.
+    async fn run(&mut self, mut reloader: Option<Reloader>, signals: &mut Signals) {
         loop {
-            tokio::select! {
-                () = signals.stop.told() => return,
-                _ = signals.hang_up.recv() => {
-                    let loaded = reloader.load();
-                    self.reload(loaded, reloader.source()).await;
-                    watch.follow(reloader.source());
+            let changed = async {
+                match &mut reloader {
+                    Some(reloader) => reloader.changed().await,
+                    None => std::future::pending().await,
                 }
-                () = watch.changed() => {
-                    if let Some(loaded) = reloader.load_if_changed() {
-                        self.reload(loaded, reloader.source()).await;
-                    }
-                    watch.follow(reloader.source());
-                }
-                () = self.upkeep.turn() => {}
-            }
-        }
-    }
-
-    /// As [`Self::run`], without a file to read again.
-    async fn run_fixed(&mut self, signals: &mut Signals) {
-        loop {
-            tokio::select! {
+            };
+            let is_forced = tokio::select! {
                 () = signals.stop.told() => return,
-                // Whoever started it may have gone; it serves on.
-                _ = signals.hang_up.recv() => {}
-                () = self.upkeep.turn() => {}
+                // The terminal that started it may have gone; it serves on.
+                _ = signals.hang_up.recv() => true,
+                () = changed => false,
+                () = self.upkeep.turn() => continue,
+            };
+            let Some(reloader) = &mut reloader else { continue };
+            let loaded = match is_forced {
+                true => Some(reloader.load()),
+                false => reloader.load_if_changed(),
+            };
+            if let Some(loaded) = loaded {
+                self.reload(loaded, reloader.source()).await;
             }
         }
     }

@@ -21,28 +21,43 @@ use crate::settings::problem::Problems;
 /// Writers are given this long to finish before the file is read.
 const DEBOUNCE: Duration = Duration::from_millis(100);
 
-/// Knows where the configuration comes from and what it said last.
+/// Knows where the configuration comes from and what it said last, and watches the folders where
+/// it lies.
 pub(super) struct Reloader {
     named: Option<PathBuf>,
     source: ConfigSource,
     last: Option<String>,
+    debouncer: Option<Debouncer<RecommendedWatcher, NoCache>>,
+    folders: BTreeSet<PathBuf>,
+    changes: Receiver<()>,
 }
 
 impl Reloader {
-    /// For the named file, else `./tidegate.toml`, else the built-in default.
-    pub(super) fn new(named: Option<PathBuf>) -> Self {
+    /// For the named file, else `./tidegate.toml`, else the built-in default. It watches from now
+    /// on, so that no change is missed after the first load. Where the system has no watches left,
+    /// SIGHUP still works.
+    pub(super) fn start(named: Option<PathBuf>) -> Self {
+        // One waiting note is enough: the file is read as it is by then.
+        let (notes, changes) = mpsc::channel(1);
+        let on_events = move |events: DebounceEventResult| {
+            if events.is_ok_and(|events| events.iter().any(matters)) {
+                let _ = notes.try_send(());
+            }
+        };
+        let config = notify::Config::default();
+        let debouncer = new_debouncer_opt(DEBOUNCE, None, on_events, NoCache, config)
+            .inspect_err(|error| tracing::warn!(%error, "file changes are not noticed"))
+            .ok();
         let source = ConfigSource::find(named.as_deref());
-        Self { named, source, last: None }
+        let folders = BTreeSet::new();
+        let mut reloader = Self { named, source, last: None, debouncer, folders, changes };
+        reloader.follow();
+        reloader
     }
 
     /// Where the configuration comes from.
     pub(super) fn source(&self) -> &ConfigSource {
         &self.source
-    }
-
-    /// The configuration to start with.
-    pub(super) fn first(&mut self) -> Result<Config, Problems> {
-        self.load()
     }
 
     /// Reads the configuration again, changed or not.
@@ -52,6 +67,7 @@ impl Reloader {
             // mistake: it must not open the default doors.
             self.source = ConfigSource::find(self.named.as_deref());
         }
+        self.follow();
         let text = self.source.text()?;
         let config = Config::load(&self.source.name(), &text);
         self.last = Some(text);
@@ -60,6 +76,7 @@ impl Reloader {
 
     /// Reads the configuration again if its text is another than the last, right or wrong.
     pub(super) fn load_if_changed(&mut self) -> Option<Result<Config, Problems>> {
+        self.follow();
         let text = match self.source.text() {
             Ok(text) => Some(text),
             Err(problems) if self.last.take().is_some() => return Some(Err(problems)),
@@ -72,38 +89,11 @@ impl Reloader {
         let text = self.last.as_deref().unwrap_or_default();
         Some(Config::load(&self.source.name(), text))
     }
-}
-
-/// Tells when something changed in the folders where the configuration lies.
-pub(super) struct Watch {
-    debouncer: Option<Debouncer<RecommendedWatcher, NoCache>>,
-    folders: BTreeSet<PathBuf>,
-    changes: Receiver<()>,
-}
-
-impl Watch {
-    /// Begins to watch. Where the system has no watches left, SIGHUP still works.
-    pub(super) fn start(source: &ConfigSource) -> Self {
-        // One waiting note is enough: the file is read as it is by then.
-        let (notes, changes) = mpsc::channel(1);
-        let on_events = move |events: DebounceEventResult| {
-            if events.is_ok_and(|events| events.iter().any(matters)) {
-                let _ = notes.try_send(());
-            }
-        };
-        let config = notify::Config::default();
-        let debouncer = new_debouncer_opt(DEBOUNCE, None, on_events, NoCache, config)
-            .inspect_err(|error| tracing::warn!(%error, "file changes are not noticed"))
-            .ok();
-        let mut watch = Self { debouncer, folders: BTreeSet::new(), changes };
-        watch.follow(source);
-        watch
-    }
 
     /// Watches the folders of the file and of what it is a link to, and no others.
-    pub(super) fn follow(&mut self, source: &ConfigSource) {
+    fn follow(&mut self) {
         let Some(debouncer) = &mut self.debouncer else { return };
-        let wanted = match source {
+        let wanted = match &self.source {
             ConfigSource::File(path) => folders(path),
             ConfigSource::BuiltIn => BTreeSet::new(),
         };
@@ -119,7 +109,7 @@ impl Watch {
         self.folders = wanted;
     }
 
-    /// Returns when something changed; never, if nothing can be watched.
+    /// Returns when something changed in the folders; never, if nothing can be watched.
     pub(super) async fn changed(&mut self) {
         if self.changes.recv().await.is_none() {
             std::future::pending().await

@@ -24,7 +24,6 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 
 use super::http_server::bound::{BoundHttp, Runtime};
 use super::http_server::connections::{HttpBounds, IDLE_USUAL};
-use super::io::limits;
 use super::io::settings::{self, CONNECTIONS_MAX};
 use super::{BoundDoor, DoorConfig, table_of};
 use crate::metrics::Door;
@@ -79,14 +78,9 @@ impl Default for Config {
 
 impl Config {
     fn bounds(&self) -> HttpBounds {
-        let limits = limits::Bounds {
-            connections: self.max_connections,
-            per_source: self.max_connections_per_source,
-            trusted: Allow::default(),
-            // It answers, whatever the other doors have taken.
-            keeps_descriptors_back: false,
-        };
-        HttpBounds { limits, idle: self.idle_timeout.0, ..HttpBounds::default() }
+        let (most, per_source) = (self.max_connections, self.max_connections_per_source);
+        // It answers, whatever the other doors have taken.
+        HttpBounds::new(most, per_source, self.idle_timeout, false)
     }
 }
 

@@ -28,7 +28,6 @@ pub use self::asking::{Authorize, RefuseStatus};
 use super::http_server::bound::{BoundHttp, Runtime};
 use super::http_server::connections::{CONNECTIONS_USUAL, HttpBounds, IDLE_USUAL};
 pub use super::http_server::host::HostName;
-use super::io::limits;
 use super::io::settings::{self, CONNECTIONS_MAX};
 use super::{BoundDoor, DoorConfig, Gate, table_of};
 use crate::metrics::Door;
@@ -86,16 +85,8 @@ impl Default for Config {
 
 impl Config {
     fn bounds(&self) -> HttpBounds {
-        HttpBounds {
-            limits: limits::Bounds {
-                connections: self.max_connections,
-                per_source: self.max_connections_per_source,
-                trusted: Allow::default(),
-                keeps_descriptors_back: true,
-            },
-            idle: self.idle_timeout.0,
-            ..HttpBounds::default()
-        }
+        let (most, per_source) = (self.max_connections, self.max_connections_per_source);
+        HttpBounds::new(most, per_source, self.idle_timeout, true)
     }
 }
 

@@ -34,6 +34,7 @@ use crate::doors::io::certificates::Certificates;
 use crate::doors::io::limits::{self, Place};
 use crate::metrics::Door;
 use crate::settings::listen::Allow;
+use crate::settings::units::Span;
 
 /// Connections of a door, over all its addresses, unless told otherwise.
 pub(crate) const CONNECTIONS_USUAL: u32 = 4_096;
@@ -61,15 +62,17 @@ pub(crate) struct HttpBounds {
     pub(crate) write_stall: Duration,
 }
 
-impl Default for HttpBounds {
-    fn default() -> Self {
-        let limits = limits::Bounds {
-            connections: CONNECTIONS_USUAL,
-            per_source: None,
-            trusted: Allow::default(),
-            keeps_descriptors_back: true,
-        };
-        Self { limits, idle: IDLE_USUAL, write_stall: WRITE_STALL_MAX }
+impl HttpBounds {
+    /// What a door's table says. A door that `keeps_descriptors_back` leaves some to the others.
+    pub(crate) fn new(
+        connections: u32,
+        per_source: Option<u32>,
+        idle_timeout: Span,
+        keeps_descriptors_back: bool,
+    ) -> Self {
+        let trusted = Allow::default();
+        let limits = limits::Bounds { connections, per_source, trusted, keeps_descriptors_back };
+        Self { limits, idle: idle_timeout.0, write_stall: WRITE_STALL_MAX }
     }
 }
 
