@@ -7,7 +7,6 @@ mod open_doors;
 mod process;
 mod reload;
 mod report;
-mod rulebook;
 mod upkeep;
 
 use std::path::PathBuf;
@@ -20,10 +19,10 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 pub use self::open_doors::BindError;
 use self::open_doors::{OpenDoors, say};
+use self::process::Difference;
 pub use self::process::Process;
 use self::reload::Reloader;
 use self::report::Report;
-use self::rulebook::Difference;
 use self::upkeep::Upkeep;
 use crate::clock::Clock;
 use crate::config::file::ServerTable;
@@ -223,7 +222,7 @@ impl Server {
                 tracing::warn!("the new [store] needs a restart; the old one stays until then");
             }
             warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-            rules = process.rulebook.install(written);
+            rules = process.install(written);
             if rules.taken_back > 0 {
                 let rules = rules.taken_back;
                 tracing::warn!(rules, "changes made over the API are taken back");

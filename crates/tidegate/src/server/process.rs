@@ -1,25 +1,110 @@
-//! What doors see of the process: its state, and the rules in force.
+//! What doors see of the process: its state, and the rules in force, which are what the file says
+//! and what was changed since over the API.
+//!
+//! A change is laid over what is in force, compiled aside and put in force whole, so that no
+//! decision ever sees half of it. Changes and reloads take turns on one lock that no decision and
+//! no reader knows of. A reload takes everything back to what the file says.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::rulebook::Rulebook;
-use crate::control::{ChangeError, Changed, Control, ProcessState};
-use crate::limiter::Limiter;
-use crate::settings::change::JsonFields;
-use crate::settings::in_force::RulesInForce;
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use tidegate_core::time::MILLISECOND;
+
+use crate::config::too_long_for_remote_store;
+use crate::control::{ADDED_MAX, ChangeError, Changed, Control, ProcessState};
+use crate::limiter::{Limiter, keeps_counts};
+use crate::settings::change::{self, FieldError, JsonFields};
+use crate::settings::draft::{self, CompiledRule};
+use crate::settings::in_force::{RuleEntry, RulesInForce};
 
 /// The process, as doors may ask it.
 pub struct Process {
     pub(crate) state: Arc<ProcessState>,
-    pub(crate) rulebook: Rulebook,
+    limiter: Arc<Limiter>,
+    in_force: ArcSwap<RulesInForce>,
+    /// Held while the rules change.
+    writing: Mutex<()>,
+}
+
+/// What a reload changed, by the names of the rules.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Difference {
+    pub(crate) added: Vec<String>,
+    pub(crate) removed: Vec<String>,
+    pub(crate) changed: Vec<String>,
+    /// Those of the changed ones whose counts begin anew.
+    pub(crate) anew: Vec<String>,
+    /// How many changes over the API were taken back.
+    pub(crate) taken_back: usize,
+}
+
+impl Difference {
+    fn between(before: &[Arc<RuleEntry>], after: &[CompiledRule]) -> Self {
+        let name = |written: &CompiledRule| written.draft.name.clone();
+        let old: HashMap<&str, &Arc<RuleEntry>> =
+            before.iter().map(|old| (old.name(), old)).collect();
+        let kept: HashSet<&str> = after.iter().map(|new| new.draft.name.as_str()).collect();
+        let is_gone = |old: &&Arc<RuleEntry>| !kept.contains(old.name());
+        let removed = before.iter().filter(is_gone).map(|old| name(&old.now)).collect();
+        let mut difference = Self { removed, ..Self::default() };
+        for new in after {
+            match old.get(new.draft.name.as_str()) {
+                None => difference.added.push(name(new)),
+                Some(old) if old.is(new) => {}
+                Some(old) => {
+                    difference.changed.push(name(new));
+                    let counted = !old.now.rule.limits.is_empty() && !new.rule.limits.is_empty();
+                    if counted && !keeps_counts(&new.rule, &old.now.rule) {
+                        difference.anew.push(name(new));
+                    }
+                }
+            }
+        }
+        let taken_back =
+            |old: &&Arc<RuleEntry>| old.changed() && !after.iter().any(|new| old.is(new));
+        difference.taken_back = before.iter().filter(taken_back).count();
+        difference
+    }
 }
 
 impl Process {
     /// A process that is not ready, with no rules until the first reload.
     #[must_use]
     pub fn new(limiter: Arc<Limiter>) -> Arc<Self> {
-        let state = ProcessState::new(limiter.clock().now().unix);
-        Arc::new(Self { state, rulebook: Rulebook::new(limiter) })
+        let begun_at = limiter.clock().now().unix;
+        // A version that a client has kept from before a restart must not fit by accident.
+        let version = begun_at / MILLISECOND;
+        let in_force = ArcSwap::from_pointee(RulesInForce { version, entries: Vec::new() });
+        let state = ProcessState::new(begun_at);
+        Arc::new(Self { state, limiter, in_force, writing: Mutex::new(()) })
+    }
+
+    /// Puts the rules of a file in force, and tells what that changed.
+    pub(crate) fn install(&self, written: Vec<CompiledRule>) -> Difference {
+        let _turn = self.writing.lock();
+        let before = self.in_force.load_full();
+        let difference = Difference::between(&before.entries, &written);
+        let entry = |now: CompiledRule| Arc::new(RuleEntry { in_file: Some(now.clone()), now });
+        self.put_in_force(before.version, written.into_iter().map(entry).collect());
+        difference
+    }
+
+    fn current(&self, expected: Option<u64>) -> Result<Arc<RulesInForce>, ChangeError> {
+        let before = self.in_force.load_full();
+        match expected {
+            Some(version) if version != before.version => Err(ChangeError::Outdated),
+            _ => Ok(before),
+        }
+    }
+
+    /// Must be called while it is the caller's turn. Returns the version of `entries`.
+    fn put_in_force(&self, before: u64, entries: Vec<Arc<RuleEntry>>) -> u64 {
+        self.limiter.install(draft::rule_set(entries.iter().map(|entry| &entry.now)));
+        let version = before + 1;
+        self.in_force.store(Arc::new(RulesInForce { version, entries }));
+        version
     }
 }
 
@@ -29,7 +114,7 @@ impl Control for Process {
     }
 
     fn rules(&self) -> Arc<RulesInForce> {
-        self.rulebook.pages()
+        self.in_force.load_full()
     }
 
     fn set_rule(
@@ -38,10 +123,49 @@ impl Control for Process {
         fields: JsonFields,
         expected: Option<u64>,
     ) -> Result<Changed, ChangeError> {
-        self.rulebook.set(name, fields, expected)
+        let _turn = self.writing.lock();
+        let before = self.current(expected)?;
+        let mut entries = before.entries.clone();
+        let at = entries.iter().position(|entry| entry.name() == name);
+        let changed = match at.map(|at| &entries[at]) {
+            Some(old) => change::change(&old.now, fields)
+                .map(|now| RuleEntry { now, in_file: old.in_file.clone() }),
+            None => change::create(name, fields).map(|now| RuleEntry { now, in_file: None }),
+        };
+        let entry = Arc::new(changed.map_err(ChangeError::Wrong)?);
+        if let Some(problem) =
+            too_long_for_remote_store(&entry.now).filter(|_| self.limiter.bounds_logs())
+        {
+            return Err(ChangeError::Wrong(vec![FieldError::of("limit", problem)]));
+        }
+        match at {
+            Some(at) => entries[at] = entry.clone(),
+            None if added(&entries) >= ADDED_MAX => return Err(ChangeError::TooMany),
+            None => entries.insert(0, entry.clone()),
+        }
+        let version = self.put_in_force(before.version, entries);
+        Ok(Changed { entry, created: at.is_none(), version })
     }
 
     fn restore_rule(&self, name: &str, expected: Option<u64>) -> Result<(), ChangeError> {
-        self.rulebook.restore(name, expected)
+        let _turn = self.writing.lock();
+        let before = self.current(expected)?;
+        let mut entries = before.entries.clone();
+        let at = entries.iter().position(|entry| entry.name() == name);
+        let at = at.ok_or(ChangeError::Unknown)?;
+        match entries[at].in_file.clone() {
+            Some(_) if !entries[at].changed() => return Ok(()),
+            Some(now) => entries[at] = Arc::new(RuleEntry { in_file: Some(now.clone()), now }),
+            None => drop(entries.remove(at)),
+        }
+        self.put_in_force(before.version, entries);
+        Ok(())
     }
 }
+
+fn added(entries: &[Arc<RuleEntry>]) -> usize {
+    entries.iter().filter(|entry| entry.in_file.is_none()).count()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,7 @@
 //! What a reload changed, as the log tells it.
 
 use super::open_doors::Moved;
-use super::rulebook::Difference;
+use super::process::Difference;
 
 /// The most names of one kind that a line shows.
 const NAMES_MAX: usize = 20;

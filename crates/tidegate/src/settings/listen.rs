@@ -172,9 +172,9 @@ impl JsonSchema for Listen {
     }
 }
 
-/// Who may come in: a list of networks, or everybody if there is none.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Allow(Vec<Network>);
+/// Networks that may come in, like "10.0.0.0/8". Absent: everybody.
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema)]
+pub struct Allow(#[schemars(with = "Vec<String>", length(min = 1))] Vec<Network>);
 
 impl Allow {
     /// Whether a peer at `address` may come in. An IPv4 peer seen through an IPv6 socket counts
@@ -218,21 +218,6 @@ impl<'de> Deserialize<'de> for Allow {
 impl Serialize for Allow {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.0.serialize(serializer)
-    }
-}
-
-impl JsonSchema for Allow {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "Allow".into()
-    }
-
-    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        schemars::json_schema!({
-            "description": "Networks that may come in, like \"10.0.0.0/8\". Absent: everybody.",
-            "type": "array",
-            "items": { "type": "string" },
-            "minItems": 1
-        })
     }
 }
 

@@ -3,11 +3,13 @@
 //! A problem is shown in two ways: drawn with the line and a caret for people at a terminal, and
 //! as one plain line for logs and for `/readyz`.
 
-use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use miette::{GraphicalReportHandler, GraphicalTheme, NamedSource, ThemeCharacters, ThemeStyles};
+use miette::{
+    GraphicalReportHandler, GraphicalTheme, LabeledSpan, MietteDiagnostic, NamedSource, Report,
+    ThemeCharacters, ThemeStyles,
+};
 
 /// One thing that is wrong, at one place.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,8 +87,13 @@ impl Problems {
         let handler = GraphicalReportHandler::new_themed(theme).with_width(100);
         let mut drawing = String::new();
         for problem in &self.list {
-            let drawn = Drawn { problem, source: NamedSource::new(&self.file, self.text.clone()) };
-            if handler.render_report(&mut drawing, &drawn).is_err() {
+            let label = LabeledSpan::new_with_span(None, problem.span.clone());
+            let diagnostic = MietteDiagnostic::new(&problem.message)
+                .with_help(&problem.remedy)
+                .with_label(label);
+            let source = NamedSource::new(&self.file, self.text.clone());
+            let report = Report::new(diagnostic).with_source_code(source);
+            if handler.render_report(&mut drawing, report.as_ref()).is_err() {
                 return self.plain();
             }
         }
@@ -99,41 +106,6 @@ fn position(text: &str, at: usize) -> (usize, usize) {
     let before = text.get(..at).unwrap_or(text);
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
     (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
-}
-
-/// A problem in the form that is drawn.
-struct Drawn<'a> {
-    problem: &'a Problem,
-    source: NamedSource<Arc<str>>,
-}
-
-impl fmt::Debug for Drawn<'_> {
-    fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
-        self.problem.fmt(formatter)
-    }
-}
-
-impl fmt::Display for Drawn<'_> {
-    fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
-        formatter.write_str(&self.problem.message)
-    }
-}
-
-impl std::error::Error for Drawn<'_> {}
-
-impl miette::Diagnostic for Drawn<'_> {
-    fn help<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {
-        Some(Box::new(&self.problem.remedy))
-    }
-
-    fn source_code(&self) -> Option<&dyn miette::SourceCode> {
-        Some(&self.source)
-    }
-
-    fn labels(&self) -> Option<Box<dyn Iterator<Item = miette::LabeledSpan> + '_>> {
-        let span = self.problem.span.clone();
-        Some(Box::new(std::iter::once(miette::LabeledSpan::new_with_span(None, span))))
-    }
 }
 
 #[cfg(test)]

@@ -86,9 +86,9 @@ impl JsonSchema for ByteSize {
     }
 }
 
-/// A span of time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span(pub Duration);
+/// A span of time like "500ms", "10s" or "1min".
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
+pub struct Span(#[schemars(with = "String")] pub Duration);
 
 impl std::str::FromStr for Span {
     type Err = String;
@@ -116,19 +116,6 @@ impl<'de> Deserialize<'de> for Span {
 impl Serialize for Span {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
-    }
-}
-
-impl JsonSchema for Span {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "Span".into()
-    }
-
-    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        schemars::json_schema!({
-            "description": "A span of time like \"500ms\", \"10s\" or \"1min\".",
-            "type": "string"
-        })
     }
 }
 

@@ -122,10 +122,10 @@ fn tagged(mut response: Response, version: u64) -> Response {
 
 /// Lists all rules in the order in which they are tried.
 pub(super) async fn list(State(context): State<Arc<AdminContext>>) -> Response {
-    let pages = context.gate.control.rules();
-    let rules = pages.entries.iter().map(|entry| RuleJson::new(entry)).collect();
-    let json = RulesJson { version: pages.version, rules };
-    tagged(respond(StatusCode::OK, &json), pages.version)
+    let in_force = context.gate.control.rules();
+    let rules = in_force.entries.iter().map(|entry| RuleJson::new(entry)).collect();
+    let json = RulesJson { version: in_force.version, rules };
+    tagged(respond(StatusCode::OK, &json), in_force.version)
 }
 
 /// Shows one rule.
@@ -134,9 +134,9 @@ pub(super) async fn show(
     uri: Uri,
 ) -> Result<Response, HttpProblem> {
     let name = name_in(&uri)?;
-    let pages = context.gate.control.rules();
-    let entry = pages.find(&name).ok_or(ChangeError::Unknown)?;
-    Ok(tagged(respond(StatusCode::OK, &RuleJson::new(entry)), pages.version))
+    let in_force = context.gate.control.rules();
+    let entry = in_force.find(&name).ok_or(ChangeError::Unknown)?;
+    Ok(tagged(respond(StatusCode::OK, &RuleJson::new(entry)), in_force.version))
 }
 
 /// Changes one rule, or adds it.

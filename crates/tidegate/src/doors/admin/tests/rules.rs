@@ -13,7 +13,7 @@ const FILE: &str = "[[rule]]\nname = 'ws ip=*'\nmatch = 'ws ip=*'\nlimit = '3 pe
 
 fn house() -> House {
     let house = super::door();
-    house.process.rulebook.install(Config::parse("t", FILE).unwrap().written);
+    house.process.install(Config::parse("t", FILE).unwrap().written);
     house
 }
 

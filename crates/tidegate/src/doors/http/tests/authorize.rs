@@ -87,7 +87,7 @@ async fn clients_are_let_go_up_to_their_limit_and_told_the_rest() {
 async fn each_server_tells_in_its_own_way_what_was_asked_for() {
     let house = house(TABLES);
     let all = "[default]\nlimit = '100 per 1d'\n[http]";
-    house.process.rulebook.install(crate::config::Config::parse("t", all).unwrap().written);
+    house.process.install(crate::config::Config::parse("t", all).unwrap().written);
     let forwarded = "x-forwarded-method: PUT\nx-forwarded-uri: /a%20b?c=d\nx-forwarded-proto: \
                      https\nx-forwarded-host: api.example\nx-forwarded-for: 192.0.2.1\nx-who: me";
     let rows = [

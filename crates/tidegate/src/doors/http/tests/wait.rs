@@ -11,6 +11,7 @@ use tokio::task::JoinHandle;
 use super::super::wait::BOUNDS;
 use super::{House, Reply, door, request};
 use crate::config::Config;
+use crate::control::Control;
 
 async fn wait(house: &House, body: Value) -> Reply {
     let request = request("POST", "/v1/wait").header(CONTENT_TYPE, "application/json");
@@ -99,7 +100,7 @@ async fn when_the_time_is_over_it_is_a_refusal() {
 async fn a_limit_that_is_raised_over_the_api_frees_whoever_waits_at_once() {
     let house = door();
     let file = "[[rule]]\nname = 'daily'\nmatch = 'k *'\nlimit = '2 per day'\n[http]\n";
-    house.process.rulebook.install(Config::parse("t", file).unwrap().written);
+    house.process.install(Config::parse("t", file).unwrap().written);
     let house = Arc::new(house);
     let body = json!({"key": "k 1"});
     for _ in 0..2 {
@@ -111,7 +112,7 @@ async fn a_limit_that_is_raised_over_the_api_frees_whoever_waits_at_once() {
     }
     let set = |limit: &str| {
         let fields = json!({"limit": limit}).as_object().unwrap().clone();
-        house.process.rulebook.set("daily", fields, None).is_ok()
+        house.process.set_rule("daily", fields, None).is_ok()
     };
     // The clock stands still, and nobody looks at it: the change alone lets them go, in order.
     assert!(set("4 per day"));

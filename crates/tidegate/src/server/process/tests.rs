@@ -15,7 +15,7 @@ use crate::stores::memory;
 
 struct House {
     limiter: Arc<Limiter>,
-    book: Arc<Rulebook>,
+    process: Arc<Process>,
 }
 
 impl House {
@@ -24,7 +24,7 @@ impl House {
         let settings = memory::Settings { max_keys: 10_000, max_bytes: 16 << 20 };
         let rules = tidegate_core::rules::RuleSet::default();
         let limiter = Limiter::new(clock, Arc::new(Metrics::default()), rules, settings);
-        let house = Self { book: Arc::new(Rulebook::new(limiter.clone())), limiter };
+        let house = Self { process: Process::new(limiter.clone()), limiter };
         house.reload(text);
         house
     }
@@ -35,12 +35,12 @@ impl House {
 
     fn difference(&self, text: &str) -> Difference {
         let text = format!("{text}\n[http]\n");
-        self.book
+        self.process
             .install(Config::parse("t", &text).unwrap_or_else(|wrong| panic!("{wrong}")).written)
     }
 
     fn set(&self, name: &str, fields: Value) -> Result<Changed, ChangeError> {
-        self.book.set(name, fields.as_object().unwrap().clone(), None)
+        self.process.set_rule(name, fields.as_object().unwrap().clone(), None)
     }
 
     /// Whether a use of `key` is allowed, and which rule says so.
@@ -60,11 +60,11 @@ impl House {
 
     /// The rules in order, those that differ from the file with a star.
     fn names(&self) -> Vec<String> {
-        let pages = self.book.pages();
+        let rules = self.process.rules();
         let name = |entry: &Arc<RuleEntry>| {
             format!("{}{}", entry.name(), if entry.changed() { "*" } else { "" })
         };
-        pages.entries.iter().map(name).collect()
+        rules.entries.iter().map(name).collect()
     }
 }
 
@@ -130,8 +130,8 @@ fn rules_are_added_before_all_others_and_removed_again() {
     assert!(!again.created);
     assert_eq!(house.names(), ["newer*", "block*", "r", "jarl:s", "default"]);
     assert_eq!((house.take("k bad girl").1, house.take("k worse").1), ("r".into(), "block".into()));
-    house.book.restore("newer", None).unwrap();
-    assert_eq!(house.book.restore("newer", None), Err(ChangeError::Unknown));
+    house.process.restore_rule("newer", None).unwrap();
+    assert_eq!(house.process.restore_rule("newer", None), Err(ChangeError::Unknown));
     assert_eq!(house.names(), ["block*", "r", "jarl:s", "default"]);
     assert_eq!(house.reload(FILE), 1);
     assert_eq!(house.names(), ["r", "jarl:s", "default"]);
@@ -148,8 +148,8 @@ fn a_door_keeps_its_keys_and_what_it_cannot_do() {
     assert_eq!(fields, ["match"]);
     assert_eq!(wrong(json!({"limit": "1 in flight"})), ["limit"]);
     house.set("jarl:s", json!({"match": "jarl service=s", "limit": "7 per hour"})).unwrap();
-    let pages = house.book.pages();
-    let rule = &pages.find("jarl:s").unwrap().now.rule;
+    let rules = house.process.rules();
+    let rule = &rules.find("jarl:s").unwrap().now.rule;
     assert_eq!(rule.limits[0].algorithm.name(), "jarl", "its own, where none is named");
     assert_eq!(rule.pattern.literal(), Some(b"jarl service=s".as_slice()));
 }
@@ -157,20 +157,21 @@ fn a_door_keeps_its_keys_and_what_it_cannot_do() {
 #[test]
 fn what_is_wrong_or_outdated_changes_nothing() {
     let house = House::new(FILE);
-    let version = house.book.pages().version;
+    let version = house.process.rules().version;
     assert!(house.set("r", json!({"limit": "many"})).is_err());
     assert!(house.set("new", json!({"limit": "1/s"})).is_err());
-    assert_eq!(house.book.pages().version, version);
+    assert_eq!(house.process.rules().version, version);
     let fields = || json!({"limit": "4 per hour"}).as_object().unwrap().clone();
-    let changed = house.book.set("r", fields(), Some(version)).unwrap();
-    assert_eq!(changed.version, house.book.pages().version);
-    let late = house.book.set("r", fields(), Some(version)).map(|changed| changed.version);
+    let changed = house.process.set_rule("r", fields(), Some(version)).unwrap();
+    assert_eq!(changed.version, house.process.rules().version);
+    let late = house.process.set_rule("r", fields(), Some(version)).map(|changed| changed.version);
     assert_eq!(late, Err(ChangeError::Outdated));
-    assert_eq!(house.book.restore("r", Some(version)), Err(ChangeError::Outdated));
+    assert_eq!(house.process.restore_rule("r", Some(version)), Err(ChangeError::Outdated));
     house.reload(FILE);
-    let late = house.book.set("r", fields(), Some(changed.version)).map(|changed| changed.version);
+    let late =
+        house.process.set_rule("r", fields(), Some(changed.version)).map(|changed| changed.version);
     assert_eq!(late, Err(ChangeError::Outdated), "a reload in between is seen");
-    house.book.restore("r", None).unwrap();
+    house.process.restore_rule("r", None).unwrap();
     assert_eq!(house.names(), ["r", "jarl:s", "default"]);
 }
 
@@ -183,7 +184,7 @@ fn the_number_of_added_rules_is_bounded() {
     }
     assert_eq!(add(ADDED_MAX).map(|changed| changed.version), Err(ChangeError::TooMany));
     add(0).unwrap();
-    house.book.restore("n0", None).unwrap();
+    house.process.restore_rule("n0", None).unwrap();
     add(ADDED_MAX).unwrap();
 }
 
@@ -204,11 +205,11 @@ fn changes_and_reloads_do_not_lose_each_other() {
         reloading.join().unwrap()
     });
     // Whatever was set was either taken back by a reload, which told, or is in force.
-    let standing = house.book.pages().entries.len() - 1;
+    let standing = house.process.rules().entries.len() - 1;
     assert_eq!(last_reload + standing, 80);
-    let pages = house.book.pages();
+    let rules = house.process.rules();
     assert_eq!(house.limiter.rules().rules().len(), standing, "the limiter has the same");
-    for entry in &pages.entries[..standing] {
+    for entry in &rules.entries[..standing] {
         assert_eq!(house.take(entry.name()).1, entry.name());
     }
 }
