@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use tidegate::clock::Clock;
-use tidegate::config::{Config, Source};
+use tidegate::config::{Config, ConfigSource};
 use tidegate::doors::jarl::JarlHandler;
 use tidegate::doors::smockron;
 use tidegate::doors::text::TextHandler;
@@ -66,7 +66,7 @@ fn allocations(work: impl FnOnce()) -> u64 {
 
 #[test]
 fn the_text_path_allocates_nothing_per_request() {
-    let rules = Source::BuiltIn.load().expect("the built-in rules are sound").rules;
+    let rules = ConfigSource::BuiltIn.load().expect("the built-in rules are sound").rules;
     let metrics = Arc::new(Metrics::new());
     let settings = memory::Settings { max_keys: 100_000, max_bytes: 64 << 20 };
     // Decisions are timed when the clock's low bits are zero. This one stands there, so that every

@@ -3,7 +3,7 @@
 //! Without settings the built-in rules hold. Each request has a line for its reply.
 
 use tidegate::clock::Clock;
-use tidegate::config::Source;
+use tidegate::config::ConfigSource;
 use tidegate::doors::text::TextHandler;
 use tidegate::metrics::Door;
 
@@ -14,7 +14,7 @@ use super::{Adapter, config, limiter};
 pub(super) fn open(settings: Option<&str>, clock: &Clock) -> Box<dyn Adapter> {
     let config = match settings {
         Some(settings) => config(&format!("{settings}\n[text]\nlisten = \"127.0.0.1:0\"\n")),
-        None => Source::BuiltIn.load().expect("the built-in rules"),
+        None => ConfigSource::BuiltIn.load().expect("the built-in rules"),
     };
     let handle = limiter(config.rules, clock).handle(Door::Text);
     Box::new(TextHandler::<()>::new(handle).expect("a notifier"))
