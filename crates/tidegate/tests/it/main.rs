@@ -15,6 +15,7 @@ mod http;
 mod jarl;
 mod message;
 mod papers;
+mod peers;
 mod program;
 mod proxy;
 mod rate;

@@ -2,13 +2,13 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-use crate::program::{PATIENCE, Program, binary};
+use crate::peers;
+use crate::program::{PATIENCE, Program};
 
 /// How long a message may take before it is sent again: nobody promises that one arrives.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -18,19 +18,6 @@ pub(super) struct Peer {
     child: Child,
     stdin: ChildStdin,
     lines: Receiver<String>,
-}
-
-/// Where `make setup-test` puts what peers are made of: beside what is built.
-fn peers() -> PathBuf {
-    let found = Path::new(binary()).ancestors().map(|folder| folder.join("peers"));
-    found
-        .filter(|folder| folder.is_dir())
-        .last()
-        .expect("libzmq's peers are there; `make setup-test` installs them")
-}
-
-fn here(file: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/smockron").join(file)
 }
 
 impl Peer {
@@ -52,8 +39,8 @@ impl Peer {
 
     /// A program of `peer.py`.
     pub(super) fn python(arguments: &[&str]) -> Self {
-        let mut command = Command::new(peers().join("python/bin/python"));
-        command.arg(here("peer.py")).args(arguments);
+        let mut command = peers::python("smockron/peer.py");
+        command.args(arguments);
         Self::start(command)
     }
 
@@ -67,10 +54,8 @@ impl Peer {
 
     /// A gatekeeper in JavaScript.
     pub(super) fn javascript(endpoints: &Endpoints, domains: &[&str]) -> Self {
-        let mut command = Command::new("node");
-        command.env("NODE_PATH", peers().join("node/node_modules"));
-        command.arg(here("peer.js")).args([&endpoints.accounting, &endpoints.control]);
-        command.args(domains);
+        let mut command = peers::node("smockron/peer.js");
+        command.args([&endpoints.accounting, &endpoints.control]).args(domains);
         let mut peer = Self::start(command);
         assert_eq!(peer.line(), "started");
         peer
