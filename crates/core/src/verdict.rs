@@ -14,10 +14,12 @@ pub enum Op {
     Take(u64),
     /// Take as much as there is, up to this much (slices of a shared limit).
     TakeUpTo(u64),
-    /// Write down a use that has already happened at `at` (monotonic; may lie ahead of now for a
-    /// use that was delayed, and now may be long past). Never refused.
+    /// Write down uses that have already happened at `at` (monotonic; may lie ahead of now for
+    /// uses that were delayed, and now may be long past). Never refused.
     Record {
-        /// When the use happened or will happen.
+        /// How many uses happened.
+        cost: u64,
+        /// When they happened or will happen.
         at: Nanos,
     },
     /// Give back uses in flight that have ended. Other algorithms ignore it.
@@ -36,8 +38,7 @@ impl Op {
     #[must_use]
     pub fn cost(self) -> u64 {
         match self {
-            Op::Peek(cost) | Op::Take(cost) | Op::TakeUpTo(cost) => cost,
-            Op::Record { .. } => 1,
+            Op::Peek(cost) | Op::Take(cost) | Op::TakeUpTo(cost) | Op::Record { cost, .. } => cost,
             Op::Release { .. } | Op::Refund(_) => 0,
         }
     }
@@ -47,6 +48,7 @@ impl Op {
     pub fn least(self) -> u64 {
         match self {
             Op::TakeUpTo(most) => most.min(1),
+            Op::Record { .. } => 0,
             _ => self.cost(),
         }
     }

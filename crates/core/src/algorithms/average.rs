@@ -96,7 +96,9 @@ impl Law for Average {
                     granted => Judgement::pass(granted, first + granted.saturating_sub(1) as f64),
                 }
             }
-            Op::Record { .. } => Judgement::pass(1, first_reading(limit, memory, now)),
+            Op::Record { cost, .. } => {
+                Judgement::pass(cost, last_reading(limit, memory, cost, now))
+            }
             Op::Release { .. } | Op::Refund(_) => {
                 Judgement::pass(0, memory.map_or(0.0, |m| m.rate.max(0.0)))
             }

@@ -84,7 +84,7 @@ mod tests {
                 assert_eq!(state, State::None);
             }
             assert!(!algorithms::take(&Limit::DENY, &mut state, 1, now).allowed);
-            assert_eq!(algorithms::record(&Limit::DENY, &mut state, at, now).next, Nanos::MAX);
+            assert_eq!(algorithms::record(&Limit::DENY, &mut state, 1, at, now).next, Nanos::MAX);
             assert_eq!(state, State::None);
         }
     }

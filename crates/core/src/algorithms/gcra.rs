@@ -97,11 +97,11 @@ fn after(bucket: Option<&Bucket>, owed: u128, debt: u128, now: Nanos) -> Bucket 
     Bucket::new(at, debt, busy)
 }
 
-/// The bucket after a use that happened at `at`, before the bucket's own time.
-fn after_late(limit: &Limit, bucket: &Bucket, at: Nanos) -> Bucket {
+/// The bucket after `uses` that happened at `at`, before the bucket's own time.
+fn after_late(limit: &Limit, bucket: &Bucket, uses: u64, at: Nanos) -> Bucket {
     let since = bucket.since();
     let idle = u128::from(since.saturating_sub(at)) * u128::from(limit.amount);
-    match units(limit, 1).saturating_sub(idle) {
+    match units(limit, uses).saturating_sub(idle) {
         0 => *bucket,
         left => {
             let busy = bucket.at() - since.min(at);
@@ -155,7 +155,7 @@ impl Law for Gcra {
                 0 if most > 0 => return Judgement::refuse(rate(limit, owed)),
                 granted => granted,
             },
-            Op::Record { .. } => 1,
+            Op::Record { cost, .. } => cost,
             Op::Release { .. } | Op::Refund(_) => 0,
         };
         let taken = if matches!(op, Op::Peek(_)) { 0 } else { units(limit, granted) };
@@ -204,18 +204,18 @@ impl Law for Gcra {
             return bucket;
         }
         let now = match (op, &bucket) {
-            (Op::Record { at }, Some(bucket)) if at < bucket.at() => {
-                return Some(after_late(limit, bucket, at));
+            (Op::Record { cost, at }, Some(bucket)) if at < bucket.at() => {
+                return Some(after_late(limit, bucket, cost, at));
             }
-            (Op::Record { at }, _) => Now { mono: now.mono.min(at), ..now },
+            (Op::Record { at, .. }, _) => Now { mono: now.mono.min(at), ..now },
             _ => now,
         };
         let owed = owed(limit, bucket.as_ref(), now);
         let debt = match op {
             Op::Refund(uses) => owed.saturating_sub(units(limit, uses)),
-            Op::Record { at } => {
+            Op::Record { cost, at } => {
                 let from = bucket.map_or(now.mono, |bucket| bucket.at().max(now.mono));
-                owed.max(ahead(limit, at, from)).saturating_add(units(limit, 1))
+                owed.max(ahead(limit, at, from)).saturating_add(units(limit, cost))
             }
             _ => owed.saturating_add(units(limit, judgement.granted)),
         };

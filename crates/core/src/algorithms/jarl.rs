@@ -107,7 +107,7 @@ impl Law for Jarl {
                 0 if most > 0 => Judgement::refuse(rate(0)),
                 granted => Judgement::pass(granted, rate(granted)),
             },
-            Op::Record { .. } => Judgement::pass(1, rate(1)),
+            Op::Record { cost, .. } => Judgement::pass(cost, rate(cost)),
             Op::Release { .. } | Op::Refund(_) => Judgement::pass(0, rate(0)),
         }
     }
@@ -123,7 +123,8 @@ impl Law for Jarl {
         let cost = match op {
             Op::Take(cost) if cost <= limit.amount => cost,
             Op::TakeUpTo(_) if outcome == Outcome::Granted => judgement.granted,
-            Op::Record { .. } => 1,
+            // More than the amount would push out bookings that nothing remembers any more.
+            Op::Record { cost, .. } => cost.min(limit.amount.max(1)),
             Op::Refund(uses) => {
                 let mut bookings = bookings?;
                 bookings.stamps.drop_newest(uses);

@@ -66,17 +66,17 @@ pub(crate) trait Law: Sized {
         now: Now,
     ) -> LimitVerdict;
 
-    /// Writes down a use that has already happened, and tells how long until the next: the same as
-    /// [`Self::judge`], [`Self::apply`] and the delay of [`Self::explain`]. What is handed in may
-    /// be forgotten. `now` is when the use should have been told, see [`record`].
+    /// Writes down uses that have already happened, and returns how long until the next one: the
+    /// same as [`Self::judge`], [`Self::apply`] and the delay of [`Self::explain`]. `memory` may be
+    /// past its horizon. `now` is when the uses should have been reported, see [`record`].
     #[inline]
     fn record(
         limit: &Limit,
         memory: Option<Self::Memory>,
-        at: Nanos,
+        (cost, at): (u64, Nanos),
         now: Now,
     ) -> (Option<Self::Memory>, Recorded) {
-        let op = Op::Record { at };
+        let op = Op::Record { cost, at };
         let memory = memory.filter(|memory| !Self::forgotten(limit, memory, now));
         let judgement = Self::judge(limit, memory.as_ref(), op, now);
         let kept = Self::apply(limit, memory, op, &judgement, Outcome::Granted, now);
@@ -218,18 +218,18 @@ fn take_by_law(limit: &Limit, state: &mut State, cost: u64, now: Now) -> Judgeme
     with_law!(limit, L => L::take(limit, state, cost, now))
 }
 
-/// Writes down a use that has already happened at `at`, and tells when the next one may: the same
-/// as [`judge`], [`apply`] and [`explain`], with one look at what is remembered.
+/// Writes down `cost` uses that have already happened at `at`, and returns when the next one is
+/// allowed: the same as [`judge`], [`apply`] and [`explain`], with one look at the state.
 ///
-/// `now` is the moment at which a timely caller would have told of the use, and what is told counts
-/// from there. It may be long ago, and uses may be told in another order than they happened: logs
-/// and windows count each where it belongs, a bucket as far as it knows its past, `average` and
-/// `jarl` at the time of their last. So a use that is told late delays nobody who would not have
-/// been delayed if it had been told in time.
+/// `now` is the moment at which a timely caller would have reported the uses, and the answer counts
+/// from there. It may be long ago, and uses may be reported in another order than they happened:
+/// logs and windows count each where it belongs, a bucket as far as it knows its past, `average`
+/// and `jarl` at the time of their last. So a late report delays no caller that a timely report
+/// would not have delayed.
 #[inline(always)]
-pub fn record(limit: &Limit, state: &mut State, at: Nanos, now: Now) -> Recorded {
+pub fn record(limit: &Limit, state: &mut State, cost: u64, at: Nanos, now: Now) -> Recorded {
     with_law!(limit, L => {
-        let (kept, recorded) = L::record(limit, L::unwrap(mem::take(state)), at, now);
+        let (kept, recorded) = L::record(limit, L::unwrap(mem::take(state)), (cost, at), now);
         *state = kept.map_or(State::None, L::wrap);
         recorded
     })
@@ -313,9 +313,8 @@ fn judge_room(op: Op, room: u64, used: f64) -> Judgement {
         Op::Peek(cost) | Op::Take(cost) if cost > room => Judgement::refuse(used),
         Op::TakeUpTo(most) if most > 0 && room == 0 => Judgement::refuse(used),
         Op::Peek(cost) => Judgement::pass(cost, used),
-        Op::Take(cost) => Judgement::pass(cost, used + cost as f64),
+        Op::Take(cost) | Op::Record { cost, .. } => Judgement::pass(cost, used + cost as f64),
         Op::TakeUpTo(most) => Judgement::pass(most.min(room), used + most.min(room) as f64),
-        Op::Record { .. } => Judgement::pass(1, used + 1.0),
         Op::Release { .. } | Op::Refund(_) => Judgement::pass(0, used),
     }
 }

@@ -73,7 +73,7 @@ impl Law for SlidingLog {
         match op {
             Op::Refund(uses) => log.stamps.drop_newest(uses),
             // One that lies ahead counts from now: its own stamp would drag the key's time ahead.
-            Op::Record { at } => log.stamps.insert(at.min(asked), judgement.granted),
+            Op::Record { at, .. } => log.stamps.insert(at.min(asked), judgement.granted),
             _ => log.stamps.push(now, judgement.granted),
         }
         log.stamps.keep(limit.amount, |at| now - at.min(now) < limit.period);

@@ -150,12 +150,13 @@ fn until(limit: &Limit, memory: Option<&Windows>, view: &View, cost: u64, now: N
     wait.min(forgotten)
 }
 
-/// The counters with a use from before the current window, if that of the use is still held.
-fn with_late(limit: &Limit, memory: Windows, now: Now) -> Windows {
+/// The counters with uses from before the current window, if the memory still holds their window.
+fn with_late(limit: &Limit, memory: Windows, uses: u64, now: Now) -> Windows {
     let Windows { common, .. } = memory;
     let window = memory.window();
     let ago = window.aligned_start(limit.period) - (now.unix - now.unix % limit.period);
-    let previous = memory.previous().saturating_add(u64::from(ago == limit.period));
+    let uses = if ago == limit.period { uses } else { 0 };
+    let previous = memory.previous().saturating_add(uses);
     Windows::new(window, previous, memory.current(), common)
 }
 
@@ -178,7 +179,7 @@ impl Law for SlidingWindow {
         if let (Op::Record { .. }, Some(memory)) = (op, memory)
             && memory.window().begins_after(limit.period, now)
         {
-            return Some(with_late(limit, memory, now));
+            return Some(with_late(limit, memory, judgement.granted, now));
         }
         let memory = memory.map(|memory| match memory.common {
             true => memory,

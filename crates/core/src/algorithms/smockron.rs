@@ -123,7 +123,7 @@ impl Law for Smockron {
             return history;
         }
         let (at, uses) = match op {
-            Op::Record { at } => (at, 1),
+            Op::Record { cost, at } => (at, cost),
             Op::Refund(uses) => {
                 let mut history = history?;
                 history.stamps.drop_newest(uses);
@@ -163,7 +163,7 @@ impl Law for Smockron {
     fn record(
         limit: &Limit,
         history: Option<Box<History>>,
-        at: Nanos,
+        (cost, at): (u64, Nanos),
         now: Now,
     ) -> (Option<Box<History>>, Recorded) {
         let mut history = history.unwrap_or_default();
@@ -173,11 +173,11 @@ impl Law for Smockron {
             (history.latest, history.next) = (0, 0);
             history.stamps.clear();
         }
-        history.stamps.insert(at, 1);
+        history.stamps.insert(at, cost);
         let kept = settle(limit, history, now);
         let wait = kept.as_ref().filter(|history| waits(history, now));
         let next = wait.map_or(0, |history| history.next.saturating_sub(now.mono));
-        (kept, Recorded { rate: before as f64 + 1.0, next })
+        (kept, Recorded { rate: before as f64 + cost as f64, next })
     }
 
     fn forgotten(limit: &Limit, history: &Box<History>, now: Now) -> bool {

@@ -82,7 +82,7 @@ impl Law for Throttle {
                 0 if most > 0 => return Judgement::refuse(rate(limit, owed)),
                 granted => granted,
             },
-            Op::Record { .. } => 1,
+            Op::Record { cost, .. } => cost,
             Op::Release { .. } | Op::Refund(_) => 0,
         };
         let taken = if matches!(op, Op::Peek(_)) { 0 } else { units(limit, granted) };

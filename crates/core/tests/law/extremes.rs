@@ -44,7 +44,7 @@ fn ops() -> impl Strategy<Value = Op> {
         extreme().prop_map(Op::Peek),
         extreme().prop_map(Op::Take),
         extreme().prop_map(Op::TakeUpTo),
-        extreme().prop_map(|at| Op::Record { at }),
+        (extreme(), extreme()).prop_map(|(cost, at)| Op::Record { cost, at }),
         extreme().prop_map(Op::Refund),
         (extreme(), extreme(), extreme())
             .prop_map(|(cost, mono, unix)| Op::Release { cost, started: Now { mono, unix } }),

@@ -71,7 +71,7 @@ proptest! {
 #[test]
 fn a_record_holds_nothing() {
     let mut key = Key::new(1, 0, Algorithm::InFlight { per_window: false });
-    key.ask(Op::Record { at: 5 }, crate::common::at(5));
+    key.ask(Op::Record { cost: 1, at: 5 }, crate::common::at(5));
     assert_eq!(key.state, State::None);
 }
 

@@ -20,7 +20,7 @@ fn times(period: Nanos, uses: &[(u64, u64)]) -> Vec<Nanos> {
 
 /// Tells of a use at the moment that is its own, and answers when the next may come.
 fn record(key: &mut Key, used_at: Nanos) -> Nanos {
-    let next = algorithms::record(&key.limit, &mut key.state, used_at, at(used_at)).next;
+    let next = algorithms::record(&key.limit, &mut key.state, 1, used_at, at(used_at)).next;
     used_at.saturating_add(next)
 }
 
@@ -171,6 +171,27 @@ proptest! {
         for (time, latest) in times.iter().zip(latest) {
             prop_assert_eq!(record(&mut late, *time).max(latest), record(&mut timely, latest));
             prop_assert_eq!(&late.state, &timely.state);
+        }
+    }
+
+    /// Several uses in one record are as many records of one use. `average` rounds otherwise, `jarl`
+    /// books the callers of one record together, and a bucket that learns of uses from before its
+    /// debt began remembers more of them together than one by one.
+    #[test]
+    fn a_record_of_several_uses_is_several_records(
+        amount in amounts(), period in periods(), algorithm in counts_everything(), uses in uses(),
+        costs in prop::collection::vec(1..9_u64, 40), bucket in any::<bool>(),
+    ) {
+        let algorithm = if bucket { Algorithm::Gcra { burst: amount } } else { algorithm };
+        let limit = Limit { amount, period, algorithm };
+        let (mut whole, mut single) = (told(limit, &[]), told(limit, &[]));
+        let times = times(period, &uses);
+        let times = if bucket { sorted(&times) } else { times };
+        for (&time, &cost) in times.iter().zip(&costs) {
+            let recorded = algorithms::record(&limit, &mut whole.state, cost, time, at(time));
+            let next = (0..cost).map(|_| record(&mut single, time)).last();
+            prop_assert_eq!(Some(time.saturating_add(recorded.next)), next);
+            prop_assert_eq!(&whole.state, &single.state);
         }
     }
 

@@ -156,7 +156,7 @@ proptest! {
                 1 => now.mono - step.cost * 1000,
                 _ => now.mono + period / 4 * step.cost,
             };
-            let op = if record { Op::Record { at: used_at } } else { Op::Take(1) };
+            let op = if record { Op::Record { cost: 1, at: used_at } } else { Op::Take(1) };
             let allowed = scaled(time) >= next;
             let verdict = key.ask(op, now);
             prop_assert_eq!(verdict.allowed, allowed || record);

@@ -35,8 +35,8 @@ pub(crate) fn op(limit: &Limit, step: &Step, now: Now) -> Op {
     let cost = if step.kind.is_multiple_of(16) { limit.capacity() } else { step.cost };
     match step.kind % 12 {
         0 => Op::TakeUpTo(cost),
-        1 => Op::Record { at: now.mono },
-        2 => Op::Record { at: now.mono + limit.period / 8 * step.cost },
+        1 => Op::Record { cost, at: now.mono },
+        2 => Op::Record { cost: 1, at: now.mono + limit.period / 8 * step.cost },
         3 => Op::Refund(step.cost),
         4 => Op::Release { cost: 1, started: now },
         5 => Op::Peek(cost),
@@ -57,7 +57,9 @@ fn allowed_after(key: &Key, op: Op, now: Now, span: Nanos) -> bool {
 fn check_delay(key: &Key, op: Op, now: Now, verdict: &LimitVerdict) -> Result<(), TestCaseError> {
     let asked = match op {
         Op::Take(cost) => cost,
-        Op::Peek(_) | Op::TakeUpTo(_) | Op::Record { .. } => op.least(),
+        Op::Peek(_) | Op::TakeUpTo(_) => op.least(),
+        // The delay is that of the next use.
+        Op::Record { .. } => 1,
         Op::Release { .. } | Op::Refund(_) => return Ok(()),
     };
     // What the document's formula tells is no promise, and a booking has its own place.
@@ -134,13 +136,13 @@ fn check_take(key: &Key, cost: u64, now: Now) -> Result<(), TestCaseError> {
 }
 
 /// A record in one step is the same as a judgement, applied and explained.
-fn check_record(key: &Key, at: Nanos, now: Now) -> Result<(), TestCaseError> {
+fn check_record(key: &Key, cost: u64, at: Nanos, now: Now) -> Result<(), TestCaseError> {
     let (mut parts, mut whole) = (key.state.clone(), key.state.clone());
-    let op = Op::Record { at };
+    let op = Op::Record { cost, at };
     let judgement = algorithms::judge(&key.limit, &parts, op, now);
     algorithms::apply(&key.limit, &mut parts, op, &judgement, Outcome::Granted, now);
     let next = algorithms::explain(&key.limit, &parts, op, &judgement, now).delay;
-    let recorded = algorithms::record(&key.limit, &mut whole, at, now);
+    let recorded = algorithms::record(&key.limit, &mut whole, cost, at, now);
     prop_assert_eq!(recorded, Recorded { rate: judgement.rate, next });
     prop_assert_eq!(&whole, &parts);
     Ok(())
@@ -203,9 +205,9 @@ proptest! {
                 check_take(&key, step.cost, Now { unix, ..now })?;
             }
             let span = limit.period / 8 * step.cost;
-            check_record(&key, now.mono, now)?;
-            check_record(&key, now.mono.saturating_add(span), now)?;
-            check_record(&key, now.mono.saturating_sub(span), now)?;
+            check_record(&key, step.cost, now.mono, now)?;
+            check_record(&key, 1, now.mono.saturating_add(span), now)?;
+            check_record(&key, step.cost, now.mono.saturating_sub(span), now)?;
             key.ask(op(&limit, step, now), now);
         }
     }

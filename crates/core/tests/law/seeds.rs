@@ -91,7 +91,7 @@ fn jarl_exact_books_starts() {
 fn check_smockron(amount: u64, period: Nanos, burst: u64, steps: &[(Nanos, Option<Nanos>)]) {
     let mut key = Key::new(amount, period, Algorithm::Smockron { burst });
     for &(moment, expected) in steps {
-        let verdict = key.ask(Op::Record { at: moment }, at(moment));
+        let verdict = key.ask(Op::Record { cost: 1, at: moment }, at(moment));
         let next = (verdict.delay > 0).then(|| moment + verdict.delay);
         assert_eq!(next, expected, "after a record at {moment}");
         let peeked = key.peek(1, at(moment));
@@ -122,8 +122,8 @@ fn smockron_first_delay_follows_the_burst() {
 fn smockron_counts_delayed_uses_ahead_of_now() {
     let mut key = Key::new(1, SECOND, Algorithm::Smockron { burst: 1 });
     let now = at(10 * SECOND);
-    assert_eq!(key.ask(Op::Record { at: now.mono }, now).delay, SECOND);
-    assert_eq!(key.ask(Op::Record { at: now.mono + SECOND }, now).delay, 2 * SECOND);
+    assert_eq!(key.ask(Op::Record { cost: 1, at: now.mono }, now).delay, SECOND);
+    assert_eq!(key.ask(Op::Record { cost: 1, at: now.mono + SECOND }, now).delay, 2 * SECOND);
     assert!(!key.take(1, now.after(2 * SECOND - 1)).allowed);
     assert!(key.take(1, now.after(2 * SECOND)).allowed);
 }

@@ -118,7 +118,7 @@ impl Catalog {
         if entry.in_flight && !can_end && !matches!(op, Op::Peek(_)) {
             return Err(InvalidRequest::NeedsEnd);
         }
-        if op.cost() > entry.capacity && !matches!(op, Op::TakeUpTo(_)) {
+        if op.cost() > entry.capacity && !matches!(op, Op::TakeUpTo(_) | Op::Record { .. }) {
             return Err(InvalidRequest::CostAboveLimit { limit: entry.capacity });
         }
         Ok(Some(position))

@@ -71,23 +71,23 @@ impl Evaluation {
         evaluation
     }
 
-    /// Writes a use down that has already happened. The last limit that lets the next use go
-    /// decides how long until then; what is told counts from now.
+    /// Writes down uses that have already happened. Returns how long from now until the next use:
+    /// the limit that allows it last decides.
     #[inline]
     pub(super) fn record(
         terms: Terms<'_>,
         body: &mut Body,
         place: Place,
-        (at, late): (Nanos, Nanos),
+        (cost, at, late): (u64, Nanos, Nanos),
         (now, bucket): (Now, Bucket),
     ) -> (Self, Nanos) {
         let mut evaluation = Self {
-            judgements: [Judgement::pass(1, 0.0); LIMITS_MAX],
+            judgements: [Judgement::pass(cost, 0.0); LIMITS_MAX],
             shown: 0,
             place,
             over: false,
             shadow: terms.shadow,
-            granted: 1,
+            granted: cost,
         };
         if !place.counts() {
             // A use that nobody could count delays nobody: the table's fault, not the key's.
@@ -97,7 +97,7 @@ impl Evaluation {
         let (mut next, mut nearest) = (0, -1.0);
         let limits = terms.limits.iter().zip(body.held.states_mut()).take(LIMITS_MAX);
         for (index, (limit, state)) in limits.enumerate() {
-            let recorded = algorithms::record(limit, state, at, now);
+            let recorded = algorithms::record(limit, state, cost, at, now);
             evaluation.judgements[index].rate = recorded.rate;
             next = next.max(recorded.next);
             let share = recorded.rate / limit.amount as f64;

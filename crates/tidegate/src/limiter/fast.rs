@@ -78,21 +78,21 @@ impl LimiterHandle {
             KeyOp::TakeOrLeave(attempt) if !single.grows => {
                 self.try_known(single, limit, key, attempt, probe, (now, bucket))
             }
-            KeyOp::Record { at, late } => {
-                self.record_known(single, limit, key, (at, late), probe, (now, bucket))
+            KeyOp::Record { cost, at, late } => {
+                self.record_known(single, limit, key, (cost, at, late), probe, (now, bucket))
             }
             _ => None,
         }
     }
 
-    /// As [`Self::take_known`], for a use that has already happened.
+    /// As [`Self::take_known`], for uses that have already happened.
     #[inline]
     fn record_known(
         &self,
         single: &SingleLimit,
         limit: &Limit,
         key: &Key<'_>,
-        (at, late): (Nanos, Nanos),
+        (cost, at, late): (u64, Nanos, Nanos),
         probe: &Probe<'_>,
         (now, bucket): (Now, Bucket),
     ) -> Option<(Verdict, Counted)> {
@@ -103,11 +103,11 @@ impl LimiterHandle {
         let mut slot = known_at(probe, single.number, key.bytes)?;
         let before = slot.body.held.heap_bytes();
         let state = slot.body.held.first_mut();
-        let recorded = algorithms::record(limit, state, at, now.before(late));
+        let recorded = algorithms::record(limit, state, cost, at, now.before(late));
         slot.body.tally.count(false, recorded.rate, bucket);
         memory.account(before, slot.body.held.heap_bytes());
         // A use that has happened holds nothing that an end would give back.
-        let mut verdict = Verdict { held: None, ..taken(limit, 1, recorded.rate, now) };
+        let mut verdict = Verdict { held: None, ..taken(limit, cost, recorded.rate, now) };
         let next = recorded.next.saturating_sub(late);
         let counted = match (next > 0, single.shadow) {
             (false, _) => Counted::Allow,

@@ -10,9 +10,6 @@ use tidegate_core::Now;
 use super::Limiter;
 use crate::metrics::Door;
 
-/// One decision or batch in this many is timed. A power of two.
-const TIME_ONE_IN: u64 = 1024;
-
 /// Where a door asks the limiter.
 pub struct LimiterHandle {
     pub(super) limiter: Arc<Limiter>,
@@ -29,11 +26,6 @@ impl Drop for LimiterHandle {
 }
 
 impl LimiterHandle {
-    pub(super) fn new(limiter: Arc<Limiter>, door: Door) -> Self {
-        let lane = limiter.metrics.lane(door);
-        Self { limiter, door, lane, pending: Arc::default() }
-    }
-
     /// The time, to be read once for each batch.
     #[must_use]
     pub fn now(&self) -> Now {
@@ -50,22 +42,5 @@ impl LimiterHandle {
     #[cfg(test)]
     pub(crate) fn fill_pending(&self) {
         self.pending.store(super::remote::PENDING_MAX, std::sync::atomic::Ordering::Relaxed);
-    }
-
-    pub(super) fn count_full(&self, action: Option<&'static str>) {
-        if let Some(action) = action {
-            self.limiter.metrics.table_full(action);
-        }
-    }
-
-    /// Now and then, notes how long `decisions` that began at `start` took.
-    #[inline]
-    pub(super) fn time(&self, decisions: usize, start: Now) {
-        // The low bits of a nanosecond clock are as good as dice, and cost nothing.
-        if start.mono & (TIME_ONE_IN - 1) == 0 && decisions > 0 {
-            let spent = self.now().mono.saturating_sub(start.mono);
-            let seconds = spent as f64 / decisions as f64 / 1e9;
-            self.limiter.metrics.decision_seconds(self.door, seconds);
-        }
     }
 }

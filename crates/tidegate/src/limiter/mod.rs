@@ -186,7 +186,8 @@ impl Limiter {
     /// A place for one loop of a door to ask from.
     #[must_use]
     pub fn handle(self: &Arc<Self>, door: Door) -> LimiterHandle {
-        LimiterHandle::new(self.clone(), door)
+        let lane = self.metrics.lane(door);
+        LimiterHandle { limiter: self.clone(), door, lane, pending: Arc::default() }
     }
 
     /// The clock that decisions are made by.

@@ -65,9 +65,9 @@ impl Target {
 
     fn at_shifted(self, shift: i64) -> Self {
         match self.op {
-            KeyOp::Record { at, late } => {
+            KeyOp::Record { cost, at, late } => {
                 let at = at.saturating_add_signed(shift);
-                Self { op: KeyOp::Record { at, late }, ..self }
+                Self { op: KeyOp::Record { cost, at, late }, ..self }
             }
             _ => self,
         }
@@ -480,8 +480,8 @@ impl<'a> Part<'a> {
         let terms = Terms { limits, shadow: rule.shadow };
         let target = target.at_shifted(clock_shift);
         let (evaluation, next) = match target.op {
-            KeyOp::Record { at, late } => {
-                Evaluation::record(terms, body, place, (at, late), moment)
+            KeyOp::Record { cost, at, late } => {
+                Evaluation::record(terms, body, place, (cost, at, late), moment)
             }
             op => (Evaluation::of(terms, body, place, op.for_limits(), moment.0), 0),
         };

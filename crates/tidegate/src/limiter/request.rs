@@ -79,10 +79,11 @@ impl<'a> Key<'a> {
     /// request has brought, and that may be smaller than what is owed.
     #[inline(always)]
     pub(super) fn check_cost(&self) -> Result<(), InvalidRequest> {
-        use KeyOp::{Peek, Refuse, Take, TakeOrLeave, TakeUpTo};
+        use KeyOp::{Peek, Record, Refuse, Take, TakeOrLeave, TakeUpTo};
         match self.op {
             Peek(0) if matches!(self.limits, Limits::Given(_)) => Ok(()),
-            Peek(0) | Take(0) | TakeUpTo(0) | Refuse(0) | TakeOrLeave(Attempt { cost: 0, .. }) => {
+            Peek(0) | Take(0) | TakeUpTo(0) | Refuse(0) => Err(InvalidRequest::CostZero),
+            TakeOrLeave(Attempt { cost: 0, .. }) | Record { cost: 0, .. } => {
                 Err(InvalidRequest::CostZero)
             }
             _ => Ok(()),
@@ -114,12 +115,15 @@ pub enum KeyOp {
     /// A use by a request that waits: a refusal writes and counts nothing, because the request
     /// will try again.
     TakeOrLeave(Attempt),
-    /// A use that has already happened. Never refused.
+    /// Uses that have already happened. They are counted whole and never refused, however many
+    /// they are; the verdict is the one of an allowed take, with the delay until the next use.
     Record {
-        /// When it happened, on the monotonic clock; ahead of now for a use that was delayed.
+        /// How many uses happened.
+        cost: u64,
+        /// When they happened, on the monotonic clock; ahead of now for uses that were delayed.
         at: Nanos,
-        /// How long ago it should have been told: it delays nobody whom it would not have delayed
-        /// then.
+        /// How long ago they should have been reported. A late report delays no caller that a
+        /// timely one would not have delayed.
         late: Nanos,
     },
     /// Uses in flight have ended.
@@ -165,7 +169,7 @@ impl KeyOp {
             KeyOp::Peek(cost) | KeyOp::Refuse(cost) => Op::Peek(cost),
             KeyOp::Take(cost) | KeyOp::TakeOrLeave(Attempt { cost, .. }) => Op::Take(cost),
             KeyOp::TakeUpTo(cost) => Op::TakeUpTo(cost),
-            KeyOp::Record { at, .. } => Op::Record { at },
+            KeyOp::Record { cost, at, .. } => Op::Record { cost, at },
             KeyOp::Release { cost, started, .. } => Op::Release { cost, started },
             KeyOp::Refund { cost, .. } => Op::Refund(cost),
         }

@@ -102,7 +102,7 @@ impl Drop for QueueGuard<'_> {
             self.queues.leave(self.ticket, self.handle.now().mono);
         }
         if self.watching {
-            self.handle.watch_key(self.key, false);
+            self.handle.limiter().watch_key(self.key, false);
         }
     }
 }
@@ -374,7 +374,7 @@ impl<'a> WaitFuture<'a> {
                 if came_later || verdict.degraded {
                     delay = delay.min(RETRY_REMOTE);
                     if !mem::replace(&mut guard.watching, true) {
-                        self.handle.watch_key(self.request.key, true);
+                        self.handle.limiter().watch_key(self.request.key, true);
                     }
                 }
                 Try::Later(now.mono.saturating_add(delay))

@@ -84,5 +84,5 @@ pub(super) fn record(received_ns: u64, used_ns: u64, ahead_max: Nanos, now: Now)
     };
     // A gatekeeper tells when it gets a request, or after a long delay when that is over.
     let told_ns = if received_ns < oldest { used_ns } else { received_ns };
-    Some(KeyOp::Record { at, late: now.unix.saturating_sub(told_ns) })
+    Some(KeyOp::Record { cost: 1, at, late: now.unix.saturating_sub(told_ns) })
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub(super) use self::step::PENDING_MAX;
 pub(super) use self::step::{Caller, PlanStep};
 use super::catalog::Catalog;
-use super::{Count, Limiter, LimiterHandle};
+use super::{Count, Limiter};
 use crate::stores::remote::Remote;
 use crate::stores::remote::settings::Settings;
 
@@ -98,15 +98,13 @@ impl Limiter {
             waiters.freed(&Count::of(&address));
         }
     }
-}
 
-impl LimiterHandle {
     /// Has the requests woken that wait for `key` when another node gives something back, or no
     /// longer: nothing to do where the counts lie in memory.
     pub(crate) fn watch_key(&self, key: &[u8], watching: bool) {
-        let Some(remote) = self.limiter.remote.get() else { return };
-        let catalog = self.limiter.catalog.load();
-        if let Some(slot) = catalog.slot_of(self.limiter.memory(), key) {
+        let Some(remote) = self.remote.get() else { return };
+        let catalog = self.catalog.load();
+        if let Some(slot) = catalog.slot_of(self.memory(), key) {
             remote.watch(&slot, watching);
         }
     }

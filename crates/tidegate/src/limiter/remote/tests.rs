@@ -6,7 +6,7 @@ use tidegate_core::rules::{Rule, RuleSet};
 use tidegate_core::time::DAY;
 use tidegate_core::{Now, Op, algorithms};
 
-use super::super::{Count, Key, KeyOp, Request, Waiters};
+use super::super::{Count, Key, KeyOp, LimiterHandle, Request, Waiters};
 use super::*;
 use crate::clock::Clock;
 use crate::metrics::{Door, Metrics};
@@ -36,7 +36,7 @@ fn what_a_step_took_is_taken_back_whole() {
     for (op, takes) in [
         (KeyOp::Take(1), true),
         (KeyOp::TakeUpTo(3), true),
-        (KeyOp::Record { at: now.mono, late: 0 }, true),
+        (KeyOp::Record { cost: 1, at: now.mono, late: 0 }, true),
         (KeyOp::Peek(1), false),
     ] {
         let keys = [Key::new(b"k a", op)];

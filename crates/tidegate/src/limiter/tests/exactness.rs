@@ -64,7 +64,8 @@ fn any_op() -> impl Strategy<Value = KeyOp> {
         1 => cost().prop_map(KeyOp::Peek),
         1 => (1..9_u64).prop_map(KeyOp::TakeUpTo),
         1 => cost().prop_map(KeyOp::Refuse),
-        2 => (0..2 * PERIOD, late).prop_map(|(at, late)| KeyOp::Record { at, late }),
+        2 => (1..9_u64, 0..2 * PERIOD, late)
+            .prop_map(|(cost, at, late)| KeyOp::Record { cost, at, late }),
     ]
 }
 
@@ -203,7 +204,9 @@ proptest! {
             handles.iter().for_each(|handle| handle.limiter().clock().advance(wait));
             let now = single.now();
             let op = match op {
-                KeyOp::Record { at, late } => KeyOp::Record { at: now.mono - PERIOD + at, late },
+                KeyOp::Record { cost, at, late } => {
+                    KeyOp::Record { cost, at: now.mono - PERIOD + at, late }
+                }
                 op => op,
             };
             let names = names(&keys);

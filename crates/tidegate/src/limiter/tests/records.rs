@@ -12,11 +12,13 @@ use super::*;
 use crate::stores::remote::engines::{redis, until};
 use crate::stores::remote::settings::Kind;
 
-/// One use: of which key, how far from now, and how late it is told, in sixteenths of the period.
-fn uses() -> impl Strategy<Value = Vec<(u8, i8, u8)>> {
+/// Uses of one key: which, how many, how far from now, and how late they are reported, in
+/// sixteenths of the period.
+fn uses() -> impl Strategy<Value = Vec<(u8, u64, i8, u8)>> {
     let (when, late) =
         (prop_oneof![4 => Just(0), 1 => -8..24_i8], prop_oneof![4 => Just(0), 1 => 0..9_u8]);
-    prop::collection::vec((0..12_u8, when, late), 0..80)
+    let cost = prop_oneof![4 => Just(1_u64), 1 => 1..9_u64];
+    prop::collection::vec((0..12_u8, cost, when, late), 0..80)
 }
 
 fn moment(sixteenths: i8, now: Now) -> Nanos {
@@ -88,14 +90,14 @@ proptest! {
             clock.advance(wait);
             let now = clock.now();
             let (mut recorded, mut expected) = (Vec::new(), Vec::new());
-            for &(key, sixteenths, late) in &uses {
+            for &(key, cost, sixteenths, late) in &uses {
                 let at = moment(sixteenths, now);
                 let late = PERIOD / 16 * u64::from(late);
-                recorded.push((self::key(&identifier(key)), KeyOp::Record { at, late }));
+                recorded.push((self::key(&identifier(key)), KeyOp::Record { cost, at, late }));
                 let states = model.entry(key).or_insert_with(|| vec![State::None; limits.len()]);
                 let mut next = 0;
                 for (limit, state) in limits.iter().zip(states) {
-                    let recorded = algorithms::record(limit, state, at, now.before(late));
+                    let recorded = algorithms::record(limit, state, cost, at, now.before(late));
                     next = next.max(recorded.next.saturating_sub(late));
                 }
                 expected.push(Ok(Some(next)));
@@ -135,9 +137,9 @@ proptest! {
             clock.advance(wait);
             let now = clock.now();
             let uses: Vec<(Vec<u8>, KeyOp)> = { uses.iter() }
-                .map(|&(number, sixteenths, late)| {
+                .map(|&(number, cost, sixteenths, late)| {
                     let (at, late) = (moment(sixteenths, now), PERIOD / 16 * u64::from(late));
-                    (key(&identifier(number)), KeyOp::Record { at, late })
+                    (key(&identifier(number)), KeyOp::Record { cost, at, late })
                 })
                 .collect();
             let keys: Vec<Key<'_>> = uses.iter().map(|(key, op)| Key::new(key, *op)).collect();
@@ -167,7 +169,7 @@ proptest! {
 }
 
 fn uses_of<const N: usize>(keys: [&str; N]) -> [(Vec<u8>, KeyOp); N] {
-    keys.map(|key| (key.into(), KeyOp::Record { at: START.mono, late: 0 }))
+    keys.map(|key| (key.into(), KeyOp::Record { cost: 1, at: START.mono, late: 0 }))
 }
 
 #[test]
@@ -222,7 +224,7 @@ fn delayed_keys_are_found_wherever_they_are_counted() {
     let limiter = node(Clock::manual(START), vec![here, there, rule("free", vec![])], &settings);
     let handle = limiter.handle(Door::Smockron);
     let use_of = |key: &str| {
-        let keys = [Key::new(key.as_bytes(), KeyOp::Record { at: START.mono, late: 0 })];
+        let keys = [Key::new(key.as_bytes(), KeyOp::Record { cost: 1, at: START.mono, late: 0 })];
         let (request, mut rows) = (Request::all_or_nothing(&keys), Rows::default());
         let verdict = runtime().block_on(handle.decide_async(&request, START, &mut rows));
         assert_eq!(verdict.expect("fit").delay, DAY, "{key}");

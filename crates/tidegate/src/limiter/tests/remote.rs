@@ -21,7 +21,7 @@ fn decide(handle: &LimiterHandle, keys: &[&str], op: Op) -> Result<Said, Invalid
 
 /// How long until the next use, or `None` if no rule is for the key.
 fn record(handle: &LimiterHandle, key: &str, at: Nanos) -> Result<Option<Nanos>, InvalidRequest> {
-    let keys = [Key::new(key.as_bytes(), KeyOp::Record { at, late: 0 })];
+    let keys = [Key::new(key.as_bytes(), KeyOp::Record { cost: 1, at, late: 0 })];
     let (request, mut rows) = (Request::all_or_nothing(&keys), Rows::default());
     let verdict = runtime().block_on(handle.decide_async(&request, handle.now(), &mut rows))?;
     Ok((verdict.outcome != Decided::NoRule).then_some(verdict.delay))
@@ -301,7 +301,7 @@ fn a_ticket_that_took_nothing_gives_nothing_back() {
     assert!(decide(&handle, &["k a"], Op::Take(1)).expect("fit").is_allowed());
     drop_answer("k a", KeyOp::Refuse(1));
     drop_answer("k a", KeyOp::Peek(1));
-    drop_answer("k b", KeyOp::Record { at: handle.now().mono, late: 0 });
+    drop_answer("k b", KeyOp::Record { cost: 1, at: handle.now().mono, late: 0 });
     for key in ["k a", "k b"] {
         // The first question is answered after those; what they give back is asked before the
         // second.

@@ -34,7 +34,7 @@ fn address<'a>(memory: &Memory, name: &'a [u8], limits: usize) -> Address<'a> {
 /// Adds uses to every log of a body.
 fn grow(body: &mut Body, uses: u64, now: Now) {
     for state in body.held.states_mut() {
-        let op = Op::Record { at: now.mono };
+        let op = Op::Record { cost: 1, at: now.mono };
         for n in 0..uses {
             let now = now.after(n);
             let judgement = algorithms::judge(&LOG, state, op, now);
