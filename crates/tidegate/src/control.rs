@@ -1,11 +1,11 @@
-//! What doors may ask of the process, and what it tells about itself: whether it is ready, and why
-//! a reload or a snapshot failed.
+//! What doors may ask of the process, and its state: whether it is ready, and why a reload or a
+//! snapshot failed.
 //!
 //! The server implements [`Control`] and writes [`ProcessState`]; doors read. Nothing is decided
 //! here.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwapOption;
 use tidegate_core::Nanos;
@@ -19,7 +19,7 @@ pub const ADDED_MAX: usize = 1_000;
 
 /// What a door may ask of the process. The server implements it.
 pub trait Control: Send + Sync {
-    /// What the process tells about itself. A door that looks with every request keeps it.
+    /// The state of the process. A door that needs it with every request keeps it.
     fn state(&self) -> &Arc<ProcessState>;
 
     /// The rules in force.
@@ -57,7 +57,7 @@ pub struct Changed {
 /// Why a rule was not changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChangeError {
-    /// Nobody has such a rule.
+    /// There is no such rule.
     #[error("there is no rule of this name")]
     Unknown,
     /// The rules are not those that the caller knows.
@@ -81,7 +81,7 @@ pub struct ProcessState {
     started: watch::Sender<bool>,
     reload_error: ArcSwapOption<String>,
     snapshot_error: ArcSwapOption<String>,
-    snapshot_restored_from: ArcSwapOption<&'static str>,
+    snapshot_restored_from: OnceLock<&'static str>,
 }
 
 impl ProcessState {
@@ -150,11 +150,12 @@ impl ProcessState {
     /// `nothing`.
     #[must_use]
     pub fn snapshot_restored_from(&self) -> Option<&'static str> {
-        self.snapshot_restored_from.load().as_deref().copied()
+        self.snapshot_restored_from.get().copied()
     }
 
     /// Keeps what counts come from instead of the newest snapshot.
     pub fn set_snapshot_restored_from(&self, from: &'static str) {
-        self.snapshot_restored_from.store(Some(Arc::new(from)));
+        // A process restores once, at its start.
+        let _ = self.snapshot_restored_from.set(from);
     }
 }

@@ -1,16 +1,16 @@
 //! Tidegate: one rate limiter behind many doors.
 //!
-//! A request walks one corridor: socket, codec, limiter, store, algorithm, and back.
+//! The way of a request: socket, codec, limiter, store, algorithm, and back.
 //!
 //! - [`doors`]: one folder for each protocol; a door turns requests into keys
 //! - [`limiter`]: rules, slots, verdicts; what every door asks
 //! - [`stores`]: where keys are remembered
 //! - [`records`]: counters and buffers with a time to live, beside the limiter
 //! - `table`, `budget`: what both are kept in, and the bytes that they share
-//! - [`uses`]: uses in flight that somebody will give back
+//! - [`uses`]: uses in flight that a client ends later
 //! - [`waiting`]: holds requests until they may go
 //! - [`metrics`]: what is counted
-//! - [`clock`]: the only room that reads a clock; `completions`: answers that come later
+//! - [`clock`]: the only module that reads a clock; `completions`: answers that come later
 //! - [`config`]: the file, read and checked whole
 //! - [`settings`]: what its tables are made of: addresses, units, rules
 //! - [`server`]: spawns, binds, stops, reloads, changes rules

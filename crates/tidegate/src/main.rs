@@ -10,13 +10,12 @@ use tidegate::cli;
 static MEMORY: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    // One for the whole process, whoever speaks TLS in it. Only the first call takes effect.
+    // One provider of cryptography for all TLS in the process. Only the first call takes effect.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let cli = match cli::parse(std::env::args_os()) {
         Ok(cli) => cli,
         Err(error) => {
-            // Help and version are asked for in the same way as mistakes are told. A closed pipe
-            // is nobody's loss.
+            // Clap returns help and version as errors, too. A closed pipe is no error.
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }

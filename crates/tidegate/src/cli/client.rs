@@ -83,7 +83,7 @@ pub(super) struct WaitBody<'a> {
 #[derive(Debug, Deserialize)]
 pub(super) struct VerdictJson {
     pub(super) allowed: bool,
-    /// Null where nobody can tell, as for uses in flight.
+    /// Null where the delay is unknown, as for uses in flight.
     pub(super) delay_ms: Option<u64>,
     pub(super) refused_by: Option<String>,
     /// Decided without the remote store that has the counts.
@@ -280,7 +280,7 @@ async fn in_time<T, E: Into<anyhow::Error>>(
     }
 }
 
-/// Whether it names a place alone: nobody's name, and no port that is none.
+/// Whether it is a host, perhaps with a port, without a user's name.
 fn is_place(authority: &Authority) -> bool {
     let port = authority.as_str().strip_prefix(authority.host());
     port.is_some_and(|port| port.is_empty() || authority.port_u16().is_some())
@@ -292,7 +292,7 @@ fn key_path(key: &str) -> String {
     format!("/v1/keys/{}", percent::encoded(key.as_bytes(), b"-_~"))
 }
 
-/// What the server did not want, in its own words.
+/// Why the server refused, in its own words.
 fn refusal(status: StatusCode, body: &str) -> CliError {
     let problem = serde_json::from_str::<ProblemJson>(body).ok();
     let words = problem.and_then(|problem| problem.detail.or(problem.title));

@@ -1,4 +1,4 @@
-//! Why a command could not do what it was asked, and the code that says so.
+//! Why a command failed, and the code that it exits with.
 
 use std::io::{self, IsTerminal as _, Write as _};
 
@@ -9,16 +9,16 @@ use crate::settings::problem::Problems;
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {
-    /// What was asked makes no sense, or can never be had.
+    /// The command line is wrong, or asks for what cannot be had.
     #[error("{0}")]
     Usage(String),
     /// The configuration is wrong.
     #[error(transparent)]
     Config(#[from] Problems),
-    /// Nobody answers.
+    /// The server does not answer.
     #[error("{0}")]
     Unreachable(String),
-    /// The world did not play along.
+    /// The system failed.
     #[error("{0:#}")]
     Other(#[from] anyhow::Error),
 }
@@ -33,10 +33,10 @@ impl CliError {
         }
     }
 
-    /// Tells it on standard error.
+    /// Writes it to standard error.
     pub fn show(&self) {
         let mut stderr = io::stderr().lock();
-        // If standard error is closed, nobody wants to know.
+        // A closed standard error is no error.
         let _ = match self {
             CliError::Config(problems) => {
                 let colour = stderr.is_terminal()

@@ -24,6 +24,6 @@ pub(super) fn print_line(line: &str) -> Result<(), CliError> {
 
 /// A warning on standard error.
 pub(super) fn warn(line: &str) {
-    // If standard error is closed, nobody wants to know.
+    // A closed standard error is no error.
     let _ = writeln!(io::stderr().lock(), "tidegate: {line}");
 }

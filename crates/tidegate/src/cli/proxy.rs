@@ -77,7 +77,7 @@ fn file(args: &ProxyArgs) -> Result<File, CliError> {
         |address: SocketAddr| admin::Config { listen: address.into(), ..Default::default() };
     let mut own = proxy::Config::new(NAME, listen, args.upstream.clone(), limit);
     if !args.etcd_addresses.is_empty() {
-        // The limit is of all replicas: one that cannot count lets nobody through.
+        // All replicas share the limit: a replica that cannot count lets no request pass.
         own.rule.on_store_error = OnStoreError::Deny;
     }
     Ok(File {

@@ -49,7 +49,7 @@ fn exchange(args: &RequestArgs) -> std::io::Result<Vec<u8>> {
         SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
     };
     let socket = UdpSocket::bind(any_port)?;
-    // Connected, so that only the door's own reply is taken and a closed port is told.
+    // Connected: the socket takes only the door's own reply, and reports a closed port.
     socket.connect(args.text)?;
     socket.set_read_timeout(Some(args.timeout.0))?;
     socket.send(args.line.as_bytes())?;

@@ -1,7 +1,7 @@
 //! `tidegate wait` and `tidegate exec`: take a use of a key, sleeping until it may be had.
 //!
-//! The server does the waiting: one request, however long, is answered when the use is taken, so
-//! nobody loses their place in line.
+//! The server does the waiting: it answers one request when the use is taken, however long that
+//! takes, so that the request keeps its place in the queue.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::settings::units::Span;
 /// What an unreachable server means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum OnError {
-    /// Go on as though the use had been taken.
+    /// Continue as if the use had been taken.
     Allow,
     /// Give up.
     Fail,
@@ -125,7 +125,7 @@ impl Waiting {
     }
 }
 
-/// Whole milliseconds, rounded up, so that nobody gives up early.
+/// Whole milliseconds, rounded up, so that no request is given up early.
 fn whole_millis(span: Duration) -> u64 {
     u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }

@@ -1,7 +1,7 @@
 //! The tables of the file, as serde and the JSON schema see them.
 //!
 //! Every door's table and the server's own live beside the code that obeys them; here are only
-//! the file as a whole and the small tables that belong to no room of their own.
+//! the file as a whole and the small tables that belong to no other module.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -86,7 +86,7 @@ impl File {
         }
     }
 
-    /// The doors that have a table, in the order in which they are opened and told.
+    /// The doors that have a table, in the order in which they are opened and reported.
     #[must_use]
     pub fn doors(&self) -> Vec<&dyn DoorConfig> {
         fn each<T: DoorConfig>(tables: &[T]) -> impl Iterator<Item = &dyn DoorConfig> {
@@ -204,7 +204,7 @@ impl Default for SnapshotTable {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ServerTable {
-    /// How long open requests may take to end when the process is told to stop.
+    /// How long open requests may take to end when the process stops.
     pub shutdown_grace: Span,
     /// The form of log lines on standard error.
     pub log_format: LogFormat,

@@ -107,7 +107,7 @@ pub struct Config {
     pub rules: RuleSet,
     /// The same, each with the table that it comes from; the default last.
     pub(crate) written: Vec<CompiledRule>,
-    /// What is probably a mistake and stops nobody: one line each.
+    /// What is probably a mistake, and no error: one line each.
     pub warnings: Vec<String>,
 }
 

@@ -21,7 +21,7 @@ pub(super) fn doors(last: &str) -> String {
     format!("{} {last} {end}", others.join(", "))
 }
 
-/// Takes every unknown name out of `table` and tells of each, and of each that is missing.
+/// Takes every unknown name out of `table`. Reports these names, and those that are missing.
 pub(super) fn check(table: &mut Spanned<DeTable>, problems: &mut Vec<Problem>) {
     for door in DOORS_TO_COME {
         let Some((name, _)) = table.get_mut().remove_entry(door) else { continue };

@@ -20,7 +20,7 @@ pub(super) fn file(name: &str, text: &str, problems: &mut Vec<Problem>) -> File 
         return File::default();
     }
     if !syntax.is_empty() {
-        // What recovery made of the rest would be told as errors that nobody made.
+        // Recovery guesses the rest of the file; errors in a guess would mislead.
         problems.extend(syntax.iter().map(|error| from_toml(error, 0..text.len())));
         return File::default();
     }

@@ -1,4 +1,4 @@
-//! All that a door sees of the house behind it.
+//! All that a door sees of the server.
 //!
 //! It names no door. What the listeners of one kind share, that door makes and keeps in
 //! [`SharedState`].
@@ -42,7 +42,7 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// A gate before `limiter`, for a door that everybody may enter.
+    /// A gate before `limiter`, for a door that every client may use.
     #[must_use]
     pub fn new(
         limiter: Arc<Limiter>,

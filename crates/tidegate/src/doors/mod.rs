@@ -90,7 +90,7 @@ fn table_of<T: DoorConfig>(config: &dyn DoorConfig) -> Option<&T> {
     config.downcast_ref()
 }
 
-/// A door whose addresses are taken and that answers nobody yet.
+/// A door whose addresses are taken and that does not answer yet.
 pub trait BoundDoor {
     /// The addresses, in file order, with real ports.
     fn addresses(&self) -> Vec<ListenAddress>;

@@ -1,7 +1,7 @@
 //! Spawns, binds, stops: the process around the limiter.
 //!
-//! Start-up is the first reload. From then on the process waits for what the outside wants of
-//! it: a new configuration, or the end. Decisions are made elsewhere, on the doors' own loops.
+//! Start-up is the first reload. From then on the process waits for a new configuration or for a
+//! signal. Decisions are made on the doors' own loops.
 
 mod open_doors;
 mod process;
@@ -57,14 +57,15 @@ pub enum ServeError {
     System(#[from] std::io::Error),
 }
 
-/// Serves every door of the named file, or of the default, until told to stop.
+/// Serves every door of the named file, or of the default, until a signal stops it.
 pub fn serve(named: Option<PathBuf>, logs: Logs) -> Result<(), ServeError> {
     let mut reloader = Reloader::start(named);
     let config = reloader.load()?;
     serve_until_told(config, Some(reloader), logs)
 }
 
-/// Serves the doors of a configuration that no file says and nothing changes, until told to stop.
+/// Serves the doors of a configuration without a file, which does not change, until a signal stops
+/// it.
 pub fn serve_fixed(config: Config, logs: Logs) -> Result<(), ServeError> {
     serve_until_told(config, None, logs)
 }
@@ -99,7 +100,7 @@ fn raise_file_limit() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
-/// What the outside can say to the process.
+/// The signals that the process obeys.
 struct Signals {
     stop: Stop,
     hang_up: Signal,
@@ -165,7 +166,7 @@ impl Server {
 
     /// Opens every door, and serves those that decide once a remote store has answered or its
     /// `start_timeout` is over: before that a decision could only be made without the counts.
-    /// `false` if the process was told to stop meanwhile. `file` is where the configuration comes
+    /// `false` if a signal stopped the process meanwhile. `file` is where the configuration comes
     /// from.
     async fn start(
         &mut self,
@@ -238,7 +239,7 @@ impl Server {
         Ok(Report { rules, doors })
     }
 
-    /// Lives until told to stop. Without a reloader there is no file to read again.
+    /// Runs until a signal stops it. Without a reloader there is no file to read again.
     async fn run(&mut self, mut reloader: Option<Reloader>, signals: &mut Signals) {
         loop {
             let changed = async {
@@ -265,7 +266,7 @@ impl Server {
         }
     }
 
-    /// A bad configuration changes nothing, and everybody who looks can see it.
+    /// A bad configuration changes nothing; the log, the metrics and `/readyz` show it.
     async fn reload(&mut self, loaded: Result<Config, Problems>, source: &ConfigSource) {
         let applied = match loaded {
             Ok(config) => self.apply(config).await.map_err(|error| error.to_string()),

@@ -104,7 +104,7 @@ impl OpenDoors {
             && error.error.kind() == io::ErrorKind::AddrInUse
             && leaving.iter().any(|door| arriving.iter().any(|config| door.blocks(*config)))
         {
-            // What leaves makes room first; if that does not help, it is put back below.
+            // The doors that leave free their addresses first. If that does not help, they open again.
             close(&mut leaving, grace, &mut self.draining).await;
             bound = bind_all(&arriving);
         }
@@ -177,7 +177,7 @@ impl OpenDoors {
         self.open.push(OpenDoor { config, addresses, switches, serving, certificates, held });
     }
 
-    /// Puts back doors that had to make room for what then could not be had.
+    /// Opens doors again that were closed for addresses which could not be taken.
     fn reopen(&mut self, doors: Vec<OpenDoor>) {
         for door in doors {
             if !door.switches.shutdown.is_set() {
@@ -273,7 +273,7 @@ fn warn_if_open_to_all(config: &dyn DoorConfig) {
     }
 }
 
-/// A plain line on standard error, whatever the log level; a closed one is nobody's loss.
+/// A plain line on standard error, whatever the log level. If it is closed, nothing happens.
 pub(super) fn say(line: &str) {
     let _ = writeln!(io::stderr().lock(), "{line}");
 }

@@ -3,7 +3,7 @@
 //!
 //! A change is laid over what is in force, compiled aside and put in force whole, so that no
 //! decision ever sees half of it. Changes and reloads take turns on one lock that no decision and
-//! no reader knows of. A reload takes everything back to what the file says.
+//! no reader takes. A reload takes everything back to what the file says.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -81,7 +81,7 @@ impl Process {
         Arc::new(Self { state, limiter, in_force, writing: Mutex::new(()) })
     }
 
-    /// Puts the rules of a file in force, and tells what that changed.
+    /// Puts the rules of a file in force, and returns what that changed.
     pub(crate) fn install(&self, written: Vec<CompiledRule>) -> Difference {
         let _turn = self.writing.lock();
         let before = self.in_force.load_full();

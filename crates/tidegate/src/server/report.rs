@@ -1,4 +1,4 @@
-//! What a reload changed, as the log tells it.
+//! What a reload changed, as the log shows it.
 
 use super::open_doors::Moved;
 use super::process::Difference;

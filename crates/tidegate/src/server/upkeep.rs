@@ -1,4 +1,4 @@
-//! What has to be done now and then, beside the doors: forgetting dead keys, and the snapshot.
+//! What the server does now and then, beside the doors: it sweeps dead keys and writes the snapshot.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ pub(super) struct Upkeep {
     write: Chore,
 }
 
-/// What is looked after, and where it is told.
+/// What is swept and written, and where the results go.
 struct Kept {
     limiter: Arc<Limiter>,
     records: Arc<Records>,

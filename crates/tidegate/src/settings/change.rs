@@ -1,8 +1,7 @@
 //! One rule changed while the server runs: the fields of a JSON object, laid over its table.
 //!
-//! The result is written as TOML and read by the code that reads files: so whatever is right in one
-//! place is right in the other, and a mistake is told in the same words. Putting a rule in force is
-//! not done here.
+//! The result is written as TOML and read by the code that reads files. So both accept the same, and
+//! report a mistake in the same words. `server/process.rs` puts the rule in force.
 
 use serde_json::{Map, Value};
 use tidegate_core::rules::Pattern;
@@ -37,7 +36,7 @@ impl FieldError {
     }
 }
 
-/// A rule that nobody has written yet. It needs a match and a limit.
+/// A new rule. It needs a match and a limit.
 pub(crate) fn create(name: &str, fields: JsonFields) -> Result<CompiledRule, Vec<FieldError>> {
     lay(name, RuleOrigin::Rule, None, JsonFields::new(), fields)
 }
@@ -48,7 +47,7 @@ pub(crate) fn change(
     written: &CompiledRule,
     fields: JsonFields,
 ) -> Result<CompiledRule, Vec<FieldError>> {
-    let Draft { name, pattern, place, table, .. } = &written.draft;
+    let Draft { name, pattern, origin, table, .. } = &written.draft;
     let Ok(Value::Object(mut base)) = serde_json::to_value(table) else {
         // A table always encodes as an object.
         return Err(Vec::new());
@@ -61,7 +60,7 @@ pub(crate) fn change(
         base.remove("strict");
         base.remove("exact");
     }
-    lay(name, *place, Some(pattern), base, fields)
+    lay(name, *origin, Some(pattern), base, fields)
 }
 
 /// The table of a rule with everything written out that was left to a default.
@@ -76,7 +75,7 @@ pub(crate) fn shown(written: &CompiledRule) -> RuleTable {
 
 fn lay(
     name: &str,
-    place: RuleOrigin,
+    origin: RuleOrigin,
     pattern: Option<&Pattern>,
     mut base: JsonFields,
     fields: JsonFields,
@@ -88,7 +87,7 @@ fn lay(
                 let remedy = "leave it out; a rule's name is in the path";
                 wrong.push(FieldError::new("name", "a rule cannot be given another name", remedy));
             }
-            "match" if place != RuleOrigin::Rule && base.get("match") != Some(&value) => {
+            "match" if origin != RuleOrigin::Rule && base.get("match") != Some(&value) => {
                 let remedy = "leave it out; add a rule of another name for other keys";
                 wrong.push(FieldError::new("match", "the keys of this rule are fixed", remedy));
             }
@@ -98,7 +97,7 @@ fn lay(
                 base.remove(known);
             }
             _ => {
-                // What is unknown is told when the table is read. TOML has no null to tell it by.
+                // Reading the table reports unknown names. TOML has no null for the value.
                 let value = if value.is_null() { Value::Bool(false) } else { value };
                 base.insert(field, value);
             }
@@ -121,23 +120,23 @@ fn lay(
             }
         }
     }
-    if wrong.is_empty() { write(name, place, pattern, &table.to_string()) } else { Err(wrong) }
+    if wrong.is_empty() { write(name, origin, pattern, &table.to_string()) } else { Err(wrong) }
 }
 
 /// Reads the table and makes a rule of it.
 fn write(
     name: &str,
-    place: RuleOrigin,
+    origin: RuleOrigin,
     pattern: Option<&Pattern>,
     text: &str,
 ) -> Result<CompiledRule, Vec<FieldError>> {
     let mut problems = Vec::new();
     let (table, fields) = read::rule(text, &mut problems);
-    let draft = table.and_then(|mut table| match (place, pattern) {
+    let draft = table.and_then(|mut table| match (origin, pattern) {
         (RuleOrigin::Door { .. } | RuleOrigin::Default, Some(pattern)) => {
             (table.name, table.r#match) = (None, None);
             let (name, pattern) = (name.to_owned(), pattern.clone());
-            Some(Draft { name, at: 0..0, pattern, place, table })
+            Some(Draft { name, at: 0..0, pattern, origin, table })
         }
         _ => Draft::of_rule(&table),
     });

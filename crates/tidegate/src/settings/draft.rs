@@ -1,9 +1,9 @@
-//! Rules on their way from a table to the law: whose they are, what their place makes of them, and
-//! whether they get on with each other.
+//! From tables to rules: where a rule comes from, how that changes it, and whether the rules of a file
+//! fit together.
 //!
 //! A door that has a limit of its own gives its `Config` a method that returns a [`Draft`], and the
-//! file lists it behind every `[[rule]]`. All else is done here: names are told apart, limits
-//! compiled and split among replicas, places kept.
+//! file lists it behind every `[[rule]]`. This module checks names, compiles limits, splits them among
+//! replicas and keeps the order.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -17,7 +17,7 @@ use super::limits::{self, Counting};
 use super::problem::Problem;
 use super::rule::{DEFAULT_NAME, DefaultTable, NAME_BYTES_MAX, RuleTable};
 
-/// Where a rule stands.
+/// Where a rule comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RuleOrigin {
     /// A `[[rule]]`.
@@ -33,7 +33,7 @@ pub(crate) enum RuleOrigin {
     Default,
 }
 
-/// A rule as somebody wrote it.
+/// A rule as it is written, before its limits are compiled.
 #[derive(Clone, Debug)]
 pub(crate) struct Draft {
     /// Its name; that of a door's own limit is `<door>:<what the door is for>`.
@@ -42,13 +42,13 @@ pub(crate) struct Draft {
     pub(crate) at: Range<usize>,
     /// The keys that it is for.
     pub(crate) pattern: Pattern,
-    /// Where it stands.
-    pub(crate) place: RuleOrigin,
+    /// Where it comes from.
+    pub(crate) origin: RuleOrigin,
     /// Everything else. A door's own limit and the default have no name or match in it.
     pub(crate) table: RuleTable,
 }
 
-/// A draft with what the law takes.
+/// A draft and the rule that it makes.
 #[derive(Clone, Debug)]
 pub(crate) struct CompiledRule {
     pub(crate) draft: Draft,
@@ -58,7 +58,7 @@ pub(crate) struct CompiledRule {
 }
 
 impl Draft {
-    /// Of a `[[rule]]`; `None` if it has no match, which was told when it was read.
+    /// Of a `[[rule]]`; `None` if it has no match, which reading it has reported.
     pub(crate) fn of_rule(table: &RuleTable) -> Option<Self> {
         let found = table.r#match.as_ref()?;
         let (name, at) = match &table.name {
@@ -66,20 +66,20 @@ impl Draft {
             None => (found.get_ref().clone(), found.span()),
         };
         let pattern = Pattern::new(found.get_ref());
-        Some(Self { name, at, pattern, place: RuleOrigin::Rule, table: table.clone() })
+        Some(Self { name, at, pattern, origin: RuleOrigin::Rule, table: table.clone() })
     }
 
     /// Of `[default]`, or of what holds without one.
     pub(crate) fn of_default(table: Option<&DefaultTable>) -> Self {
         let DefaultTable(table) = table.cloned().unwrap_or_else(DefaultTable::none);
         let (name, pattern) = (DEFAULT_NAME.to_owned(), Pattern::new("*"));
-        Self { name, at: 0..0, pattern, place: RuleOrigin::Default, table }
+        Self { name, at: 0..0, pattern, origin: RuleOrigin::Default, table }
     }
 
     /// The rule that it makes; `source` is the text it comes from, for the places of what is wrong.
     pub(crate) fn write(self, source: &str, problems: &mut Vec<Problem>) -> CompiledRule {
         self.check_name(problems);
-        let (usual, can_end) = match self.place {
+        let (usual, can_end) = match self.origin {
             RuleOrigin::Door { usual, can_end } => (usual, can_end),
             RuleOrigin::Rule | RuleOrigin::Default => (AlgorithmName::default(), true),
         };
@@ -112,7 +112,7 @@ impl Draft {
 
     /// Doors check the names that they make of their own.
     fn check_name(&self, problems: &mut Vec<Problem>) {
-        if self.place != RuleOrigin::Rule {
+        if self.origin != RuleOrigin::Rule {
             return;
         }
         let (name, at) = (self.name.as_str(), self.at.clone());
@@ -149,9 +149,9 @@ pub(crate) fn write_all(
     let mut written = Vec::new();
     for draft in drafts {
         let (name, at) = (draft.name.clone(), draft.at.clone());
-        let default = draft.place == RuleOrigin::Default;
+        let default = draft.origin == RuleOrigin::Default;
         written.push(draft.write(source, problems));
-        // A rule that takes the default's name has been told so.
+        // `write` reports a rule that takes the default's name.
         if !default && let Some(first) = taken.insert(name.clone(), at.clone()) {
             let line = source[..first.start].matches('\n').count() + 1;
             let message = format!("another rule, in line {line}, already has the name \"{name}\"");
@@ -168,7 +168,7 @@ pub(crate) fn never_matched(written: &[CompiledRule], source: &str) -> Vec<Probl
     let mut before: HashMap<&[u8], Vec<&Draft>> = HashMap::new();
     let mut problems = Vec::new();
     for CompiledRule { draft, .. } in written {
-        let at = match draft.place {
+        let at = match draft.origin {
             RuleOrigin::Rule => draft.table.r#match.as_ref().map_or(0..0, |found| found.span()),
             RuleOrigin::Default if !draft.table.limit.span().is_empty() => draft.table.limit.span(),
             RuleOrigin::Default | RuleOrigin::Door { .. } => continue,
@@ -193,7 +193,7 @@ pub(crate) fn never_matched(written: &[CompiledRule], source: &str) -> Vec<Probl
 /// The rules as the law takes them: those with a place in the order, and the default last.
 pub(crate) fn rule_set<'a>(written: impl Iterator<Item = &'a CompiledRule>) -> RuleSet {
     let (default, rules): (Vec<_>, Vec<_>) =
-        written.partition(|written| written.draft.place == RuleOrigin::Default);
+        written.partition(|written| written.draft.origin == RuleOrigin::Default);
     let rule = |written: &CompiledRule| written.rule.clone();
     // Without a limit the default would only cost a look-up.
     let default = default.into_iter().map(rule).find(|rule| !rule.limits.is_empty());

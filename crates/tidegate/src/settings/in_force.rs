@@ -38,7 +38,7 @@ impl RuleEntry {
 
     /// Whose rule it is.
     pub(crate) fn from(&self) -> &'static str {
-        match self.now.draft.place {
+        match self.now.draft.origin {
             _ if self.in_file.is_none() => "api",
             RuleOrigin::Rule => "rule",
             RuleOrigin::Door { .. } => "door",

@@ -1,6 +1,6 @@
 //! The limits of one rule: the grammar's words and the algorithm's needs, fitted together.
 //!
-//! What a limit may say is the law's; here it only gets its place in the file.
+//! `tidegate-core` says what a limit may be; this module adds the places in the file.
 
 use std::ops::Range;
 
@@ -71,7 +71,7 @@ impl Counting<'_> {
     }
 }
 
-/// The limits; empty for "none". What is wrong with them is told.
+/// The limits; empty for "none". Reports what is wrong with them.
 pub(super) fn compile(
     source: &str,
     counting: &Counting,
@@ -140,7 +140,7 @@ fn check_settings(counting: &Counting, limits: &[Limit], problems: &mut Vec<Prob
     belongs("exact", &counting.table.fields.exact, AlgorithmName::Jarl);
 }
 
-/// The share of this replica, as the table says; what is wrong with it is told.
+/// The share of this replica, as the table says. Reports what is wrong with it.
 pub(super) fn share(fields: &RuleFields, whole: &[Limit], problems: &mut Vec<Problem>) -> Share {
     let number = |value: &Spanned<i64>| u64::try_from(*value.get_ref()).unwrap_or(0);
     let replicas = fields.replicas.as_ref().map_or(1, number);

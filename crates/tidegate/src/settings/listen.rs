@@ -1,7 +1,7 @@
-//! Where a door listens and who may come in: the types that every door's `Config` shares.
+//! Addresses to listen at and allow lists: the types that every door's `Config` shares.
 //!
-//! Addresses only: a name would be looked up once and then go stale without a word. `localhost`
-//! is not looked up: it is 127.0.0.1.
+//! Addresses only: a name would be looked up once, and a later change of it would go unnoticed.
+//! `localhost` is not looked up: it is 127.0.0.1.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// One place where a door can be reached.
+/// One address that a door listens at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListenAddress {
     /// An IP address and a port.
@@ -90,7 +90,7 @@ pub(crate) fn socket_address(text: &str) -> Option<SocketAddr> {
     local.as_deref().unwrap_or(text).parse().ok()
 }
 
-/// Says what is wrong with an address, then on a line of its own what would be right.
+/// The error says what is wrong with an address, and on a second line what would be right.
 fn address(text: &str) -> Result<SocketAddr, String> {
     socket_address(text).ok_or_else(|| {
         let remedy = match text.rsplit_once(':') {
@@ -184,18 +184,18 @@ impl Allow {
         self.0.is_empty() || self.0.iter().any(|network| network.contains(address))
     }
 
-    /// Whether the list names a peer at `address`. An absent list names nobody.
+    /// Whether the list names a peer at `address`. An absent list names no peer.
     #[must_use]
     pub fn names(&self, address: IpAddr) -> bool {
         !self.is_open() && self.permits(address)
     }
 
-    /// Reads a list that may be empty: for settings where that means nobody.
+    /// Reads a list that may be empty: for settings where an empty list permits no peer.
     pub(crate) fn nobody_or<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Vec::<Network>::deserialize(deserializer).map(Self)
     }
 
-    /// Whether nobody is kept out.
+    /// Whether the list permits every peer.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.0.is_empty()

@@ -1,7 +1,7 @@
-//! What the tables of a configuration are made of, for everybody who has one: doors, stores, rules.
+//! What the tables of a configuration are made of: those of doors, stores and rules.
 //!
-//! A leaf: it knows the law of limits, and neither the file as a whole (`config/`) nor who uses
-//! what it reads.
+//! A leaf: it uses `tidegate-core`, and knows neither the file as a whole (`config/`) nor what the
+//! settings are used for.
 //!
 //! - [`listen`], [`units`]: addresses, networks, sizes and spans of time
 //! - [`secret`], [`tls`]: secrets and certificates, which a table names and does not contain

@@ -53,7 +53,7 @@ pub(crate) fn rule_table<T: MakesRule>(
     Some(table)
 }
 
-/// Reads one table; each setting that does not fit is told and left out.
+/// Reads one table. Reports each setting that does not fit, and leaves it out.
 pub(crate) fn read<T: DeserializeOwned>(
     mut value: Spanned<DeValue>,
     problems: &mut Vec<Problem>,
@@ -69,7 +69,7 @@ pub(crate) fn read<T: DeserializeOwned>(
         }
         let problem = from_toml(&error, value.span());
         let at = problem.span.clone();
-        // What is missing may have been told when the names were checked.
+        // The check of the names may have reported what is missing.
         if !problems.contains(&problem) {
             problems.push(problem);
         }

@@ -1,6 +1,6 @@
 //! Which requests administration answers: those of programs on this machine, and of its own pages.
 //!
-//! There is no authentication yet, so whoever reaches the listener is an admin. It listens on
+//! There is no authentication yet, so every client that reaches the listener is an admin. It listens on
 //! loopback alone. What remains are web pages in a browser on this machine, and proxies on it:
 //!
 //! - a foreign name that points here (DNS rebinding) shows in the Host header;
@@ -57,7 +57,7 @@ fn check_origin(headers: &HeaderMap) -> Result<(), HttpProblem> {
     if !headers.get_all(ORIGIN).iter().all(|origin| is_own(origin.as_bytes())) {
         return Err(forbidden("origin", "the Origin header names another site"));
     }
-    // "none": somebody has typed the address.
+    // "none": a user has typed the address.
     let is_own = |site: &[u8]| site == b"same-origin" || site == b"none";
     if !headers.get_all(SEC_FETCH_SITE).iter().all(|site| is_own(site.as_bytes())) {
         return Err(forbidden("origin", "a page of another site has sent this (Sec-Fetch-Site)"));

@@ -11,7 +11,7 @@ use crate::doors::http_server::json::{AnswerJson, TopJson, percent_decoded, resp
 use crate::doors::http_server::problem::HttpProblem;
 use crate::limiter::{InvalidRequest, Key, Request, Rows, TopBy};
 
-/// How many keys `/v1/top` lists unless told otherwise.
+/// How many keys `/v1/top` lists by default.
 const TOP_COUNT_DEFAULT: usize = 20;
 /// The most keys that `/v1/top` lists.
 const TOP_COUNT_MAX: usize = 1_000;
@@ -28,7 +28,7 @@ fn key_in(uri: &Uri) -> Result<Vec<u8>, HttpProblem> {
 /// What stands in a path behind `prefix`: any bytes at all, percent-encoded.
 pub(super) fn key_behind(prefix: &str, uri: &Uri) -> Result<Vec<u8>, HttpProblem> {
     if uri.query().is_some() {
-        // Somebody forgot to encode a `?`: cut off, it would name another key.
+        // The client forgot to encode a `?`: without the rest, the path would name another key.
         let detail = "no query is taken here; a ? in a key is written %3F";
         return Err(HttpProblem::bad_request("query", detail));
     }
@@ -55,7 +55,7 @@ pub(super) async fn show(
     Ok(respond(StatusCode::OK, &json))
 }
 
-/// Forgets one key. A key that was never used is as good as forgotten.
+/// Forgets one key. A key that was never used counts as forgotten.
 pub(super) async fn reset(
     State(context): State<Arc<AdminContext>>,
     uri: Uri,

@@ -1,4 +1,4 @@
-//! Administration: keys, rules, records and proxies shown and changed, apart from those who ask.
+//! Administration: shows and changes keys, rules, records and proxies, apart from the other doors.
 //!
 //! - `fence`: which requests are answered at all
 //! - `router`: which path leads where
@@ -31,8 +31,7 @@ use crate::settings::listen::{Allow, Listen, ListenAddress};
 use crate::settings::tls::Tls;
 use crate::settings::units::Span;
 
-/// Connections over all its addresses, unless told otherwise: people, their tools, and what
-/// scrapes metrics.
+/// Connections over all its addresses by default: people, their tools, and what scrapes metrics.
 const CONNECTIONS_USUAL: u32 = 256;
 
 /// The `[admin]` table.
@@ -84,7 +83,7 @@ impl Config {
     }
 }
 
-/// Refuses an address that other machines can reach: whoever reached it would be an admin.
+/// Refuses an address that other machines can reach: every client would be an admin.
 ///
 /// # Errors
 /// What is wrong, and on a line of its own what would be right.

@@ -81,7 +81,7 @@ pub(super) async fn show(
     }
 }
 
-/// Removes one record. One that was not there is as good as removed.
+/// Removes one record. One that was not there counts as removed.
 pub(super) async fn purge(
     State(context): State<Arc<AdminContext>>,
     uri: Uri,

@@ -1,5 +1,5 @@
-//! The `[[http.authorize]]` tables: which servers ask, what makes a key of what they tell, and how
-//! they want to hear a refusal.
+//! The `[[http.authorize]]` tables: which servers ask, how a key is made of their requests, and by
+//! which status they get a refusal.
 
 use axum::http::StatusCode;
 use schemars::JsonSchema;
@@ -91,7 +91,7 @@ impl JsonSchema for RefuseStatus {
     }
 }
 
-/// Reads all tables, and sees that they can be told apart and make sense.
+/// Reads all tables, and checks that their names differ and that their keys can be filled.
 pub(super) fn tables<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Vec<Authorize>, D::Error> {
@@ -121,7 +121,7 @@ pub(super) fn tables<'de, D: Deserializer<'de>>(
 fn name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     let name = String::deserialize(deserializer)?;
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
-    // A path with dots alone in it is made shorter by whoever tidies paths.
+    // Programs that normalise paths remove segments of dots.
     let dots = name.bytes().all(|byte| byte == b'.');
     if (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(plain) && !dots {
         return Ok(name);

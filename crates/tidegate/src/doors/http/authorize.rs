@@ -1,6 +1,6 @@
 //! `/v1/authorize/{name}`: another server asks whether a request of its client may go on.
 //!
-//! One answer for those who ask before they serve: nginx (`auth_request`), Traefik (`ForwardAuth`),
+//! One answer for servers that ask before they serve: nginx (`auth_request`), Traefik (`ForwardAuth`),
 //! Caddy (`forward_auth`) and Envoy (`ext_authz` over HTTP). 200 lets the request go, to Envoy
 //! nothing else does. What the client asked for stands behind the name in the path, where Envoy
 //! puts it, or in `X-Forwarded-Uri` and `X-Forwarded-Method`, as the others tell it.
@@ -79,7 +79,7 @@ pub(super) async fn authorize(
             let detail = "too many requests wait already";
             Ok(refusal(refused, "crowded", detail, None, Some(1)))
         }
-        // Whoever understands nothing but 403 hears of what its client did wrong by that, too.
+        // A server that understands nothing but 403 gets the client's mistakes by 403, too.
         Err(problem) if refused == StatusCode::FORBIDDEN && problem.is_clients_fault() => {
             Err(problem.told_as(refused))
         }

@@ -153,7 +153,7 @@ pub(super) fn hold(
     let key_uses = held.iter().map(key_use).collect();
     let lapses_at = now.mono.saturating_add(span);
     context.gate.uses.hold(key_uses, check.cost, lapses_at).map(Some).map_err(|error| {
-        // Others have filled the register since there was room: what cannot be ended is not kept.
+        // Other requests have filled the register since: a use that cannot be ended is given back.
         for &HeldKey { key, from, started } in held {
             context.handle.release_uses(&check.keys[key], check.cost, started, from);
         }

@@ -1,4 +1,4 @@
-//! The HTTP door: those who ask for uses, health and metrics, on the process' tokio runtime.
+//! The HTTP door: uses, health and metrics, on the process' tokio runtime.
 //!
 //! - `router`: which path leads where
 //! - `check`, `wait`, `records`: the handlers

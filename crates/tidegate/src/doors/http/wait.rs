@@ -1,6 +1,6 @@
 //! `POST /v1/wait`: takes a use as soon as it may be had, in the order of arrival.
 //!
-//! A client that leaves is out of its line at once: the handler looks out for that.
+//! The handler takes the request of a client that leaves out of its queue at once.
 
 use std::future::{pending, poll_fn};
 use std::pin::pin;
@@ -71,7 +71,7 @@ pub(super) async fn wait(
 }
 
 /// Waits until the use is taken, the door closes, or the client has closed its sending side:
-/// whether it still reads cannot be told, and others are in line behind it.
+/// the door cannot know whether it still reads, and other requests wait behind it.
 pub(super) async fn pass(
     context: &HttpContext,
     check: &CheckRequest,

@@ -26,7 +26,7 @@ pub(crate) enum Runtime {
     Own,
 }
 
-/// An HTTP door that answers nobody yet.
+/// An HTTP door that does not answer yet.
 pub(crate) struct BoundHttp {
     door: Door,
     listeners: Vec<TcpListener>,

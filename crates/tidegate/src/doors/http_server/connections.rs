@@ -36,9 +36,9 @@ use crate::metrics::Door;
 use crate::settings::listen::Allow;
 use crate::settings::units::Span;
 
-/// Connections of a door, over all its addresses, unless told otherwise.
+/// Connections of a door, over all its addresses, by default.
 pub(crate) const CONNECTIONS_USUAL: u32 = 4_096;
-/// How long a connection may be idle, unless told otherwise.
+/// How long a connection may be idle, by default.
 pub(crate) const IDLE_USUAL: Duration = Duration::from_secs(75);
 /// How long a client may take for a request's head, from its first byte on.
 const HEAD_READ_MAX: Duration = Duration::from_secs(5);

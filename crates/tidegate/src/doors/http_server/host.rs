@@ -53,7 +53,7 @@ impl From<HostName> for String {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LocalAddress(pub(crate) IpAddr);
 
-/// Refuses a request whose Host, or absolute target, names somebody else.
+/// Refuses a request whose Host, or absolute target, names another host.
 pub(crate) fn check(
     headers: &HeaderMap,
     uri: &Uri,

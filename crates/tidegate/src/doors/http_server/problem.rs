@@ -60,13 +60,13 @@ impl HttpProblem {
         Self { errors, ..Self::bad_request("field", detail) }
     }
 
-    /// The process is told to stop.
+    /// The process is stopping.
     pub(crate) fn stopping() -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "draining", "the server is stopping")
             .with(RETRY_AFTER, "1")
     }
 
-    /// The same, told by another status.
+    /// The same, with another status.
     pub(crate) fn told_as(self, status: StatusCode) -> Self {
         Self { status, ..self }
     }

@@ -115,7 +115,7 @@ impl Config {
             name: format!("{RULE_PREFIX}{}", self.service.get_ref()),
             at: self.service.span(),
             pattern: Pattern::exact(&self.key()),
-            place: RuleOrigin::Door { usual: AlgorithmName::Jarl, can_end: false },
+            origin: RuleOrigin::Door { usual: AlgorithmName::Jarl, can_end: false },
             table: RuleTable::new(self.limit.clone(), self.rule.clone()),
         }
     }

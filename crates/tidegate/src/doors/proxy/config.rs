@@ -255,7 +255,7 @@ impl Config {
             name: format!("{RULE_PREFIX}{name}"),
             at: self.name.span(),
             pattern: Pattern::new(&format!("{} *", literal(name))),
-            place: RuleOrigin::Door { usual: AlgorithmName::FixedWindow, can_end: true },
+            origin: RuleOrigin::Door { usual: AlgorithmName::FixedWindow, can_end: true },
             table: RuleTable::new(self.limit(), self.rule.clone()),
         }
     }

@@ -126,7 +126,7 @@ impl Config {
             name: format!("{RULE_PREFIX}{}", domain.get_ref()),
             at: domain.span(),
             pattern: pattern(domain.get_ref()),
-            place: RuleOrigin::Door { usual: AlgorithmName::Smockron, can_end: false },
+            origin: RuleOrigin::Door { usual: AlgorithmName::Smockron, can_end: false },
             table: RuleTable::new(
                 limit.clone(),
                 RuleFields { algorithm: self.algorithm.clone(), ..RuleFields::default() },
