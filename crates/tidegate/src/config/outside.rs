@@ -1,5 +1,5 @@
 //! What a configuration needs outside of its file: certificates, keys and secrets. They are
-//! checked before anything is opened, so that all that is missing is reported at once, with its place.
+//! checked before anything is opened, so that all that is missing is reported at once.
 
 use super::file::File;
 use super::read;

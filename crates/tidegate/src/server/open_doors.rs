@@ -104,7 +104,7 @@ impl OpenDoors {
             && error.error.kind() == io::ErrorKind::AddrInUse
             && leaving.iter().any(|door| arriving.iter().any(|config| door.blocks(*config)))
         {
-            // The doors that leave free their addresses first. If that does not help, they open again.
+            // Doors that leave free their addresses first. If that does not help, they open again.
             close(&mut leaving, grace, &mut self.draining).await;
             bound = bind_all(&arriving);
         }

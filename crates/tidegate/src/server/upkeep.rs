@@ -1,4 +1,4 @@
-//! What the server does now and then, beside the doors: it sweeps dead keys and writes the snapshot.
+//! What the server does now and then, beside the doors: it sweeps dead keys and writes snapshots.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! One rule changed while the server runs: the fields of a JSON object, laid over its table.
 //!
-//! The result is written as TOML and read by the code that reads files. So both accept the same, and
-//! report a mistake in the same words. `server/process.rs` puts the rule in force.
+//! The result is written as TOML and read by the code that reads files. So both accept the same,
+//! and report a mistake in the same words. `server/process.rs` puts the rule in force.
 
 use serde_json::{Map, Value};
 use tidegate_core::rules::Pattern;

@@ -1,9 +1,9 @@
-//! From tables to rules: where a rule comes from, how that changes it, and whether the rules of a file
-//! fit together.
+//! From tables to rules: where a rule comes from, how that changes it, and whether the rules of a
+//! file fit together.
 //!
 //! A door that has a limit of its own gives its `Config` a method that returns a [`Draft`], and the
-//! file lists it behind every `[[rule]]`. This module checks names, compiles limits, splits them among
-//! replicas and keeps the order.
+//! file lists it behind every `[[rule]]`. This module checks names, compiles limits, splits them
+//! among replicas and keeps the order.
 
 use std::collections::HashMap;
 use std::ops::Range;

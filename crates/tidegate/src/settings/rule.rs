@@ -1,5 +1,5 @@
-//! The table of a rule: in the file, of a door's own limit, and over the API. [`draft`](super::draft)
-//! makes a rule of it.
+//! The table of a rule: in the file, of a door's own limit, and over the API.
+//! [`draft`](super::draft) makes a rule of it.
 
 use std::borrow::Cow;
 use std::fmt;

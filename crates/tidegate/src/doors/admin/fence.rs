@@ -1,7 +1,8 @@
 //! Which requests administration answers: those of programs on this machine, and of its own pages.
 //!
-//! There is no authentication yet, so every client that reaches the listener is an admin. It listens on
-//! loopback alone. What remains are web pages in a browser on this machine, and proxies on it:
+//! There is no authentication yet, so every client that reaches the listener is an admin. It
+//! listens on loopback alone. What remains are web pages in a browser on this machine, and
+//! proxies on it:
 //!
 //! - a foreign name that points here (DNS rebinding) shows in the Host header;
 //! - a page of another site shows in Origin, or in Sec-Fetch-Site where a browser sends no Origin,

@@ -1,9 +1,9 @@
 //! `/v1/authorize/{name}`: another server asks whether a request of its client may go on.
 //!
-//! One answer for servers that ask before they serve: nginx (`auth_request`), Traefik (`ForwardAuth`),
-//! Caddy (`forward_auth`) and Envoy (`ext_authz` over HTTP). 200 lets the request go, to Envoy
-//! nothing else does. What the client asked for stands behind the name in the path, where Envoy
-//! puts it, or in `X-Forwarded-Uri` and `X-Forwarded-Method`, as the others tell it.
+//! All servers that ask get the same answer: nginx (`auth_request`), Traefik (`ForwardAuth`), Caddy
+//! (`forward_auth`) and Envoy (`ext_authz` over HTTP). 200 lets the request go; Envoy accepts no
+//! other status. Envoy puts the client's path behind the name in ours; the others send
+//! `X-Forwarded-Uri` and `X-Forwarded-Method`.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;

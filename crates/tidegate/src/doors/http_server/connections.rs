@@ -5,16 +5,15 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
-use std::task::{self, Poll};
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use axum::http::Request;
-use bytes::Bytes;
-use hyper::body::{Frame, Incoming, SizeHint};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -29,7 +28,7 @@ use super::shared::Shared;
 use crate::clock::Clock;
 use crate::doors::Gate;
 use crate::doors::io::accept::Acceptor;
-use crate::doors::io::activity::{Activity, Answering, Cut, Noted, Patience};
+use crate::doors::io::activity::{Activity, Cut, Noted, Patience};
 use crate::doors::io::certificates::Certificates;
 use crate::doors::io::limits::{self, Place};
 use crate::metrics::Door;
@@ -196,7 +195,14 @@ impl HttpServer {
                 request.extensions_mut().insert(client);
             }
             let answer = self.router.clone().oneshot(request);
-            async move { answer.await.map(|answer| answer.map(|body| Tracked { body, answering })) }
+            // The client is owed nothing more once the body is dropped, and `answering` with it.
+            let track = move |body: Body| {
+                body.map_err(move |error| {
+                    let _ = &answering;
+                    error
+                })
+            };
+            async move { answer.await.map(|answer| answer.map(track)) }
         });
         let mut http = http1::Builder::new();
         // How long a head may take is measured from its first byte, which hyper cannot do.
@@ -246,31 +252,4 @@ fn prepare(stream: &TcpStream, write_stall: Duration) -> io::Result<SocketAddr> 
     // A machine that vanished while its request waits is found out, too.
     socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE))?;
     stream.local_addr()
-}
-
-/// An answer's body: once it is gone, the client is owed nothing more.
-struct Tracked {
-    body: Body,
-    #[expect(dead_code, reason = "it is kept for as long as the body")]
-    answering: Answering,
-}
-
-impl hyper::body::Body for Tracked {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut task::Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
 }
