@@ -1,51 +1,51 @@
-//! HTTP/1.1 answers as a proxy reads them from its upstream: where a head ends and what it means
-//! for the body, and bodies that come in chunks.
+//! HTTP/1.1 responses as a proxy reads them from its upstream: heads, how their bodies end, and
+//! bodies in chunks.
 //!
-//! The grammar of lines is httparse's. What is decided here is what messages are about to be told
-//! apart by: an answer whose end could be seen in two ways is none.
+//! httparse reads the lines. This codec decides where a message ends. A response whose end could be
+//! understood in two ways is invalid.
 
 use std::mem::MaybeUninit;
 
 pub use httparse::Header as Field;
 use httparse::{EMPTY_HEADER, ParserConfig, Response, Status};
 
-/// The most fields of a head, or of what follows a body.
+/// The most fields of a head, or trailers of a body.
 pub const FIELDS_MAX: usize = 100;
-/// The longest line that tells the size of a chunk.
+/// The longest line with the size of a chunk.
 pub const SIZE_LINE_BYTES_MAX: usize = 4 << 10;
-/// The most bytes of all fields behind a body.
+/// The most bytes of all trailers.
 pub const TRAILER_BYTES_MAX: usize = 16 << 10;
 
 /// Room for the fields of a head.
-pub type Fields<'b> = [MaybeUninit<Field<'b>>; FIELDS_MAX];
+pub type FieldBuffer<'b> = [MaybeUninit<Field<'b>>; FIELDS_MAX];
 
 /// Room for fields, empty.
 #[must_use]
-pub const fn fields<'b>() -> Fields<'b> {
+pub const fn fields<'b>() -> FieldBuffer<'b> {
     [const { MaybeUninit::uninit() }; FIELDS_MAX]
 }
 
-/// What is wrong with an answer.
+/// Why a response is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// The head is none.
+pub enum InvalidResponse {
+    /// The head is no head of HTTP/1.
     Head,
-    /// Its length is no number, or several.
+    /// Its Content-Length is no number, or there are several.
     Length,
-    /// A transfer coding other than chunked, or one where there can be none.
+    /// A transfer coding other than chunked, or one in HTTP/1.0.
     Coding,
-    /// A chunk, or what follows the last one, is none.
+    /// A chunk or the trailers are malformed.
     Chunk,
 }
 
-/// The head of an answer.
+/// The head of a response.
 #[derive(Debug)]
-pub struct Head<'f, 'b> {
+pub struct ResponseHead<'f, 'b> {
     /// The status, of three digits.
     pub status: u16,
-    /// What it says beside that.
+    /// The reason phrase.
     pub reason: &'b str,
-    /// Whether it is of HTTP/1.0, which says less.
+    /// Whether the version is HTTP/1.0.
     pub old: bool,
     /// Its fields, in order.
     pub fields: &'f [Field<'b>],
@@ -53,7 +53,7 @@ pub struct Head<'f, 'b> {
     pub bytes: usize,
 }
 
-/// How the body of an answer ends.
+/// How the body of a response ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// It has none.
@@ -66,56 +66,58 @@ pub enum Ending {
     Close,
 }
 
-/// Reads a head, if all of it is there.
+/// Parses a head, if all of it is there.
 ///
 /// # Errors
-/// If it is none, whatever follows.
+/// If it is no head, whatever follows.
 pub fn head<'f, 'b>(
     bytes: &'b [u8],
-    fields: &'f mut Fields<'b>,
-) -> Result<Option<Head<'f, 'b>>, Fault> {
+    fields: &'f mut FieldBuffer<'b>,
+) -> Result<Option<ResponseHead<'f, 'b>>, InvalidResponse> {
     let mut response = Response::new(&mut []);
     let parsed =
         ParserConfig::default().parse_response_with_uninit_headers(&mut response, bytes, fields);
-    let Status::Complete(bytes) = parsed.map_err(|_| Fault::Head)? else { return Ok(None) };
-    let status = response.code.filter(|code| *code >= 100).ok_or(Fault::Head)?;
+    let Status::Complete(bytes) = parsed.map_err(|_| InvalidResponse::Head)? else {
+        return Ok(None);
+    };
+    let status = response.code.filter(|code| *code >= 100).ok_or(InvalidResponse::Head)?;
     let (reason, old) = (response.reason.unwrap_or(""), response.version == Some(0));
-    Ok(Some(Head { status, reason, old, fields: response.headers, bytes }))
+    Ok(Some(ResponseHead { status, reason, old, fields: response.headers, bytes }))
 }
 
-impl Head<'_, '_> {
-    /// Whether it only says that the answer is yet to come.
+impl ResponseHead<'_, '_> {
+    /// Whether it is an interim response (1xx), before the real one.
     #[must_use]
     pub fn is_interim(&self) -> bool {
         self.status < 200 && self.status != 101
     }
 
-    /// How the body ends, and whether the connection may be used for another request then.
-    /// `to_head`: it answers a HEAD, whose answers tell of a body and have none.
+    /// How the body ends, and whether the connection may be used for another request after it.
+    /// `to_head`: the request was a HEAD, whose responses describe a body and have none.
     ///
     /// # Errors
-    /// If there are two ways to tell.
-    pub fn ending(&self, to_head: bool) -> Result<(Ending, bool), Fault> {
+    /// If the end could be understood in two ways.
+    pub fn ending(&self, to_head: bool) -> Result<(Ending, bool), InvalidResponse> {
         let (mut length, mut coded) = (None, false);
         let (mut keeps, mut closes) = (!self.old, false);
         for field in self.fields {
-            // Nearly all names are told by their lengths.
             let name = field.name;
+            // The lengths tell nearly all names apart.
             match name.len() {
                 10 if name.eq_ignore_ascii_case("connection") => {
                     keeps |= has_token(field.value, "keep-alive");
                     closes |= has_token(field.value, "close");
                 }
                 14 if name.eq_ignore_ascii_case("content-length") => {
-                    let told = number(field.value).ok_or(Fault::Length)?;
-                    if length.replace(told).is_some_and(|before| before != told) {
-                        return Err(Fault::Length);
+                    let number_found = number(field.value).ok_or(InvalidResponse::Length)?;
+                    if length.replace(number_found).is_some_and(|before| before != number_found) {
+                        return Err(InvalidResponse::Length);
                     }
                 }
                 17 if name.eq_ignore_ascii_case("transfer-encoding") => {
                     let chunked = field.value.eq_ignore_ascii_case(b"chunked");
                     if coded || self.old || !chunked {
-                        return Err(Fault::Coding);
+                        return Err(InvalidResponse::Coding);
                     }
                     coded = true;
                 }
@@ -126,20 +128,21 @@ impl Head<'_, '_> {
             _ if to_head || self.status < 200 || matches!(self.status, 204 | 304) => {
                 Ending::Nothing
             }
-            // Whoever says both may mean either.
+            // With a length beside it, the coding counts and the connection is closed.
             _ if coded => Ending::Chunks,
             Some(0) => Ending::Nothing,
             Some(length) => Ending::Length(length),
             None => Ending::Close,
         };
-        // Whoever tells of a body that cannot be may send it, too.
-        let told_in_vain = self.status == 204 && (coded || length.is_some_and(|length| length > 0));
-        closes |= ending == Ending::Close || coded && length.is_some() || told_in_vain;
+        // An upstream that announces a body with 204 may send one.
+        let impossible_body =
+            self.status == 204 && (coded || length.is_some_and(|length| length > 0));
+        closes |= ending == Ending::Close || coded && length.is_some() || impossible_body;
         Ok((ending, keeps && !closes))
     }
 }
 
-/// Whether a list field holds `token`, whatever the case.
+/// Whether a list field holds `token`, in any case.
 fn has_token(list: &[u8], token: &str) -> bool {
     let mut tokens = list.split(|byte| *byte == b',');
     tokens.any(|found| found.trim_ascii().eq_ignore_ascii_case(token.as_bytes()))
@@ -153,7 +156,7 @@ fn number(digits: &[u8]) -> Option<u64> {
     digits.iter().try_fold(0, more).filter(|_| !digits.is_empty())
 }
 
-/// Where a body that comes in chunks has got to.
+/// The position in a body in chunks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Chunks(Place);
 
@@ -173,13 +176,13 @@ enum Place {
 /// What comes next of a body in chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part<'b> {
-    /// Nothing, before there are more bytes.
+    /// Nothing: more bytes are needed.
     More,
-    /// So many bytes that are no part of it: to be passed over.
+    /// So many bytes of framing, to be skipped.
     Frame(usize),
-    /// A part of it, to be passed over too.
+    /// Data, to be skipped too.
     Data(&'b [u8]),
-    /// Its end: what follows are fields, for [`trailers`].
+    /// The end of the data. Trailers follow, see [`trailers`].
     End,
 }
 
@@ -187,8 +190,8 @@ impl Chunks {
     /// Looks at the bytes that come next.
     ///
     /// # Errors
-    /// If they are no chunks: nothing that follows can be understood.
-    pub fn next<'b>(&mut self, bytes: &'b [u8]) -> Result<Part<'b>, Fault> {
+    /// If they are no chunks.
+    pub fn next<'b>(&mut self, bytes: &'b [u8]) -> Result<Part<'b>, InvalidResponse> {
         match self.0 {
             Place::Size => self.size(bytes),
             Place::Within(_) if bytes.is_empty() => Ok(Part::More),
@@ -204,17 +207,17 @@ impl Chunks {
                     Ok(Part::Frame(2))
                 }
                 [] | [b'\r'] => Ok(Part::More),
-                _ => Err(Fault::Chunk),
+                _ => Err(InvalidResponse::Chunk),
             },
             Place::Last => Ok(Part::End),
         }
     }
 
-    fn size<'b>(&mut self, bytes: &'b [u8]) -> Result<Part<'b>, Fault> {
+    fn size<'b>(&mut self, bytes: &'b [u8]) -> Result<Part<'b>, InvalidResponse> {
         match bytes.first() {
             None => return Ok(Part::More),
             // The parser takes a line without a digit for a size.
-            Some(first) if !first.is_ascii_hexdigit() => return Err(Fault::Chunk),
+            Some(first) if !first.is_ascii_hexdigit() => return Err(InvalidResponse::Chunk),
             Some(_) => {}
         }
         match httparse::parse_chunk_size(bytes) {
@@ -223,12 +226,12 @@ impl Chunks {
                 Ok(Part::Frame(used))
             }
             Ok(Status::Partial) if bytes.len() < SIZE_LINE_BYTES_MAX => Ok(Part::More),
-            _ => Err(Fault::Chunk),
+            _ => Err(InvalidResponse::Chunk),
         }
     }
 }
 
-/// Room for the fields behind a body.
+/// Room for trailers.
 pub type TrailerFields<'b> = [Field<'b>; FIELDS_MAX];
 
 /// Room for them, empty.
@@ -237,19 +240,19 @@ pub const fn trailer_fields<'b>() -> TrailerFields<'b> {
     [EMPTY_HEADER; FIELDS_MAX]
 }
 
-/// Reads what follows the last chunk, if all of it is there: fields, and how many bytes they take
-/// with their end.
+/// Parses the trailers behind the last chunk, if all of them are there. Returns them, and how many
+/// bytes they take with their end.
 ///
 /// # Errors
-/// If they are none, or too many.
+/// If they are malformed, or too many.
 pub fn trailers<'f, 'b>(
     bytes: &'b [u8],
     fields: &'f mut TrailerFields<'b>,
-) -> Result<Option<(&'f [Field<'b>], usize)>, Fault> {
+) -> Result<Option<(&'f [Field<'b>], usize)>, InvalidResponse> {
     match httparse::parse_headers(bytes, fields) {
         Ok(Status::Complete((used, fields))) => Ok(Some((fields, used))),
         Ok(Status::Partial) if bytes.len() < TRAILER_BYTES_MAX => Ok(None),
-        _ => Err(Fault::Chunk),
+        _ => Err(InvalidResponse::Chunk),
     }
 }
 
@@ -260,7 +263,7 @@ mod tests {
     use super::*;
 
     /// What an answer to a GET means; `None` if there is none yet.
-    fn meaning(text: &str) -> Option<Result<(u16, Ending, bool), Fault>> {
+    fn meaning(text: &str) -> Option<Result<(u16, Ending, bool), InvalidResponse>> {
         let mut room = fields();
         let parsed = head(text.as_bytes(), &mut room).transpose()?;
         Some(parsed.and_then(|head| {
@@ -269,7 +272,7 @@ mod tests {
         }))
     }
 
-    fn means(lines: &str) -> Result<(u16, Ending, bool), Fault> {
+    fn means(lines: &str) -> Result<(u16, Ending, bool), InvalidResponse> {
         meaning(&format!("{}\r\n\r\n", lines.replace('\n', "\r\n"))).unwrap()
     }
 
@@ -305,22 +308,22 @@ mod tests {
     #[test]
     fn an_answer_with_two_ends_is_none() {
         for (lines, fault) in [
-            ("HTTP/1.1 200 OK\nContent-Length: 5\nContent-Length: 6", Fault::Length),
-            ("HTTP/1.1 200 OK\nContent-Length: 5, 5", Fault::Length),
-            ("HTTP/1.1 200 OK\nContent-Length: +5", Fault::Length),
-            ("HTTP/1.1 200 OK\nContent-Length:", Fault::Length),
-            ("HTTP/1.1 200 OK\nContent-Length: 18446744073709551616", Fault::Length),
-            ("HTTP/1.1 200 OK\nTransfer-Encoding: gzip, chunked", Fault::Coding),
+            ("HTTP/1.1 200 OK\nContent-Length: 5\nContent-Length: 6", InvalidResponse::Length),
+            ("HTTP/1.1 200 OK\nContent-Length: 5, 5", InvalidResponse::Length),
+            ("HTTP/1.1 200 OK\nContent-Length: +5", InvalidResponse::Length),
+            ("HTTP/1.1 200 OK\nContent-Length:", InvalidResponse::Length),
+            ("HTTP/1.1 200 OK\nContent-Length: 18446744073709551616", InvalidResponse::Length),
+            ("HTTP/1.1 200 OK\nTransfer-Encoding: gzip, chunked", InvalidResponse::Coding),
             (
                 "HTTP/1.1 200 OK\nTransfer-Encoding: chunked\nTransfer-Encoding: chunked",
-                Fault::Coding,
+                InvalidResponse::Coding,
             ),
-            ("HTTP/1.0 200 OK\nTransfer-Encoding: chunked", Fault::Coding),
-            ("HTTP/1.1 099 OK", Fault::Head),
-            ("HTTP/2.0 200 OK", Fault::Head),
-            ("HTTP/1.1 200 OK\nContent-Length : 5", Fault::Head),
-            ("HTTP/1.1 200 OK\n folded", Fault::Head),
-            ("SSH-2.0", Fault::Head),
+            ("HTTP/1.0 200 OK\nTransfer-Encoding: chunked", InvalidResponse::Coding),
+            ("HTTP/1.1 099 OK", InvalidResponse::Head),
+            ("HTTP/2.0 200 OK", InvalidResponse::Head),
+            ("HTTP/1.1 200 OK\nContent-Length : 5", InvalidResponse::Head),
+            ("HTTP/1.1 200 OK\n folded", InvalidResponse::Head),
+            ("SSH-2.0", InvalidResponse::Head),
         ] {
             assert_eq!(means(lines), Err(fault), "{lines}");
         }
@@ -346,13 +349,13 @@ mod tests {
     fn more_fields_than_there_is_room_for_are_no_head() {
         let lines = |count| format!("HTTP/1.1 204 x\r\n{}\r\n", "a: b\r\n".repeat(count));
         assert!(meaning(&lines(FIELDS_MAX)).unwrap().is_ok());
-        assert_eq!(meaning(&lines(FIELDS_MAX + 1)), Some(Err(Fault::Head)));
+        assert_eq!(meaning(&lines(FIELDS_MAX + 1)), Some(Err(InvalidResponse::Head)));
     }
 
-    type Told = (Vec<u8>, Option<Vec<(String, Vec<u8>)>>);
+    type Read = (Vec<u8>, Option<Vec<(String, Vec<u8>)>>);
 
     /// Reads chunks that come in pieces of these sizes, again and again.
-    fn read(bytes: &[u8], pieces: &[usize]) -> Result<(Told, usize), Fault> {
+    fn read(bytes: &[u8], pieces: &[usize]) -> Result<(Read, usize), InvalidResponse> {
         let mut chunks = Chunks::default();
         let (mut at, mut seen) = (0, 0);
         let mut data = Vec::new();
@@ -399,7 +402,7 @@ mod tests {
             b"0\r\n folded\r\n\r\n",
             b"0\r\nno field\r\n\r\n",
         ] {
-            assert_eq!(read(bad, &[1000]), Err(Fault::Chunk), "{}", bad.escape_ascii());
+            assert_eq!(read(bad, &[1000]), Err(InvalidResponse::Chunk), "{}", bad.escape_ascii());
         }
         let whole = b"5;ext=\"a\"\r\nhello\r\n0\r\nA: b\r\n\r\n";
         for end in 0..whole.len() {
@@ -410,9 +413,9 @@ mod tests {
         assert_eq!(told, (b"hello".to_vec(), Some(vec![("A".to_owned(), b"b".to_vec())])));
         assert_eq!(used, whole.len());
         let endless = [b"1;".to_vec(), vec![b'x'; SIZE_LINE_BYTES_MAX]].concat();
-        assert_eq!(read(&endless, &[100]), Err(Fault::Chunk));
+        assert_eq!(read(&endless, &[100]), Err(InvalidResponse::Chunk));
         let endless = [b"0\r\nA: ".to_vec(), vec![b'x'; TRAILER_BYTES_MAX]].concat();
-        assert_eq!(read(&endless, &[100]), Err(Fault::Chunk));
+        assert_eq!(read(&endless, &[100]), Err(InvalidResponse::Chunk));
     }
 
     proptest! {

@@ -9,7 +9,7 @@ use tracing_subscriber::filter::LevelFilter;
 use super::{CliError, Code, OK, address};
 use crate::config::Config;
 use crate::config::file::File;
-use crate::doors::proxy::{self, Target};
+use crate::doors::proxy::{self, UpstreamUrl};
 use crate::doors::{admin, http};
 use crate::logs::Logs;
 use crate::server;
@@ -24,7 +24,7 @@ const NAME: &str = "proxy";
 pub(super) struct ProxyArgs {
     /// Where requests go: http:// or https://, a host and perhaps a port.
     #[arg(value_name = "URL", value_parser = upstream)]
-    upstream: Target,
+    upstream: UpstreamUrl,
     /// Port to listen at.
     #[arg(long, default_value_t = 4040)]
     port: u16,
@@ -50,7 +50,7 @@ pub(super) struct ProxyArgs {
     admin: Option<SocketAddr>,
 }
 
-fn upstream(text: &str) -> Result<Target, String> {
+fn upstream(text: &str) -> Result<UpstreamUrl, String> {
     text.parse().map_err(|wrong: String| wrong.replace('\n', "; "))
 }
 
@@ -75,7 +75,7 @@ fn file(args: &ProxyArgs) -> Result<File, CliError> {
     let http = |address: SocketAddr| http::Config { listen: address.into(), ..Default::default() };
     let admin =
         |address: SocketAddr| admin::Config { listen: address.into(), ..Default::default() };
-    let mut own = proxy::Config::new(NAME, listen, args.upstream.clone(), limit);
+    let mut own = proxy::Config::new(NAME, listen, &args.upstream, &limit);
     if !args.etcd_addresses.is_empty() {
         // All replicas share the limit: a replica that cannot count lets no request pass.
         own.rule.on_store_error = OnStoreError::Deny;

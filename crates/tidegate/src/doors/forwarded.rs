@@ -1,4 +1,4 @@
-//! On whose behalf a request comes, as far as those who hand it on can be believed.
+//! The address of the client behind trusted proxies, from `X-Forwarded-For`.
 
 use std::net::IpAddr;
 
@@ -6,19 +6,20 @@ use hyper::header::{HeaderMap, HeaderName};
 
 use crate::settings::listen::Allow;
 
-/// Who asked, and through whom: each hop adds the address that it was asked from.
+/// Each proxy adds the address that it got the request from.
 pub(crate) const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 /// The most hops of an `X-Forwarded-For` that are looked at.
 const HOPS_MAX: usize = 64;
 
-/// The client: the peer, or whom a trusted one speaks for. No list means that nobody is trusted.
+/// The address of the client: the peer's, or the one that a trusted peer names. With an empty list
+/// of trusted proxies it is always the peer's.
 pub(crate) fn client(peer: IpAddr, headers: &HeaderMap, trusted: &Allow) -> IpAddr {
     let mut client = peer.to_canonical();
     if trusted.is_open() || !trusted.permits(client) {
         return client;
     }
-    // From the right: what stands left of an address that is not trusted, anybody may have written.
+    // From the right: a client can write anything to the left of its own address.
     let lists = headers.get_all(X_FORWARDED_FOR).iter().rev();
     let hops = lists.flat_map(|list| list.as_bytes().rsplit(|byte| *byte == b','));
     for hop in hops.take(HOPS_MAX) {

@@ -1,10 +1,10 @@
-//! Key templates: `path={path} client={client}`, read once and filled in for each request. Doors
-//! that meet requests of HTTP share them.
+//! Key templates: `path={path} client={client}`, parsed once and filled in for each request. The
+//! proxy and the HTTP door share them.
 //!
-//! A template has one part for each entry of the key, parted by spaces, and at most one placeholder
-//! in a part: so two different requests never share a key by accident. The path is counted in its
-//! normal form, see `tidegate_wire::path`; what a key cannot hold as it is, the law's builder
-//! encodes.
+//! A template has one part for each entry of the key, separated by spaces, and at most one
+//! placeholder in a part: so two different requests never share a key by accident. The path is
+//! counted in its normal form, see `tidegate_wire::path`. The key builder of the core crate encodes
+//! bytes that a key cannot hold.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use tidegate_core::key::{KeyBuilder, KeyTooLong};
 use tidegate_wire::path;
 
-/// The template where none is written: every path is a resource of its own.
+/// The template where none is configured: every path is a resource of its own.
 const USUAL: &str = "path={path}";
 /// The most parts that a template may have.
 const PARTS_MAX: usize = 8;
@@ -48,7 +48,7 @@ enum Placeholder {
     Header(HeaderName),
 }
 
-/// What a template may ask about a request.
+/// What a template may use of a request.
 pub(crate) struct Asked<'a> {
     pub(crate) method: &'a Method,
     pub(crate) uri: &'a Uri,
@@ -64,12 +64,12 @@ pub(crate) struct Scratch {
 }
 
 impl Template {
-    /// Whether keys tell clients apart by their address.
+    /// Whether keys depend on the address of the client.
     pub(crate) fn asks_for_client(&self) -> bool {
         self.parts.iter().any(|part| part.place == Some(Placeholder::Client))
     }
 
-    /// Whether keys tell apart what is asked for.
+    /// Whether keys depend on the path.
     pub(crate) fn asks_for_path(&self) -> bool {
         use Placeholder::{Path, Prefix, RawPath};
         let path = |place: &Placeholder| matches!(place, Path | RawPath | Prefix(_));
@@ -86,10 +86,10 @@ impl Template {
         let Scratch { key, value } = scratch;
         let mut builder = KeyBuilder::new(key, name.as_bytes());
         for part in &self.parts {
-            let text = part.value(asked, value);
+            part.write(asked, value);
             builder = match &part.name {
-                Some(name) => builder.entry(name.as_bytes(), text),
-                None => builder.word(text),
+                Some(name) => builder.entry(name.as_bytes(), value),
+                None => builder.word(value),
             };
         }
         builder.finish()
@@ -97,56 +97,30 @@ impl Template {
 }
 
 impl Part {
-    /// The value, borrowed from the request wherever it stands there as it is.
-    fn value<'a>(&'a self, asked: &Asked<'a>, scratch: &'a mut Vec<u8>) -> &'a [u8] {
-        let Some(place) = &self.place else { return self.before.as_bytes() };
-        if self.before.is_empty()
-            && self.after.is_empty()
-            && let Some(bare) = place.bare(asked)
-        {
-            return bare;
+    /// Writes the value of this part for a request into `out`.
+    fn write(&self, asked: &Asked<'_>, out: &mut Vec<u8>) {
+        out.clear();
+        out.extend_from_slice(self.before.as_bytes());
+        if let Some(place) = &self.place {
+            place.write(asked, out);
         }
-        scratch.clear();
-        scratch.extend_from_slice(self.before.as_bytes());
-        place.write(asked, scratch);
-        scratch.extend_from_slice(self.after.as_bytes());
-        scratch
+        out.extend_from_slice(self.after.as_bytes());
     }
 }
 
 impl Placeholder {
-    /// What stands for it, if the request has it in just these bytes.
-    fn bare<'a>(&self, asked: &Asked<'a>) -> Option<&'a [u8]> {
-        match self {
-            Placeholder::RawPath => Some(asked.uri.path().as_bytes()),
-            Placeholder::Path | Placeholder::Prefix(_) => {
-                let path = asked.uri.path().as_bytes();
-                path::is_plain(path).then(|| &path[..self.counted(path)])
-            }
-            Placeholder::Client => None,
-            Placeholder::Method => Some(asked.method.as_str().as_bytes()),
-            Placeholder::Header(name) => {
-                let mut values = asked.headers.get_all(name).iter();
-                let first = values.next().map_or(&b""[..], |value| value.as_bytes());
-                values.next().is_none().then_some(first)
-            }
-        }
-    }
-
-    /// How many bytes of a path in its normal form are counted.
-    fn counted(&self, path: &[u8]) -> usize {
-        let Placeholder::Prefix(segments) = self else { return path.len() };
-        let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
-        slashes.map(|(at, _)| at).nth(*segments).unwrap_or(path.len())
-    }
-
     fn write(&self, asked: &Asked<'_>, out: &mut Vec<u8>) {
         use std::io::Write as _;
+        let path = asked.uri.path().as_bytes();
         match self {
-            Placeholder::RawPath => out.extend_from_slice(asked.uri.path().as_bytes()),
+            Placeholder::RawPath => out.extend_from_slice(path),
             Placeholder::Path | Placeholder::Prefix(_) => {
                 let start = out.len();
-                path::normalise(asked.uri.path().as_bytes(), out);
+                if path::is_plain(path) {
+                    out.extend_from_slice(path);
+                } else {
+                    path::normalise(path, out);
+                }
                 let counted = self.counted(&out[start..]);
                 out.truncate(start + counted);
             }
@@ -161,6 +135,13 @@ impl Placeholder {
                 }
             }
         }
+    }
+
+    /// How many bytes of a path in its normal form are counted.
+    fn counted(&self, path: &[u8]) -> usize {
+        let Placeholder::Prefix(segments) = self else { return path.len() };
+        let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+        slashes.map(|(at, _)| at).nth(*segments).unwrap_or(path.len())
     }
 }
 
@@ -350,13 +331,13 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_would_be_too_long_is_told() {
+    fn a_key_that_would_be_too_long_is_an_error() {
         let path = format!("/{}", "x".repeat(1100));
         assert_eq!(key(USUAL, &path), KeyTooLong.to_string());
     }
 
     #[test]
-    fn templates_that_mean_nothing_are_told() {
+    fn templates_that_mean_nothing_are_errors() {
         for (template, wrong) in [
             ("", "an entry of the key is empty"),
             ("path={path}  client={client}", "an entry of the key is empty"),

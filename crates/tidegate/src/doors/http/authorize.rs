@@ -23,7 +23,7 @@ use crate::doors::forwarded::{self, X_FORWARDED_FOR};
 use crate::doors::http_server::connections::PeerAddress;
 use crate::doors::http_server::json::respond;
 use crate::doors::http_server::problem::HttpProblem;
-use crate::doors::http_server::shared::Shared;
+use crate::doors::io::client_socket::CloseWatch;
 use crate::doors::ratelimit::{Standing, printable, retry_after_s};
 use crate::doors::template::{Asked, Scratch};
 use crate::limiter::{InvalidRequest, Key, Request, Rows, Verdict};
@@ -66,7 +66,7 @@ pub(super) async fn authorize(
         let detail = "no [[http.authorize]] table has this name";
         return Err(HttpProblem::new(StatusCode::NOT_FOUND, "authorize", detail));
     };
-    let client = request.extensions().get::<Shared>().cloned();
+    let client = request.extensions().get::<CloseWatch>().cloned();
     let word = match key(table, rest, &request) {
         Ok(key) => decide(&context, table, key, client).await,
         Err(problem) => Err(problem),
@@ -158,7 +158,7 @@ async fn decide(
     context: &HttpContext,
     table: &Authorize,
     key: Vec<u8>,
-    client: Option<Shared>,
+    client: Option<CloseWatch>,
 ) -> Result<Word, HttpProblem> {
     let Some(max_wait) = table.max_wait else {
         let (keys, mut rows) = ([Key::take(&key, 1)], Rows::default());

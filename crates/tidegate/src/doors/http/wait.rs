@@ -20,7 +20,7 @@ use super::check::{CheckJson, CheckRequest, answered, hold};
 use super::router::HttpContext;
 use crate::doors::http_server::body::read_json;
 use crate::doors::http_server::problem::HttpProblem;
-use crate::doors::http_server::shared::Shared;
+use crate::doors::io::client_socket::CloseWatch;
 use crate::limiter::{Basis, HeldKey, KeyOp, LimiterHandle, Outcome, Request, Rows, Verdict};
 use crate::waiting::{Admitted, Bounds, NotAdmitted, WaitRequest};
 
@@ -42,7 +42,7 @@ pub(super) async fn wait(
     State(context): State<Arc<HttpContext>>,
     request: http::Request<Body>,
 ) -> Result<Response, HttpProblem> {
-    let client = request.extensions().get::<Shared>().cloned();
+    let client = request.extensions().get::<CloseWatch>().cloned();
     let WaitJson { key, cost, max_wait_ms, hold_ms } = read_json(request).await?;
     let json = CheckJson { key: Some(key), keys: None, cost, peek: None, hold_ms };
     let check = CheckRequest::try_from(json)?;
@@ -76,7 +76,7 @@ pub(super) async fn pass(
     context: &HttpContext,
     check: &CheckRequest,
     max_wait: Option<Nanos>,
-    client: Option<Shared>,
+    client: Option<CloseWatch>,
 ) -> Result<Result<Admitted, NotAdmitted>, HttpProblem> {
     if check.hold.is_some() {
         context.gate.uses.room_for(&check.keys)?;

@@ -24,12 +24,12 @@ use tokio::task::JoinSet;
 use tower::ServiceExt;
 
 use super::host::LocalAddress;
-use super::shared::Shared;
 use crate::clock::Clock;
 use crate::doors::Gate;
 use crate::doors::io::accept::Acceptor;
 use crate::doors::io::activity::{Activity, Cut, Noted, Patience};
 use crate::doors::io::certificates::Certificates;
+use crate::doors::io::client_socket::{ClientSocket, CloseWatch};
 use crate::doors::io::limits::{self, Place};
 use crate::metrics::Door;
 use crate::settings::listen::Allow;
@@ -132,8 +132,8 @@ impl HttpServer {
     pub(crate) async fn accept(self: Arc<Self>, listener: TcpListener) {
         let welcome = |stream, peer: SocketAddr, place| {
             let Ok(local) = prepare(&stream, self.write_stall) else { return };
-            let (server, stream) = (self.clone(), Shared::new(stream));
-            let client = Some(stream.clone());
+            let (server, stream) = (self.clone(), ClientSocket::new(stream));
+            let client = Some(stream.close_watch());
             let (local, peer) = (LocalAddress(local.ip()), PeerAddress(peer.ip()));
             tokio::spawn(async move { server.converse(stream, place, client, local, peer).await });
         };
@@ -147,7 +147,7 @@ impl HttpServer {
         &self,
         stream: T,
         place: Place,
-        client: Option<Shared>,
+        client: Option<CloseWatch>,
         local: LocalAddress,
         peer: PeerAddress,
     ) where
@@ -165,7 +165,7 @@ impl HttpServer {
             }
         };
         // From its first byte on, a handshake has the time of a head.
-        match activity.bounds(self.patience, shake_hands).await.map_err(reason) {
+        match activity.bounds(self.patience, shake_hands).await.map_err(Cut::reason) {
             Ok(Ok(stream)) => {
                 activity.rest();
                 self.speak(stream, &activity, client, local, peer).await;
@@ -180,7 +180,7 @@ impl HttpServer {
         &self,
         stream: T,
         activity: &Arc<Activity>,
-        client: Option<Shared>,
+        client: Option<CloseWatch>,
         local: LocalAddress,
         peer: PeerAddress,
     ) where
@@ -227,20 +227,11 @@ impl HttpServer {
         let reason = match activity.bounds(self.patience, conversation).await {
             Ok(Ok(())) => None,
             Ok(Err(error)) => error.is_parse().then_some("http"),
-            Err(cut) => reason(cut),
+            Err(cut) => cut.reason(),
         };
         if let Some(reason) = reason {
             self.acceptor.bad_input(reason);
         }
-    }
-}
-
-/// Under which reason a connection counts that was cut, if it counts at all.
-fn reason(cut: Cut) -> Option<&'static str> {
-    match cut {
-        Cut::Idle => None,
-        Cut::SlowHead => Some("head_slow"),
-        Cut::GaveWay => Some("gave_way"),
     }
 }
 

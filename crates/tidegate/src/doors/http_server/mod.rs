@@ -1,7 +1,7 @@
 //! What listeners that speak HTTP with JSON have in common, below their own paths.
 //!
 //! - `bound`: takes the addresses of a door, and serves it
-//! - `connections`, `shared`: accepts, bounds and drains connections; their sockets
+//! - `connections`: accepts, bounds and drains connections
 //! - `guard`: what every request passes on its way in and out
 //! - `host`: which Host headers are answered
 //! - `body`: reads a JSON body within bounds
@@ -18,6 +18,5 @@ pub(crate) mod health;
 pub(crate) mod host;
 pub(crate) mod json;
 pub(crate) mod problem;
-pub(crate) mod shared;
 #[cfg(test)]
 pub(crate) mod tests;

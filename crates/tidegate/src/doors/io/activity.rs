@@ -31,15 +31,34 @@ pub(crate) struct Patience {
     pub(crate) idle: Duration,
 }
 
-/// Why a connection is closed before its end.
+/// Why the server closes a client's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cut {
-    /// Silent for too long. Nobody's fault.
+    /// The client sent nothing for too long.
     Idle,
-    /// The head did not come in time.
+    /// The head of a request did not come in time.
     SlowHead,
-    /// Idle, and another client needed its place.
+    /// The body of a request stopped coming.
+    SlowBody,
+    /// The client does not read its response.
+    SlowReader,
+    /// The connection was idle, and another client needed its place.
     GaveWay,
+    /// The client closed its sending side, and nothing could be sent to it since.
+    Left,
+}
+
+impl Cut {
+    /// The reason under which it counts as bad input; `None` where the client did nothing wrong.
+    pub(crate) fn reason(self) -> Option<&'static str> {
+        match self {
+            Cut::Idle | Cut::Left => None,
+            Cut::SlowHead => Some("head_slow"),
+            Cut::SlowBody => Some("body_slow"),
+            Cut::SlowReader => Some("reader_slow"),
+            Cut::GaveWay => Some("gave_way"),
+        }
+    }
 }
 
 /// What one client is doing.

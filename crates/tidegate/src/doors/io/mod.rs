@@ -6,7 +6,8 @@
 //! - [`listeners`], [`listener`]: the sockets of a door of loops, and how its loops are started
 //! - [`accept`]: the accept loop of doors on tokio
 //! - [`certificates`]: what clients are shown
-//! - [`tcp`]: listening sockets, options of connections, and how the other side is seen to leave
+//! - [`client_socket`]: a client of a door on tokio, and when it closes the connection
+//! - [`tcp`]: listening sockets, and options of connections
 //! - [`limits`]: how many connections a door has, and which one gives way to a newcomer
 //! - [`sources`]: how many of them come from one source
 //! - [`descriptors`]: which file descriptors are kept back
@@ -16,6 +17,7 @@
 pub(crate) mod accept;
 pub(crate) mod activity;
 pub(crate) mod certificates;
+pub(crate) mod client_socket;
 pub(crate) mod connection;
 mod connection_places;
 pub(crate) mod descriptors;

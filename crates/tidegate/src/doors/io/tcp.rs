@@ -1,6 +1,5 @@
 //! What is common to all who speak TCP: listening sockets for doors with loops of their own, one
-//! for each loop, all of one address sharing its port; the options of connections; and how the
-//! other side is seen to leave.
+//! for each loop, all of one address sharing its port; and the options of connections.
 //!
 //! Nothing here accepts a client.
 
@@ -9,7 +8,6 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
 /// Clients that wait to be accepted, as far as the system allows.
@@ -68,13 +66,6 @@ pub(crate) fn set_stream_options(socket: &impl AsFd) -> io::Result<()> {
 pub(crate) fn left_early(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
     matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted)
-}
-
-/// Whether the other side has closed, even if there is something left to read.
-pub(crate) fn left(socket: &impl AsFd) -> bool {
-    let mut asked = [PollFd::new(socket, PollFlags::RDHUP)];
-    let polled = poll(&mut asked, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
-    polled.is_ok_and(|count| count > 0)
 }
 
 fn open(address: SocketAddr) -> io::Result<Socket> {

@@ -1,7 +1,7 @@
 //! The access log: one line for each request, to the log or to a file, off unless asked for.
 //!
 //! A loop never waits for a disk: lines for a file go through a bounded channel to a thread that
-//! writes them, and what does not fit is counted and told.
+//! writes them. Lines that do not fit are dropped and counted, and the log says how many.
 
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
@@ -26,7 +26,7 @@ const LINES_MAX: usize = 8192;
 const PATH_BYTES_MAX: usize = 2048;
 
 /// What the log says about one request.
-pub(super) struct Record {
+pub(super) struct AccessRecord {
     pub(super) unix: Nanos,
     pub(super) client: IpAddr,
     pub(super) method: Method,
@@ -38,12 +38,9 @@ pub(super) struct Record {
     pub(super) upstream: Option<Nanos>,
 }
 
-impl Record {
+impl AccessRecord {
     pub(super) fn new(unix: Nanos, client: IpAddr, method: &Method, path: &str) -> Box<Self> {
-        let mut end = path.len().min(PATH_BYTES_MAX);
-        while !path.is_char_boundary(end) {
-            end -= 1;
-        }
+        let end = path.floor_char_boundary(PATH_BYTES_MAX);
         Box::new(Self {
             unix,
             client,
@@ -56,8 +53,8 @@ impl Record {
         })
     }
 
-    /// Hands it to the log, with a field for each thing.
-    fn tell(&self, proxy: &str, whole: bool) {
+    /// Writes it to the log, with a field for each value.
+    fn trace(&self, proxy: &str, whole: bool) {
         let ms = |span: Nanos| span as f64 / MILLISECOND as f64;
         tracing::info!(
             target: "access",
@@ -118,24 +115,24 @@ fn timestamp(unix: Nanos, out: &mut String) {
         write!(out, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z");
 }
 
-/// Where the lines of one proxy go. Clones go the same way.
+/// Where the lines of one proxy go. Clones write to the same place.
 #[derive(Clone)]
-pub(super) enum Access {
+pub(super) enum AccessLogger {
     /// Nowhere.
     Off,
     /// To the log, as events of the target `access`.
     Log,
     /// To a file.
-    File(Arc<Lines>),
+    File(Arc<LogFile>),
 }
 
-/// Lines on their way to a file.
-pub(super) struct Lines {
+/// LogFile on their way to a file.
+pub(super) struct LogFile {
     lines: SyncSender<String>,
     lost: Arc<AtomicU64>,
 }
 
-impl Access {
+impl AccessLogger {
     /// Opens the file, if it is one.
     pub(super) fn open(config: &AccessLog) -> io::Result<Self> {
         let path = match config {
@@ -146,23 +143,23 @@ impl Access {
         let file = open(path)?;
         let (lines, queue) = sync_channel(LINES_MAX);
         let lost = Arc::new(AtomicU64::new(0));
-        let lost_too = lost.clone();
-        // It ends with the last loop that could send.
+        let counter = lost.clone();
+        // The thread ends with the last loop that could send.
         thread::Builder::new()
             .name("access-log".to_owned())
-            .spawn(move || keep_writing(file, &queue, &lost_too))?;
-        Ok(Self::File(Arc::new(Lines { lines, lost })))
+            .spawn(move || write_lines(file, &queue, &counter))?;
+        Ok(Self::File(Arc::new(LogFile { lines, lost })))
     }
 
     pub(super) fn is_off(&self) -> bool {
-        matches!(self, Access::Off)
+        matches!(self, AccessLogger::Off)
     }
 
-    pub(super) fn write(&self, proxy: &str, record: &Record, whole: bool) {
+    pub(super) fn write(&self, proxy: &str, record: &AccessRecord, whole: bool) {
         match self {
-            Access::Off => {}
-            Access::Log => record.tell(proxy, whole),
-            Access::File(file) => {
+            AccessLogger::Off => {}
+            AccessLogger::Log => record.trace(proxy, whole),
+            AccessLogger::File(file) => {
                 if file.lines.try_send(record.line(proxy, whole)).is_err() {
                     file.lost.fetch_add(1, Relaxed);
                 }
@@ -172,7 +169,7 @@ impl Access {
 }
 
 fn open(path: &Path) -> io::Result<File> {
-    // Paths and addresses are nobody else's business.
+    // Only the owner may read it: it holds paths and addresses.
     let opened = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
     opened.map_err(|error| {
         let text = format!("cannot open the access log {}: {error}", path.display());
@@ -180,7 +177,7 @@ fn open(path: &Path) -> io::Result<File> {
     })
 }
 
-fn keep_writing(file: File, queue: &Receiver<String>, lost: &AtomicU64) {
+fn write_lines(file: File, queue: &Receiver<String>, lost: &AtomicU64) {
     let mut out = BufWriter::new(file);
     let mut failing = false;
     while let Ok(first) = queue.recv() {
@@ -214,7 +211,7 @@ mod tests {
     #[test]
     fn a_line_tells_the_request() {
         let mut record =
-            Record::new(1_700_000_100 * SECOND, [1, 2, 3, 4].into(), &Method::GET, "/a");
+            AccessRecord::new(1_700_000_100 * SECOND, [1, 2, 3, 4].into(), &Method::GET, "/a");
         record.status = 200;
         record.bytes = 12;
         record.waited = 1_500_000;
@@ -225,7 +222,7 @@ mod tests {
         record.upstream = None;
         assert!(record.line("api", false).ends_with("upstream_ms=- cut"));
         let long = "é".repeat(PATH_BYTES_MAX);
-        let record = Record::new(0, [1, 2, 3, 4].into(), &Method::GET, &format!("x{long}"));
+        let record = AccessRecord::new(0, [1, 2, 3, 4].into(), &Method::GET, &format!("x{long}"));
         assert!(record.path.len() <= PATH_BYTES_MAX);
         assert!(record.line("api", true).starts_with("1970-01-01T00:00:00.000Z"));
     }
@@ -249,14 +246,14 @@ mod tests {
     fn a_file_gets_every_line() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("access");
-        let access = Access::open(&AccessLog::File(path.clone())).unwrap();
-        let record = Record::new(0, [1, 2, 3, 4].into(), &Method::GET, "/a");
+        let access = AccessLogger::open(&AccessLog::File(path.clone())).unwrap();
+        let record = AccessRecord::new(0, [1, 2, 3, 4].into(), &Method::GET, "/a");
         (0..100).for_each(|_| access.write("api", &record, true));
         drop(access);
         // The thread ends with the last sender, and closes the file.
         while std::fs::read_to_string(&path).unwrap().lines().count() < 100 {
             thread::yield_now();
         }
-        assert!(Access::open(&AccessLog::File(folder.path().join("no/such"))).is_err());
+        assert!(AccessLogger::open(&AccessLog::File(folder.path().join("no/such"))).is_err());
     }
 }

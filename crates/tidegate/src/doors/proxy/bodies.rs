@@ -1,65 +1,50 @@
-//! Bodies on their way through: what a client sends, and what it is sent.
+//! The bodies of requests and responses on their way through the proxy, and what happens when a
+//! request is over.
 //!
-//! Nothing is gathered here. What must happen once a request is over hangs on the body of its
-//! answer, and happens when that is dropped, however it ended.
+//! Bodies are not collected. [`Finish`] hangs on the body of a response, and does its work when
+//! that is dropped, however the request ended.
 
 use std::cell::Cell;
+use std::io;
 use std::mem;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
+use tidegate_core::Now;
 
+use super::access::AccessRecord;
+use super::client_activity::ClientActivity;
+use super::connection::ProxyClient;
 use super::figures::UpstreamError;
-use super::finish::Finish;
 use super::headers;
-use super::streams::Pulse;
 use super::ticks::{Deadline, Tick, Ticks};
-use super::upstream::Answer;
+use super::upstream::{UpstreamBody, UpstreamConnection};
+use crate::limiter::TakenFrom;
+use crate::waiting::Admitted;
 
-/// Why a body ends before its end.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum Broken {
-    /// The other side broke off, or sent nonsense.
-    #[error(transparent)]
-    Hyper(#[from] hyper::Error),
-    /// The upstream's connection failed.
-    #[error(transparent)]
-    Io(#[from] std::io::Error),
-    /// The upstream closed its connection before the end.
-    #[error("the upstream broke off")]
-    Cut,
-    /// What the upstream sends is no body.
-    #[error("the upstream sent nonsense")]
-    Nonsense,
-    /// It stood still for too long.
-    #[error("the body stood still for too long")]
-    Slow,
-    /// It is longer than it may be.
-    #[error("the body is too long")]
-    TooLong,
-}
+type Polled = Poll<Option<io::Result<Frame<Bytes>>>>;
 
-/// How far a request's body has come on its way to the upstream.
-pub(super) struct Progress {
+/// How far the body of a request has come on its way to the upstream.
+pub(super) struct UploadProgress {
     last: Cell<Tick>,
-    fault: Cell<Option<Fault>>,
+    error: Cell<Option<UploadError>>,
 }
 
 /// What a client may do wrong with a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
-    /// It broke off, or sent nonsense.
+pub(super) enum UploadError {
+    /// It broke off, or sent something that is no body.
     Broken,
     /// It sent more than it may.
     TooLong,
 }
 
-impl Progress {
-    /// Of a body of which nothing has come yet.
+impl UploadProgress {
+    /// The progress of a body of which nothing has come yet.
     pub(super) fn new(now: Tick) -> Rc<Self> {
-        Rc::new(Self { last: Cell::new(now), fault: Cell::new(None) })
+        Rc::new(Self { last: Cell::new(now), error: Cell::new(None) })
     }
 
     /// The upstream has taken a part of it.
@@ -72,127 +57,110 @@ impl Progress {
         self.last.get()
     }
 
-    /// Whether it is the client's fault that it did not come through.
-    pub(super) fn fault(&self) -> Option<Fault> {
-        self.fault.get()
+    /// What the client did wrong, if it did.
+    pub(super) fn error(&self) -> Option<UploadError> {
+        self.error.get()
     }
 }
 
-/// The body of a request on its way to the upstream. Most requests have none, and are moved about
-/// a good deal: so what there is of it lies elsewhere.
-pub(super) struct Upload(Option<Box<Rest>>);
+/// The body of a request on its way to the upstream. Most requests have none.
+pub(super) struct RequestBody(Option<Box<Upload>>);
 
-struct Rest {
+struct Upload {
     incoming: Incoming,
-    progress: Rc<Progress>,
-    pulse: Rc<Pulse>,
+    progress: Rc<UploadProgress>,
+    activity: Rc<ClientActivity>,
     ticks: Rc<Ticks>,
     /// How many bytes more there may be.
     left: Option<u64>,
 }
 
-impl Upload {
-    /// No body.
+impl RequestBody {
     pub(super) fn none() -> Self {
         Self(None)
     }
 
-    /// The body of a request; nothing to watch if it is over already.
+    /// The body of a request, and its progress unless it is empty.
     pub(super) fn new(
         incoming: Incoming,
-        pulse: &Rc<Pulse>,
+        activity: &Rc<ClientActivity>,
         ticks: &Rc<Ticks>,
         max: Option<u64>,
-    ) -> (Self, Option<Rc<Progress>>) {
+    ) -> (Self, Option<Rc<UploadProgress>>) {
         if incoming.is_end_stream() {
             return (Self::none(), None);
         }
-        // It may go on after the answer is through: until then the client is at something.
-        pulse.begin();
-        let progress = Progress::new(ticks.now());
-        let rest = Rest {
+        // The body may go on after the response is sent: until it ends, the client is busy.
+        activity.begin_request();
+        let progress = UploadProgress::new(ticks.now());
+        let upload = Upload {
             left: max,
             incoming,
             progress: progress.clone(),
-            pulse: pulse.clone(),
+            activity: activity.clone(),
             ticks: ticks.clone(),
         };
-        (Self(Some(Box::new(rest))), Some(progress))
+        (Self(Some(Box::new(upload))), Some(progress))
     }
 
-    /// Whether there is nothing to send.
     pub(super) fn is_none(&self) -> bool {
         self.0.is_none()
     }
 }
 
-impl Rest {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
-        let Some(frame) = ready!(self.next(context)?) else { return Poll::Ready(None) };
-        let bytes = frame.data_ref().map_or(0, |data| data.len() as u64);
+impl Upload {
+    fn poll(&mut self, context: &mut Context<'_>) -> Polled {
+        let polled = Pin::new(&mut self.incoming).poll_frame(context);
+        self.activity.want_body(polled.is_pending());
+        let polled = ready!(polled);
+        self.progress.moved(self.ticks.now());
+        let frame = match polled {
+            None => return Poll::Ready(None),
+            Some(Err(error)) => {
+                self.progress.error.set(Some(UploadError::Broken));
+                return Poll::Ready(Some(Err(io::Error::other(error))));
+            }
+            Some(Ok(frame)) => frame,
+        };
         if let Some(left) = &mut self.left {
+            let bytes = frame.data_ref().map_or(0, |data| data.len() as u64);
             let Some(after) = left.checked_sub(bytes) else {
-                self.progress.fault.set(Some(Fault::TooLong));
-                return Poll::Ready(Some(Err(Broken::TooLong)));
+                self.progress.error.set(Some(UploadError::TooLong));
+                return Poll::Ready(Some(Err(io::ErrorKind::FileTooLarge.into())));
             };
             *left = after;
         }
-        Poll::Ready(Some(Ok(frame)))
-    }
-
-    /// What comes next.
-    fn next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Frame<Bytes>>, Broken>> {
-        let polled = Pin::new(&mut self.incoming).poll_frame(context);
-        self.pulse.want_body(polled.is_pending());
-        match ready!(polled).transpose() {
-            Ok(frame) => {
-                self.progress.moved(self.ticks.now());
-                Poll::Ready(Ok(frame))
-            }
-            Err(error) => {
-                self.progress.fault.set(Some(Fault::Broken));
-                Poll::Ready(Err(error.into()))
-            }
-        }
+        Poll::Ready(Some(Ok(without_harmful_trailers(frame))))
     }
 }
 
-impl Drop for Rest {
+impl Drop for Upload {
     fn drop(&mut self) {
-        self.pulse.want_body(false);
-        self.pulse.end();
+        self.activity.want_body(false);
+        self.activity.end_request();
     }
 }
 
-impl Body for Upload {
+impl Body for RequestBody {
     type Data = Bytes;
-    type Error = Broken;
+    type Error = io::Error;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
-        match &mut self.0 {
-            Some(rest) => rest.poll(context).map_ok(harmless),
-            None => Poll::Ready(None),
-        }
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Polled {
+        self.0.as_mut().map_or(Poll::Ready(None), |upload| upload.poll(context))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0.as_ref().is_none_or(|rest| rest.incoming.is_end_stream())
+        self.0.as_ref().is_none_or(|upload| upload.incoming.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {
-        let Some(rest) = &self.0 else { return SizeHint::with_exact(0) };
-        match rest.incoming.size_hint().exact() {
-            Some(more) => SizeHint::with_exact(more),
-            None => SizeHint::default(),
-        }
+        let Some(upload) = &self.0 else { return SizeHint::with_exact(0) };
+        upload.incoming.size_hint().exact().map_or_else(SizeHint::default, SizeHint::with_exact)
     }
 }
 
-/// A part of a request's body, without fields behind it that no server should believe.
-fn harmless(frame: Frame<Bytes>) -> Frame<Bytes> {
+/// A part of a request's body, without trailers that no server should believe.
+fn without_harmful_trailers(frame: Frame<Bytes>) -> Frame<Bytes> {
     match frame.into_trailers() {
         Ok(mut trailers) => {
             headers::strip_trailers(&mut trailers);
@@ -202,60 +170,61 @@ fn harmless(frame: Frame<Bytes>) -> Frame<Bytes> {
     }
 }
 
-/// The body of an answer.
-pub(super) struct Reply {
+/// The body of a response.
+pub(super) struct ResponseBody {
     content: Content,
     finish: Option<Finish>,
 }
 
 enum Content {
-    /// Our own words.
+    /// The proxy's own words.
     Whole(Option<Bytes>),
-    /// The upstream's.
+    /// The upstream's body.
     Relay(Relay),
 }
 
 struct Relay {
-    answer: Answer,
+    body: UpstreamBody,
     deadline: Deadline,
-    patience: Tick,
+    timeout: Tick,
     ended: bool,
-    /// What went wrong, until what came before it is sent.
-    broken: Option<Broken>,
+    /// An error that is passed on once what came before it is sent.
+    error: Option<io::Error>,
 }
 
-impl Reply {
-    /// A few words of our own.
+impl ResponseBody {
+    /// A body of the proxy's own.
     pub(super) fn whole(bytes: Bytes) -> Self {
         Self { content: Content::Whole(Some(bytes).filter(|b| !b.is_empty())), finish: None }
     }
 
-    /// What the upstream says, for as long as it does not stand still for longer than `patience`.
-    pub(super) fn relay(answer: Answer, deadline: Deadline, patience: Tick) -> Self {
+    /// The body that the upstream sends. It breaks off if it does not move for `timeout`.
+    pub(super) fn relay(body: UpstreamBody, deadline: Deadline, timeout: Tick) -> Self {
         deadline.clear();
-        let ended = answer.is_end_stream();
-        let relay = Relay { answer, deadline, patience, ended, broken: None };
+        let ended = body.is_end_stream();
+        let relay = Relay { body, deadline, timeout, ended, error: None };
         Self { content: Content::Relay(relay), finish: None }
     }
 
-    /// Hangs on it what must happen when it is over.
+    /// The same body, with what must happen when the request is over.
     pub(super) fn finishing(mut self, finish: Finish) -> Self {
         self.finish = Some(finish);
         self
     }
 }
 
-impl Body for Reply {
+impl Body for ResponseBody {
     type Data = Bytes;
-    type Error = Broken;
+    type Error = io::Error;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
-        let polled = self.as_mut().poll_content(context);
-        if let Some(finish) = &self.finish {
-            finish.offered(matches!(polled, Poll::Ready(Some(Ok(_)))));
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Polled {
+        let this = self.get_mut();
+        let polled = match &mut this.content {
+            Content::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Content::Relay(relay) => relay.poll(context),
+        };
+        if let Some(finish) = &mut this.finish {
+            finish.polled(&polled);
         }
         polled
     }
@@ -263,7 +232,7 @@ impl Body for Reply {
     fn is_end_stream(&self) -> bool {
         match &self.content {
             Content::Whole(bytes) => bytes.is_none(),
-            Content::Relay(relay) => relay.answer.is_end_stream(),
+            Content::Relay(relay) => relay.body.is_end_stream(),
         }
     }
 
@@ -272,51 +241,28 @@ impl Body for Reply {
             Content::Whole(bytes) => {
                 SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
             }
-            Content::Relay(relay) => relay.answer.size_hint(),
+            Content::Relay(relay) => relay.body.size_hint(),
         }
-    }
-}
-
-impl Reply {
-    fn poll_content(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
-        let this = self.get_mut();
-        let relay = match &mut this.content {
-            Content::Whole(bytes) => {
-                return Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes))));
-            }
-            Content::Relay(relay) => relay,
-        };
-        let polled = relay.poll(context);
-        match (&polled, &mut this.finish) {
-            (Poll::Ready(Some(Ok(frame))), Some(finish)) => {
-                finish.sent(frame.data_ref().map_or(0, Bytes::len));
-            }
-            (Poll::Ready(Some(Err(_))), Some(finish)) => finish.failed(UpstreamError::Body),
-            _ => {}
-        }
-        polled
     }
 }
 
 impl Relay {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
-        if let Some(broken) = self.broken.take() {
-            return Poll::Ready(Some(Err(broken)));
+    fn poll(&mut self, context: &mut Context<'_>) -> Polled {
+        if let Some(error) = self.error.take() {
+            return Poll::Ready(Some(Err(error)));
         }
-        let polled = self.answer.poll_frame(context);
+        let polled = self.body.poll_frame(context);
         match polled {
             Poll::Pending => {
                 // Set when the wait begins, and left alone until it ends.
-                self.deadline.no_later(self.patience);
-                self.deadline.poll(context).map(|()| Some(Err(Broken::Slow)))
+                self.deadline.no_later(self.timeout);
+                let timed_out = || Some(Err(io::ErrorKind::TimedOut.into()));
+                self.deadline.poll(context).map(|()| timed_out())
             }
             Poll::Ready(Some(Err(error))) => {
-                // The client gets what came until then: whoever sends it drops the rest at an
-                // error, and sends it at a pause.
-                self.broken = Some(error);
+                // hyper drops what it has not sent when it gets an error, and sends it when the
+                // body is pending. So the client gets what came before the error.
+                self.error = Some(error);
                 context.waker().wake_by_ref();
                 Poll::Pending
             }
@@ -332,19 +278,105 @@ impl Relay {
     }
 }
 
-impl Drop for Reply {
+impl Drop for ResponseBody {
     fn drop(&mut self) {
         let Some(mut finish) = self.finish.take() else { return };
         match mem::replace(&mut self.content, Content::Whole(None)) {
-            Content::Whole(_) => finish.whole(),
-            // A body of known length is not polled again once it has all come.
-            Content::Relay(relay) if relay.ended || relay.answer.is_end_stream() => {
-                finish.whole();
-                if let Answer::Line(line) = relay.answer {
-                    finish.keep(line);
+            Content::Whole(_) => finish.complete(),
+            // A body of known length is not polled again once all of it has come.
+            Content::Relay(relay) if relay.ended || relay.body.is_end_stream() => {
+                finish.complete();
+                if let UpstreamBody::Http1(connection) = relay.body {
+                    finish.connection = Some(connection);
                 }
             }
             Content::Relay(_) => {}
         }
+    }
+}
+
+/// A use in flight that must be given back.
+struct HeldUse {
+    key: Box<[u8]>,
+    from: TakenFrom,
+    started: Now,
+}
+
+/// What must happen once a request is over, done when this is dropped: the use is given back, the
+/// connection to the upstream goes back to the pool, and the line of the access log is written.
+pub(super) struct Finish {
+    client: Rc<ProxyClient>,
+    held: Option<HeldUse>,
+    connection: Option<Box<UpstreamConnection>>,
+    /// What the access log will say, if there is one.
+    pub(super) record: Option<Box<AccessRecord>>,
+    complete: bool,
+    /// Over HTTP/2, the deadline of the stream that carries the request.
+    stream_stall: Option<Rc<Deadline>>,
+}
+
+impl Finish {
+    /// For a request that has just begun.
+    pub(super) fn new(client: Rc<ProxyClient>) -> Self {
+        client.activity.begin_request();
+        let (held, connection, record, stream_stall) = (None, None, None, None);
+        Self { client, held, connection, record, complete: false, stream_stall }
+    }
+
+    /// Takes the deadline of the HTTP/2 stream that is being polled, if there is one.
+    pub(super) fn take_stream_deadline(&mut self) {
+        self.stream_stall = self.client.stream_stall.take();
+    }
+
+    /// The request was admitted: if it holds a use, that is given back in the end.
+    pub(super) fn admitted(&mut self, key: &[u8], admitted: &Admitted) {
+        let started = admitted.started;
+        self.held = admitted.held.map(|from| HeldUse { key: key.into(), from, started });
+    }
+
+    /// The body of the response was polled.
+    fn polled(&mut self, polled: &Polled) {
+        match polled {
+            Poll::Ready(Some(Ok(frame))) => self.sent(frame.data_ref().map_or(0, Bytes::len)),
+            Poll::Ready(Some(Err(_))) => self.client.worker.upstream_failed(UpstreamError::Body),
+            _ => {}
+        }
+        match &self.stream_stall {
+            // The client must take this part before the deadline.
+            Some(stall) if matches!(polled, Poll::Ready(Some(Ok(_)))) => {
+                stall.set(self.client.worker.client_timeouts.stall);
+            }
+            Some(stall) => stall.clear(),
+            None => {}
+        }
+    }
+
+    /// So many bytes of the body go to the client.
+    pub(super) fn sent(&mut self, bytes: usize) {
+        if let Some(record) = &mut self.record {
+            record.bytes += bytes as u64;
+        }
+    }
+
+    /// The whole response was sent.
+    pub(super) fn complete(&mut self) {
+        self.complete = true;
+    }
+}
+
+impl Drop for Finish {
+    fn drop(&mut self) {
+        let worker = &self.client.worker;
+        if let Some(connection) = self.connection.take() {
+            worker.upstream.put_back(connection);
+        }
+        // Given back before the next request of this client can ask.
+        if let Some(HeldUse { key, from, started }) = self.held.take() {
+            worker.handle.release_uses(&key, 1, started, from);
+        }
+        if let Some(record) = self.record.take() {
+            worker.door.access.write(worker.door.name(), &record, self.complete);
+        }
+        self.client.activity.end_request();
     }
 }

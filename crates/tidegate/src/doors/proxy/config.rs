@@ -13,14 +13,14 @@ use tidegate_core::rules::Pattern;
 use toml::Spanned;
 
 use super::gatekeeper::GatekeeperConfig;
-use super::target::Target;
+use super::upstream_url::UpstreamUrl;
 use crate::doors::io::limits::Bounds;
 use crate::doors::io::settings::{self, CONNECTIONS_MAX};
 use crate::doors::template::Template;
 use crate::settings::draft::{Draft, RuleOrigin};
 use crate::settings::listen::{Allow, Listen};
 use crate::settings::rule::{MakesRule, NAME_BYTES_MAX, RuleFields, RuleTable, Texts, TextsSchema};
-use crate::settings::tls::Tls;
+use crate::settings::tls::{Tls, roots};
 use crate::settings::units::{ByteSize, Span};
 
 /// What the name of a proxy's own rule begins with.
@@ -30,7 +30,7 @@ const PROXY_BYTES_MAX: usize = NAME_BYTES_MAX - RULE_PREFIX.len();
 /// A name leaves room for a path, even if every byte of it is encoded.
 const _: () = assert!(3 * PROXY_BYTES_MAX + 128 <= KEY_BYTES_MAX);
 /// The limit of a proxy that says none.
-const LIMIT_USUAL: &str = "100 per minute";
+const LIMIT_DEFAULT: &str = "100 per minute";
 /// The same where a master limits.
 const LIMIT_BY_MASTER: &str = "none";
 /// The most waiters, connections or idle sockets that a table may ask for.
@@ -50,7 +50,7 @@ pub struct Config {
     pub listen: Listen,
     /// Where requests go: `http://` or `https://`, a host and perhaps a port.
     #[schemars(with = "String")]
-    pub upstream: Target,
+    pub upstream: UpstreamUrl,
     /// A limit like "100 per minute", or a list of limits that must all hold. A [[rule]] that
     /// matches a key goes before it. Absent: 100 per minute, or none with a gatekeeper.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -74,11 +74,11 @@ pub struct Config {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_wait: Option<Span>,
     /// The most requests that may wait for one key.
-    #[serde(default = "waiters_max", deserialize_with = "count")]
+    #[serde(default = "number::<10_000>", deserialize_with = "count")]
     #[schemars(range(min = 1, max = COUNT_MAX))]
     pub max_waiters: u32,
     /// The most requests that may wait in all.
-    #[serde(default = "waiters_max", deserialize_with = "count")]
+    #[serde(default = "number::<10_000>", deserialize_with = "count")]
     #[schemars(range(min = 1, max = COUNT_MAX))]
     pub max_waiters_total: u32,
     /// Proxies whose word on whom a request comes from is taken.
@@ -102,31 +102,31 @@ pub struct Config {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upstream_ca: Option<PathBuf>,
     /// How long a connection to the upstream may take to be made.
-    #[serde(default = "connect_timeout", deserialize_with = "span")]
+    #[serde(default = "seconds::<5>", deserialize_with = "span")]
     pub connect_timeout: Span,
     /// How long the upstream may take to begin its answer, or to go on with it.
-    #[serde(default = "response_timeout", deserialize_with = "span")]
+    #[serde(default = "seconds::<60>", deserialize_with = "span")]
     pub response_timeout: Span,
     /// Idle connections to the upstream that each loop keeps.
-    #[serde(default = "idle_upstream", deserialize_with = "count_or_none")]
+    #[serde(default = "number::<128>", deserialize_with = "count_or_none")]
     #[schemars(range(max = COUNT_MAX))]
     pub idle_upstream: u32,
     /// How long an idle connection to the upstream is kept.
-    #[serde(default = "idle_upstream_timeout", deserialize_with = "span")]
+    #[serde(default = "seconds::<60>", deserialize_with = "span")]
     pub idle_upstream_timeout: Span,
     /// How long a client may take for the head of a request, from its first byte on, and for a
     /// handshake.
-    #[serde(default = "head_timeout", deserialize_with = "span")]
+    #[serde(default = "seconds::<5>", deserialize_with = "span")]
     pub head_timeout: Span,
     /// How long a connection may be open without a request.
-    #[serde(default = "idle_timeout", deserialize_with = "span")]
+    #[serde(default = "seconds::<75>", deserialize_with = "span")]
     pub idle_timeout: Span,
     /// How long a body may stand still because its client neither sends nor reads.
-    #[serde(default = "stall_timeout", deserialize_with = "span")]
+    #[serde(default = "seconds::<60>", deserialize_with = "span")]
     pub stall_timeout: Span,
     /// How long a connection that goes on as something else, say a WebSocket, may be silent in both
     /// directions.
-    #[serde(default = "tunnel_timeout", deserialize_with = "span")]
+    #[serde(default = "seconds::<3600>", deserialize_with = "span")]
     pub tunnel_timeout: Span,
     /// Whether answers of the upstream, too, tell how much of its limit a resource has left.
     #[serde(default)]
@@ -135,7 +135,7 @@ pub struct Config {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_body: Option<ByteSize>,
     /// Beyond it an idle connection gives way, or clients wait to be accepted.
-    #[serde(default = "connections_max", deserialize_with = "settings::connections")]
+    #[serde(default = "number::<20_000>", deserialize_with = "settings::connections")]
     #[schemars(range(min = 1, max = CONNECTIONS_MAX))]
     pub max_connections: u32,
     /// The most connections from one source. Absent: a tenth of max_connections, at least 64, and
@@ -188,41 +188,18 @@ impl AccessLog {
 }
 
 impl Config {
-    /// A proxy about which nothing is said but its name, where it listens, where it leads and how
-    /// often.
+    /// A table of these four settings alone.
+    ///
+    /// # Panics
+    /// If they do not make a table.
     #[must_use]
-    pub fn new(name: &str, listen: SocketAddr, upstream: Target, limit: String) -> Self {
-        Self {
-            name: Spanned::new(0..0, name.to_owned()),
-            listen: listen.into(),
-            upstream,
-            limit: Some(Texts::unplaced(limit)),
-            rule: RuleFields::default(),
-            key: None,
-            gatekeeper: None,
-            on_limit: OnLimit::default(),
-            max_wait: None,
-            max_waiters: waiters_max(),
-            max_waiters_total: waiters_max(),
-            trusted_proxies: Allow::default(),
-            allow: Allow::default(),
-            tls: None,
-            http2: false,
-            upstream_ca: None,
-            connect_timeout: connect_timeout(),
-            response_timeout: response_timeout(),
-            idle_upstream: idle_upstream(),
-            idle_upstream_timeout: idle_upstream_timeout(),
-            head_timeout: head_timeout(),
-            idle_timeout: idle_timeout(),
-            stall_timeout: stall_timeout(),
-            tunnel_timeout: tunnel_timeout(),
-            ratelimit_headers: false,
-            max_body: None,
-            max_connections: connections_max(),
-            max_connections_per_source: None,
-            access_log: AccessLog::default(),
-        }
+    pub fn new(name: &str, listen: SocketAddr, upstream: &UpstreamUrl, limit: &str) -> Self {
+        let [name, limit] = [name, limit].map(|text| toml::Value::from(text).to_string());
+        let listen = listen.to_string();
+        let table = format!(
+            "name = {name}\nlisten = \"{listen}\"\nupstream = \"{upstream}\"\nlimit = {limit}"
+        );
+        toml::from_str(&table).expect("the four settings are a table")
     }
 
     /// Whether a door of `other` can go on as this one: the rules know the limit, and the allow
@@ -248,6 +225,14 @@ impl Config {
         }
     }
 
+    /// Which files of certificates cannot be used: the setting, and why.
+    pub(super) fn wrong_certificates(&self) -> Vec<(&'static str, String)> {
+        let upstream = self.upstream_ca.as_ref().and_then(|path| roots(path).err());
+        let upstream = upstream.map(|error| ("upstream_ca", error.to_string()));
+        let clients = self.tls.iter().flat_map(Tls::wrong_files);
+        upstream.into_iter().chain(clients).collect()
+    }
+
     /// The rule that its limit makes.
     pub(crate) fn own_rule(&self) -> Draft {
         let name = self.name.get_ref();
@@ -261,7 +246,7 @@ impl Config {
     }
 
     fn limit(&self) -> Spanned<Texts> {
-        let usual = if self.gatekeeper.is_some() { LIMIT_BY_MASTER } else { LIMIT_USUAL };
+        let usual = if self.gatekeeper.is_some() { LIMIT_BY_MASTER } else { LIMIT_DEFAULT };
         self.limit.clone().unwrap_or_else(|| Texts::unplaced(usual))
     }
 
@@ -286,45 +271,13 @@ fn literal(name: &str) -> String {
     String::from_utf8_lossy(&domain).replace('\\', "\\\\").replace('*', "\\*")
 }
 
-fn waiters_max() -> u32 {
-    10_000
+/// A default, for serde.
+pub(super) fn number<const N: u32>() -> u32 {
+    N
 }
 
-/// More than may wait: whoever is one too many is told so, and those of other keys are served.
-fn connections_max() -> u32 {
-    20_000
-}
-
-fn idle_upstream() -> u32 {
-    128
-}
-
-fn connect_timeout() -> Span {
-    Span(Duration::from_secs(5))
-}
-
-fn response_timeout() -> Span {
-    Span(Duration::from_secs(60))
-}
-
-fn idle_upstream_timeout() -> Span {
-    Span(Duration::from_secs(60))
-}
-
-fn head_timeout() -> Span {
-    Span(Duration::from_secs(5))
-}
-
-fn idle_timeout() -> Span {
-    Span(Duration::from_secs(75))
-}
-
-fn stall_timeout() -> Span {
-    Span(Duration::from_secs(60))
-}
-
-fn tunnel_timeout() -> Span {
-    Span(Duration::from_secs(3600))
+fn seconds<const N: u64>() -> Span {
+    Span(Duration::from_secs(N))
 }
 
 fn name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Spanned<String>, D::Error> {
@@ -342,14 +295,14 @@ fn name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Spanned<String>, D
 }
 
 pub(super) fn count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
-    number(deserializer, 1)
+    number_from(deserializer, 1)
 }
 
 pub(super) fn count_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
-    number(deserializer, 0)
+    number_from(deserializer, 0)
 }
 
-fn number<'de, D: Deserializer<'de>>(deserializer: D, least: u32) -> Result<u32, D::Error> {
+fn number_from<'de, D: Deserializer<'de>>(deserializer: D, least: u32) -> Result<u32, D::Error> {
     let number = i64::deserialize(deserializer)?;
     let fits = u32::try_from(number).ok().filter(|n| (least..=COUNT_MAX).contains(n));
     fits.ok_or_else(|| {

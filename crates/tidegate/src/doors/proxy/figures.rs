@@ -1,10 +1,11 @@
 //! What the proxies measure: how long they hold requests up, and what became of those.
 //!
-//! Each loop writes into a lane of its own, so that measuring never makes two cores meet; whoever
-//! asks merges them. Overhead is what a request loses to the proxy itself, from the later of its
-//! start and the start of its window until it is forwarded; what it loses to the limit is counted
-//! apart, as waiting.
+//! Each loop has counters of its own, so that two cores never write to one; they are added up when
+//! they are read. Overhead is what a request loses to the proxy itself: from the later of its start
+//! and the start of its window until it is forwarded. What it loses to its limit is counted apart,
+//! as waiting.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -18,164 +19,143 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use tidegate_core::Nanos;
-use tidegate_core::time::{HOUR, SECOND};
+use tidegate_core::time::{HOUR, MICROSECOND, MILLISECOND, SECOND};
 
 use crate::doors::{DoorReport, Gate};
 use crate::metrics::Door;
 
-/// The longest time that is told apart, in nanoseconds; waits may be longer.
+/// The longest time that the histograms tell apart, in nanoseconds; waits may be longer.
 const TIME_MAX: Nanos = 24 * HOUR;
 /// Times are known to one part in a hundred.
 const DIGITS: u8 = 2;
-/// Upper bounds of the buckets that Prometheus sees, in nanoseconds.
-const OVERHEAD_BUCKETS: [Nanos; 13] = [
-    5_000,
-    10_000,
-    20_000,
-    50_000,
-    100_000,
-    200_000,
-    500_000,
-    1_000_000,
-    5_000_000,
-    20_000_000,
-    100_000_000,
-    500_000_000,
-    2_000_000_000,
-];
-const WAIT_BUCKETS: [Nanos; 12] = [
-    1_000_000,
-    10_000_000,
-    100_000_000,
-    500_000_000,
-    1_000_000_000,
-    5_000_000_000,
-    15_000_000_000,
-    30_000_000_000,
-    60_000_000_000,
-    120_000_000_000,
-    600_000_000_000,
-    3_600_000_000_000,
-];
-/// The shares of requests that times are told of.
-const QUANTILES: [f64; 4] = [0.5, 0.9, 0.95, 0.99];
-const QUANTILE_LABELS: [&str; 4] = ["0.5", "0.9", "0.95", "0.99"];
+/// Upper bounds of the buckets for Prometheus, in microseconds.
+const OVERHEAD_BUCKETS_US: [u64; 13] =
+    [5, 10, 20, 50, 100, 200, 500, 1_000, 5_000, 20_000, 100_000, 500_000, 2_000_000];
+/// The same in milliseconds.
+const WAIT_BUCKETS_MS: [u64; 12] =
+    [1, 10, 100, 500, 1_000, 5_000, 15_000, 30_000, 60_000, 120_000, 600_000, 3_600_000];
+const QUANTILES: [(f64, &str); 4] = [(0.5, "0.5"), (0.9, "0.9"), (0.95, "0.95"), (0.99, "0.99")];
 
 /// How a request failed at its upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum UpstreamError {
     /// No connection could be made.
     Connect,
-    /// It failed a moment ago, and was not tried.
+    /// Connecting has just failed several times, and was not tried.
     BackingOff,
-    /// No answer came in time.
+    /// No response came in time.
     Timeout,
-    /// The connection broke before the answer's head.
+    /// The connection broke before the response's head was read.
     Closed,
-    /// The connection broke, or stood still, within the answer's body.
+    /// The connection broke, or stopped, within the response's body.
     Body,
-    /// The answer was not HTTP, or none that can be handed on.
+    /// The response is not HTTP, or cannot be forwarded.
     Protocol,
 }
 
-const ERRORS: [(UpstreamError, &str); 6] = [
-    (UpstreamError::Connect, "connect"),
-    (UpstreamError::BackingOff, "backing_off"),
-    (UpstreamError::Timeout, "timeout"),
-    (UpstreamError::Closed, "closed"),
-    (UpstreamError::Body, "body"),
-    (UpstreamError::Protocol, "protocol"),
-];
+/// The labels of the errors, in the order of [`UpstreamError`].
+pub(super) const UPSTREAM_ERRORS: [&str; 6] =
+    ["connect", "backing_off", "timeout", "closed", "body", "protocol"];
 
 const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
+/// Where the counters of [`LoopFigures`] begin: classes of responses, errors, then levels.
+const ERRORS: usize = CLASSES.len();
+const CONNECTIONS: usize = ERRORS + UPSTREAM_ERRORS.len();
+const UPSTREAM_CONNECTIONS: usize = CONNECTIONS + 1;
+const COUNTERS: usize = UPSTREAM_CONNECTIONS + 1;
+
 /// What one loop of a proxy has measured. Only that loop writes.
-pub(super) struct Lane {
+pub(super) struct LoopFigures {
     overhead: Mutex<Histogram<u64>>,
     wait: Mutex<Histogram<u64>>,
-    classes: [AtomicU64; CLASSES.len()],
-    errors: [AtomicU64; ERRORS.len()],
-    connections: AtomicU64,
-    upstream_connections: AtomicU64,
+    counters: [AtomicU64; COUNTERS],
 }
 
-fn times() -> Histogram<u64> {
-    // The bounds are constants that fit each other.
-    Histogram::new_with_bounds(1, TIME_MAX, DIGITS).expect("the bounds of a histogram")
-}
-
-/// Adds where nobody else writes: no locked instruction.
-fn bump(counter: &AtomicU64, by: i64) {
-    counter.store(counter.load(Relaxed).wrapping_add_signed(by), Relaxed);
-}
-
-impl Lane {
-    fn new() -> Self {
-        Self {
-            overhead: times().into(),
-            wait: times().into(),
-            classes: Default::default(),
-            errors: Default::default(),
-            connections: AtomicU64::new(0),
-            upstream_connections: AtomicU64::new(0),
-        }
+impl Default for LoopFigures {
+    fn default() -> Self {
+        // The bounds are constants that fit each other.
+        let times =
+            || Histogram::new_with_bounds(1, TIME_MAX, DIGITS).expect("the bounds of a histogram");
+        let counters = [const { AtomicU64::new(0) }; COUNTERS];
+        Self { overhead: times().into(), wait: times().into(), counters }
     }
+}
 
-    /// Notes what the proxy itself cost a request that was forwarded.
-    pub(crate) fn overhead(&self, nanos: Nanos) {
+impl LoopFigures {
+    /// Records what the proxy itself cost a request that was forwarded.
+    pub(super) fn overhead(&self, nanos: Nanos) {
         self.overhead.lock().saturating_record(nanos.max(1));
     }
 
-    /// Notes how long a request waited because of its limit.
-    pub(crate) fn wait(&self, nanos: Nanos) {
+    /// Records how long a request waited because of its limit.
+    pub(super) fn wait(&self, nanos: Nanos) {
         self.wait.lock().saturating_record(nanos.max(1));
     }
 
-    /// Counts an answer by its status.
-    pub(crate) fn answered(&self, status: u16) {
-        let class = usize::from(status / 100).clamp(1, CLASSES.len()) - 1;
-        bump(&self.classes[class], 1);
+    /// Counts a response by its status.
+    pub(super) fn answered(&self, status: u16) {
+        self.bump(usize::from(status / 100).clamp(1, CLASSES.len()) - 1, 1);
     }
 
     /// Counts a request that failed at its upstream.
-    pub(crate) fn failed(&self, error: UpstreamError) {
-        bump(&self.errors[error as usize], 1);
+    pub(super) fn failed(&self, error: UpstreamError) {
+        self.bump(ERRORS + error as usize, 1);
     }
 
-    /// Notes that clients came or went.
-    pub(crate) fn connections(&self, by: i64) {
-        bump(&self.connections, by);
+    /// Adds to the number of connected clients.
+    pub(super) fn connections(&self, by: i64) {
+        self.bump(CONNECTIONS, by);
     }
 
-    /// Notes that connections to the upstream were made or ended.
-    pub(crate) fn upstream_connections(&self, by: i64) {
-        bump(&self.upstream_connections, by);
+    /// Adds to the number of connections to the upstream.
+    pub(super) fn upstream_connections(&self, by: i64) {
+        self.bump(UPSTREAM_CONNECTIONS, by);
+    }
+
+    /// Adds without a locked instruction: only one thread writes.
+    fn bump(&self, counter: usize, by: i64) {
+        let counter = &self.counters[counter];
+        counter.store(counter.load(Relaxed).wrapping_add_signed(by), Relaxed);
+    }
+
+    fn count(&self, counter: usize) -> u64 {
+        self.counters[counter].load(Relaxed)
+    }
+
+    /// The counts of consecutive counters, with their labels.
+    fn labelled(
+        &self,
+        labels: &[&'static str],
+        first: usize,
+    ) -> impl Iterator<Item = (&'static str, u64)> {
+        labels.iter().enumerate().map(move |(at, label)| (*label, self.count(first + at)))
     }
 }
 
 /// What all loops of one proxy have measured.
 pub(super) struct ProxyFigures {
     name: String,
-    lanes: Mutex<Vec<Arc<Lane>>>,
-    /// Failures to connect, one after another, until one succeeded; over all loops.
+    loops: Mutex<Vec<Arc<LoopFigures>>>,
+    /// How many attempts to connect have failed since the last that succeeded; over all loops.
     failures: AtomicU64,
 }
 
 impl ProxyFigures {
-    /// A lane for one loop: one that a loop before it has left, if there is any.
-    pub(crate) fn lane(&self) -> Arc<Lane> {
-        let mut lanes = self.lanes.lock();
-        if let Some(left) = lanes.iter().find(|lane| Arc::strong_count(lane) == 1) {
+    /// The figures for a loop: those of a loop that has ended, if there are any.
+    pub(super) fn for_loop(&self) -> Arc<LoopFigures> {
+        let mut loops = self.loops.lock();
+        if let Some(left) = loops.iter().find(|figures| Arc::strong_count(figures) == 1) {
             return left.clone();
         }
-        let lane = Arc::new(Lane::new());
-        lanes.push(lane.clone());
-        lane
+        let figures = Arc::<LoopFigures>::default();
+        loops.push(figures.clone());
+        figures
     }
 
-    /// Notes whether a connection to the upstream could be made. Tells how many could not before
-    /// it, one after another.
-    pub(crate) fn connected(&self, made: bool) -> u64 {
+    /// Notes whether a connection to the upstream could be made. Returns how many attempts before
+    /// it had failed, one after another.
+    pub(super) fn connected(&self, made: bool) -> u64 {
         match made {
             true if self.failures.load(Relaxed) == 0 => 0,
             true => self.failures.swap(0, Relaxed),
@@ -183,8 +163,7 @@ impl ProxyFigures {
         }
     }
 
-    /// The proxy's name.
-    pub(crate) fn name(&self) -> &str {
+    pub(super) fn name(&self) -> &str {
         &self.name
     }
 
@@ -193,77 +172,46 @@ impl ProxyFigures {
         self.failures.load(Relaxed) == 0
     }
 
-    fn sum(&self) -> Sum {
-        let mut sum = Sum { overhead: times(), wait: times(), ..Sum::default() };
-        for lane in self.lanes.lock().iter() {
-            // All have the same bounds, so adding them does not fail.
-            let _ = sum.overhead.add(&*lane.overhead.lock());
-            let _ = sum.wait.add(&*lane.wait.lock());
-            let add = |into: &mut [u64], from: &[AtomicU64]| {
-                into.iter_mut().zip(from).for_each(|(into, from)| *into += from.load(Relaxed));
-            };
-            add(&mut sum.classes, &lane.classes);
-            add(&mut sum.errors, &lane.errors);
-            sum.connections += lane.connections.load(Relaxed);
-            sum.upstream_connections += lane.upstream_connections.load(Relaxed);
+    fn sum(&self) -> LoopFigures {
+        let sum = LoopFigures::default();
+        for figures in self.loops.lock().iter() {
+            // All histograms have the same bounds, so adding them does not fail.
+            let _ = sum.overhead.lock().add(&*figures.overhead.lock());
+            let _ = sum.wait.lock().add(&*figures.wait.lock());
+            for counter in 0..COUNTERS {
+                // A level may fall on one loop and rise on another: the sum wraps back.
+                sum.bump(counter, figures.count(counter).cast_signed());
+            }
         }
         sum
     }
 }
 
-struct Sum {
-    overhead: Histogram<u64>,
-    wait: Histogram<u64>,
-    classes: [u64; CLASSES.len()],
-    errors: [u64; ERRORS.len()],
-    connections: u64,
-    upstream_connections: u64,
-}
-
-impl Default for Sum {
-    fn default() -> Self {
-        Self {
-            overhead: times(),
-            wait: times(),
-            classes: Default::default(),
-            errors: Default::default(),
-            connections: 0,
-            upstream_connections: 0,
-        }
-    }
-}
-
-/// A count of times, with those that half, and nearly all, of them stay below.
+/// A count of times, with those that half, and nearly all, of them stay below, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 struct Quantiles {
-    /// How many times there are.
     count: u64,
-    /// Half of them are at most this, in milliseconds.
     p50: f64,
-    /// Nine in ten.
     p90: f64,
-    /// Nineteen in twenty.
     p95: f64,
-    /// Ninety-nine in a hundred.
     p99: f64,
-    /// The longest.
     max: f64,
 }
 
 impl Quantiles {
     fn of(times: &Histogram<u64>) -> Self {
         let ms = |nanos: u64| nanos as f64 / 1e6;
-        let [p50, p90, p95, p99] = quantiles(times).map(ms);
+        let [p50, p90, p95, p99] = QUANTILES.map(|(share, _)| ms(quantile(times, share)));
         Self { count: times.len(), p50, p90, p95, p99, max: ms(times.max()) }
     }
 }
 
-/// What each share of the times stays below.
-fn quantiles(times: &Histogram<u64>) -> [Nanos; QUANTILES.len()] {
-    QUANTILES.map(|share| if times.is_empty() { 0 } else { times.value_at_quantile(share) })
+/// The time that this share of the times stays below.
+fn quantile(times: &Histogram<u64>, share: f64) -> Nanos {
+    if times.is_empty() { 0 } else { times.value_at_quantile(share) }
 }
 
-/// One proxy as the JSON shows it.
+/// One proxy in the JSON of `/v1/proxies`.
 #[derive(Clone, Debug, serde::Serialize)]
 struct ProxySummary {
     name: String,
@@ -272,33 +220,39 @@ struct ProxySummary {
     upstream_connections: u64,
     overhead_ms: Quantiles,
     wait_ms: Quantiles,
-    responses: std::collections::BTreeMap<&'static str, u64>,
-    upstream_errors: std::collections::BTreeMap<&'static str, u64>,
+    responses: BTreeMap<&'static str, u64>,
+    upstream_errors: BTreeMap<&'static str, u64>,
 }
 
-/// The figures of all proxies there have been since the start, by name.
+/// The figures of all proxies there have been since the start.
 #[derive(Default)]
 pub(super) struct Proxies {
     proxies: Mutex<Vec<Arc<ProxyFigures>>>,
 }
 
 impl Proxies {
+    /// Those of the process: proxies come and go with reloads, and their figures stay.
+    pub(super) fn of(gate: &Gate) -> Arc<Self> {
+        gate.shared.part(|| {
+            let proxies = Arc::<Self>::default();
+            gate.metrics.register(Box::new(Series(proxies.clone())));
+            gate.shared.add_report(Door::Proxy, proxies.clone());
+            proxies
+        })
+    }
+
     /// The figures of the proxy `name`, which may have been open before.
     pub(super) fn figures(&self, name: &str) -> Arc<ProxyFigures> {
         let mut proxies = self.proxies.lock();
         if let Some(known) = proxies.iter().find(|proxy| proxy.name == name) {
             return known.clone();
         }
-        let figures = Arc::new(ProxyFigures {
-            name: name.to_owned(),
-            lanes: Mutex::default(),
-            failures: AtomicU64::new(0),
-        });
+        let (loops, failures) = (Mutex::default(), AtomicU64::new(0));
+        let figures = Arc::new(ProxyFigures { name: name.to_owned(), loops, failures });
         proxies.push(figures.clone());
         figures
     }
 
-    /// What there is to say about each proxy.
     fn summaries(&self) -> Vec<ProxySummary> {
         let proxies = self.proxies.lock().clone();
         let summary = |proxy: &Arc<ProxyFigures>| {
@@ -306,30 +260,15 @@ impl Proxies {
             ProxySummary {
                 name: proxy.name.clone(),
                 upstream_up: proxy.upstream_up(),
-                connections: sum.connections,
-                upstream_connections: sum.upstream_connections,
-                overhead_ms: Quantiles::of(&sum.overhead),
-                wait_ms: Quantiles::of(&sum.wait),
-                responses: CLASSES.into_iter().zip(sum.classes).collect(),
-                upstream_errors: ERRORS.map(|(_, kind)| kind).into_iter().zip(sum.errors).collect(),
+                connections: sum.count(CONNECTIONS),
+                upstream_connections: sum.count(UPSTREAM_CONNECTIONS),
+                overhead_ms: Quantiles::of(&sum.overhead.lock()),
+                wait_ms: Quantiles::of(&sum.wait.lock()),
+                responses: sum.labelled(&CLASSES, 0).collect(),
+                upstream_errors: sum.labelled(&UPSTREAM_ERRORS, ERRORS).collect(),
             }
         };
         proxies.iter().map(summary).collect()
-    }
-
-    /// Those of the process: proxies come and go with reloads, and their figures stay.
-    pub(super) fn of(gate: &Gate) -> Arc<Self> {
-        gate.shared.part(|| {
-            let proxies = Arc::<Self>::default();
-            gate.metrics.register(proxies.clone().collector());
-            gate.shared.add_report(Door::Proxy, proxies.clone());
-            proxies
-        })
-    }
-
-    /// The series that Prometheus sees.
-    fn collector(self: Arc<Self>) -> Box<dyn Collector> {
-        Box::new(Series(self))
     }
 }
 
@@ -340,11 +279,7 @@ impl DoorReport for Proxies {
     }
 }
 
-/// One of the histograms of a sum.
-type Times = fn(&Sum) -> &Histogram<u64>;
-/// One of the levels of a proxy: its name, whether its upstream is up, and its sum.
-type Level = fn(&(&str, bool, Sum)) -> u64;
-
+/// The series for Prometheus.
 struct Series(Arc<Proxies>);
 
 impl fmt::Debug for Series {
@@ -353,11 +288,11 @@ impl fmt::Debug for Series {
     }
 }
 
-/// Counts of what is at most each bound, as a histogram's encoder takes them: apart.
-fn buckets(times: &Histogram<u64>, bounds: &[Nanos]) -> Vec<(f64, u64)> {
+/// How many times lie in each bucket.
+fn buckets(times: &Histogram<u64>, bounds: &[u64], unit: Nanos) -> Vec<(f64, u64)> {
     let mut below = 0;
     let mut buckets: Vec<(f64, u64)> = Vec::with_capacity(bounds.len() + 1);
-    for &bound in bounds {
+    for bound in bounds.iter().map(|bound| bound * unit) {
         let so_far = times.count_between(0, bound);
         buckets.push((bound as f64 / SECOND as f64, so_far - below));
         below = so_far;
@@ -366,96 +301,91 @@ fn buckets(times: &Histogram<u64>, bounds: &[Nanos]) -> Vec<(f64, u64)> {
     buckets
 }
 
+/// The sums of one proxy.
+type Sums<'a> = (&'a ProxyFigures, LoopFigures);
+
 impl Collector for Series {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let proxies = self.0.proxies.lock().clone();
-        let sums: Vec<(&str, bool, Sum)> =
-            proxies.iter().map(|p| (p.name.as_str(), p.upstream_up(), p.sum())).collect();
+        let sums: Vec<Sums<'_>> = proxies.iter().map(|proxy| (&**proxy, proxy.sum())).collect();
         if sums.is_empty() {
             return Ok(());
         }
-        let pick: [(&str, &str, &[Nanos], Times); 2] = [
-            (
-                "proxy_overhead_seconds",
-                "Time from the start of a request, or of its window, until it is forwarded, \
-                 without waiting for its limit",
-                &OVERHEAD_BUCKETS,
-                |sum| &sum.overhead,
-            ),
-            (
-                "proxy_wait_seconds",
-                "Time that a request waited because of its limit",
-                &WAIT_BUCKETS,
-                |sum| &sum.wait,
-            ),
+        let overhead_help = "Time from the start of a request, or of its window, until it is \
+                             forwarded, without waiting for its limit";
+        let wait_help = "Time that a request waited because of its limit";
+        type Times = fn(&LoopFigures) -> &Mutex<Histogram<u64>>;
+        let histograms: [(&str, &str, &[u64], Nanos, Times); 2] = [
+            ("proxy_overhead_seconds", overhead_help, &OVERHEAD_BUCKETS_US, MICROSECOND, |sum| {
+                &sum.overhead
+            }),
+            ("proxy_wait_seconds", wait_help, &WAIT_BUCKETS_MS, MILLISECOND, |sum| &sum.wait),
         ];
-        for (name, help, bounds, of) in pick {
+        for (name, help, bounds, unit, of) in histograms {
             let kind = MetricType::Histogram;
             let mut family = encoder.encode_descriptor(name, help, None, kind)?;
-            for (proxy, _, sum) in &sums {
-                let times = of(sum);
+            for (proxy, sum) in &sums {
+                let times = of(sum).lock();
                 let total = times.mean() * times.len() as f64 / SECOND as f64;
-                family.encode_family(&[("proxy", *proxy)])?.encode_histogram::<NoLabelSet>(
+                family.encode_family(&[("proxy", proxy.name())])?.encode_histogram::<NoLabelSet>(
                     total,
                     times.len(),
-                    &buckets(times, bounds),
+                    &buckets(&times, bounds, unit),
                     None,
                 )?;
             }
         }
-        counters(&mut encoder, &sums)?;
-        gauges(&mut encoder, &sums)
+        encode_counters(&mut encoder, &sums)?;
+        encode_gauges(&mut encoder, &sums)
     }
 }
 
-fn counters(encoder: &mut DescriptorEncoder<'_>, sums: &[(&str, bool, Sum)]) -> fmt::Result {
-    let kind = ConstCounter::new(0u64).metric_type();
-    let help = "Answers of proxies by class of status";
-    let mut family = encoder.encode_descriptor("proxy_responses", help, None, kind)?;
-    for (proxy, _, sum) in sums {
-        for (class, count) in CLASSES.into_iter().zip(sum.classes) {
-            let labels = [("proxy", *proxy), ("class", class)];
-            ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
-        }
-    }
-    let help = "Requests that failed at their upstream";
-    let mut family = encoder.encode_descriptor("proxy_upstream_errors", help, None, kind)?;
-    for (proxy, _, sum) in sums {
-        for ((_, error), count) in ERRORS.into_iter().zip(sum.errors) {
-            let labels = [("proxy", *proxy), ("kind", error)];
-            ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
+fn encode_counters(encoder: &mut DescriptorEncoder<'_>, sums: &[Sums<'_>]) -> fmt::Result {
+    let errors_help = "Requests that failed at their upstream";
+    let families = [
+        ("proxy_responses", "Answers of proxies by class of status", "class", &CLASSES[..], 0),
+        ("proxy_upstream_errors", errors_help, "kind", &UPSTREAM_ERRORS, ERRORS),
+    ];
+    for (name, help, label, labels, first) in families {
+        let kind = MetricType::Counter;
+        let mut family = encoder.encode_descriptor(name, help, None, kind)?;
+        for (proxy, sum) in sums {
+            for (value, count) in sum.labelled(labels, first) {
+                let labels = [("proxy", proxy.name()), (label, value)];
+                ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
+            }
         }
     }
     Ok(())
 }
 
-fn gauges(encoder: &mut DescriptorEncoder<'_>, sums: &[(&str, bool, Sum)]) -> fmt::Result {
-    let kind = ConstGauge::new(0.0).metric_type();
+fn encode_gauges(encoder: &mut DescriptorEncoder<'_>, sums: &[Sums<'_>]) -> fmt::Result {
+    let kind = MetricType::Gauge;
     let help = "The overhead that this share of all requests since the start stayed below";
     let name = "proxy_overhead_quantile_seconds";
     let mut family = encoder.encode_descriptor(name, help, None, kind)?;
-    for (proxy, _, sum) in sums {
-        for (quantile, time) in QUANTILE_LABELS.into_iter().zip(quantiles(&sum.overhead)) {
-            let labels = [("proxy", *proxy), ("quantile", quantile)];
-            let seconds = time as f64 / SECOND as f64;
+    for (proxy, sum) in sums {
+        for (share, label) in QUANTILES {
+            let labels = [("proxy", proxy.name()), ("quantile", label)];
+            let seconds = quantile(&sum.overhead.lock(), share) as f64 / SECOND as f64;
             ConstGauge::new(seconds).encode(family.encode_family(&labels)?)?;
         }
     }
-    let pick: [(&str, &str, Level); 3] = [
-        ("proxy_connections", "Connected clients of proxies", |(_, _, sum)| sum.connections),
-        ("proxy_upstream_connections", "Connections to upstreams", |(_, _, sum)| {
-            sum.upstream_connections
+    type Level = fn(&Sums<'_>) -> u64;
+    let levels: [(&str, &str, Level); 3] = [
+        ("proxy_connections", "Connected clients of proxies", |(_, sum)| sum.count(CONNECTIONS)),
+        ("proxy_upstream_connections", "Connections to upstreams", |(_, sum)| {
+            sum.count(UPSTREAM_CONNECTIONS)
         }),
-        ("proxy_upstream_up", "Whether the last connection could be made", |(_, up, _)| {
-            u64::from(*up)
+        ("proxy_upstream_up", "Whether the last connection could be made", |(proxy, _)| {
+            u64::from(proxy.upstream_up())
         }),
     ];
-    for (name, help, of) in pick {
-        let kind = ConstGauge::new(0i64).metric_type();
+    for (name, help, of) in levels {
         let mut family = encoder.encode_descriptor(name, help, None, kind)?;
-        for sum in sums {
-            let labels = [("proxy", sum.0)];
-            let value = i64::try_from(of(sum)).unwrap_or(i64::MAX);
+        for sums in sums {
+            let value = i64::try_from(of(sums)).unwrap_or(i64::MAX);
+            let labels = [("proxy", sums.0.name())];
             ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
         }
     }
@@ -468,10 +398,10 @@ mod tests {
     use crate::metrics::Metrics;
 
     #[test]
-    fn lanes_are_merged_and_used_again() {
+    fn figures_of_loops_are_added_up_and_used_again() {
         let proxies = Arc::<Proxies>::default();
         let figures = proxies.figures("api");
-        let (one, other) = (figures.lane(), figures.lane());
+        let (one, other) = (figures.for_loop(), figures.for_loop());
         (1..=90).for_each(|_| one.overhead(100_000));
         (1..=10).for_each(|_| other.overhead(10_000_000));
         other.wait(3 * SECOND);
@@ -481,8 +411,8 @@ mod tests {
         other.failed(UpstreamError::Timeout);
         one.connections(2);
         drop((one, other));
-        figures.lane().answered(201);
-        assert_eq!(figures.lanes.lock().len(), 2, "a lane that was left is taken over");
+        figures.for_loop().answered(201);
+        assert_eq!(figures.loops.lock().len(), 2, "those of a loop that has ended are taken over");
 
         let summary = &proxies.summaries()[0];
         let near = |found: f64, expected: f64| (found - expected).abs() <= expected / 100.0;
@@ -500,12 +430,12 @@ mod tests {
     fn prometheus_sees_them() {
         let proxies = Arc::<Proxies>::default();
         let metrics = Metrics::new();
-        metrics.register(proxies.clone().collector());
+        metrics.register(Box::new(Series(proxies.clone())));
         let figures = proxies.figures("api");
-        let lane = figures.lane();
-        lane.overhead(30_000);
-        lane.overhead(9 * SECOND);
-        lane.answered(404);
+        let figures_of_loop = figures.for_loop();
+        figures_of_loop.overhead(30_000);
+        figures_of_loop.overhead(9 * SECOND);
+        figures_of_loop.answered(404);
         assert_eq!((figures.connected(false), figures.connected(false)), (0, 1));
         let page = metrics.encode(Default::default());
         for line in [

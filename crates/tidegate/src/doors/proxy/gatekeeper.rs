@@ -1,12 +1,11 @@
-//! A proxy as a gatekeeper: it lets requests pass by what a master of the Smockron protocol says,
-//! and tells the master of each.
+//! A proxy as a gatekeeper: it obeys a master of the Smockron protocol, and reports every request
+//! to it.
 //!
-//! The decision is made in memory, by the library that any application can embed. It talks to the
-//! master on a thread of its own: no loop waits for a master and no master for a loop.
+//! The decision is made in memory, by the library that any application can embed. The library talks
+//! to the master on a thread of its own, so no loop waits for the master.
 
 use std::io;
 use std::net::IpAddr;
-use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de};
@@ -16,8 +15,8 @@ use tidegate_client::gatekeeper::{
 };
 use tidegate_client::layer::Identifier;
 
-use super::config::{Config, count, count_or_none};
-use super::problem::Problem;
+use super::config::{Config, count, count_or_none, number};
+use super::not_forwarded::NotForwarded;
 use crate::settings::units::Span;
 
 /// The master that a proxy obeys.
@@ -36,30 +35,18 @@ pub struct GatekeeperConfig {
     #[serde(default = "max_delay")]
     pub max_delay: Span,
     /// The most requests that are held at once; beyond it they are turned away.
-    #[serde(default = "max_held", deserialize_with = "count")]
+    #[serde(default = "number::<{ HELD_MAX as u32 }>", deserialize_with = "count")]
     pub max_held: u32,
     /// The most identifiers whose delays are remembered; beyond it clients pass.
-    #[serde(default = "max_identifiers", deserialize_with = "count")]
+    #[serde(default = "number::<{ IDENTIFIERS_MAX as u32 }>", deserialize_with = "count")]
     pub max_identifiers: u32,
     /// One request in so many that are turned away is told to the master: 1 for all, 0 for none.
-    #[serde(default = "reject_every", deserialize_with = "count_or_none")]
+    #[serde(default = "number::<1>", deserialize_with = "count_or_none")]
     pub reject_every: u32,
 }
 
 fn max_delay() -> Span {
     Span(MAX_DELAY)
-}
-
-fn max_held() -> u32 {
-    HELD_MAX as u32
-}
-
-fn max_identifiers() -> u32 {
-    IDENTIFIERS_MAX as u32
-}
-
-fn reject_every() -> u32 {
-    1
 }
 
 fn endpoint<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
@@ -97,10 +84,10 @@ fn settings(config: &Config) -> Option<Settings> {
     })
 }
 
-/// Begins to obey the master, if the proxy has one.
+/// Connects to the master, if the proxy has one.
 ///
 /// # Errors
-/// If the name of the proxy is no domain, or the system refuses a thread.
+/// If the name of the proxy cannot be a domain, or the system refuses a thread.
 pub(super) fn open(config: &Config) -> io::Result<Option<ProxyGatekeeper>> {
     let Some(settings) = settings(config) else { return Ok(None) };
     let gatekeeper = Gatekeeper::connect(&settings).map_err(io::Error::other)?;
@@ -111,20 +98,20 @@ pub(super) fn open(config: &Config) -> io::Result<Option<ProxyGatekeeper>> {
 }
 
 impl ProxyGatekeeper {
-    /// Lets a request pass at once, or tells how it waits. The master hears `log_info`.
+    /// Lets a request pass at once, or returns its delay. `log_info` is reported to the master.
     pub(super) fn ask(
         &self,
         key: &[u8],
         client: IpAddr,
         log_info: &[u8],
-    ) -> Result<Option<Delay>, Problem> {
+    ) -> Result<Option<Delay>, NotForwarded> {
         let client = Identifier::from(client);
         let identifier = if self.by_key { entries(key) } else { client.as_bytes() };
         let decision = self.gatekeeper.decide_with(self.domain, identifier, log_info);
         match decision {
             Decision::Accept => Ok(None),
             Decision::Delay(delay) => Ok(Some(delay)),
-            Decision::Reject(after) => Err(Problem::Delayed(after)),
+            Decision::Reject(after) => Err(NotForwarded::Delayed(after)),
         }
     }
 }
@@ -133,11 +120,6 @@ impl ProxyGatekeeper {
 fn entries(key: &[u8]) -> &[u8] {
     let space = key.iter().position(|byte| *byte == b' ');
     space.map_or(key, |space| &key[space + 1..])
-}
-
-/// Whole seconds until it is worth coming back: at least one, and never too early.
-pub(super) fn seconds_up(after: Duration) -> u64 {
-    (after.as_secs() + u64::from(after.subsec_nanos() > 0)).max(1)
 }
 
 #[cfg(test)]
@@ -153,13 +135,6 @@ mod tests {
             (b"api ", b""),
         ] {
             assert_eq!(entries(key), expected);
-        }
-    }
-
-    #[test]
-    fn nobody_is_told_to_come_back_too_early() {
-        for (ms, expected) in [(0, 1), (1, 1), (1_000, 1), (1_001, 2)] {
-            assert_eq!(seconds_up(Duration::from_millis(ms)), expected, "{ms}");
         }
     }
 }

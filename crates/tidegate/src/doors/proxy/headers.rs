@@ -1,7 +1,7 @@
-//! What a proxy does to the headers of a message: takes out what is meant for one hop, and says
-//! on whose behalf a request comes.
+//! What a proxy does to the headers of a message: it removes hop-by-hop headers, and says on whose
+//! behalf a request comes.
 //!
-//! Pure: header maps in, header maps out. Where a message goes is not decided here.
+//! Pure: header maps in, header maps out.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -23,11 +23,11 @@ const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto
 /// HTTP/2's answer to `Upgrade: h2c`; without the upgrade it means nothing.
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 
-/// What is meant for one hop, too, and hardly ever there.
+/// Hop-by-hop headers that are hardly ever there.
 static RARE: [HeaderName; 5] =
     [PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, KEEP_ALIVE, PROXY_CONNECTION, HTTP2_SETTINGS];
 
-/// Fields that mean nothing behind a body, or too much.
+/// Fields that have no meaning as trailers, or a dangerous one.
 static NO_TRAILERS: [HeaderName; 21] = [
     AUTHORIZATION,
     CACHE_CONTROL,
@@ -52,7 +52,7 @@ static NO_TRAILERS: [HeaderName; 21] = [
     UPGRADE,
 ];
 
-/// Takes out of the fields behind a request's body what a server might take for part of its head.
+/// Removes trailers of a request that a server might take for part of its head.
 pub(super) fn strip_trailers(trailers: &mut HeaderMap) {
     let harmful = |name: &&HeaderName| {
         NO_TRAILERS.contains(name) || name.as_str().starts_with("x-forwarded-")
@@ -67,24 +67,24 @@ fn has_token(value: &HeaderValue, token: &str) -> bool {
     tokens.any(|found| found.trim_ascii().eq_ignore_ascii_case(token.as_bytes()))
 }
 
-/// The protocol that a request over HTTP/1.1 asks to go on with, if it does.
+/// The protocol that a request over HTTP/1.1 asks to switch to.
 pub(super) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     let protocol = headers.get(UPGRADE)?;
     let asked = headers.get_all(CONNECTION).iter().any(|value| has_token(value, "upgrade"));
     asked.then(|| protocol.clone())
 }
 
-/// What is in a message's headers, found in one walk: to look up each name on its own costs more
-/// than all of the walk.
+/// Which headers a message has that matter to a proxy. They are found in one walk: to look up each
+/// name on its own costs more than all of the walk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Survey {
-    hosts: u32,
-    cookies: u32,
-    lengths: u32,
-    expects: bool,
+    pub(super) hosts: u32,
+    pub(super) cookies: u32,
+    pub(super) lengths: u32,
+    pub(super) transfer_encoding: bool,
+    pub(super) upgrade: bool,
+    expect: bool,
     connection: bool,
-    coding: bool,
-    upgrade: bool,
     te: bool,
     /// One of [`RARE`].
     rare: bool,
@@ -94,14 +94,13 @@ impl Survey {
     pub(super) fn of(headers: &HeaderMap) -> Self {
         let mut survey = Self::default();
         for (name, _) in headers {
-            // As texts they are told apart by their lengths, nearly always.
             match name.as_str() {
                 "host" => survey.hosts += 1,
                 "cookie" => survey.cookies += 1,
                 "content-length" => survey.lengths += 1,
-                "expect" => survey.expects = true,
+                "expect" => survey.expect = true,
                 "connection" => survey.connection = true,
-                "transfer-encoding" => survey.coding = true,
+                "transfer-encoding" => survey.transfer_encoding = true,
                 "upgrade" => survey.upgrade = true,
                 "te" => survey.te = true,
                 "keep-alive" | "proxy-connection" | "http2-settings" => survey.rare = true,
@@ -112,38 +111,13 @@ impl Survey {
         survey
     }
 
-    /// Whether a transfer coding is named.
-    pub(super) fn is_coded(&self) -> bool {
-        self.coding
-    }
-
-    /// Whether an upgrade may be asked for.
-    pub(super) fn may_upgrade(&self) -> bool {
-        self.upgrade
-    }
-
-    /// How many hosts are named.
-    pub(super) fn hosts(&self) -> u32 {
-        self.hosts
-    }
-
-    /// How many lines the cookies take.
-    pub(super) fn cookies(&self) -> u32 {
-        self.cookies
-    }
-
-    /// How often the length is told.
-    pub(super) fn lengths(&self) -> u32 {
-        self.lengths
-    }
-
-    /// Takes out all that is meant for this hop alone, and what `Connection` names as such.
+    /// Removes all hop-by-hop headers, and those that `Connection` names.
     pub(super) fn strip(&self, headers: &mut HeaderMap) {
-        if self.expects {
-            // Met here, in a request; means nothing in an answer.
+        if self.expect {
+            // hyper answers it in a request; it has no meaning in a response.
             headers.remove(EXPECT);
         }
-        // The one coding that a proxy which hands trailers on may repeat.
+        // The one value that a proxy which forwards trailers may repeat.
         let trailers =
             self.te && headers.get_all(TE).iter().any(|value| has_token(value, "trailers"));
         if self.connection {
@@ -152,7 +126,7 @@ impl Survey {
             }
             headers.remove(CONNECTION);
         }
-        if self.coding {
+        if self.transfer_encoding {
             headers.remove(TRANSFER_ENCODING);
         }
         if self.upgrade {
@@ -170,13 +144,9 @@ impl Survey {
     }
 }
 
-/// The fields that `Connection` names, but for those that a request cannot do without.
+/// The headers that `Connection` names, except those that a request cannot do without.
 fn named(headers: &HeaderMap) -> Vec<HeaderName> {
-    // What it says nearly always: that names no field.
-    let usual = |list: &&HeaderValue| {
-        matches!(list.as_bytes(), b"keep-alive" | b"close" | b"Keep-Alive" | b"Close")
-    };
-    let lists = headers.get_all(CONNECTION).iter().filter(|list| !usual(list));
+    let lists = headers.get_all(CONNECTION).iter();
     let tokens = lists.flat_map(|list| list.as_bytes().split(|byte| *byte == b','));
     tokens
         .filter_map(|token| HeaderName::from_bytes(token.trim_ascii()).ok())
@@ -184,34 +154,32 @@ fn named(headers: &HeaderMap) -> Vec<HeaderName> {
         .collect()
 }
 
-/// What is told of one client, made once for a connection.
-pub(super) struct Introduction {
+/// What the proxy tells the upstream about one client, made once for a connection.
+pub(super) struct ForwardedClient {
     peer: IpAddr,
     trusted: bool,
     tls: bool,
-    /// The peer as `X-Forwarded-For` has it.
+    /// The peer in `X-Forwarded-For`.
     peer_value: HeaderValue,
-    /// `Forwarded` for the host asked last: clients ask for the same one again and again.
-    last: Option<(HeaderValue, HeaderValue)>,
 }
 
-impl Introduction {
+impl ForwardedClient {
     pub(super) fn new(peer: IpAddr, trusted: bool, tls: bool) -> Self {
         let peer = peer.to_canonical();
         let peer_value = value(&peer.to_string());
-        Self { peer, trusted, tls, peer_value, last: None }
+        Self { peer, trusted, tls, peer_value }
     }
 
-    /// The client: the peer, or whom a trusted one speaks for.
-    pub(super) fn client(&self, headers: &HeaderMap, trusted: &Allow) -> IpAddr {
+    /// The client's address: the peer's, or the one that a trusted peer names.
+    pub(super) fn address(&self, headers: &HeaderMap, trusted: &Allow) -> IpAddr {
         if self.trusted { forwarded::client(self.peer, headers, trusted) } else { self.peer }
     }
 
-    /// Writes on whose behalf the request comes. What a stranger says about that is replaced; what
-    /// a trusted proxy says is kept, and added to.
-    pub(super) fn introduce(&mut self, headers: &mut HeaderMap, host: Option<&HeaderValue>) {
+    /// Writes on whose behalf the request comes. What a client says about that is replaced; what a
+    /// trusted proxy says is kept, and added to.
+    pub(super) fn write(&self, headers: &mut HeaderMap, host: Option<&HeaderValue>) {
         let proto = HeaderValue::from_static(if self.tls { "https" } else { "http" });
-        let forwarded = self.forwarded(host);
+        let forwarded = forwarded(self.peer, self.tls, host);
         if !self.trusted {
             headers.insert(X_FORWARDED_FOR, self.peer_value.clone());
             headers.insert(X_FORWARDED_PROTO, proto);
@@ -229,28 +197,15 @@ impl Introduction {
         }
         add(headers, FORWARDED, &forwarded);
     }
-
-    fn forwarded(&mut self, host: Option<&HeaderValue>) -> HeaderValue {
-        let none = HeaderValue::from_static("");
-        let host = host.unwrap_or(&none);
-        if let Some((asked, made)) = &self.last
-            && asked == host
-        {
-            return made.clone();
-        }
-        let made = forwarded(self.peer, self.tls, host);
-        self.last = Some((host.clone(), made.clone()));
-        made
-    }
 }
 
 /// An element of `Forwarded` (RFC 7239).
-fn forwarded(peer: IpAddr, tls: bool, host: &HeaderValue) -> HeaderValue {
+fn forwarded(peer: IpAddr, tls: bool, host: Option<&HeaderValue>) -> HeaderValue {
     let mut text = match peer {
         IpAddr::V4(peer) => format!("for={peer}"),
         IpAddr::V6(peer) => format!("for=\"[{peer}]\""),
     };
-    if let Ok(host) = host.to_str()
+    if let Some(Ok(host)) = host.map(HeaderValue::to_str)
         && !host.is_empty()
     {
         // Writing to a string does not fail.
@@ -267,7 +222,7 @@ fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
-/// Text that is known to fit into a header.
+/// A header of text that fits into one.
 fn value(text: &str) -> HeaderValue {
     HeaderValue::from_str(text).unwrap_or_else(|_| HeaderValue::from_static("unknown"))
 }
@@ -334,16 +289,12 @@ mod tests {
         assert_eq!(asked.unwrap(), "websocket");
     }
 
-    fn introduced(trusted: bool, before: &str) -> String {
+    fn forwarded_headers(trusted: bool, before: &str) -> String {
         let mut headers = map(before);
         let host = headers.get(HOST).cloned();
-        let mut introduction = Introduction::new([192, 0, 2, 9].into(), trusted, true);
-        introduction.introduce(&mut headers, host.as_ref());
-        let first = shown(&headers);
-        let mut again = map(before);
-        introduction.introduce(&mut again, host.as_ref());
-        assert_eq!(shown(&again), first, "what is kept for the next request says the same");
-        first
+        let client = ForwardedClient::new([192, 0, 2, 9].into(), trusted, true);
+        client.write(&mut headers, host.as_ref());
+        shown(&headers)
     }
 
     #[test]
@@ -353,10 +304,10 @@ mod tests {
         let truth = "forwarded: for=192.0.2.9;host=a.example;proto=https\nhost: a.example\n\
                      x-forwarded-for: 192.0.2.9\nx-forwarded-host: a.example\n\
                      x-forwarded-proto: https";
-        assert_eq!(introduced(false, lies), truth);
+        assert_eq!(forwarded_headers(false, lies), truth);
         let nameless = "forwarded: for=192.0.2.9;proto=https\nx-forwarded-for: 192.0.2.9\n\
                         x-forwarded-proto: https";
-        assert_eq!(introduced(false, "x-forwarded-host: lie"), nameless);
+        assert_eq!(forwarded_headers(false, "x-forwarded-host: lie"), nameless);
     }
 
     #[test]
@@ -366,6 +317,6 @@ mod tests {
         let told = "forwarded: for=1.1.1.1, for=192.0.2.9;host=\"a:80\";proto=https\nhost: a:80\n\
                     x-forwarded-for: 1.1.1.1, 2.2.2.2, 192.0.2.9\nx-forwarded-host: outside\n\
                     x-forwarded-proto: http";
-        assert_eq!(introduced(true, said), told);
+        assert_eq!(forwarded_headers(true, said), told);
     }
 }

@@ -1,42 +1,33 @@
-//! The proxy door: a reverse proxy. Requests pass on to an upstream, at most as many as their
+//! The proxy door: a reverse proxy. It forwards at most as many requests to an upstream as their
 //! limit lets start; the others wait.
 //!
-//! - [`config`], [`target`]: the `[[proxy]]` tables and their upstreams
-//! - [`worker`]: one loop and what its clients share; [`ticks`]: its coarse time; [`streams`]:
-//!   sockets and their pulse
-//! - [`connection`], [`client`]: one client; [`tunnel`]: one that goes on as something else;
-//!   [`stalled`]: streams that it does not read
-//! - [`exchange`]: one request's way; [`holding`]: while it waits; [`leaving`]: if its client
-//!   leaves meanwhile; [`finish`]: when it is over; [`gatekeeper`]: a master that is obeyed
-//! - [`upstream`], [`bodies`], [`headers`], [`tls`]: the other side, and what goes between
-//! - [`problem`]: what clients are told; [`access`], [`failures`]: what is logged;
-//!   [`figures`]: what is measured
+//! - [`config`], [`upstream_url`]: the `[[proxy]]` tables and their upstreams
+//! - [`worker`]: one loop; [`ticks`]: its coarse clock and deadlines
+//! - [`connection`]: one client's connection; [`client_activity`]: its timeouts; [`tunnel`]: what
+//!   an upgraded connection becomes
+//! - [`exchange`]: one request from its head to its response; [`headers`], [`bodies`]: what passes
+//!   in both directions, and what happens when a request is over
+//! - [`upstream`]: connections to the upstream; [`gatekeeper`]: a Smockron master that is obeyed
+//! - [`not_forwarded`]: the proxy's own responses; [`access`]: the access log; [`figures`]: metrics
 //!
 //! There is one loop for each core, each on a thread of its own with a listener of its own at
-//! every address and connections of its own to the upstream. The bytes of HTTP are hyper's
-//! business, but for HTTP/1.1 to the upstream, which is written and read in [`upstream`].
+//! every address and connections of its own to the upstream. hyper speaks HTTP on all connections
+//! except HTTP/1.1 to the upstream, which is written and read in [`upstream`].
 
 mod access;
 mod bodies;
-mod client;
+mod client_activity;
 mod config;
 mod connection;
 mod exchange;
-mod failures;
 mod figures;
-mod finish;
 mod gatekeeper;
 mod headers;
-mod holding;
-mod leaving;
-mod problem;
-mod stalled;
-mod streams;
-mod target;
+mod not_forwarded;
 mod ticks;
-mod tls;
 mod tunnel;
 mod upstream;
+mod upstream_url;
 mod worker;
 
 use std::io;
@@ -46,12 +37,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use self::access::Access;
+use tokio_rustls::TlsStream;
+use tokio_util::either::Either;
+
+use self::access::AccessLogger;
 pub use self::config::{AccessLog, Config, OnLimit};
 use self::figures::{Proxies, ProxyFigures};
 pub use self::gatekeeper::GatekeeperConfig;
 use self::gatekeeper::ProxyGatekeeper;
-pub use self::target::Target;
+pub use self::upstream_url::UpstreamUrl;
 use super::io::accept::Acceptor;
 use super::io::certificates::Certificates;
 use super::io::tcp;
@@ -60,6 +54,13 @@ use super::{BoundDoor, DoorConfig, Gate, Serving, Shutdown, table_of};
 use crate::metrics;
 use crate::settings::listen::{Allow, ListenAddress};
 use crate::waiting::{Bounds, WaiterLimit};
+
+/// The names of HTTP/2 and HTTP/1.1 in a TLS handshake.
+const H2: &[u8] = b"h2";
+const HTTP_1_1: &[u8] = b"http/1.1";
+
+/// A stream in the clear, or inside of TLS.
+type MaybeTls<S> = Either<S, Box<TlsStream<S>>>;
 
 impl DoorConfig for Config {
     fn door(&self) -> metrics::Door {
@@ -83,7 +84,7 @@ impl DoorConfig for Config {
     }
 
     fn wrong_files(&self) -> Vec<(&'static str, String)> {
-        tls::wrong_files(self)
+        self.wrong_certificates()
     }
 
     fn bind(&self) -> io::Result<Box<dyn BoundDoor>> {
@@ -95,26 +96,26 @@ impl DoorConfig for Config {
     }
 }
 
-/// A door whose addresses are taken and that answers nobody yet.
+/// A door whose addresses are bound and that answers nobody yet.
 pub struct Bound {
     /// For each address, its sockets: one for each loop.
     listeners: Vec<(SocketAddr, Vec<TcpListener>)>,
     config: Config,
     certificates: Option<Arc<Certificates>>,
     upstream_tls: Option<Arc<rustls::ClientConfig>>,
-    access: Access,
+    access: AccessLogger,
     gatekeeper: Option<ProxyGatekeeper>,
 }
 
-/// Takes every address of `config`, or none, and reads its certificates.
+/// Binds every address of `config`, or none, and reads its certificates.
 ///
 /// # Errors
-/// The address that cannot be had, or the file that is no use, and why.
+/// The address that cannot be bound, or the file that cannot be used, and why.
 pub fn bind(config: &Config) -> io::Result<Bound> {
     let gatekeeper = gatekeeper::open(config)?;
-    let certificates = Certificates::read(config.tls.as_ref(), &[tls::H2, tls::HTTP_1_1])?;
-    let upstream_tls = tls::for_upstream(config)?;
-    let access = Access::open(&config.access_log)?;
+    let certificates = Certificates::read(config.tls.as_ref(), &[H2, HTTP_1_1])?;
+    let upstream_tls = upstream::tls_settings(config)?;
+    let access = AccessLogger::open(&config.access_log)?;
     let bind_one = |&address: &SocketAddr| tcp::bind(address, loops());
     let listeners = config.listen.addresses().iter().map(bind_one).collect::<io::Result<_>>()?;
     Ok(Bound { listeners, config: config.clone(), certificates, upstream_tls, access, gatekeeper })
@@ -125,33 +126,33 @@ fn loops() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get)
 }
 
-/// What all loops of a door are made from.
-struct Door {
+/// What all loops of a door share.
+struct ProxyDoor {
     config: Config,
     gate: Gate,
     waiter_limit: Arc<WaiterLimit>,
     figures: Arc<ProxyFigures>,
     acceptor: Acceptor,
     upstream_tls: Option<Arc<rustls::ClientConfig>>,
-    access: Access,
+    access: AccessLogger,
     gatekeeper: Option<ProxyGatekeeper>,
-    /// Loops that still listen.
+    /// How many loops still listen.
     listening: AtomicUsize,
+    /// Set when none does.
     released: Shutdown,
 }
 
-impl Door {
-    /// One loop listens no more.
-    fn release(&self) {
+impl ProxyDoor {
+    fn name(&self) -> &str {
+        self.config.name.get_ref()
+    }
+
+    /// Notes that one loop has closed its listeners.
+    fn release_listener(&self) {
         if self.listening.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.released.set();
         }
     }
-}
-
-/// One loop that is yet to run.
-struct Loop {
-    door: Arc<Door>,
 }
 
 impl BoundDoor for Bound {
@@ -170,11 +171,10 @@ impl BoundDoor for Bound {
             total: config.max_waiters_total as usize,
         };
         let connections = config.connections();
-        let acceptor = Acceptor::of(metrics::Door::Proxy, &gate, connections, certificates);
-        let door = Arc::new(Door {
+        let door = Arc::new(ProxyDoor {
             waiter_limit: WaiterLimit::new(&gate.metrics, metrics::Door::Proxy, bounds),
             figures: Proxies::of(&gate).figures(config.name.get_ref()),
-            acceptor,
+            acceptor: Acceptor::of(metrics::Door::Proxy, &gate, connections, certificates),
             config,
             gate,
             upstream_tls,
@@ -188,10 +188,10 @@ impl BoundDoor for Bound {
             of_loops.iter_mut().zip(siblings).for_each(|(own, sibling)| own.push(sibling));
         }
         let start = |listeners: Vec<TcpListener>| {
-            let turning = Loop { door: door.clone() };
+            let door = door.clone();
             thread::Builder::new()
                 .name("proxy".to_owned())
-                .spawn(move || turning.run(listeners))
+                .spawn(move || worker::run(&door, listeners))
                 .expect("the system has threads left at start-up")
         };
         let threads = of_loops.into_iter().map(start).collect();

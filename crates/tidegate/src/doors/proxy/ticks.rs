@@ -1,14 +1,15 @@
-//! Coarse time for one loop, and deadlines that cost next to nothing to set.
+//! The coarse clock of one loop, and deadlines that cost next to nothing to set.
 //!
-//! Every wait of a connection or request is bounded, and almost none of the bounds is ever met.
-//! So a deadline is a number in a list that one task walks ten times a second: to set it is a
-//! store, and no timer is armed per request. Nothing here reads a clock: the loop hands it in.
+//! Every wait of a connection or request has a timeout, and almost none of them ever passes. So a
+//! deadline is a number in a list that one task walks ten times a second: to set it is a store, and
+//! no request needs a timer. Nothing here reads a clock: the loop passes the time in.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use slab::Slab;
 use tidegate_core::Nanos;
 use tidegate_core::time::MILLISECOND;
 
@@ -22,17 +23,11 @@ const NEVER: u64 = u64::MAX;
 /// The number of a tick.
 pub(super) type Tick = u64;
 
-/// The coarse time of one loop, with everybody who waits for a moment of it.
+/// The coarse clock of one loop, with all deadlines.
 #[derive(Default)]
 pub(super) struct Ticks {
     now: Cell<Tick>,
-    slots: RefCell<Slots>,
-}
-
-#[derive(Default)]
-struct Slots {
-    slots: Vec<Slot>,
-    free: Vec<usize>,
+    slots: RefCell<Slab<Slot>>,
 }
 
 struct Slot {
@@ -51,41 +46,34 @@ impl Ticks {
         self.now.get()
     }
 
-    /// The same as a moment of the clock: when the tick began.
+    /// When that tick began, on the clock.
     pub(super) fn now_nanos(&self) -> Nanos {
         self.now() * TICK
     }
 
-    /// A place in the list, not set.
+    /// A new deadline, not set.
     pub(super) fn deadline(self: &Rc<Self>) -> Deadline {
-        let mut slots = self.slots.borrow_mut();
-        let slot = match slots.free.pop() {
-            Some(slot) => slot,
-            None => {
-                slots.slots.push(Slot { at: NEVER, waker: None });
-                slots.slots.len() - 1
-            }
-        };
+        let slot = self.slots.borrow_mut().insert(Slot { at: NEVER, waker: None });
         Deadline { ticks: self.clone(), slot }
     }
 
-    /// Moves on to `now` and wakes everybody whose moment has come.
+    /// Moves on to `now` and wakes the tasks whose deadlines have come.
     pub(super) fn advance(&self, now: Tick) {
         self.now.set(now);
         // Woken outside of the borrow: the last waker of a task drops the task, and its deadlines.
         let due: Vec<Waker> = {
             let mut slots = self.slots.borrow_mut();
-            let due = slots.slots.iter_mut().filter(|slot| slot.at <= now);
-            due.filter_map(|slot| slot.waker.take()).collect()
+            let due = slots.iter_mut().filter(|(_, slot)| slot.at <= now);
+            due.filter_map(|(_, slot)| slot.waker.take()).collect()
         };
         due.into_iter().for_each(Waker::wake);
     }
 
-    /// Wakes everybody, whether or not the moment has come: something else has.
+    /// Wakes all tasks that have polled a deadline, so that they notice another change.
     pub(super) fn wake_all(&self) {
         let all: Vec<Waker> = {
             let mut slots = self.slots.borrow_mut();
-            slots.slots.iter_mut().filter_map(|slot| slot.waker.take()).collect()
+            slots.iter_mut().filter_map(|(_, slot)| slot.waker.take()).collect()
         };
         all.into_iter().for_each(Waker::wake);
     }
@@ -93,8 +81,7 @@ impl Ticks {
     /// How many deadlines there are.
     #[cfg(test)]
     fn len(&self) -> usize {
-        let slots = self.slots.borrow();
-        slots.slots.len() - slots.free.len()
+        self.slots.borrow().len()
     }
 }
 
@@ -105,7 +92,7 @@ pub(super) fn ticks_in(span: Duration) -> Tick {
     nanos.div_ceil(TICK).saturating_add(1)
 }
 
-/// A moment that somebody may be waiting for. Dropped: it is off the list.
+/// A deadline. It leaves the list when it is dropped.
 pub(super) struct Deadline {
     ticks: Rc<Ticks>,
     slot: usize,
@@ -115,31 +102,31 @@ impl Deadline {
     /// Sets it to `ticks` from now.
     pub(super) fn set(&self, ticks: Tick) {
         let at = self.ticks.now().saturating_add(ticks);
-        self.ticks.slots.borrow_mut().slots[self.slot].at = at;
+        self.ticks.slots.borrow_mut()[self.slot].at = at;
     }
 
-    /// Sets it to `ticks` from now unless it comes sooner.
+    /// Sets it to `ticks` from now, unless it is set to an earlier tick.
     pub(super) fn no_later(&self, ticks: Tick) {
         let at = self.ticks.now().saturating_add(ticks);
-        let slot = &mut self.ticks.slots.borrow_mut().slots[self.slot];
+        let slot = &mut self.ticks.slots.borrow_mut()[self.slot];
         slot.at = slot.at.min(at);
     }
 
-    /// Takes it back.
+    /// Unsets it.
     pub(super) fn clear(&self) {
-        self.ticks.slots.borrow_mut().slots[self.slot].at = NEVER;
+        self.ticks.slots.borrow_mut()[self.slot].at = NEVER;
     }
 
-    /// The time that it is measured by.
+    /// The clock that it belongs to.
     pub(super) fn ticks(&self) -> &Rc<Ticks> {
         &self.ticks
     }
 
-    /// Whether it has come, which is said once: it is taken back by that. Either way the task is
-    /// woken at the next moment that it is set to, so there is never a reason to ask in a loop.
+    /// Whether it has come. It is then unset, so this is ready only once. Either way the task is
+    /// woken at the tick that it is set to next.
     pub(super) fn poll(&self, context: &Context<'_>) -> Poll<()> {
         let (stale, due) = {
-            let slot = &mut self.ticks.slots.borrow_mut().slots[self.slot];
+            let slot = &mut self.ticks.slots.borrow_mut()[self.slot];
             let due = slot.at <= self.ticks.now();
             if due {
                 slot.at = NEVER;
@@ -158,15 +145,9 @@ impl Deadline {
 
 impl Drop for Deadline {
     fn drop(&mut self) {
-        let waker = {
-            let mut slots = self.ticks.slots.borrow_mut();
-            slots.free.push(self.slot);
-            let slot = &mut slots.slots[self.slot];
-            slot.at = NEVER;
-            slot.waker.take()
-        };
+        let slot = self.ticks.slots.borrow_mut().remove(self.slot);
         // As above: outside of the borrow.
-        drop(waker);
+        drop(slot);
     }
 }
 
@@ -190,7 +171,7 @@ mod tests {
         assert!(first.poll(&context).is_pending(), "never early");
         ticks.advance(1004);
         assert!(first.poll(&context).is_ready() && second.poll(&context).is_pending());
-        assert!(first.poll(&context).is_pending(), "said once");
+        assert!(first.poll(&context).is_pending(), "ready once");
         first.set(3);
         first.clear();
         ticks.advance(1008);
@@ -201,10 +182,11 @@ mod tests {
         assert!(second.poll(&context).is_ready());
         drop(first);
         let third = ticks.deadline();
-        assert!(third.poll(&context).is_pending(), "a place is handed on empty");
+        assert!(third.poll(&context).is_pending(), "a new deadline is not set");
         drop((second, third));
         assert_eq!(ticks.len(), 0);
     }
+
     /// Counts how often it is woken.
     #[derive(Default)]
     struct Woken(AtomicUsize);
@@ -216,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_that_was_told_is_woken_only_by_the_next_moment_that_it_sets() {
+    fn a_task_is_woken_only_by_the_next_tick_that_it_sets() {
         let ticks = Rc::new(Ticks::default());
         let woken = Arc::new(Woken::default());
         let waker = Waker::from(woken.clone());

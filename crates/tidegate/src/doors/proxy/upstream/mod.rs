@@ -1,84 +1,89 @@
-//! One loop's way to its upstream: connections that wait to be used again, and sending.
+//! One loop's connections to its upstream, and how requests are sent over them.
 //!
-//! HTTP/1.1 connections ([`line`]) are used by one request at a time and kept in a stack, the
-//! warmest on top; HTTP/2 connections are shared, and hyper's. Which of the two it is, the last
-//! connection that was made tells, where the upstream has a say in it. A request is sent again only
-//! where that cannot do harm.
+//! HTTP/1.1 connections ([`connection`]) carry one request at a time. Idle ones are kept in a
+//! stack, the last used on top. HTTP/2 connections are shared, and hyper's. The last connection
+//! that was made tells which of the two the upstream speaks. A request is sent again only where
+//! that cannot do harm.
 
-mod answer;
+mod body;
 mod connect;
-mod exchange;
-mod line;
+mod connection;
 mod names;
 mod sending;
 mod versions;
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future as _, poll_fn};
+use std::mem;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use hyper::Method;
 use hyper::client::conn::http2;
-use hyper::header::CONTENT_LENGTH;
-use hyper::http::uri::Authority;
+use hyper::{Method, Request, Response};
 use tokio::sync::{Mutex, Notify};
 use tokio::task::spawn_local;
 
-pub(super) use self::answer::Answer;
-use self::connect::{Fresh, Opener};
-pub(super) use self::exchange::Exchange;
-pub(super) use self::line::Line;
-use self::line::Lost;
-use super::bodies::{Progress, Upload};
+pub(super) use self::body::UpstreamBody;
+pub(super) use self::connect::tls_settings;
+use self::connect::{Connector, Opened};
+use self::connection::NoResponse;
+pub(super) use self::connection::UpstreamConnection;
+pub(super) use self::versions::{join_cookies, to_http1};
+use super::bodies::{RequestBody, UploadProgress};
 use super::config::Config;
+use super::figures::{LoopFigures, ProxyFigures, UpstreamError};
 use super::ticks::{Deadline, Tick, Ticks, ticks_in};
-use crate::doors::proxy::figures::{Lane, ProxyFigures, UpstreamError};
+use super::upstream_url::UpstreamUrl;
 
 /// Streams of one HTTP/2 connection, beyond which another one is opened.
 const STREAMS_MAX: usize = 100;
-/// HTTP/2 connections that one loop opens at most; then streams queue.
-const SHARED_MAX: usize = 8;
+/// HTTP/2 connections that one loop opens at most; beyond them, streams queue.
+const HTTP2_CONNECTIONS_MAX: usize = 8;
 /// Failures to connect, one after another, before no more are tried for a while.
 const FAILURES_MAX: u64 = 3;
 /// The longest while, in ticks.
 const BACK_OFF_MAX: Tick = 50;
 
 struct Idle {
-    line: Box<Line>,
+    connection: Box<UpstreamConnection>,
     since: Tick,
 }
 
-struct Shared {
-    sender: http2::SendRequest<Upload>,
-    streams: Rc<Cell<usize>>,
+/// An HTTP/2 connection. The pool has one clone, and each stream another.
+#[derive(Clone)]
+struct Http2Connection {
+    sender: http2::SendRequest<RequestBody>,
+    /// Counts the clones.
+    clones: Rc<()>,
 }
 
-/// Why there is no answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Failure(pub(super) UpstreamError);
+impl Http2Connection {
+    fn streams(&self) -> usize {
+        Rc::strong_count(&self.clones) - 1
+    }
+}
 
 /// One loop's connections to its upstream.
 pub(super) struct Upstream {
-    opener: Opener,
+    connector: Connector,
     /// Whether it speaks HTTP/2, as far as is known.
     http2: Cell<bool>,
     idle: RefCell<Vec<Idle>>,
     idle_max: usize,
     idle_for: Tick,
-    shared: RefCell<Vec<Shared>>,
-    /// Held while an HTTP/2 connection is made, so that not everybody makes one.
+    http2_connections: RefCell<Vec<Http2Connection>>,
+    /// Held while an HTTP/2 connection is made, so that only one task makes it.
     opening: Mutex<()>,
-    patience: Tick,
+    timeout: Tick,
     ticks: Rc<Ticks>,
-    lane: Arc<Lane>,
+    loop_figures: Arc<LoopFigures>,
     figures: Arc<ProxyFigures>,
-    /// Not tried before this tick.
-    resting_until: Cell<Tick>,
-    /// Shared with everybody who is being seen off, and told when one of them has left.
-    leaving: Rc<Notify>,
+    /// No connection is tried before this tick.
+    back_off_until: Cell<Tick>,
+    /// Cloned into each task that sends the rest of a request, and notified when one ends.
+    senders: Rc<Notify>,
 }
 
 impl Upstream {
@@ -86,23 +91,23 @@ impl Upstream {
         config: &Config,
         tls: Option<Arc<rustls::ClientConfig>>,
         ticks: Rc<Ticks>,
-        lane: Arc<Lane>,
+        loop_figures: Arc<LoopFigures>,
         figures: Arc<ProxyFigures>,
     ) -> Rc<Self> {
         Rc::new(Self {
-            opener: Opener::new(config, tls),
+            connector: Connector::new(config, tls),
             http2: Cell::new(config.http2),
             idle: RefCell::default(),
             idle_max: config.idle_upstream as usize,
             idle_for: ticks_in(config.idle_upstream_timeout.0),
-            shared: RefCell::default(),
+            http2_connections: RefCell::default(),
             opening: Mutex::new(()),
-            patience: ticks_in(config.response_timeout.0),
+            timeout: ticks_in(config.response_timeout.0),
             ticks,
-            lane,
+            loop_figures,
             figures,
-            resting_until: Cell::new(0),
-            leaving: Rc::default(),
+            back_off_until: Cell::new(0),
+            senders: Rc::default(),
         })
     }
 
@@ -111,263 +116,245 @@ impl Upstream {
         self.http2.get()
     }
 
-    /// How long an answer may stand still.
-    pub(super) fn patience(&self) -> Tick {
-        self.patience
+    /// How long the upstream may take to begin its response, or to go on with it.
+    pub(super) fn timeout(&self) -> Tick {
+        self.timeout
     }
 
-    /// Whether it is spoken to over TLS.
-    pub(super) fn tls(&self) -> bool {
-        self.opener.target().tls()
+    pub(super) fn url(&self) -> &UpstreamUrl {
+        &self.connector.url
     }
 
-    /// Its host, and its port if one is written.
-    pub(super) fn authority(&self) -> &Authority {
-        self.opener.target().authority()
-    }
-
-    /// Puts a connection back whose answer is through.
-    pub(super) fn put(&self, mut line: Box<Line>) {
-        if !line.is_free() {
-            return self.see_off(line);
+    /// Puts a connection back whose response was read.
+    pub(super) fn put_back(&self, mut connection: Box<UpstreamConnection>) {
+        if !connection.is_free() {
+            return self.wait_for_rest(connection);
         }
         let mut idle = self.idle.borrow_mut();
         if idle.len() >= self.idle_max {
-            return line.close();
+            return connection.close();
         }
-        line.rest();
-        idle.push(Idle { line, since: self.ticks.now() });
+        connection.shrink();
+        idle.push(Idle { connection, since: self.ticks.now() });
     }
 
-    /// Lets the rest of a request leave whose answer was faster, for as long as it moves: the
-    /// upstream may want it, and the client may not read before it is rid of it.
-    fn see_off(&self, line: Box<Line>) {
-        let Some((progress, leaving)) = line.left_behind() else { return };
-        let (ticks, patience) = (self.ticks.clone(), self.patience);
-        let deadline = ticks.deadline();
-        let left = self.leaving.clone();
+    /// Keeps a connection until the rest of its request is sent, for as long as that moves: the
+    /// upstream may want it, and the client may not read before it has sent everything.
+    fn wait_for_rest(&self, connection: Box<UpstreamConnection>) {
+        let Some((progress, sent)) = connection.rest_sent() else { return };
+        let (ticks, timeout) = (self.ticks.clone(), self.timeout);
+        let (deadline, senders) = (ticks.deadline(), self.senders.clone());
         spawn_local(async move {
-            let mut leaving = pin!(leaving);
+            let mut sent = pin!(sent);
             poll_fn(|context| {
-                let left = |now: Tick| (progress.last() + patience).saturating_sub(now);
-                deadline.set(left(ticks.now()));
+                deadline.set((progress.last() + timeout).saturating_sub(ticks.now()));
                 if deadline.poll(context).is_ready() {
                     return Poll::Ready(());
                 }
-                leaving.as_mut().poll(context).map(drop)
+                sent.as_mut().poll(context).map(drop)
             })
             .await;
-            left.notify_one();
+            senders.notify_one();
         });
     }
 
-    /// Waits until nobody is being seen off.
-    pub(super) async fn all_left(&self) {
-        while Rc::strong_count(&self.leaving) > 1 {
-            self.leaving.notified().await;
+    /// Waits until no task sends the rest of a request.
+    pub(super) async fn all_sent(&self) {
+        while Rc::strong_count(&self.senders) > 1 {
+            self.senders.notified().await;
         }
     }
 
-    /// Drops what was closed, or has been idle for too long.
+    /// Closes connections that the upstream has closed, or that were idle for too long.
     pub(super) fn sweep(&self) {
         let now = self.ticks.now();
-        let stale = |idle: &Idle| !idle.line.lives() || now - idle.since > self.idle_for;
+        let stale = |idle: &Idle| !idle.connection.is_alive() || now - idle.since > self.idle_for;
         let closed: Vec<Idle> = self.idle.borrow_mut().extract_if(.., |idle| stale(idle)).collect();
-        closed.into_iter().for_each(|idle| idle.line.close());
-        self.shared.borrow_mut().retain(|shared| !shared.sender.is_closed());
+        closed.into_iter().for_each(|idle| idle.connection.close());
+        self.http2_connections.borrow_mut().retain(|shared| !shared.sender.is_closed());
     }
 
-    /// Closes what nobody uses.
+    /// Closes connections that no request uses.
     pub(super) fn close_idle(&self) {
-        let closed = std::mem::take(&mut *self.idle.borrow_mut());
-        closed.into_iter().for_each(|idle| idle.line.close());
-        self.shared.borrow_mut().retain(|shared| shared.streams.get() > 0);
+        let closed = mem::take(&mut *self.idle.borrow_mut());
+        closed.into_iter().for_each(|idle| idle.connection.close());
+        self.http2_connections.borrow_mut().retain(|shared| shared.streams() > 0);
     }
 
-    /// The warmest idle connection that still lives.
-    fn take(&self) -> Option<Box<Line>> {
+    /// The idle connection that was used last and still lives.
+    fn take_idle(&self) -> Option<Box<UpstreamConnection>> {
         loop {
-            let Idle { line, since } = self.idle.borrow_mut().pop()?;
-            if self.ticks.now() - since <= self.idle_for && line.lives() {
-                return Some(line);
+            let Idle { connection, since } = self.idle.borrow_mut().pop()?;
+            if self.ticks.now() - since <= self.idle_for && connection.is_alive() {
+                return Some(connection);
             }
-            line.close();
+            connection.close();
         }
     }
 
-    /// Sends a request and waits for the head of its answer, which is then where the request was.
-    /// `forwarding` is called each time that the request is about to go out.
+    /// Sends a request and waits for the head of its response. `forwarding` is called each time
+    /// before the request is sent.
     pub(super) async fn send(
-        self: &Rc<Self>,
-        exchange: &mut Exchange,
-        upload: Option<&Rc<Progress>>,
+        &self,
+        request: &mut Request<RequestBody>,
+        upload: Option<&Rc<UploadProgress>>,
         deadline: &Deadline,
         mut forwarding: impl FnMut(),
-    ) -> Result<(), Failure> {
-        // It may turn out to speak another version than it was thought to, but not twice.
+    ) -> Result<Response<UpstreamBody>, UpstreamError> {
+        // The upstream may turn out to speak the other version, but not twice.
         for _ in 0..2 {
-            let answered = if self.http2() {
-                versions::to_http2(exchange.request(), self.tls(), self.authority())?;
-                // Told from the body, by whoever sends it.
-                exchange.request().headers_mut().remove(CONTENT_LENGTH);
-                // Boxed, so that the usual request need not make room for it.
-                Box::pin(self.send_shared(exchange, upload, deadline, &mut forwarding)).await?
+            let response = if self.http2() {
+                versions::to_http2(request, self.url().tls(), self.url().authority())?;
+                // Boxed, so that requests over HTTP/1.1 need not make room for it.
+                Box::pin(self.send_http2(request, upload, deadline, &mut forwarding)).await?
             } else {
-                versions::to_http1(exchange.request());
-                self.send_alone(exchange, upload, deadline, &mut forwarding).await?
+                to_http1(request);
+                self.send_http1(request, upload, deadline, &mut forwarding).await?
             };
-            if answered {
-                return Ok(());
+            if let Some(response) = response {
+                return Ok(response);
             }
         }
-        Err(Failure(UpstreamError::Protocol))
+        Err(UpstreamError::Protocol)
     }
 
-    /// Over a connection of its own; `false` if the upstream turns out to speak HTTP/2.
-    async fn send_alone(
-        self: &Rc<Self>,
-        exchange: &mut Exchange,
-        upload: Option<&Rc<Progress>>,
+    /// Sends a request over HTTP/1.1; `None` if the upstream turns out to speak HTTP/2.
+    async fn send_http1(
+        &self,
+        request: &mut Request<RequestBody>,
+        upload: Option<&Rc<UploadProgress>>,
         deadline: &Deadline,
         forwarding: &mut impl FnMut(),
-    ) -> Result<bool, Failure> {
-        let request = exchange.request();
-        let pooled = self.take();
-        let reused = pooled.is_some();
-        let mut line = match pooled {
-            Some(line) => line,
-            None => match Box::pin(self.open_alone()).await? {
-                Some(line) => line,
-                None => return Ok(false),
+    ) -> Result<Option<Response<UpstreamBody>>, UpstreamError> {
+        let idle = self.take_idle();
+        let reused = idle.is_some();
+        let mut connection = match idle {
+            Some(connection) => connection,
+            None => match Box::pin(self.open_http1()).await? {
+                Some(connection) => connection,
+                None => return Ok(None),
             },
         };
-        line.begin(request, upload);
+        connection.begin(request, upload);
         forwarding();
         let headers = request.headers_mut();
-        let mut answer =
-            self.wait(|context| line.poll_answer(context, headers), upload, deadline).await?;
-        if let Err(lost) = answer
+        let poll = |context: &mut Context<'_>| connection.poll_response(context, headers);
+        let mut response = self.wait(poll, upload, deadline).await?;
+        if let Err(why) = response
             && reused
-            && may_repeat(&line, lost, request.method())
+            && may_repeat(&connection, why, request.method())
         {
             // What went wrong with one idle connection is likely to go wrong with the next.
-            let Some(mut fresh) = Box::pin(self.open_alone()).await? else {
-                // The body is with the connection that is no more.
-                return if line.has_body() { Err(failure(lost)) } else { Ok(false) };
+            let Some(mut fresh) = Box::pin(self.open_http1()).await? else {
+                // The body is lost with the connection.
+                return if connection.has_body() { Err(error_of(why)) } else { Ok(None) };
             };
-            fresh.take_over(&mut line);
-            line = fresh;
+            fresh.take_over(&mut connection);
+            connection = fresh;
             forwarding();
             let headers = request.headers_mut();
-            answer =
-                self.wait(|context| line.poll_answer(context, headers), upload, deadline).await?;
+            let poll = |context: &mut Context<'_>| connection.poll_response(context, headers);
+            response = self.wait(poll, upload, deadline).await?;
         }
-        let answer = answer.map_err(failure)?;
-        exchange.arrive(answer.map(|()| Answer::Line(line)));
-        Ok(true)
+        let response = response.map_err(error_of)?;
+        Ok(Some(response.map(|()| UpstreamBody::Http1(connection))))
     }
 
-    /// A new connection for one request at a time; `None` if the upstream turns out to speak
-    /// HTTP/2.
-    async fn open_alone(self: &Rc<Self>) -> Result<Option<Box<Line>>, Failure> {
+    /// A new HTTP/1.1 connection; `None` if the upstream turns out to speak HTTP/2.
+    async fn open_http1(&self) -> Result<Option<Box<UpstreamConnection>>, UpstreamError> {
         match self.open().await? {
-            Fresh::One(line) => Ok(Some(line)),
-            Fresh::Shared(sender) => {
-                self.keep_shared(sender);
+            Opened::Http1(connection) => Ok(Some(connection)),
+            Opened::Http2(sender) => {
+                self.keep_http2(sender);
                 Ok(None)
             }
         }
     }
 
-    /// Over a stream of a connection that others use, too; `false` if the upstream turns out to
-    /// speak HTTP/1.1.
-    async fn send_shared(
-        self: &Rc<Self>,
-        exchange: &mut Exchange,
-        upload: Option<&Rc<Progress>>,
+    /// Sends a request over HTTP/2; `None` if the upstream turns out to speak HTTP/1.1.
+    async fn send_http2(
+        &self,
+        request: &mut Request<RequestBody>,
+        upload: Option<&Rc<UploadProgress>>,
         deadline: &Deadline,
         forwarding: &mut impl FnMut(),
-    ) -> Result<bool, Failure> {
+    ) -> Result<Option<Response<UpstreamBody>>, UpstreamError> {
         for _ in 0..2 {
-            let Some(Shares { mut sender, streams }) = self.share().await? else {
-                return Ok(false);
+            let Some(Http2Connection { mut sender, clones }) = self.http2_connection().await?
+            else {
+                return Ok(None);
             };
-            let stream = Stream::new(streams);
             forwarding();
-            let mut sending = pin!(sender.try_send_request(exchange.leave()));
+            let sent = mem::replace(request, Request::new(RequestBody::none()));
+            let mut sending = pin!(sender.try_send_request(sent));
             match self.wait(|context| sending.as_mut().poll(context), upload, deadline).await? {
-                Ok(answer) => {
-                    exchange.arrive(answer.map(|incoming| Answer::Stream(incoming, stream)));
-                    return Ok(true);
+                Ok(response) => {
+                    let body = |incoming| UpstreamBody::Http2(incoming, clones);
+                    return Ok(Some(response.map(body)));
                 }
                 Err(mut error) => match error.take_message() {
-                    Some(unsent) => exchange.again(unsent),
-                    None => return Err(failure_of(error.error())),
+                    Some(unsent) => *request = unsent,
+                    None => return Err(error_of_hyper(error.error())),
                 },
             }
         }
-        Err(Failure(UpstreamError::Closed))
+        Err(UpstreamError::Closed)
     }
 
-    /// A stream of a connection that others may be using; `None` if the upstream turns out to
-    /// speak HTTP/1.1.
-    async fn share(self: &Rc<Self>) -> Result<Option<Shares>, Failure> {
-        if let Some(found) = self.shared_now(STREAMS_MAX) {
+    /// A stream of an HTTP/2 connection; `None` if the upstream turns out to speak HTTP/1.1.
+    async fn http2_connection(&self) -> Result<Option<Http2Connection>, UpstreamError> {
+        if let Some(found) = self.open_http2_connection(STREAMS_MAX) {
             return Ok(Some(found));
         }
         let _opening = self.opening.lock().await;
         if !self.http2() {
             return Ok(None);
         }
-        if let Some(found) = self.shared_now(STREAMS_MAX) {
-            return Ok(Some(found));
-        }
-        if self.shared.borrow().len() >= SHARED_MAX
-            && let Some(found) = self.shared_now(usize::MAX)
-        {
+        let full = self.http2_connections.borrow().len() >= HTTP2_CONNECTIONS_MAX;
+        let streams_max = if full { usize::MAX } else { STREAMS_MAX };
+        if let Some(found) = self.open_http2_connection(streams_max) {
             return Ok(Some(found));
         }
         match self.open().await? {
-            Fresh::Shared(sender) => Ok(Some(self.keep_shared(sender))),
-            Fresh::One(line) => {
+            Opened::Http2(sender) => Ok(Some(self.keep_http2(sender))),
+            Opened::Http1(connection) => {
                 self.http2.set(false);
-                self.put(line);
+                self.put_back(connection);
                 Ok(None)
             }
         }
     }
 
-    /// Puts a new connection with those that are shared.
-    fn keep_shared(&self, sender: http2::SendRequest<Upload>) -> Shares {
+    /// Adds a new HTTP/2 connection to the pool.
+    fn keep_http2(&self, sender: http2::SendRequest<RequestBody>) -> Http2Connection {
         self.http2.set(true);
-        let streams = Rc::new(Cell::new(0));
-        let shared = Shared { sender: sender.clone(), streams: streams.clone() };
-        self.shared.borrow_mut().push(shared);
-        Shares { sender, streams }
+        let connection = Http2Connection { sender, clones: Rc::new(()) };
+        self.http2_connections.borrow_mut().push(connection.clone());
+        connection
     }
 
-    fn shared_now(&self, streams_max: usize) -> Option<Shares> {
-        let mut shared = self.shared.borrow_mut();
-        shared.retain(|shared| !shared.sender.is_closed());
-        let least = shared.iter().min_by_key(|shared| shared.streams.get())?;
-        let free = least.streams.get() < streams_max;
-        free.then(|| Shares { sender: least.sender.clone(), streams: least.streams.clone() })
+    /// The connection with the fewest streams, if these are fewer than `streams_max`.
+    fn open_http2_connection(&self, streams_max: usize) -> Option<Http2Connection> {
+        let mut connections = self.http2_connections.borrow_mut();
+        connections.retain(|connection| !connection.sender.is_closed());
+        let least = connections.iter().min_by_key(|connection| connection.streams())?;
+        (least.streams() < streams_max).then(|| least.clone())
     }
 
     /// Opens a connection, unless that has just failed several times.
-    async fn open(self: &Rc<Self>) -> Result<Fresh, Failure> {
-        if self.ticks.now() < self.resting_until.get() {
-            return Err(Failure(UpstreamError::BackingOff));
+    async fn open(&self) -> Result<Opened, UpstreamError> {
+        if self.ticks.now() < self.back_off_until.get() {
+            return Err(UpstreamError::BackingOff);
         }
-        let opened = self.opener.open(&self.lane, self.ticks.now()).await;
+        let opened = self.connector.open(&self.loop_figures, self.ticks.now()).await;
         let before = self.figures.connected(opened.is_ok());
-        let (proxy, upstream) = (self.figures.name(), self.opener.target());
+        let (proxy, upstream) = (self.figures.name(), self.url());
         let error = match opened {
-            Ok(fresh) => {
+            Ok(opened) => {
                 if before > 0 {
                     tracing::info!(%proxy, %upstream, "the upstream can be reached again");
                 }
-                return Ok(fresh);
+                return Ok(opened);
             }
             Err(error) => error,
         };
@@ -378,86 +365,57 @@ impl Upstream {
             tracing::debug!(%proxy, %upstream, %error, "the upstream cannot be reached");
         }
         if let Some(beyond) = (before + 1).checked_sub(FAILURES_MAX) {
-            let rest = (1 << beyond.min(16)).min(BACK_OFF_MAX);
-            self.resting_until.set(self.ticks.now() + rest);
+            let back_off = (1 << beyond.min(16)).min(BACK_OFF_MAX);
+            self.back_off_until.set(self.ticks.now() + back_off);
         }
-        Err(Failure(UpstreamError::Connect))
+        Err(UpstreamError::Connect)
     }
 
-    /// Waits for an answer's head, but not for ever: only for as long as the upstream takes
-    /// nothing of the request's body either.
+    /// Waits for the head of a response. The timeout starts again whenever the upstream takes a
+    /// part of the request's body.
     async fn wait<T>(
         &self,
-        mut answer: impl FnMut(&mut Context<'_>) -> Poll<T>,
-        upload: Option<&Rc<Progress>>,
+        mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
+        upload: Option<&Rc<UploadProgress>>,
         deadline: &Deadline,
-    ) -> Result<T, Failure> {
-        deadline.set(self.patience);
-        let answered = poll_fn(|context| {
-            if let Poll::Ready(answered) = answer(context) {
-                return Poll::Ready(Ok(answered));
+    ) -> Result<T, UpstreamError> {
+        deadline.set(self.timeout);
+        let response = poll_fn(|context| {
+            if let Poll::Ready(response) = poll(context) {
+                return Poll::Ready(Ok(response));
             }
             if deadline.poll(context).is_ready() {
                 let now = self.ticks.now();
-                match upload.map(|upload| (upload.last() + self.patience).saturating_sub(now)) {
+                match upload.map(|upload| (upload.last() + self.timeout).saturating_sub(now)) {
                     Some(more @ 1..) => deadline.set(more),
-                    _ => return Poll::Ready(Err(Failure(UpstreamError::Timeout))),
+                    _ => return Poll::Ready(Err(UpstreamError::Timeout)),
                 }
             }
             Poll::Pending
         })
         .await;
         deadline.clear();
-        answered
+        response
     }
 }
 
-/// A connection that others may be using, and how many do.
-struct Shares {
-    sender: http2::SendRequest<Upload>,
-    streams: Rc<Cell<usize>>,
-}
-
-/// Counts a stream until its answer is through.
-pub(super) struct Stream(Rc<Cell<usize>>);
-
-impl Stream {
-    fn new(streams: Rc<Cell<usize>>) -> Self {
-        streams.set(streams.get() + 1);
-        Self(streams)
+fn error_of(why: NoResponse) -> UpstreamError {
+    match why {
+        NoResponse::Invalid => UpstreamError::Protocol,
+        NoResponse::Body | NoResponse::Closed => UpstreamError::Closed,
     }
 }
 
-impl Drop for Stream {
-    fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
-    }
+fn error_of_hyper(error: &hyper::Error) -> UpstreamError {
+    let invalid = error.is_parse() || error.is_parse_status() || error.is_parse_too_large();
+    if invalid { UpstreamError::Protocol } else { UpstreamError::Closed }
 }
 
-fn failure(lost: Lost) -> Failure {
-    Failure(match lost {
-        Lost::Nonsense => UpstreamError::Protocol,
-        Lost::Body | Lost::Closed => UpstreamError::Closed,
-    })
-}
-
-fn failure_of(error: &hyper::Error) -> Failure {
-    let nonsense = error.is_parse() || error.is_parse_status() || error.is_parse_too_large();
-    failure(if nonsense { Lost::Nonsense } else { Lost::Closed })
-}
-
-/// Whether a request that was lost with a connection that had been idle may be sent once more:
-/// if nothing of it went out, or if it is harmless to ask twice and the upstream most likely never
-/// saw it.
-fn may_repeat(line: &Line, lost: Lost, method: &Method) -> bool {
-    let unanswered = lost == Lost::Closed && !line.has_heard();
-    unanswered && (line.is_untouched() || is_harmless(method) && !line.has_body())
-}
-
-/// Whether asking twice does no harm.
-fn is_harmless(method: &Method) -> bool {
-    let harmless = [Method::GET, Method::HEAD, Method::OPTIONS, Method::TRACE];
-    harmless.contains(method) || [Method::PUT, Method::DELETE].contains(method)
+/// Whether a request that was lost with an idle connection may be sent once more: if no byte of it
+/// was sent, or if it is idempotent and has no body. Then the upstream most likely never saw it.
+fn may_repeat(connection: &UpstreamConnection, why: NoResponse, method: &Method) -> bool {
+    let unanswered = why == NoResponse::Closed && !connection.has_response_bytes();
+    unanswered && (connection.is_untouched() || method.is_idempotent() && !connection.has_body())
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! The addresses that the upstream's name stands for, kept for a short while.
+//! The addresses of the upstream's name, kept for a short while.
 //!
-//! Asking for them at every connection costs a round trip, and a thread for as long as it takes.
-//! Nothing is asked here: whoever wants the addresses brings a way to find them.
+//! To resolve the name for every connection costs a round trip, and a thread for as long as it
+//! takes. The caller brings the function that resolves it.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -12,7 +12,7 @@ use tokio::sync::Mutex;
 
 use super::super::ticks::Tick;
 
-/// How long addresses are taken for granted, in ticks: ten seconds.
+/// How long addresses are used before the name is resolved again, in ticks: ten seconds.
 const FRESH_FOR: Tick = 100;
 /// The most addresses that are kept, and tried.
 const ADDRESSES_MAX: usize = 16;
@@ -21,13 +21,13 @@ const ADDRESSES_MAX: usize = 16;
 pub(super) struct Names {
     known: RefCell<Rc<[SocketAddr]>>,
     fresh_until: Cell<Tick>,
-    /// Held while somebody asks, so that not everybody does.
+    /// Held while the name is resolved, so that only one task does it.
     asking: Mutex<()>,
 }
 
 impl Names {
-    /// The addresses, the one that was last of use first. `find` is called if they are not fresh;
-    /// if it fails, those that were known go on being so.
+    /// The addresses, the one that was last connected to first. Calls `find` if they are too old;
+    /// if that fails, the old ones are used.
     pub(super) async fn addresses(
         &self,
         now: Tick,
@@ -43,10 +43,10 @@ impl Names {
         let before = self.known.borrow().clone();
         match find().await {
             Ok(mut found) if !found.is_empty() => {
-                // Where a connection could be made, the next one is likely to be made, too.
+                // The address that was last reached stays first.
                 if let Some(at) = before
                     .first()
-                    .and_then(|of_use| found.iter().position(|address| address == of_use))
+                    .and_then(|reached| found.iter().position(|address| address == reached))
                 {
                     found[..=at].rotate_right(1);
                 }
@@ -63,8 +63,8 @@ impl Names {
         Ok(self.known.borrow().clone())
     }
 
-    /// A connection could be made to `address`: it comes first from now on.
-    pub(super) fn of_use(&self, address: SocketAddr) {
+    /// A connection was made to `address`: it comes first from now on.
+    pub(super) fn reached(&self, address: SocketAddr) {
         let mut known = self.known.borrow_mut();
         if known.first() == Some(&address) {
             return;
@@ -76,8 +76,8 @@ impl Names {
         }
     }
 
-    /// No connection could be made to any of them: they are asked for anew.
-    pub(super) fn of_no_use(&self) {
+    /// No address could be connected to: the name is resolved again next time.
+    pub(super) fn unreachable(&self) {
         self.fresh_until.set(0);
     }
 }
@@ -117,22 +117,22 @@ mod tests {
         assert_eq!(ask(&names, 999 + FRESH_FOR, &[3]).await, (addresses(&[1, 2]), false));
         assert_eq!(ask(&names, 1000 + FRESH_FOR, &[]).await, (addresses(&[1, 2]), true));
         assert_eq!(ask(&names, 1001 + FRESH_FOR, &[3]).await, (addresses(&[1, 2]), false));
-        names.of_no_use();
+        names.unreachable();
         assert_eq!(ask(&names, 1001 + FRESH_FOR, &[3]).await, (addresses(&[3]), true));
         let many: Vec<u8> = (1..=40).collect();
         assert_eq!(ask(&names, 5000, &many).await.0.len(), ADDRESSES_MAX);
     }
 
     #[tokio::test]
-    async fn the_address_that_was_of_use_is_tried_first() {
+    async fn the_address_that_was_reached_is_tried_first() {
         let names = Names::default();
         ask(&names, 1000, &[1, 2, 3]).await;
-        names.of_use(address(3));
+        names.reached(address(3));
         assert_eq!(ask(&names, 1000, &[]).await.0, addresses(&[3, 1, 2]));
         assert_eq!(ask(&names, 5000, &[1, 2, 3, 4]).await.0, addresses(&[3, 1, 2, 4]));
-        names.of_use(address(9));
+        names.reached(address(9));
         assert_eq!(ask(&names, 9000, &[1, 2]).await.0, addresses(&[1, 2]));
-        names.of_use(address(2));
+        names.reached(address(2));
         let many: Vec<u8> = (10..30).chain([2]).collect();
         let kept = ask(&names, 13_000, &many).await.0;
         assert_eq!((kept[0], kept.len()), (address(2), ADDRESSES_MAX), "however late it is named");

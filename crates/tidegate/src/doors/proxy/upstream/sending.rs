@@ -1,7 +1,7 @@
-//! A request on its way out over HTTP/1.1: written anew from what was understood, its body in the
-//! one way that the head says.
+//! Writes a request over HTTP/1.1. The head is written anew from what was parsed, and the body is
+//! framed in the one way that the head says.
 //!
-//! It knows no connection: as long as nothing of it has left, it can leave over another one.
+//! It is bound to no connection: as long as no byte was written, another connection can take it.
 
 use std::io::{self, IoSlice, Write as _};
 use std::mem;
@@ -17,12 +17,12 @@ use tokio::io::AsyncWrite;
 const CHUNK_END: &[u8] = b"\r\n";
 const LAST_CHUNK_END: &[u8] = b"\r\n0\r\n\r\n";
 
-/// Why a request did not go out whole.
+/// Why a request was not sent whole.
 #[derive(Debug)]
 pub(super) enum Stuck {
-    /// Its body did not come.
+    /// The client's body did not come.
     Body,
-    /// The upstream does not take it.
+    /// The upstream takes no more.
     Upstream,
 }
 
@@ -32,19 +32,19 @@ impl From<io::Error> for Stuck {
     }
 }
 
-/// What is left of a request to be sent.
+/// A request, or what is left of it.
 pub(super) struct Sending<B> {
-    /// The head, and the lines before chunks.
+    /// The head, or the line before a chunk.
     front: Vec<u8>,
-    /// Bytes of the front that have left.
-    left: usize,
+    /// How many bytes of it were written.
+    written: usize,
     touched: bool,
-    /// The socket holds nothing back: over TLS, what was written need not have left.
+    /// Whether the socket holds nothing back: TLS buffers what was written.
     flushed: bool,
     /// A part of the body.
     data: Bytes,
     back: &'static [u8],
-    /// What is yet to come of the body.
+    /// The rest of the body.
     upload: Option<B>,
     has_body: bool,
     length: Length,
@@ -53,11 +53,11 @@ pub(super) struct Sending<B> {
 /// How the upstream is told where the body ends.
 #[derive(Debug, PartialEq, Eq)]
 enum Length {
-    /// Nothing more will come of it.
+    /// Nothing more comes.
     Over,
-    /// So many bytes will.
+    /// So many bytes come.
     Known(u64),
-    /// In chunks, with the fields behind them that were announced.
+    /// Chunks, and the trailers that were announced.
     Chunks(Vec<HeaderName>),
 }
 
@@ -65,7 +65,7 @@ impl<B> Default for Sending<B> {
     fn default() -> Self {
         Self {
             front: Vec::new(),
-            left: 0,
+            written: 0,
             touched: false,
             flushed: true,
             data: Bytes::new(),
@@ -81,7 +81,7 @@ impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
     /// Begins with the head of a request, and with its body if it has one.
     pub(super) fn begin<T>(&mut self, request: &Request<T>, body: Option<B>) {
         self.front.clear();
-        (self.left, self.touched) = (0, false);
+        (self.written, self.touched) = (0, false);
         let front = &mut self.front;
         // The path of a target that has none is `/`.
         let target = request.uri().path_and_query();
@@ -92,7 +92,7 @@ impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
         target.iter().for_each(|part| front.extend_from_slice(part.as_bytes()));
         let mut sized = false;
         for (name, value) in request.headers() {
-            // Where the body ends is said by whoever sends it.
+            // The length is written from the body that is sent.
             match name.as_str() {
                 "content-length" => sized = true,
                 "transfer-encoding" => {}
@@ -121,12 +121,12 @@ impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
         front.extend_from_slice(b"\r\n");
     }
 
-    /// Whether nothing of it has left.
+    /// Whether no byte was written.
     pub(super) fn is_untouched(&self) -> bool {
         !self.touched
     }
 
-    /// Whether all of it has left.
+    /// Whether all of it was sent.
     pub(super) fn is_over(&self) -> bool {
         self.length == Length::Over && self.is_written() && self.flushed
     }
@@ -136,23 +136,23 @@ impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
         self.has_body
     }
 
-    /// Back to its beginning, for another connection: with a body, only while it is untouched.
+    /// Goes back to the beginning, for another connection. With a body, only while it is untouched.
     pub(super) fn rewind(&mut self) {
-        (self.left, self.touched) = (0, false);
+        (self.written, self.touched) = (0, false);
     }
 
     fn is_written(&self) -> bool {
-        self.left == self.front.len() && self.data.is_empty() && self.back.is_empty()
+        self.written == self.front.len() && self.data.is_empty() && self.back.is_empty()
     }
 
-    /// Sends until all of it has left.
+    /// Sends until all of it is sent.
     pub(super) fn poll<S: AsyncWrite + Unpin>(
         &mut self,
         context: &mut Context<'_>,
         socket: &mut S,
     ) -> Poll<Result<(), Stuck>> {
         loop {
-            // The first part of a body leaves along with the head, if it is there.
+            // The first part of a body is sent together with the head, if it is there.
             let fetched = match self.data.is_empty() && self.back.is_empty() {
                 true => self.fetch(context)?,
                 false => Poll::Ready(()),
@@ -180,7 +180,7 @@ impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
             };
             if self.is_written() {
                 self.front.clear();
-                self.left = 0;
+                self.written = 0;
             }
             match frame.map(Frame::into_data) {
                 Some(Ok(data)) if data.is_empty() => {}
@@ -221,7 +221,7 @@ impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
         Ok(())
     }
 
-    /// Nobody holds on to what a client has sent in full.
+    /// Drops the body once all of it has come: that ends the client's request.
     fn drop_if_over(&mut self) {
         if self.length == Length::Over {
             self.upload = None;
@@ -252,20 +252,16 @@ impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
         context: &mut Context<'_>,
         socket: &mut S,
     ) -> Poll<io::Result<()>> {
-        let front = &self.front[self.left..];
+        let front = &self.front[self.written..];
         let socket = Pin::new(socket);
-        let mut written = if self.data.is_empty() && self.back.is_empty() {
-            ready!(socket.poll_write(context, front))?
-        } else {
-            let parts = [front, &self.data, self.back].map(IoSlice::new);
-            ready!(socket.poll_write_vectored(context, &parts))?
-        };
+        let parts = [front, &self.data, self.back].map(IoSlice::new);
+        let mut written = ready!(socket.poll_write_vectored(context, &parts))?;
         if written == 0 {
             return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
         }
         (self.touched, self.flushed) = (true, false);
         let of_front = written.min(front.len());
-        self.left += of_front;
+        self.written += of_front;
         written -= of_front;
         let of_data = written.min(self.data.len());
         self.data = self.data.slice(of_data..);
@@ -280,7 +276,7 @@ fn write_field(out: &mut Vec<u8>, name: &HeaderName, value: &HeaderValue) {
     }
 }
 
-/// The fields that are said to follow the body.
+/// The trailers that the head announces.
 fn announced(headers: &HeaderMap) -> Vec<HeaderName> {
     let lists = headers.get_all(TRAILER).iter();
     let names = lists.flat_map(|list| list.as_bytes().split(|byte| *byte == b','));
@@ -296,7 +292,7 @@ mod tests {
     use hyper::body::SizeHint;
     use proptest::prelude::*;
 
-    use super::super::super::exchange::origin_form;
+    use super::super::versions::origin_form;
     use super::*;
 
     /// A body whose parts come one by one, with a pause before those that are `None`.

@@ -1,4 +1,4 @@
-//! What is sent twice, and how long an answer is waited for, without an upstream.
+//! Which requests are sent twice, and how long a response is waited for, without an upstream.
 
 use std::pin::Pin;
 use std::task::{Context, Waker};
@@ -8,14 +8,14 @@ use crate::doors::proxy::figures::Proxies;
 
 fn upstream(ticks: &Rc<Ticks>) -> Rc<Upstream> {
     let figures = Proxies::default().figures("api");
-    let target = "http://127.0.0.1:1".parse().unwrap();
-    let mut config = Config::new("api", ([127, 0, 0, 1], 0).into(), target, "none".to_owned());
+    let url = "http://127.0.0.1:1".parse().unwrap();
+    let mut config = Config::new("api", ([127, 0, 0, 1], 0).into(), &url, "none");
     config.response_timeout.0 = std::time::Duration::from_secs(5);
-    Upstream::new(&config, None, ticks.clone(), figures.lane(), figures)
+    Upstream::new(&config, None, ticks.clone(), figures.for_loop(), figures)
 }
 
 #[test]
-fn only_what_does_no_harm_is_asked_twice() {
+fn only_idempotent_methods_are_sent_twice() {
     for (method, twice) in [
         ("GET", true),
         ("HEAD", true),
@@ -27,7 +27,7 @@ fn only_what_does_no_harm_is_asked_twice() {
         ("PATCH", false),
         ("PURGE", false),
     ] {
-        assert_eq!(is_harmless(&method.parse().unwrap()), twice, "{method}");
+        assert_eq!(method.parse::<Method>().unwrap().is_idempotent(), twice, "{method}");
     }
 }
 
@@ -50,16 +50,16 @@ fn an_answer_is_waited_for_while_the_upstream_takes_the_body() {
     let ticks = Rc::new(Ticks::default());
     ticks.advance(1000);
     let upstream = upstream(&ticks);
-    let patience = upstream.patience();
+    let timeout = upstream.timeout();
     let deadline = ticks.deadline();
     let alone = pin!(upstream.wait(never, None, &deadline));
-    assert_eq!(waits(&ticks, alone, 2 * patience), Some(patience));
-    let progress = Progress::new(ticks.now());
+    assert_eq!(waits(&ticks, alone, 2 * timeout), Some(timeout));
+    let progress = UploadProgress::new(ticks.now());
     let deadline = ticks.deadline();
     let mut taken = pin!(upstream.wait(never, Some(&progress), &deadline));
     for _ in 0..5 {
-        assert_eq!(waits(&ticks, taken.as_mut(), patience - 1), None);
+        assert_eq!(waits(&ticks, taken.as_mut(), timeout - 1), None);
         progress.moved(ticks.now());
     }
-    assert_eq!(waits(&ticks, taken, 2 * patience), Some(patience));
+    assert_eq!(waits(&ticks, taken, 2 * timeout), Some(timeout));
 }

@@ -1,4 +1,4 @@
-//! Where a proxy's requests go: `http://127.0.0.1:3000`, read and checked once.
+//! The URL of a proxy's upstream, `http://127.0.0.1:3000`, read and checked once.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -10,13 +10,13 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// An upstream: a scheme, a host and a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
+pub struct UpstreamUrl {
     tls: bool,
     authority: Authority,
 }
 
-impl Target {
-    /// Whether it is spoken to over TLS.
+impl UpstreamUrl {
+    /// Whether the scheme is `https`.
     #[must_use]
     pub fn tls(&self) -> bool {
         self.tls
@@ -34,7 +34,7 @@ impl Target {
         self.host().parse().ok()
     }
 
-    /// The port, or the usual one of the scheme.
+    /// The port, or the default one of the scheme.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.authority.port_u16().unwrap_or(if self.tls { 443 } else { 80 })
@@ -48,7 +48,7 @@ impl Target {
 }
 
 /// Says what is wrong with an upstream, then on a line of its own what would be right.
-impl FromStr for Target {
+impl FromStr for UpstreamUrl {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -76,19 +76,19 @@ impl FromStr for Target {
     }
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for UpstreamUrl {
     fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
         write!(formatter, "{}://{}", if self.tls { "https" } else { "http" }, self.authority)
     }
 }
 
-impl<'de> Deserialize<'de> for Target {
+impl<'de> Deserialize<'de> for UpstreamUrl {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
     }
 }
 
-impl Serialize for Target {
+impl Serialize for UpstreamUrl {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
@@ -108,9 +108,9 @@ mod tests {
             ("https://[::1]:8443", true, "::1", 8443),
             ("http://[::1]", false, "::1", 80),
         ] {
-            let target: Target = text.parse().unwrap_or_else(|wrong| panic!("{wrong}"));
-            assert_eq!((target.tls(), target.host(), target.port()), (tls, host, port), "{text}");
-            assert_eq!(target.to_string().parse(), Ok(target), "{text}");
+            let url: UpstreamUrl = text.parse().unwrap_or_else(|wrong| panic!("{wrong}"));
+            assert_eq!((url.tls(), url.host(), url.port()), (tls, host, port), "{text}");
+            assert_eq!(url.to_string().parse(), Ok(url), "{text}");
         }
         for text in [
             "",
@@ -126,7 +126,7 @@ mod tests {
             "http://user:word@a",
             "/a",
         ] {
-            assert!(text.parse::<Target>().is_err(), "{text}");
+            assert!(text.parse::<UpstreamUrl>().is_err(), "{text}");
         }
     }
 }
