@@ -14,7 +14,7 @@ use crate::doors::{admin, http};
 use crate::logs::Logs;
 use crate::server;
 use crate::settings::rule::OnStoreError;
-use crate::stores::remote::settings::{Kind, Settings, Urls};
+use crate::stores::remote::settings::{Settings, StoreKind, Urls};
 
 /// What the one proxy is called: keys begin with it, and its rule is `proxy:proxy`.
 const NAME: &str = "proxy";
@@ -99,7 +99,7 @@ fn store(etcd: &[String]) -> Settings {
         false => format!("http://{address}"),
     };
     let urls = etcd.iter().map(url).collect();
-    Settings { kind: Kind::Etcd, url: Some(Urls::Several(urls)), ..Settings::default() }
+    Settings { kind: StoreKind::Etcd, url: Some(Urls::Several(urls)), ..Settings::default() }
 }
 
 pub(super) fn run(args: &ProxyArgs) -> Result<Code, CliError> {
@@ -188,7 +188,7 @@ mod tests {
         let store = file(&args).unwrap().store;
         assert_eq!(
             (store.kind, store.urls()),
-            (Kind::Etcd, vec!["http://a:1".to_owned(), "http://b:2".to_owned()])
+            (StoreKind::Etcd, vec!["http://a:1".to_owned(), "http://b:2".to_owned()])
         );
     }
 }

@@ -23,7 +23,7 @@ use crate::doors::DoorConfig;
 use crate::settings::draft::{self, CompiledRule};
 use crate::settings::listen::ListenAddress;
 use crate::settings::problem::{Problem, Problems};
-use crate::stores::remote::settings::{Kind, Settings, Wrong};
+use crate::stores::remote::settings::{SettingProblem, Settings, StoreKind};
 
 /// The most single uses that one key may remember in a remote store.
 const REMOTE_STAMPS_MAX: u64 = 10_000;
@@ -209,11 +209,11 @@ fn check_store(
     written: &[CompiledRule],
     problems: &mut Vec<Problem>,
 ) {
-    for Wrong { setting, message, remedy } in store.wrong() {
+    for SettingProblem { setting, message, remedy } in store.wrong() {
         let place = read::place(text, &format!("store.{setting}"));
         problems.push(Problem::new(place, format!("[store] {message}"), remedy));
     }
-    if store.kind == Kind::Memory {
+    if store.kind == StoreKind::Memory {
         return;
     }
     problems.extend(written.iter().filter_map(too_long_for_remote_store));

@@ -6,7 +6,7 @@ use super::read;
 use crate::settings::problem::Problem;
 use crate::snapshot;
 use crate::stores::remote;
-use crate::stores::remote::settings::Kind;
+use crate::stores::remote::settings::StoreKind;
 
 /// What is missing or does not fit. `text` is what `file` was read from.
 pub(super) fn check(file: &File, text: &str) -> Vec<Problem> {
@@ -26,7 +26,7 @@ pub(super) fn check(file: &File, text: &str) -> Vec<Problem> {
 /// What the store needs.
 fn store(file: &File, text: &str) -> Option<Problem> {
     let store = &file.store;
-    if store.kind == Kind::Memory || !store.wrong().is_empty() {
+    if store.kind == StoreKind::Memory || !store.wrong().is_empty() {
         return None;
     }
     let (place, wrong, remedy) = match store.password.as_ref().map(|secret| secret.reveal()) {

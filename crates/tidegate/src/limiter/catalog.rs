@@ -18,7 +18,7 @@ use super::plan::Target;
 use super::request::{Key, KeyOp, Limits};
 use super::{InvalidRequest, TakenFrom};
 use crate::metrics::{Counts, Door};
-use crate::stores::memory::{Address, Body, Bucket, Memory, RULE_MAX};
+use crate::stores::memory::{Body, Memory, RULE_MAX, SlotAddress, StatsBucket};
 use crate::stores::remote::names::RuleNames;
 
 pub(super) struct Catalog {
@@ -138,10 +138,10 @@ impl Catalog {
         position: usize,
         key: &'k [u8],
         creates: bool,
-    ) -> Option<Address<'k>> {
+    ) -> Option<SlotAddress<'k>> {
         let has_slots = !self.rule(position).limits.is_empty() && !self.denies(position);
         let target = Target { key: 0, rule: position, op: KeyOp::Peek(0), given: None };
-        let slot = || Address { creates, peeks: false, ..self.slot(memory, &target, key) };
+        let slot = || SlotAddress { creates, peeks: false, ..self.slot(memory, &target, key) };
         has_slots.then(slot)
     }
 
@@ -151,12 +151,12 @@ impl Catalog {
         memory: &Memory,
         target: &Target,
         key: &'k [u8],
-    ) -> Address<'k> {
+    ) -> SlotAddress<'k> {
         let Target { rule: position, op, given, .. } = *target;
         let (rule, entry) = (self.rule(position), &self.entries[position]);
         // All keys of a shared rule have one slot, without a name.
         let name = if rule.shared { b"" } else { key };
-        Address {
+        SlotAddress {
             rule: entry.number,
             name,
             hash: memory.hash_of(entry.number, name),
@@ -248,14 +248,14 @@ impl Catalog {
     }
 
     /// The slot of a key, for looking at it.
-    pub(super) fn slot_of<'k>(&'k self, memory: &Memory, key: &'k [u8]) -> Option<Address<'k>> {
+    pub(super) fn slot_of<'k>(&'k self, memory: &Memory, key: &'k [u8]) -> Option<SlotAddress<'k>> {
         let position = self.find(key, Op::Peek(0), true).ok()??;
         self.address(memory, position, key, false)
     }
 
     /// Whether a slot may go: its limits remember nothing, and either nobody has a right to its
     /// statistics any more or there is no room for them.
-    pub(super) fn dead(&self, body: &Body, pressed: bool, bucket: Bucket, now: Now) -> bool {
+    pub(super) fn dead(&self, body: &Body, pressed: bool, bucket: StatsBucket, now: Now) -> bool {
         let Some(rule) = self.rule_of(body.tally.rule()) else {
             // A rule that this configuration no longer has. A number that it does not know yet is
             // of a newer one that another thread already decides by: that key is alive.

@@ -14,7 +14,7 @@ use super::verdict::{Answered, Decision, PendingVerdict, Rows, Verdict};
 use super::{Count, InvalidRequest, Limiter, LimiterHandle, TakenFrom};
 use crate::completions::Ticket;
 use crate::metrics::Counted;
-use crate::stores::memory::{Address, Body, Bucket, Probe};
+use crate::stores::memory::{Body, SlotAddress, SlotProbe, StatsBucket};
 use crate::stores::{Store, Updated};
 
 /// How many keys of a batch are looked up together: what they touch fits the nearest cache.
@@ -78,7 +78,7 @@ impl LimiterHandle {
         let rule = catalog.find_for(key, request.can_end, self.door)?;
         if let Some(rule) = rule
             && let Some((verdict, counted)) =
-                self.take_known(&catalog, rule, key, &probe, (now, Bucket::of(now)))
+                self.take_known(&catalog, rule, key, &probe, (now, StatsBucket::of(now)))
         {
             catalog.counts.add(self.lane, Some(rule), counted, 1);
             self.time(1, now);
@@ -97,7 +97,7 @@ impl LimiterHandle {
         out.clear();
         let catalog = self.limiter.catalog.load();
         let mut batch = CountBatch::default();
-        let moment = (now, Bucket::of(now));
+        let moment = (now, StatsBucket::of(now));
         for keys in keys.chunks(GROUP) {
             let probes = self.prefetch_all(keys);
             for (key, probe) in keys.iter().zip(&probes) {
@@ -131,15 +131,15 @@ impl LimiterHandle {
     /// with this took longer, however far ahead they looked: whatever waits for a page table holds
     /// up all that comes after it.
     #[inline(always)]
-    fn prefetch_all(&self, keys: &[Key<'_>]) -> SmallVec<[Probe<'_>; GROUP]> {
+    fn prefetch_all(&self, keys: &[Key<'_>]) -> SmallVec<[SlotProbe<'_>; GROUP]> {
         let memory = self.limiter.memory();
-        let mut probes: SmallVec<[Probe<'_>; GROUP]> = SmallVec::new();
+        let mut probes: SmallVec<[SlotProbe<'_>; GROUP]> = SmallVec::new();
         probes.extend(keys.iter().map(|key| {
             let probe = memory.probe(key.bytes);
             probe.prefetch();
             probe
         }));
-        probes.iter_mut().for_each(Probe::prefetch_slot);
+        probes.iter_mut().for_each(SlotProbe::prefetch_slot);
         probes
     }
 
@@ -284,7 +284,7 @@ impl Limiter {
         key: impl Fn(usize) -> &'k [u8],
     ) -> Updated<Ticket<Answered>> {
         let (catalog, now, memory) = (step.catalog, step.now, self.memory());
-        let slots: SmallVec<[Address<'_>; 1]> = { step.plan.slots().iter() }
+        let slots: SmallVec<[SlotAddress<'_>; 1]> = { step.plan.slots().iter() }
             .map(|target| catalog.slot(memory, target, key(target.key)))
             .collect();
         let store = match self.remote.get() {
@@ -293,7 +293,7 @@ impl Limiter {
             }
             _ => Store::Memory(memory),
         };
-        let bucket = Bucket::of(now);
+        let bucket = StatsBucket::of(now);
         let dead = |body: &Body, pressed: bool| catalog.dead(body, pressed, bucket, now);
         let updated = store.update(&slots, now, dead, step);
         if let Updated::Done = updated {

@@ -8,7 +8,7 @@ use tidegate_core::{Algorithm, Judgement, Limit, LimitVerdict, Nanos, Now, Op, O
 
 use super::request::KeyOp;
 use crate::metrics::Counted;
-use crate::stores::memory::{Body, Bucket, Place};
+use crate::stores::memory::{Body, Placement, StatsBucket};
 
 /// The limits of one key: those of its rule, or what its request has brought.
 #[derive(Clone, Copy)]
@@ -23,7 +23,7 @@ pub(super) struct Evaluation {
     judgements: [Judgement; LIMITS_MAX],
     /// The limit to show: the one that refuses, else the one nearest its amount.
     shown: usize,
-    place: Place,
+    place: Placement,
     /// Whether the rule is against it.
     pub(super) over: bool,
     shadow: bool,
@@ -34,7 +34,7 @@ pub(super) struct Evaluation {
 impl Evaluation {
     /// Asks every limit. Nothing is written.
     #[inline]
-    pub(super) fn of(terms: Terms<'_>, body: &Body, place: Place, op: Op, now: Now) -> Self {
+    pub(super) fn of(terms: Terms<'_>, body: &Body, place: Placement, op: Op, now: Now) -> Self {
         let granted = match op {
             Op::Release { .. } | Op::Refund(_) => 0,
             op => op.cost(),
@@ -43,7 +43,7 @@ impl Evaluation {
             judgements: [Judgement::pass(granted, 0.0); LIMITS_MAX],
             shown: 0,
             place,
-            over: place == Place::Denied
+            over: place == Placement::Denied
                 && matches!(op, Op::Take(_) | Op::TakeUpTo(_) | Op::Peek(_)),
             shadow: terms.shadow,
             granted,
@@ -77,9 +77,9 @@ impl Evaluation {
     pub(super) fn record(
         terms: Terms<'_>,
         body: &mut Body,
-        place: Place,
+        place: Placement,
         (cost, at, late): (u64, Nanos, Nanos),
-        (now, bucket): (Now, Bucket),
+        (now, bucket): (Now, StatsBucket),
     ) -> (Self, Nanos) {
         let mut evaluation = Self {
             judgements: [Judgement::pass(cost, 0.0); LIMITS_MAX],
@@ -143,7 +143,7 @@ impl Evaluation {
         body: &mut Body,
         op: Op,
         granted: bool,
-        (now, bucket): (Now, Bucket),
+        (now, bucket): (Now, StatsBucket),
     ) {
         if !self.place.counts() {
             return;
@@ -179,7 +179,7 @@ impl Evaluation {
         terms: Terms<'_>,
         body: &mut Body,
         op: Op,
-        (now, bucket): (Now, Bucket),
+        (now, bucket): (Now, StatsBucket),
     ) {
         self.write(terms, body, op, Outcome::Granted, now);
         body.tally.count(false, self.rate(), bucket);

@@ -7,7 +7,7 @@ use tidegate_core::rules::{OnFull, Rule};
 use tidegate_core::{Now, State, algorithms};
 
 use super::Limiter;
-use crate::stores::memory::{Address, Body, Held, Place, Tally};
+use crate::stores::memory::{Body, KeyTally, Placement, SlotAddress, States};
 
 /// One remembered count.
 pub(crate) struct Kept {
@@ -59,11 +59,11 @@ impl Limiter {
             .zip(&kept.states)
             .all(|(limit, state)| algorithms::forgotten(limit, state, now));
         let held = match <[State; 1]>::try_from(kept.states) {
-            Ok([state]) => Held::One(state),
-            Err(states) => Held::Many(states.into_boxed_slice()),
+            Ok([state]) => States::One(state),
+            Err(states) => States::Many(states.into_boxed_slice()),
         };
-        let body = Body { held, tally: Tally::restored(kept.tally, number) };
-        let join = |there: &mut Held, other: &Held| {
+        let body = Body { held, tally: KeyTally::restored(kept.tally, number) };
+        let join = |there: &mut States, other: &States| {
             for ((limit, one), other) in
                 rule.limits.iter().zip(there.states_mut()).zip(other.states())
             {
@@ -74,7 +74,7 @@ impl Limiter {
             self.memory().restore_shared(&body, join);
             return Import::Kept;
         };
-        let address = Address {
+        let address = SlotAddress {
             rule: number,
             name: &name,
             hash: self.memory().hash_of(number, &name),
@@ -90,10 +90,10 @@ impl Limiter {
             given: None,
         };
         match self.memory().restore(&address, body, join) {
-            Place::Own => Import::Kept,
-            Place::Shared | Place::Joined => Import::Shared,
-            Place::Denied | Place::Uncounted if says_nothing => Import::Unknown,
-            Place::Denied | Place::Uncounted => Import::NoRoom,
+            Placement::Own => Import::Kept,
+            Placement::Shared | Placement::Joined => Import::Shared,
+            Placement::Denied | Placement::Uncounted if says_nothing => Import::Unknown,
+            Placement::Denied | Placement::Uncounted => Import::NoRoom,
         }
     }
 }

@@ -13,7 +13,7 @@ use super::request::{Attempt, Key, KeyOp, Limits};
 use super::verdict::{Outcome, Verdict};
 use super::{Count, LimiterHandle, TakenFrom};
 use crate::metrics::Counted;
-use crate::stores::memory::{Bucket, Probe, known_at};
+use crate::stores::memory::{SlotProbe, StatsBucket, known_at};
 
 /// A rule of one limit whose keys have a slot each: all that a use of one of them needs to know.
 pub(super) struct SingleLimit {
@@ -48,8 +48,8 @@ impl LimiterHandle {
         catalog: &Catalog,
         position: usize,
         key: &Key<'_>,
-        probe: &Probe<'_>,
-        (now, bucket): (Now, Bucket),
+        probe: &SlotProbe<'_>,
+        (now, bucket): (Now, StatsBucket),
     ) -> Option<(Verdict, Counted)> {
         let single = catalog.single_limit(position)?;
         let limit = match key.limits {
@@ -93,8 +93,8 @@ impl LimiterHandle {
         limit: &Limit,
         key: &Key<'_>,
         (cost, at, late): (u64, Nanos, Nanos),
-        probe: &Probe<'_>,
-        (now, bucket): (Now, Bucket),
+        probe: &SlotProbe<'_>,
+        (now, bucket): (Now, StatsBucket),
     ) -> Option<(Verdict, Counted)> {
         let memory = self.limiter.memory();
         if single.grows && !memory.has_bytes() {
@@ -128,8 +128,8 @@ impl LimiterHandle {
         limit: &Limit,
         key: &Key<'_>,
         attempt: Attempt,
-        probe: &Probe<'_>,
-        (now, bucket): (Now, Bucket),
+        probe: &SlotProbe<'_>,
+        (now, bucket): (Now, StatsBucket),
     ) -> Option<(Verdict, Counted)> {
         let count = Count { rule: single.number, name: key.bytes, hash: probe.hash() };
         if attempt.waited || !attempt.first_in_line && !self.limiter.is_line_free(&count) {

@@ -35,8 +35,8 @@ pub use self::verdict::{Basis, Decision, HeldKey, Outcome, PendingVerdict, Row, 
 use crate::budget::Budget;
 use crate::clock::Clock;
 use crate::metrics::{Door, Metrics, RuleLabels};
-use crate::stores::memory::{self, Address, Bucket, Memory};
-pub use crate::stores::memory::{KeyStats, Size, TakenFrom};
+use crate::stores::memory::{self, Memory, SlotAddress, StatsBucket};
+pub use crate::stores::memory::{KeyStats, TableSize, TakenFrom};
 use crate::stores::remote::Remote;
 
 /// What uses are taken from: a key's own count, or the one that all keys of a rule share.
@@ -51,7 +51,7 @@ pub(crate) struct Count<'a> {
 
 impl<'a> Count<'a> {
     #[inline]
-    fn of(address: &Address<'a>) -> Self {
+    fn of(address: &SlotAddress<'a>) -> Self {
         Self { rule: address.rule, name: address.name, hash: address.hash }
     }
 }
@@ -152,7 +152,7 @@ impl Limiter {
     }
 
     /// Wakes a waiter for what was given back.
-    fn wake_waiter(&self, freed: &Address<'_>) {
+    fn wake_waiter(&self, freed: &SlotAddress<'_>) {
         if let Some(waiters) = self.waiters.get() {
             match freed.gives_back {
                 Some(TakenFrom::Shared) => waiters.freed_anywhere(freed.rule),
@@ -220,14 +220,14 @@ impl Limiter {
     #[must_use]
     pub fn stats(&self, key: &[u8], now: Now) -> KeyStats {
         let catalog = self.catalog.load();
-        let bucket = Bucket::of(now);
+        let bucket = StatsBucket::of(now);
         let slot = catalog.slot_of(self.memory(), key);
         slot.map_or_else(KeyStats::default, |slot| self.memory().stats(&slot, bucket))
     }
 
     /// How full the table is.
     #[must_use]
-    pub fn size(&self) -> Size {
+    pub fn size(&self) -> TableSize {
         self.memory().size()
     }
 
@@ -245,7 +245,7 @@ impl Limiter {
     #[must_use]
     pub fn top(&self, by: TopBy, count: usize) -> Vec<TopKey> {
         let catalog = self.catalog.load_full();
-        let bucket = Bucket::of(self.clock.now());
+        let bucket = StatsBucket::of(self.clock.now());
         let figure = |stats: &KeyStats| match by {
             TopBy::Used => stats.requests,
             TopBy::Refused => stats.over,
@@ -271,7 +271,7 @@ impl Limiter {
     pub fn sweep(&self, budget: usize) -> usize {
         let catalog = self.catalog.load();
         let now = self.clock.now();
-        let bucket = Bucket::of(now);
+        let bucket = StatsBucket::of(now);
         self.memory().sweep(budget, |body, pressed| catalog.dead(body, pressed, bucket, now))
     }
 

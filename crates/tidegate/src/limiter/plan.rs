@@ -17,7 +17,7 @@ use super::request::{Attempt, KeyOp, Limits, Request, Together};
 use super::verdict::{Basis, HeldKey, Outcome, Row, Rows, Verdict};
 use super::{InvalidRequest, KEYS_MAX, TakenFrom};
 use crate::metrics::{Counted, Door};
-use crate::stores::memory::{Body, Bucket, Place, Seat};
+use crate::stores::memory::{Body, OpenSlot, Placement, StatsBucket};
 
 /// When a key that finds the table full, and may not share, is worth another try.
 const RETRY_WHEN_FULL: Nanos = SECOND;
@@ -95,7 +95,7 @@ struct Part<'a> {
     rule: &'a Rule,
     terms: Terms<'a>,
     body: &'a mut Body,
-    place: Place,
+    place: Placement,
     evaluation: Evaluation,
     /// After a record: how long until the next use.
     next: Nanos,
@@ -247,15 +247,15 @@ impl Plan {
     }
 
     /// Runs the operations on the slots, which come in the order of [`Self::slots`].
-    pub(super) fn run(&mut self, catalog: &Catalog, seats: &mut [Seat<'_>], now: Now) {
+    pub(super) fn run(&mut self, catalog: &Catalog, seats: &mut [OpenSlot<'_>], now: Now) {
         self.notes.clear();
         self.rows.clear();
         self.verdict = Verdict::unlimited(self.outcome_without_counts(), u64::MAX, now);
-        let moment = (now, Bucket::of(now));
+        let moment = (now, StatsBucket::of(now));
         let targets = mem::take(&mut self.targets);
         let mut nothing: SmallVec<[Body; 1]> = SmallVec::new();
         nothing.resize_with(self.denied, Body::default);
-        let denied = nothing.iter_mut().map(|body| (body, Place::Own));
+        let denied = nothing.iter_mut().map(|body| (body, Placement::Own));
         let seats = denied.chain(seats.iter_mut().map(|seat| (&mut *seat.body, seat.place)));
         let mut parts: SmallVec<[Part<'_>; 1]> = { targets.iter() }
             .zip(seats)
@@ -281,7 +281,7 @@ impl Plan {
     }
 
     /// Decides on each part, and writes what became of it.
-    fn decide(&mut self, parts: &mut [Part<'_>], moment: (Now, Bucket)) {
+    fn decide(&mut self, parts: &mut [Part<'_>], moment: (Now, StatsBucket)) {
         let refusing = parts.iter().position(Part::refuses);
         if let Some(at) = refusing {
             self.verdict.outcome = Outcome::Refused;
@@ -305,7 +305,7 @@ impl Plan {
     }
 
     /// Takes, books, or leaves no trace: for a request that waits.
-    fn attempt(&mut self, parts: &mut [Part<'_>], attempt: Attempt, moment: (Now, Bucket)) {
+    fn attempt(&mut self, parts: &mut [Part<'_>], attempt: Attempt, moment: (Now, StatsBucket)) {
         if self.verdict.outcome == Outcome::Allowed {
             for part in parts.iter_mut() {
                 part.write(true, moment);
@@ -323,7 +323,7 @@ impl Plan {
             (self.verdict.outcome, self.verdict.delay) = (Outcome::TooLong, Nanos::MAX);
             return;
         }
-        if refusing().any(|part| part.place == Place::Denied) {
+        if refusing().any(|part| part.place == Placement::Denied) {
             (self.verdict.outcome, self.verdict.delay) = (Outcome::Later, RETRY_WHEN_FULL);
             return;
         }
@@ -411,7 +411,7 @@ impl Plan {
         }
         let took = granted && target.op.takes() && (booked > 0 || evaluation.takes());
         if took && terms.limits.iter().any(Limit::ends) {
-            let shared = place == Place::Shared;
+            let shared = place == Placement::Shared;
             let from = if shared { TakenFrom::Shared } else { TakenFrom::Slot };
             let started = self.verdict.at;
             self.rows.held.push(HeldKey { key: target.key, from, started });
@@ -473,8 +473,8 @@ impl<'a> Part<'a> {
         target: &'a Target,
         clock_shift: i64,
         catalog: &'a Catalog,
-        (body, place): (&'a mut Body, Place),
-        moment: (Now, Bucket),
+        (body, place): (&'a mut Body, Placement),
+        moment: (Now, StatsBucket),
     ) -> Self {
         let (rule, limits) = (catalog.rule(target.rule), target.limits(catalog));
         let terms = Terms { limits, shadow: rule.shadow };
@@ -504,7 +504,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    fn write(&mut self, granted: bool, moment: (Now, Bucket)) {
+    fn write(&mut self, granted: bool, moment: (Now, StatsBucket)) {
         let Self { terms, body, evaluation, place, .. } = self;
         match self.target.op {
             KeyOp::Take(_) | KeyOp::TakeUpTo(_) | KeyOp::TakeOrLeave(_) | KeyOp::Release { .. } => {

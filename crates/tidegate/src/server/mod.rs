@@ -35,7 +35,7 @@ use crate::records::Records;
 use crate::settings::problem::Problems;
 use crate::shutdown::Shutdown;
 use crate::snapshot::BadPath;
-use crate::stores::remote::settings::{self, Kind};
+use crate::stores::remote::settings::{self, StoreKind};
 
 /// Why the server did not start.
 #[derive(Debug, thiserror::Error)]
@@ -175,7 +175,7 @@ impl Server {
         stop: &mut Stop,
     ) -> Result<bool, ServeError> {
         let store = &config.file.store;
-        if store.kind != Kind::Memory {
+        if store.kind != StoreKind::Memory {
             self.gate.limiter.use_store(store).map_err(ServeError::Store)?;
             self.doors.hold();
         }

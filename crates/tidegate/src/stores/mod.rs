@@ -11,9 +11,9 @@ pub mod remote;
 
 use tidegate_core::Now;
 
-use self::memory::{Address, Body, Bucket, Memory, Seat};
+use self::memory::{Body, Memory, OpenSlot, SlotAddress, StatsBucket};
 use self::remote::Remote;
-use self::remote::job::DeferredStep;
+use self::remote::update::DeferredStep;
 
 /// The store that has the counts of a request.
 #[derive(Clone, Copy)]
@@ -25,12 +25,12 @@ pub(crate) enum Store<'a> {
 }
 
 /// What is done to the slots of one request.
-pub(crate) trait Step {
+pub(crate) trait UpdateStep {
     /// What the caller waits for where the store answers later.
     type Ticket;
 
     /// Judges and changes the counts, in the order of the slots.
-    fn run(&mut self, seats: &mut [Seat<'_>], now: Now);
+    fn run(&mut self, seats: &mut [OpenSlot<'_>], now: Now);
 
     /// The same step for a store that runs it later, with a ticket for its answer. `None`: the
     /// caller may not wait for more answers.
@@ -53,16 +53,16 @@ impl Store<'_> {
     /// compare-and-set. `dead` tells which bodies in memory may go, and whether the table is
     /// pressed for room when it asks.
     #[inline]
-    pub(crate) fn update<S: Step>(
+    pub(crate) fn update<S: UpdateStep>(
         &self,
-        slots: &[Address<'_>],
+        slots: &[SlotAddress<'_>],
         now: Now,
         dead: impl Fn(&Body, bool) -> bool,
         step: &mut S,
     ) -> Updated<S::Ticket> {
         match self {
             Store::Memory(memory) => {
-                memory.update(slots, Bucket::of(now), dead, |seats| step.run(seats, now));
+                memory.update(slots, StatsBucket::of(now), dead, |seats| step.run(seats, now));
                 Updated::Done
             }
             Store::Remote(remote) => {

@@ -18,10 +18,10 @@ use super::super::verdict::{Answered, Basis, Outcome, Row, Rows, Verdict};
 use super::super::{Limiter, LimiterHandle, TakenFrom};
 use crate::completions::{Completion, Ticket, completion};
 use crate::metrics::{Counted, Door};
-use crate::stores::Step;
-use crate::stores::memory::{Body, Bucket, Place, Seat};
+use crate::stores::UpdateStep;
+use crate::stores::memory::{Body, OpenSlot, Placement, StatsBucket};
 use crate::stores::remote::Remote;
-use crate::stores::remote::job::{DeferredStep, Kind, Trouble};
+use crate::stores::remote::update::{DeferredStep, StoreError, UpdateKind};
 
 /// When a request that is refused because the store is away is worth another try.
 const RETRY_WHEN_AWAY: Nanos = SECOND;
@@ -85,10 +85,10 @@ struct DeferredPlan {
     ran: Nanos,
 }
 
-impl Step for PlanStep<'_> {
+impl UpdateStep for PlanStep<'_> {
     type Ticket = Ticket<Answered>;
 
-    fn run(&mut self, seats: &mut [Seat<'_>], now: Now) {
+    fn run(&mut self, seats: &mut [OpenSlot<'_>], now: Now) {
         self.plan.run(self.catalog, seats, now);
     }
 
@@ -120,7 +120,7 @@ impl PlanStep<'_> {
     #[cold]
     pub(in super::super) fn answer_without_store(&mut self) -> (Verdict, Rows) {
         let Some(mut step) = self.detach() else { return (self.plan.verdict, Rows::default()) };
-        let answered = step.without_store(&Trouble::Crowded);
+        let answered = step.without_store(&StoreError::Crowded);
         let Answered { verdict, rows, .. } = step.with_local(answered);
         (verdict, rows)
     }
@@ -167,7 +167,7 @@ impl Origin {
     fn note(&self, position: usize, key: &[u8], over: bool, rate: f64) {
         let (memory, catalog) = (self.limiter.memory(), &self.catalog);
         let now = self.limiter.clock.now();
-        let bucket = Bucket::of(now);
+        let bucket = StatsBucket::of(now);
         let dead = |body: &Body, pressed: bool| catalog.dead(body, pressed, bucket, now);
         if let Some(address) = catalog.address(memory, position, key, true) {
             memory.count(&address, (over, rate), bucket, dead);
@@ -175,11 +175,11 @@ impl Origin {
     }
 
     /// Counts why a decision is made without the store.
-    fn count_trouble(&self, trouble: &Trouble) {
+    fn count_store_error(&self, error: &StoreError) {
         // The store's thread has counted its own faults; these are the decisions.
-        if !matches!(trouble, Trouble::Fault(_)) {
+        if !matches!(error, StoreError::Fault(_)) {
             let store = self.limiter.remote.get().map_or("memory", Remote::name);
-            self.limiter.metrics.store_error(store, trouble.kind());
+            self.limiter.metrics.store_error(store, error.kind());
         }
         self.time();
     }
@@ -304,8 +304,8 @@ impl DeferredPlan {
 
     /// What the rules say for the case that the store cannot be asked: one that denies refuses, one
     /// that counts locally is asked here, and the others let the request go.
-    fn without_store(&mut self, trouble: &Trouble) -> Answered {
-        self.origin.count_trouble(trouble);
+    fn without_store(&mut self, error: &StoreError) -> Answered {
+        self.origin.count_store_error(error);
         if self.plan.slots().iter().all(|target| target.op.gives_back()) {
             let (verdict, taken) = (self.plan.verdict, Vec::new());
             return Answered { verdict, rows: Rows::default(), taken };
@@ -442,11 +442,11 @@ impl DeferredPlan {
 }
 
 impl DeferredStep for DeferredPlan {
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> UpdateKind {
         match self.plan.slots().first().map(|target| target.op) {
-            Some(KeyOp::Release { .. }) => Kind::GiveBack,
-            Some(KeyOp::Refund { .. }) => Kind::Refund,
-            _ => Kind::Take,
+            Some(KeyOp::Release { .. }) => UpdateKind::GiveBack,
+            Some(KeyOp::Refund { .. }) => UpdateKind::Refund,
+            _ => UpdateKind::Take,
         }
     }
 
@@ -454,8 +454,8 @@ impl DeferredStep for DeferredPlan {
         let Self { origin, plan, ran, .. } = self;
         let local = origin.limiter.clock.now();
         *ran = local.mono;
-        let mut seats: smallvec::SmallVec<[Seat<'_>; 1]> =
-            bodies.iter_mut().map(|body| Seat { body, place: Place::Own }).collect();
+        let mut seats: smallvec::SmallVec<[OpenSlot<'_>; 1]> =
+            bodies.iter_mut().map(|body| OpenSlot { body, place: Placement::Own }).collect();
         // A use that has happened is judged as of when it was told, by the store's clock.
         let now = if plan.slots().iter().any(|target| matches!(target.op, KeyOp::Record { .. })) {
             let arrived = now.before(local.mono.saturating_sub(origin.arrived.mono));
@@ -482,10 +482,10 @@ impl DeferredStep for DeferredPlan {
         Box::new(DeferredPlan::new(self.origin.clone(), plan, None))
     }
 
-    fn end(mut self: Box<Self>, outcome: Result<Now, Trouble>) {
+    fn end(mut self: Box<Self>, outcome: Result<Now, StoreError>) {
         let answered = match &outcome {
             Ok(at) => self.answer(*at),
-            Err(trouble) => self.without_store(trouble),
+            Err(error) => self.without_store(error),
         };
         let answered = self.with_local(answered);
         // What is undone nobody waits for.

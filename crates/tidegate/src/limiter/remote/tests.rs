@@ -11,8 +11,8 @@ use super::*;
 use crate::clock::Clock;
 use crate::metrics::{Door, Metrics};
 use crate::stores::memory::{self, Body};
-use crate::stores::remote::job::RemoteSlot;
 use crate::stores::remote::settings::{self, Urls};
+use crate::stores::remote::update::RemoteSlot;
 
 const START: Now = Now { mono: 500 * DAY, unix: 20_000 * DAY };
 const ONE: Limit = Limit { amount: 1, period: DAY, algorithm: Algorithm::FixedWindow };
@@ -23,7 +23,7 @@ fn alone(rules: Vec<Rule>) -> LimiterHandle {
     let (clock, metrics) = (Clock::manual(START), Arc::new(Metrics::new()));
     let limiter = Limiter::new(clock, metrics, RuleSet::new(rules, None), room);
     let url = Some(Urls::One("redis://127.0.0.1:1".to_owned()));
-    let store = Settings { kind: settings::Kind::Redis, url, ..Settings::default() };
+    let store = Settings { kind: settings::StoreKind::Redis, url, ..Settings::default() };
     limiter.use_store(&store).expect("sound settings");
     limiter.handle(Door::Http)
 }

@@ -7,7 +7,7 @@ use super::super::Outcome;
 use super::stores::{at, node, runtime};
 use super::*;
 use crate::stores::remote::engines::{redis, until};
-use crate::stores::remote::settings::Kind;
+use crate::stores::remote::settings::StoreKind;
 
 /// A rule that counts in this node, whatever the store.
 fn local(name: &str, limits: Vec<Limit>) -> Rule {
@@ -41,7 +41,7 @@ fn left(handle: &LimiterHandle, key: &str) -> u64 {
 fn each_rule_counts_where_it_says_and_a_request_takes_from_all_or_none() {
     let server = redis::Server::start(&[]);
     let rules = || vec![local("here", vec![fixed(5)]), rule("there", vec![fixed(3)])];
-    let settings = at(Kind::Redis, vec![server.url()]);
+    let settings = at(StoreKind::Redis, vec![server.url()]);
     let [one, other] =
         [0, 1].map(|_| node(Clock::manual(START), rules(), &settings).handle(Door::Http));
     let both = ["there a", "here a"];
@@ -76,7 +76,7 @@ fn each_rule_counts_where_it_says_and_a_request_takes_from_all_or_none() {
 fn uses_in_flight_end_where_they_were_taken() {
     let server = redis::Server::start(&[]);
     let rules = vec![local("here", vec![flight(1)]), rule("there", vec![flight(1)])];
-    let limiter = node(Clock::manual(START), rules, &at(Kind::Redis, vec![server.url()]));
+    let limiter = node(Clock::manual(START), rules, &at(StoreKind::Redis, vec![server.url()]));
     let handle = limiter.handle(Door::Http);
     let both = ["here a", "there a"];
     for _ in 0..3 {
@@ -100,7 +100,7 @@ fn a_store_that_is_away_does_not_matter_to_local_rules() {
     let server = redis::Server::start(&[]);
     let deny = Rule { on_store_error: OnStoreError::Deny, ..rule("there", vec![fixed(2)]) };
     let rules = vec![local("here", vec![fixed(2)]), deny, rule("lenient", vec![fixed(2)])];
-    let limiter = node(Clock::manual(START), rules, &at(Kind::Redis, vec![server.url()]));
+    let limiter = node(Clock::manual(START), rules, &at(StoreKind::Redis, vec![server.url()]));
     let handle = limiter.handle(Door::Http);
     drop(server);
     until(|| {
@@ -127,7 +127,7 @@ fn what_cannot_be_given_back_is_not_taken_beside_another_store() {
         local("jarl", vec![jarl]),
         rule("there", vec![fixed(5)]),
     ];
-    let limiter = node(Clock::manual(START), rules, &at(Kind::Redis, vec![server.url()]));
+    let limiter = node(Clock::manual(START), rules, &at(StoreKind::Redis, vec![server.url()]));
     let handle = limiter.handle(Door::Http);
     for key in ["strict a", "jarl a"] {
         let take = |key| (key, KeyOp::Take(1));
@@ -146,7 +146,7 @@ fn what_may_be_taken_in_part_is_the_least_of_both() {
     for (here, there) in [(2, 5), (5, 2)] {
         let (a, b) = (format!("here{here}"), format!("there{there}"));
         let rules = vec![local(&a, vec![fixed(here)]), rule(&b, vec![fixed(there)])];
-        let limiter = node(Clock::manual(START), rules, &at(Kind::Redis, vec![server.url()]));
+        let limiter = node(Clock::manual(START), rules, &at(StoreKind::Redis, vec![server.url()]));
         let handle = limiter.handle(Door::Http);
         let (a, b) = (format!("{a} k"), format!("{b} k"));
         let keys = [(a.as_str(), KeyOp::TakeUpTo(4)), (b.as_str(), KeyOp::TakeUpTo(4))];
@@ -160,7 +160,7 @@ fn what_may_be_taken_in_part_is_the_least_of_both() {
 fn a_use_whose_caller_leaves_is_given_back_to_both() {
     let server = redis::Server::start(&[]);
     let rules = vec![local("here", vec![fixed(2)]), rule("there", vec![fixed(2)])];
-    let limiter = node(Clock::manual(START), rules, &at(Kind::Redis, vec![server.url()]));
+    let limiter = node(Clock::manual(START), rules, &at(StoreKind::Redis, vec![server.url()]));
     let handle = limiter.handle(Door::Http);
     let keys = [Key::take(b"here a", 1), Key::take(b"there a", 1)];
     let decision = handle.decide(&Request::all_or_nothing(&keys), handle.now(), None);

@@ -10,11 +10,11 @@ struct Step {
     wait: Nanos,
     /// How far the wall clock is set, in milliseconds.
     wall_ms: i64,
-    kind: Kind,
+    kind: StoreKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum StoreKind {
     One,
     Each,
     All,
@@ -24,11 +24,11 @@ enum Kind {
 
 fn step() -> impl Strategy<Value = Step> {
     let kind = prop_oneof![
-        4 => Just(Kind::One),
-        2 => Just(Kind::Each),
-        4 => Just(Kind::All),
-        1 => Just(Kind::Peek),
-        1 => Just(Kind::Sweep),
+        4 => Just(StoreKind::One),
+        2 => Just(StoreKind::Each),
+        4 => Just(StoreKind::All),
+        1 => Just(StoreKind::Peek),
+        1 => Just(StoreKind::Sweep),
     ];
     // Some keys come often, so that they reach their limits; others press for room.
     let key = prop_oneof![2 => 0..6u8, 1 => any::<u8>()];
@@ -55,26 +55,26 @@ fn judged(handle: &LimiterHandle, step: &Step, now: Now) -> Vec<(u8, bool)> {
     let keys = borrowed(&names);
     let op = Op::Take(step.cost);
     match step.kind {
-        Kind::One => {
+        StoreKind::One => {
             let verdict = decide_one(handle, keys[0], op, now);
             verdict.iter().map(|verdict| (step.keys[0], verdict.is_allowed())).collect()
         }
-        Kind::Each => {
+        StoreKind::Each => {
             let each = step.keys.iter().zip(decide_each(handle, &keys, op, now));
             each.filter_map(|(key, verdict)| Some((*key, verdict.ok()?.is_allowed()))).collect()
         }
-        Kind::All => {
+        StoreKind::All => {
             let Ok(answer) = decide_all(handle, &keys, op, now) else { return Vec::new() };
             let mut once = step.keys.clone();
             once.sort_unstable();
             once.dedup();
             once.into_iter().map(|key| (key, answer.is_allowed())).collect()
         }
-        Kind::Peek => {
+        StoreKind::Peek => {
             let _ = decide_all(handle, &keys, Op::Peek(step.cost), now);
             Vec::new()
         }
-        Kind::Sweep => {
+        StoreKind::Sweep => {
             handle.limiter().sweep(64);
             Vec::new()
         }

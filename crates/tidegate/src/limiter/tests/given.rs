@@ -8,7 +8,7 @@ use super::super::Outcome;
 use super::stores::{at, node};
 use super::*;
 use crate::stores::remote::engines::redis;
-use crate::stores::remote::settings::Kind;
+use crate::stores::remote::settings::StoreKind;
 
 /// `amount` uses per `seconds`, `burst` at once.
 fn given(burst: u64, amount: u64, seconds: u64) -> Limit {
@@ -101,9 +101,12 @@ fn a_full_table_refuses_new_keys() {
 #[test]
 fn a_remote_store_counts_them_as_memory_does() {
     let server = redis::Server::start(&[]);
-    let there =
-        node(Clock::manual(START), with_given(Vec::new()), &at(Kind::Redis, vec![server.url()]))
-            .handle(Door::Resp);
+    let there = node(
+        Clock::manual(START),
+        with_given(Vec::new()),
+        &at(StoreKind::Redis, vec![server.url()]),
+    )
+    .handle(Door::Resp);
     let here = door(Vec::new(), ROOMY);
     let limits = [given(3, 7, 60), given(3, 5, 60), given(1, 1, 3600)];
     for (step, quantity) in [1, 2, 1, -1, 1, 0, 3, -9, 3, 1].into_iter().enumerate() {

@@ -8,7 +8,7 @@ use super::remote::attempt;
 use super::stores::{at, decide_anywhere, node, runtime};
 use super::*;
 use crate::stores::remote::engines::{redis, until};
-use crate::stores::remote::settings::Kind;
+use crate::stores::remote::settings::StoreKind;
 use crate::waiting::{Admitted, Bounds, WaitFuture, WaitRequest, WaiterLimit, Waiting};
 
 const KEY: &[u8] = b"k a";
@@ -35,7 +35,7 @@ fn starts_where_it_is_counted(algorithm: Algorithm, in_line: bool) {
     let rules = vec![rule("k", vec![limit(1, DAY, algorithm), log])];
     let server = redis::Server::start(&[]);
     let clock = Clock::manual(START);
-    let limiter = node(clock.clone(), rules, &at(Kind::Redis, vec![server.url()]));
+    let limiter = node(clock.clone(), rules, &at(StoreKind::Redis, vec![server.url()]));
     let waiting = Waiting::new(&limiter);
     let waiters = WaiterLimit::new(limiter.metrics(), Door::Http, Bounds::default());
     let handle = limiter.handle(Door::Http);
@@ -90,7 +90,7 @@ fn what_is_given_back_after_its_window_is_not_taken_from_the_next() {
     let clock = Clock::manual(START);
     for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow] {
         let name = format!("{algorithm:?}");
-        let settings = at(Kind::Redis, vec![server.url()]);
+        let settings = at(StoreKind::Redis, vec![server.url()]);
         let settings =
             crate::stores::remote::settings::Settings { prefix: Some(name.clone()), ..settings };
         let rules = vec![rule("k", vec![limit(3, DAY, algorithm)])];

@@ -10,7 +10,7 @@ use tidegate_core::rules::{Consistency, OnStoreError};
 use super::stores::{at, node, runtime};
 use super::*;
 use crate::stores::remote::engines::{redis, until};
-use crate::stores::remote::settings::Kind;
+use crate::stores::remote::settings::StoreKind;
 
 /// Uses of one key: which, how many, how far from now, and how late they are reported, in
 /// sixteenths of the period.
@@ -220,7 +220,7 @@ fn delayed_keys_are_found_wherever_they_are_counted() {
     let server = redis::Server::start(&[]);
     let here = Rule { consistency: Consistency::Local, ..rule("here", vec![fixed(1)]) };
     let there = Rule { on_store_error: OnStoreError::Local, ..rule("there", vec![fixed(1)]) };
-    let settings = at(Kind::Redis, vec![server.url()]);
+    let settings = at(StoreKind::Redis, vec![server.url()]);
     let limiter = node(Clock::manual(START), vec![here, there, rule("free", vec![])], &settings);
     let handle = limiter.handle(Door::Smockron);
     let use_of = |key: &str| {

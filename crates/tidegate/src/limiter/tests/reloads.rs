@@ -71,7 +71,7 @@ fn keys_of_a_newer_configuration_are_alive_for_an_older_one() {
     let older = limiter.catalog.load_full();
     install(&before, vec![rule("k", vec![fixed(5)]), rule("new", vec![fixed(5)])]);
     assert!(take(&before, &["new a"]).is_allowed());
-    let bucket = Bucket::of(before.now());
+    let bucket = StatsBucket::of(before.now());
     // As a thread does that was in the middle of a decision when the rules were swapped.
     let swept =
         limiter.memory().sweep(1 << 16, |body, _| older.dead(body, true, bucket, before.now()));

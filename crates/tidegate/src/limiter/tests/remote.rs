@@ -9,7 +9,7 @@ use super::stores::{at, decide_anywhere, node, runtime, words};
 use super::*;
 use crate::limiter::Outcome as Decided;
 use crate::stores::remote::engines::redis;
-use crate::stores::remote::settings::{Kind, Settings, Urls};
+use crate::stores::remote::settings::{Settings, StoreKind, Urls};
 
 const JOBS: Limit =
     Limit { amount: 1, period: 0, algorithm: Algorithm::InFlight { per_window: false } };
@@ -131,7 +131,7 @@ fn history(handle: &LimiterHandle) -> Vec<String> {
 fn what_is_told_later_is_counted_as_what_is_told_at_once() {
     let server = redis::Server::start(&[]);
     let here = handle(rules());
-    let settings = at(Kind::Redis, vec![server.url()]);
+    let settings = at(StoreKind::Redis, vec![server.url()]);
     let there = node(Clock::manual(START), rules(), &settings).handle(Door::Http);
     assert_eq!(history(&here), history(&there));
     assert_eq!(counted(&here), counted(&there));
@@ -147,7 +147,7 @@ fn what_is_told_later_is_counted_as_what_is_told_at_once() {
 #[test]
 fn a_key_is_forgotten_wherever_it_was_counted() {
     let server = redis::Server::start(&[]);
-    let settings = at(Kind::Redis, vec![server.url()]);
+    let settings = at(StoreKind::Redis, vec![server.url()]);
     let [one, other] = [(); 2].map(|()| node(Clock::manual(START), rules(), &settings));
     let handle = one.handle(Door::Http);
     for _ in 0..2 {
@@ -163,7 +163,7 @@ fn a_key_is_forgotten_wherever_it_was_counted() {
 #[test]
 fn a_use_in_flight_ends_where_it_began_and_nowhere_else() {
     let server = redis::Server::start(&[]);
-    let settings = at(Kind::Redis, vec![server.url()]);
+    let settings = at(StoreKind::Redis, vec![server.url()]);
     let handle = node(Clock::manual(START), rules(), &settings).handle(Door::Http);
     let there = || decide(&handle, &["jobs a"], Op::Take(1)).expect("fit");
     // As while the store is away.
@@ -194,7 +194,7 @@ fn a_use_in_flight_ends_where_it_began_and_nowhere_else() {
 fn alone(rules: Vec<Rule>) -> LimiterHandle {
     let handle = limiter(rules, ROOMY).handle(Door::Http);
     let url = Some(Urls::One("redis://127.0.0.1:1".to_owned()));
-    let settings = Settings { kind: Kind::Redis, url, ..Settings::default() };
+    let settings = Settings { kind: StoreKind::Redis, url, ..Settings::default() };
     handle.limiter().use_store(&settings).expect("sound settings");
     handle
 }
@@ -274,7 +274,7 @@ fn degraded(handle: &LimiterHandle) -> Vec<(String, u64)> {
 #[test]
 fn a_use_that_the_store_has_not_counted_is_not_given_back_to_it() {
     let server = redis::Server::start(&[]);
-    let settings = at(Kind::Redis, vec![server.url()]);
+    let settings = at(StoreKind::Redis, vec![server.url()]);
     let handle = node(Clock::manual(START), rules(), &settings).handle(Door::Http);
     let take = || attempt(&handle, b"k a");
     let (first, (other, answered)) = (take(), take());
@@ -289,7 +289,7 @@ fn a_use_that_the_store_has_not_counted_is_not_given_back_to_it() {
 #[test]
 fn a_ticket_that_took_nothing_gives_nothing_back() {
     let server = redis::Server::start(&[]);
-    let settings = at(Kind::Redis, vec![server.url()]);
+    let settings = at(StoreKind::Redis, vec![server.url()]);
     let handle = node(Clock::manual(START), rules(), &settings).handle(Door::Http);
     let drop_answer = |key: &str, op| {
         let keys = [Key::new(key.as_bytes(), op)];

@@ -12,7 +12,7 @@ use tidegate_core::rules::OnStoreError;
 use super::*;
 use crate::settings::units::Span;
 use crate::stores::remote::engines::{etcd, redis, until};
-use crate::stores::remote::settings::{Kind, Settings, Urls};
+use crate::stores::remote::settings::{Settings, StoreKind, Urls};
 use crate::waiting::{Bounds, NotAdmitted, WaitRequest, WaiterLimit, Waiting};
 
 /// Histories for each store. Every one of them starts a node.
@@ -25,7 +25,7 @@ fn daily(amount: u64) -> Limit {
     limit(amount, DAY, Algorithm::SlidingLog)
 }
 
-pub(super) fn at(kind: Kind, urls: Vec<String>) -> Settings {
+pub(super) fn at(kind: StoreKind, urls: Vec<String>) -> Settings {
     Settings { kind, url: Some(Urls::Several(urls)), timeout: Some(PATIENT), ..Settings::default() }
 }
 
@@ -186,14 +186,14 @@ fn nodes_share_one_limit(settings: &Settings) {
         granted
     });
     // A use of two keys that lie apart may be charged and taken back while others are refused.
-    let least = if settings.is_cluster() && settings.kind == Kind::Redis { 1 } else { 50 };
+    let least = if settings.is_cluster() && settings.kind == StoreKind::Redis { 1 } else { 50 };
     assert!((least..=50).contains(&granted), "{granted} of 50");
 }
 
 #[test]
 fn redis_keeps_the_contract() {
     let server = redis::Server::start(&[]);
-    let settings = at(Kind::Redis, vec![server.url()]);
+    let settings = at(StoreKind::Redis, vec![server.url()]);
     all_say_the_same(&settings);
     nodes_share_one_limit(&settings);
 }
@@ -201,7 +201,7 @@ fn redis_keeps_the_contract() {
 #[test]
 fn a_redis_cluster_keeps_the_contract() {
     let cluster = redis::Cluster::start();
-    let settings = at(Kind::Redis, cluster.urls());
+    let settings = at(StoreKind::Redis, cluster.urls());
     all_say_the_same(&settings);
     nodes_share_one_limit(&settings);
 }
@@ -209,7 +209,7 @@ fn a_redis_cluster_keeps_the_contract() {
 #[test]
 fn etcd_keeps_the_contract() {
     let member = etcd::Member::start(&[]);
-    let settings = at(Kind::Etcd, vec![member.url()]);
+    let settings = at(StoreKind::Etcd, vec![member.url()]);
     all_say_the_same(&settings);
     nodes_share_one_limit(&settings);
 }
@@ -235,7 +235,7 @@ fn without_its_store_a_rule_allows_denies_or_counts_by_itself() {
         policy("deny", OnStoreError::Deny),
         policy("local", OnStoreError::Local),
     ];
-    let settings = Settings { timeout: None, ..at(Kind::Redis, vec![server.url()]) };
+    let settings = Settings { timeout: None, ..at(StoreKind::Redis, vec![server.url()]) };
     let limiter = node(Clock::system(), rules, &settings);
     let handle = limiter.handle(Door::Http);
     let runtime = runtime();
@@ -268,7 +268,7 @@ fn a_store_that_comes_late_is_found() {
     let rules = vec![Rule { on_store_error: OnStoreError::Deny, ..rule("k", vec![daily(1)]) }];
     let limiter =
         Limiter::new(Clock::system(), Arc::new(Metrics::new()), RuleSet::new(rules, None), ROOMY);
-    limiter.use_store(&at(Kind::Redis, vec![server.url()])).expect("a store to try");
+    limiter.use_store(&at(StoreKind::Redis, vec![server.url()])).expect("a store to try");
     let handle = limiter.handle(Door::Http);
     let runtime = runtime();
     let goes = || runtime.block_on(take_one(&handle, b"k 1")).is_allowed();
@@ -289,7 +289,7 @@ fn one_who_leaves_while_the_store_is_asked_takes_nothing() {
     let limiter = node(
         Clock::system(),
         vec![rule("k", vec![daily(1)])],
-        &at(Kind::Redis, vec![server.url()]),
+        &at(StoreKind::Redis, vec![server.url()]),
     );
     let waiting = Waiting::new(&limiter);
     let waiters = WaiterLimit::new(limiter.metrics(), Door::Http, Bounds::default());

@@ -9,7 +9,7 @@ use crate::stores::remote::names::RuleNames;
 
 /// Which slot is meant, and what making it would mean.
 #[derive(Clone, Copy)]
-pub(crate) struct Address<'a> {
+pub(crate) struct SlotAddress<'a> {
     pub(crate) rule: u32,
     pub(crate) name: &'a [u8],
     pub(crate) hash: u64,
@@ -32,7 +32,7 @@ pub(crate) struct Address<'a> {
     pub(crate) given: Option<Limit>,
 }
 
-impl Address<'_> {
+impl SlotAddress<'_> {
     /// Whether it is about the key's own slot, and not about what was taken elsewhere.
     pub(super) fn is_of_slot(&self) -> bool {
         matches!(self.gives_back, None | Some(TakenFrom::Slot))
@@ -52,7 +52,7 @@ pub enum TakenFrom {
 
 /// Where the body that a step is handed comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Placement {
     /// The key's own slot.
     Own,
     /// The count that new keys share while the table is full.
@@ -65,25 +65,25 @@ pub(crate) enum Place {
     Uncounted,
 }
 
-impl Place {
+impl Placement {
     /// Where a key is for which there is no room and no shared count.
-    pub(super) fn without_room(at: &Address<'_>) -> Self {
-        if at.on_full == OnFull::Allow { Place::Uncounted } else { Place::Denied }
+    pub(super) fn without_room(at: &SlotAddress<'_>) -> Self {
+        if at.on_full == OnFull::Allow { Placement::Uncounted } else { Placement::Denied }
     }
 
     /// Whether a step reads and writes a count there.
     pub(crate) fn counts(self) -> bool {
-        matches!(self, Place::Own | Place::Shared)
+        matches!(self, Placement::Own | Placement::Shared)
     }
 
     /// What was done with a key that found the table full, as metrics name it.
     #[inline]
     pub(crate) fn when_full(self) -> Option<&'static str> {
         match self {
-            Place::Own => None,
-            Place::Shared | Place::Joined => Some("share"),
-            Place::Denied => Some("deny"),
-            Place::Uncounted => Some("allow"),
+            Placement::Own => None,
+            Placement::Shared | Placement::Joined => Some("share"),
+            Placement::Denied => Some("deny"),
+            Placement::Uncounted => Some("allow"),
         }
     }
 }

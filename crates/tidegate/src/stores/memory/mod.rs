@@ -28,12 +28,12 @@ use tidegate_core::key::same;
 use tidegate_core::rules::OnFull;
 
 pub use self::address::TakenFrom;
-pub(crate) use self::address::{Address, Place};
+pub(crate) use self::address::{Placement, SlotAddress};
 pub(crate) use self::scan::Mark;
 use self::slot::Slot;
-pub(crate) use self::slot::{Body, Held};
+pub(crate) use self::slot::{Body, States};
 pub use self::tally::KeyStats;
-pub(crate) use self::tally::{Bucket, RULE_MAX, Tally};
+pub(crate) use self::tally::{KeyTally, RULE_MAX, StatsBucket};
 use crate::budget::Budget;
 use crate::table::{self, Found, Locked, Name, Spot, Table};
 
@@ -60,33 +60,33 @@ impl Default for Settings {
 }
 
 /// One slot in a step.
-pub(crate) struct Seat<'a> {
+pub(crate) struct OpenSlot<'a> {
     pub(crate) body: &'a mut Body,
-    pub(crate) place: Place,
+    pub(crate) place: Placement,
 }
 
 /// A body that was lifted out of its slot for a step over several.
 struct Lifted {
     body: Body,
-    place: Place,
+    place: Placement,
     /// Bytes that the body held outside of itself before the step.
     heap: usize,
 }
 
 impl Lifted {
-    fn new(body: Body, place: Place) -> Self {
+    fn new(body: Body, place: Placement) -> Self {
         let heap = body.held.heap_bytes();
         Self { body, place, heap }
     }
 
-    fn without_body(place: Place) -> Self {
+    fn without_body(place: Placement) -> Self {
         Self { body: Body::default(), place, heap: 0 }
     }
 }
 
 /// How full the table is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Size {
+pub struct TableSize {
     /// Occupied slots.
     pub used: usize,
     /// Allocated places of the index.
@@ -98,7 +98,7 @@ pub struct Size {
 }
 
 /// Where the slot of a key is looked for first.
-pub(crate) type Probe<'a> = table::Probe<'a, Slot>;
+pub(crate) type SlotProbe<'a> = table::Probe<'a, Slot>;
 
 /// The store.
 pub(crate) struct Memory {
@@ -171,7 +171,7 @@ impl Memory {
 
     /// Where the slot of a name is looked for: a batch probes well ahead.
     #[inline(always)]
-    pub(crate) fn probe(&self, name: &[u8]) -> Probe<'_> {
+    pub(crate) fn probe(&self, name: &[u8]) -> SlotProbe<'_> {
         self.table.probe(self.hash(name))
     }
 
@@ -182,10 +182,10 @@ impl Memory {
     /// One slot under the lock of its shard, whether there is one or not.
     fn update_in_shard<R>(
         &self,
-        at: &Address<'_>,
-        bucket: Bucket,
+        at: &SlotAddress<'_>,
+        bucket: StatsBucket,
         dead: impl Fn(&Body, bool) -> bool,
-        step: impl FnOnce(&mut Body, Place) -> R,
+        step: impl FnOnce(&mut Body, Placement) -> R,
     ) -> R {
         let number = self.table.shard_of(at.hash);
         let mut shard = self.table.lock(number);
@@ -193,33 +193,33 @@ impl Memory {
         let found =
             find(&mut shard, at).or_else(|| self.admit(&mut shard, number, at, &[], bucket, &dead));
         match found {
-            Some(spot) if !at.long => step(&mut shard.entry(spot).body, Place::Own),
+            Some(spot) if !at.long => step(&mut shard.entry(spot).body, Placement::Own),
             Some(spot) => {
                 let body = &mut shard.entry(spot).body;
                 let before = body.held.heap_bytes();
                 if self.cannot_grow(at) {
-                    return step(&mut Body::default(), Place::without_room(at));
+                    return step(&mut Body::default(), Placement::without_room(at));
                 }
-                let result = step(body, Place::Own);
+                let result = step(body, Placement::Own);
                 self.account(before, body.held.heap_bytes());
                 result
             }
             // What it was taken from is gone, and the use with it.
-            None if at.gives_back.is_some() => step(&mut Body::default(), Place::Uncounted),
+            None if at.gives_back.is_some() => step(&mut Body::default(), Placement::Uncounted),
             None if !at.creates => match self.would_deny(at) {
-                true => step(&mut Body::default(), Place::Denied),
-                false => step(&mut self.fresh(number, at, bucket, &dead), Place::Own),
+                true => step(&mut Body::default(), Placement::Denied),
+                false => step(&mut self.fresh(number, at, bucket, &dead), Placement::Own),
             },
             None if self.can_share(at) => {
                 let mut overflow = self.overflow[number].lock();
                 let body = overflow.entry(at.rule).or_insert_with(|| self.new_overflow(at, bucket));
                 let before = body.held.heap_bytes();
-                let result = step(body, Place::Shared);
+                let result = step(body, Placement::Shared);
                 body.held.share();
                 self.account(before, body.held.heap_bytes());
                 result
             }
-            None => step(&mut Body::default(), Place::without_room(at)),
+            None => step(&mut Body::default(), Placement::without_room(at)),
         }
     }
 
@@ -228,17 +228,16 @@ impl Memory {
     #[inline]
     pub(super) fn update<R>(
         &self,
-        slots: &[Address<'_>],
-        bucket: Bucket,
+        slots: &[SlotAddress<'_>],
+        bucket: StatsBucket,
         dead: impl Fn(&Body, bool) -> bool,
-        step: impl FnOnce(&mut [Seat<'_>]) -> R,
+        step: impl FnOnce(&mut [OpenSlot<'_>]) -> R,
     ) -> R {
         match slots {
             [] => step(&mut []),
             // What was taken elsewhere is not given back to the slot that its key may have now.
-            [at] if at.is_of_slot() => {
-                self.update_one(at, bucket, dead, |body, place| step(&mut [Seat { body, place }]))
-            }
+            [at] if at.is_of_slot() => self
+                .update_one(at, bucket, dead, |body, place| step(&mut [OpenSlot { body, place }])),
             several => self.update_several(several, bucket, dead, step),
         }
     }
@@ -247,19 +246,19 @@ impl Memory {
     /// of its shard.
     fn update_one<R>(
         &self,
-        at: &Address<'_>,
-        bucket: Bucket,
+        at: &SlotAddress<'_>,
+        bucket: StatsBucket,
         dead: impl Fn(&Body, bool) -> bool,
-        step: impl FnOnce(&mut Body, Place) -> R,
+        step: impl FnOnce(&mut Body, Placement) -> R,
     ) -> R {
         if !self.cannot_grow(at)
             && let Some(mut slot) = known_at(&self.table.probe(at.hash), at.rule, at.name)
         {
             if !at.long {
-                return step(&mut slot.body, Place::Own);
+                return step(&mut slot.body, Placement::Own);
             }
             let before = slot.body.held.heap_bytes();
-            let result = step(&mut slot.body, Place::Own);
+            let result = step(&mut slot.body, Placement::Own);
             self.account(before, slot.body.held.heap_bytes());
             return result;
         }
@@ -270,10 +269,10 @@ impl Memory {
     /// after the step.
     fn update_several<R>(
         &self,
-        addresses: &[Address<'_>],
-        bucket: Bucket,
+        addresses: &[SlotAddress<'_>],
+        bucket: StatsBucket,
         dead: impl Fn(&Body, bool) -> bool,
-        step: impl FnOnce(&mut [Seat<'_>]) -> R,
+        step: impl FnOnce(&mut [OpenSlot<'_>]) -> R,
     ) -> R {
         let mut numbers: Vec<usize> =
             addresses.iter().map(|at| self.table.shard_of(at.hash)).collect();
@@ -297,21 +296,23 @@ impl Memory {
         for at in addresses {
             let (number, shard) = &mut shards[shard_at(at.hash)];
             let one = match find(shard, at).filter(|_| at.is_of_slot()) {
-                Some(_) if self.cannot_grow(at) => Lifted::without_body(Place::without_room(at)),
+                Some(_) if self.cannot_grow(at) => {
+                    Lifted::without_body(Placement::without_room(at))
+                }
                 Some(spot) => {
                     let body = &mut shard.entry(spot).body;
                     // The tally stays as well: it carries the rule that the slot is found by.
                     let held = mem::take(&mut body.held);
-                    Lifted::new(Body { held, tally: body.tally }, Place::Own)
+                    Lifted::new(Body { held, tally: body.tally }, Placement::Own)
                 }
-                None if self.would_deny(at) => Lifted::without_body(Place::Denied),
+                None if self.would_deny(at) => Lifted::without_body(Placement::Denied),
                 None => self.lift_without_slot(*number, at, bucket, &dead),
             };
             lifted.push(one);
         }
-        let mut seats: Vec<Seat<'_>> = lifted
+        let mut seats: Vec<OpenSlot<'_>> = lifted
             .iter_mut()
-            .map(|Lifted { body, place, .. }| Seat { body, place: *place })
+            .map(|Lifted { body, place, .. }| OpenSlot { body, place: *place })
             .collect();
         let result = step(&mut seats);
         drop(seats);
@@ -320,18 +321,18 @@ impl Memory {
             let (number, shard) = &mut shards[shard_at(at.hash)];
             match one.place {
                 // What was only a look at a key without a slot is not put anywhere.
-                Place::Own => {
+                Placement::Own => {
                     if let Some(spot) = find(shard, at) {
                         self.account(one.heap, heap_after);
                         shard.entry(spot).body = one.body;
                     }
                 }
-                Place::Shared => {
+                Placement::Shared => {
                     one.body.held.share();
                     self.account(one.heap, heap_after);
                     self.overflow[*number].lock().insert(at.rule, one.body);
                 }
-                Place::Joined | Place::Denied | Place::Uncounted => {}
+                Placement::Joined | Placement::Denied | Placement::Uncounted => {}
             }
         }
         result
@@ -341,33 +342,35 @@ impl Memory {
     fn lift_without_slot(
         &self,
         number: usize,
-        at: &Address<'_>,
-        bucket: Bucket,
+        at: &SlotAddress<'_>,
+        bucket: StatsBucket,
         dead: &impl Fn(&Body, bool) -> bool,
     ) -> Lifted {
         match at.gives_back {
             // What it was taken from is gone, and the use with it; or was never here.
             Some(TakenFrom::Slot | TakenFrom::Remote) => {
-                return Lifted::without_body(Place::Uncounted);
+                return Lifted::without_body(Placement::Uncounted);
             }
             Some(TakenFrom::Shared) if !self.overflow[number].lock().contains_key(&at.rule) => {
-                return Lifted::without_body(Place::Uncounted);
+                return Lifted::without_body(Placement::Uncounted);
             }
             Some(TakenFrom::Shared) => {}
             None if !at.creates => {
-                return Lifted::new(self.fresh(number, at, bucket, dead), Place::Own);
+                return Lifted::new(self.fresh(number, at, bucket, dead), Placement::Own);
             }
-            None if !self.can_share(at) => return Lifted::without_body(Place::without_room(at)),
+            None if !self.can_share(at) => {
+                return Lifted::without_body(Placement::without_room(at));
+            }
             None => {}
         }
         let mut overflow = self.overflow[number].lock();
         let body = overflow.entry(at.rule).or_insert_with(|| self.new_overflow(at, bucket));
         if body.held.states().is_empty() {
             // Lifted out by an earlier key of this request: the count holds the uses of both.
-            return Lifted::without_body(Place::Joined);
+            return Lifted::without_body(Placement::Joined);
         }
-        let lifted = Body { held: Held::Many(Box::default()), tally: body.tally };
-        Lifted::new(mem::replace(body, lifted), Place::Shared)
+        let lifted = Body { held: States::Many(Box::default()), tally: body.tally };
+        Lifted::new(mem::replace(body, lifted), Placement::Shared)
     }
 
     /// Makes a slot if there is room, sweeping a little first, but none of the slots of `kept`: the
@@ -376,9 +379,9 @@ impl Memory {
         &self,
         shard: &mut Locked<'_, Slot>,
         number: usize,
-        at: &Address<'_>,
-        kept: &[Address<'_>],
-        bucket: Bucket,
+        at: &SlotAddress<'_>,
+        kept: &[SlotAddress<'_>],
+        bucket: StatsBucket,
         dead: &impl Fn(&Body, bool) -> bool,
     ) -> Option<Spot> {
         if !at.creates || self.stays_shared(number, at, dead) {
@@ -402,8 +405,8 @@ impl Memory {
     fn fresh(
         &self,
         number: usize,
-        at: &Address<'_>,
-        bucket: Bucket,
+        at: &SlotAddress<'_>,
+        bucket: StatsBucket,
         dead: &impl Fn(&Body, bool) -> bool,
     ) -> Body {
         let mut body = new_body(at, bucket);
@@ -421,7 +424,7 @@ impl Memory {
         shard: &mut Locked<'_, Slot>,
         budget: usize,
         pressed: bool,
-        kept: &[Address<'_>],
+        kept: &[SlotAddress<'_>],
         dead: &impl Fn(&Body, bool) -> bool,
     ) -> usize {
         shard.sweep(
@@ -448,14 +451,14 @@ impl Memory {
     /// its rule says so. A key that is there already is left alone.
     pub(crate) fn restore(
         &self,
-        at: &Address<'_>,
+        at: &SlotAddress<'_>,
         body: Body,
-        join: impl Fn(&mut Held, &Held),
-    ) -> Place {
+        join: impl Fn(&mut States, &States),
+    ) -> Placement {
         let number = self.table.shard_of(at.hash);
         let mut shard = self.table.lock(number);
         if find(&mut shard, at).is_some() {
-            return Place::Own;
+            return Placement::Own;
         }
         let mut slot = Slot { name: Name::new(at.name), body };
         if self.has_room() {
@@ -463,20 +466,20 @@ impl Memory {
             match shard.insert(at.hash, slot, |slot| self.slot_hash(slot)) {
                 Ok(_) => {
                     self.account(0, heap);
-                    return Place::Own;
+                    return Placement::Own;
                 }
                 Err(back) => slot = back,
             }
         }
         if at.on_full != OnFull::Share {
-            return Place::without_room(at);
+            return Placement::without_room(at);
         }
         self.join_shared(number, &slot.body, &join);
-        Place::Shared
+        Placement::Shared
     }
 
     /// Forgets one key. `false` if it was not known.
-    pub(crate) fn remove(&self, at: &Address<'_>) -> bool {
+    pub(crate) fn remove(&self, at: &SlotAddress<'_>) -> bool {
         let mut shard = self.table.lock(self.table.shard_of(at.hash));
         let Some(spot) = find(&mut shard, at) else { return false };
         let slot = shard.remove(spot, |slot| self.slot_hash(slot));
@@ -485,7 +488,7 @@ impl Memory {
     }
 
     /// The statistics of one key; zeros if it is not known.
-    pub(crate) fn stats(&self, at: &Address<'_>, bucket: Bucket) -> KeyStats {
+    pub(crate) fn stats(&self, at: &SlotAddress<'_>, bucket: StatsBucket) -> KeyStats {
         let mut shard = self.table.lock(self.table.shard_of(at.hash));
         let found = find(&mut shard, at);
         found.map_or_else(KeyStats::default, |spot| shard.entry(spot).body.tally.stats(bucket))
@@ -494,9 +497,9 @@ impl Memory {
     /// Counts a decision that was made elsewhere for the statistics of its key.
     pub(crate) fn count(
         &self,
-        at: &Address<'_>,
+        at: &SlotAddress<'_>,
         (over, rate): (bool, f64),
-        bucket: Bucket,
+        bucket: StatsBucket,
         dead: impl Fn(&Body, bool) -> bool,
     ) {
         self.update_one(at, bucket, dead, |body, place| {
@@ -507,9 +510,9 @@ impl Memory {
     }
 
     /// How full it is.
-    pub(crate) fn size(&self) -> Size {
+    pub(crate) fn size(&self) -> TableSize {
         let keys = self.table.len();
-        Size { used: keys, total: self.table.cells(), keys, bytes: self.bytes() }
+        TableSize { used: keys, total: self.table.cells(), keys, bytes: self.bytes() }
     }
 
     /// What its keys take.
@@ -528,7 +531,7 @@ impl Memory {
     }
 
     /// Whether a use of this address would make a log longer although there are no bytes left.
-    fn cannot_grow(&self, at: &Address<'_>) -> bool {
+    fn cannot_grow(&self, at: &SlotAddress<'_>) -> bool {
         at.long && (at.creates || at.peeks) && !self.has_bytes()
     }
 
@@ -539,7 +542,7 @@ impl Memory {
     }
 
     /// Whether a new key that is only looked at would be refused for want of room.
-    fn would_deny(&self, at: &Address<'_>) -> bool {
+    fn would_deny(&self, at: &SlotAddress<'_>) -> bool {
         at.peeks && at.on_full == OnFull::Deny && !self.has_room()
     }
 
@@ -549,8 +552,8 @@ impl Memory {
     fn make_room(
         &self,
         shard: &mut Locked<'_, Slot>,
-        at: &Address<'_>,
-        kept: &[Address<'_>],
+        at: &SlotAddress<'_>,
+        kept: &[SlotAddress<'_>],
         dead: &impl Fn(&Body, bool) -> bool,
     ) {
         if self.cannot_grow(at) || self.would_deny(at) {
@@ -582,7 +585,11 @@ const SLOT_BYTES: usize = size_of::<Slot>() + 8;
 /// The slot of a name, if it lies where its probe leads, as almost all do, with its line locked.
 /// For one step; states that grow must be accounted for.
 #[inline(always)]
-pub(crate) fn known_at<'a>(probe: &Probe<'a>, rule: u32, name: &[u8]) -> Option<Found<'a, Slot>> {
+pub(crate) fn known_at<'a>(
+    probe: &SlotProbe<'a>,
+    rule: u32,
+    name: &[u8],
+) -> Option<Found<'a, Slot>> {
     probe.find(|slot| is(slot, rule, name))
 }
 
@@ -591,10 +598,10 @@ fn is(slot: &Slot, rule: u32, name: &[u8]) -> bool {
     slot.body.tally.rule() == rule && same(slot.name.as_bytes(), name)
 }
 
-fn find(shard: &mut Locked<'_, Slot>, at: &Address<'_>) -> Option<Spot> {
+fn find(shard: &mut Locked<'_, Slot>, at: &SlotAddress<'_>) -> Option<Spot> {
     shard.find(at.hash, |slot| is(slot, at.rule, at.name))
 }
 
-fn new_body(at: &Address<'_>, bucket: Bucket) -> Body {
-    Body { held: Held::new(at.limits), tally: Tally::new(at.rule, bucket) }
+fn new_body(at: &SlotAddress<'_>, bucket: StatsBucket) -> Body {
+    Body { held: States::new(at.limits), tally: KeyTally::new(at.rule, bucket) }
 }

@@ -5,19 +5,19 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use tidegate_core::rules::OnFull;
 
-use super::{Address, Body, Bucket, Held, Memory, new_body};
+use super::{Body, Memory, SlotAddress, States, StatsBucket, new_body};
 
 impl Memory {
     /// Whether a key of this address may count with the others that have no slot. The bytes of
     /// logs that are shared go a little beyond the bound, and no further.
-    pub(super) fn can_share(&self, at: &Address<'_>) -> bool {
+    pub(super) fn can_share(&self, at: &SlotAddress<'_>) -> bool {
         let most = self.budget.max_bytes();
         at.on_full == OnFull::Share
             && (!at.long || self.bytes_together() < most.saturating_add(most / 8))
     }
 
     /// The count that the first key without a slot begins.
-    pub(super) fn new_overflow(&self, at: &Address<'_>, bucket: Bucket) -> Body {
+    pub(super) fn new_overflow(&self, at: &SlotAddress<'_>, bucket: StatsBucket) -> Body {
         let body = new_body(at, bucket);
         self.overflows.fetch_add(1, Relaxed);
         self.account(0, body.held.heap_bytes());
@@ -45,7 +45,7 @@ impl Memory {
     pub(super) fn stays_shared(
         &self,
         number: usize,
-        at: &Address<'_>,
+        at: &SlotAddress<'_>,
         dead: &impl Fn(&Body, bool) -> bool,
     ) -> bool {
         at.ends && self.overflows.load(Relaxed) > 0 && {
@@ -56,13 +56,18 @@ impl Memory {
 
     /// Puts back a shared count of an earlier process. Which keys it was for depended on that
     /// process' hash, so every shard gets it.
-    pub(crate) fn restore_shared(&self, body: &Body, join: impl Fn(&mut Held, &Held)) {
+    pub(crate) fn restore_shared(&self, body: &Body, join: impl Fn(&mut States, &States)) {
         (0..self.overflow.len()).for_each(|number| self.join_shared(number, body, &join));
     }
 
     /// Lets a key without a slot count with the others of its shard: `join` makes the shared
     /// count hold for it too.
-    pub(super) fn join_shared(&self, number: usize, body: &Body, join: &impl Fn(&mut Held, &Held)) {
+    pub(super) fn join_shared(
+        &self,
+        number: usize,
+        body: &Body,
+        join: &impl Fn(&mut States, &States),
+    ) {
         let mut overflow = self.overflow[number].lock();
         match overflow.get_mut(&body.tally.rule()) {
             Some(there) => {

@@ -4,7 +4,7 @@
 
 use tidegate_core::State;
 
-use super::tally::Tally;
+use super::tally::KeyTally;
 use crate::table::Name;
 
 /// One remembered key under one rule.
@@ -19,33 +19,33 @@ const _: () = assert!(size_of::<Slot>() == 80);
 #[derive(Default)]
 pub(crate) struct Body {
     /// What the rule's limits remember.
-    pub(crate) held: Held,
+    pub(crate) held: States,
     /// Which rule it is for, and what is counted for people to see.
-    pub(crate) tally: Tally,
+    pub(crate) tally: KeyTally,
 }
 
 /// The states of a rule's limits, in their order.
-pub(crate) enum Held {
+pub(crate) enum States {
     /// A rule of one limit keeps its state in the slot.
     One(State),
     /// A rule of several keeps them outside of it.
     Many(Box<[State]>),
 }
 
-const _: () = assert!(size_of::<Held>() == size_of::<State>());
+const _: () = assert!(size_of::<States>() == size_of::<State>());
 
-impl Default for Held {
+impl Default for States {
     fn default() -> Self {
-        Held::One(State::None)
+        States::One(State::None)
     }
 }
 
-impl Held {
+impl States {
     /// Nothing remembered, for a rule of `limits` limits.
     pub(crate) fn new(limits: usize) -> Self {
         match limits {
-            0 | 1 => Held::default(),
-            _ => Held::Many((0..limits).map(|_| State::None).collect()),
+            0 | 1 => States::default(),
+            _ => States::Many((0..limits).map(|_| State::None).collect()),
         }
     }
 
@@ -53,8 +53,8 @@ impl Held {
     #[inline]
     pub(crate) fn states(&self) -> &[State] {
         match self {
-            Held::One(state) => std::slice::from_ref(state),
-            Held::Many(states) => states,
+            States::One(state) => std::slice::from_ref(state),
+            States::Many(states) => states,
         }
     }
 
@@ -62,8 +62,8 @@ impl Held {
     #[inline]
     pub(crate) fn states_mut(&mut self) -> &mut [State] {
         match self {
-            Held::One(state) => std::slice::from_mut(state),
-            Held::Many(states) => states,
+            States::One(state) => std::slice::from_mut(state),
+            States::Many(states) => states,
         }
     }
 
@@ -71,8 +71,8 @@ impl Held {
     #[inline(always)]
     pub(crate) fn first_mut(&mut self) -> &mut State {
         match self {
-            Held::One(state) => state,
-            Held::Many(states) => &mut states[0],
+            States::One(state) => state,
+            States::Many(states) => &mut states[0],
         }
     }
 
@@ -84,8 +84,8 @@ impl Held {
     /// A copy for a slot that starts from this count.
     pub(crate) fn copied(&self) -> Self {
         match self {
-            Held::One(state) => Held::One(state.clone()),
-            Held::Many(states) => Held::Many(states.clone()),
+            States::One(state) => States::One(state.clone()),
+            States::Many(states) => States::Many(states.clone()),
         }
     }
 
@@ -93,8 +93,8 @@ impl Held {
     pub(crate) fn heap_bytes(&self) -> usize {
         let states: usize = self.states().iter().map(State::heap_bytes).sum();
         match self {
-            Held::One(_) => states,
-            Held::Many(many) => states + size_of_val(&**many),
+            States::One(_) => states,
+            States::Many(many) => states + size_of_val(&**many),
         }
     }
 }

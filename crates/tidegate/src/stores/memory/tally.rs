@@ -34,22 +34,22 @@ pub struct KeyStats {
 /// Word 0: requests, low 16 bits of the rule. Word 1: refusals, high 8 bits of the rule, low 8
 /// of the bucket. Word 2: current maximum, previous maximum, high 16 bits of the bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tally([u64; 3]);
+pub(crate) struct KeyTally([u64; 3]);
 
 /// The statistics bucket of a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Bucket(u32);
+pub(crate) struct StatsBucket(u32);
 
-impl Bucket {
+impl StatsBucket {
     /// The bucket that holds `now`. 24 bits last until 2129.
     pub(crate) fn of(now: Now) -> Self {
         Self(((now.unix / BUCKET) & SMALL_MASK) as u32)
     }
 }
 
-impl Tally {
+impl KeyTally {
     /// Nothing counted, for a slot of this rule.
-    pub(crate) fn new(rule: u32, bucket: Bucket) -> Self {
+    pub(crate) fn new(rule: u32, bucket: StatsBucket) -> Self {
         let mut tally = Self::default();
         tally.0[0] |= u64::from(rule & 0xffff) << COUNT_BITS;
         tally.0[1] |= u64::from(rule >> 16 & 0xff) << COUNT_BITS;
@@ -63,11 +63,11 @@ impl Tally {
         (self.0[0] >> COUNT_BITS) as u32 | ((self.0[1] >> COUNT_BITS) as u32 & 0xff) << 16
     }
 
-    fn bucket(&self) -> Bucket {
-        Bucket((self.0[1] >> 56) as u32 | ((self.0[2] >> COUNT_BITS) as u32) << 8)
+    fn bucket(&self) -> StatsBucket {
+        StatsBucket((self.0[1] >> 56) as u32 | ((self.0[2] >> COUNT_BITS) as u32) << 8)
     }
 
-    fn set_bucket(&mut self, bucket: Bucket) {
+    fn set_bucket(&mut self, bucket: StatsBucket) {
         self.0[1] = self.0[1] & (u64::MAX >> 8) | u64::from(bucket.0 & 0xff) << 56;
         self.0[2] = self.0[2] & COUNT_MAX | u64::from(bucket.0 >> 8) << COUNT_BITS;
     }
@@ -82,7 +82,7 @@ impl Tally {
 
     /// Counts one request that read `rate`.
     #[inline]
-    pub(crate) fn count(&mut self, over: bool, rate: f64, bucket: Bucket) {
+    pub(crate) fn count(&mut self, over: bool, rate: f64, bucket: StatsBucket) {
         if self.0[0] & COUNT_MAX < COUNT_MAX {
             self.0[0] += 1;
         }
@@ -104,7 +104,7 @@ impl Tally {
     /// clock that steps back a little stays in the newer one. Where it was far ahead it was wrong:
     /// the key follows it back, or its maxima would stand still for as long.
     #[cold]
-    fn turn_to(&mut self, bucket: Bucket, rate: u64) -> bool {
+    fn turn_to(&mut self, bucket: StatsBucket, rate: u64) -> bool {
         let before = self.bucket().0;
         if bucket.0.checked_add(1) == Some(before) {
             return false;
@@ -116,7 +116,7 @@ impl Tally {
     }
 
     /// What people are shown.
-    pub(crate) fn stats(&self, bucket: Bucket) -> KeyStats {
+    pub(crate) fn stats(&self, bucket: StatsBucket) -> KeyStats {
         let (current, previous) = self.maxima();
         KeyStats {
             requests: self.0[0] & COUNT_MAX,
@@ -130,7 +130,7 @@ impl Tally {
     }
 
     /// Whether nobody has a right to these statistics any more.
-    pub(crate) fn stale(&self, bucket: Bucket) -> bool {
+    pub(crate) fn stale(&self, bucket: StatsBucket) -> bool {
         bucket.0.saturating_sub(self.bucket().0) >= KEEP_BUCKETS
     }
 
@@ -156,13 +156,13 @@ mod tests {
 
     use super::*;
 
-    fn at(seconds: u64) -> Bucket {
-        Bucket::of(Now { mono: 0, unix: seconds * SECOND })
+    fn at(seconds: u64) -> StatsBucket {
+        StatsBucket::of(Now { mono: 0, unix: seconds * SECOND })
     }
 
     #[test]
     fn the_previous_bucket_is_shown_once_it_is_complete() {
-        let mut tally = Tally::new(7, at(0));
+        let mut tally = KeyTally::new(7, at(0));
         tally.count(false, 3.9, at(0));
         tally.count(true, 2.0, at(299));
         assert_eq!(tally.stats(at(299)), KeyStats { requests: 2, over: 1, last_max_rate: 0 });
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn it_is_stale_only_after_two_full_buckets() {
-        let tally = Tally::new(1, at(299));
+        let tally = KeyTally::new(1, at(299));
         assert!(!tally.stale(at(899)));
         assert!(tally.stale(at(900)));
     }
@@ -189,7 +189,7 @@ mod tests {
                 (any::<bool>(), -1e9..1e9f64, 0..5_000_000_000u64), 0..50
             ),
         ) {
-            let mut tally = Tally::new(rule, at(0));
+            let mut tally = KeyTally::new(rule, at(0));
             let (mut requests, mut refusals) = (0, 0);
             let (mut bucket, mut current, mut previous) = (0u64, 0u64, 0u64);
             for (over, rate, second) in uses {
@@ -209,7 +209,7 @@ mod tests {
                 prop_assert_eq!(shown, expected);
                 prop_assert_eq!(tally.rule(), rule);
             }
-            let restored = Tally::restored(tally.words(), other);
+            let restored = KeyTally::restored(tally.words(), other);
             prop_assert_eq!(restored.rule(), other);
             prop_assert_eq!(restored.stats(at(bucket * 300)), tally.stats(at(bucket * 300)));
         }

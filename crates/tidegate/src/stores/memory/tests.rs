@@ -10,12 +10,12 @@ use super::*;
 const NOW: Now = Now { mono: DAY, unix: 20_000 * DAY };
 const LOG: Limit = Limit { amount: 40, period: SECOND, algorithm: Algorithm::SlidingLog };
 
-fn bucket() -> Bucket {
-    Bucket::of(NOW)
+fn bucket() -> StatsBucket {
+    StatsBucket::of(NOW)
 }
 
-fn address<'a>(memory: &Memory, name: &'a [u8], limits: usize) -> Address<'a> {
-    Address {
+fn address<'a>(memory: &Memory, name: &'a [u8], limits: usize) -> SlotAddress<'a> {
+    SlotAddress {
         rule: 1,
         name,
         hash: memory.hash_of(1, name),
@@ -99,7 +99,7 @@ proptest! {
                     let creates = matches!(step, Step::Many(..));
                     let at: Vec<_> = names
                         .iter()
-                        .map(|name| Address { creates, ..address(&memory, name, limits) })
+                        .map(|name| SlotAddress { creates, ..address(&memory, name, limits) })
                         .collect();
                     memory.update_several(&at, bucket(), alive, |seats| {
                         seats.iter_mut().for_each(|seat| grow(seat.body, uses, now));
@@ -127,13 +127,14 @@ proptest! {
 #[test]
 fn a_look_makes_no_slot() {
     let memory = Memory::new(Settings { max_keys: 4, max_bytes: 1 << 20 });
-    let at = Address { creates: false, ..address(&memory, b"name", 2) };
+    let at = SlotAddress { creates: false, ..address(&memory, b"name", 2) };
     let alive = |_: &Body, _: bool| false;
     memory.update_one(&at, bucket(), alive, |body, place| {
-        assert_eq!((body.held.states().len(), place), (2, Place::Own));
+        assert_eq!((body.held.states().len(), place), (2, Placement::Own));
     });
-    memory.update_several(&[at], bucket(), alive, |seats| assert_eq!(seats[0].place, Place::Own));
-    assert_eq!(memory.size(), Size { total: memory.size().total, ..Size::default() });
+    memory
+        .update_several(&[at], bucket(), alive, |seats| assert_eq!(seats[0].place, Placement::Own));
+    assert_eq!(memory.size(), TableSize { total: memory.size().total, ..TableSize::default() });
 }
 
 #[test]
@@ -141,19 +142,19 @@ fn what_a_full_table_means_is_the_rule_s_choice() {
     let memory = Memory::new(Settings { max_keys: 1, max_bytes: 1 << 20 });
     let alive = |_: &Body, _: bool| false;
     let place = |name: &[u8], on_full| {
-        let at = Address { on_full, long: false, ..address(&memory, name, 1) };
+        let at = SlotAddress { on_full, long: false, ..address(&memory, name, 1) };
         let one = memory.update_one(&at, bucket(), alive, |_, place| place);
         let many = memory.update_several(&[at], bucket(), alive, |seats| seats[0].place);
         assert_eq!(one, many);
         one
     };
-    assert_eq!(place(b"first", OnFull::Share), Place::Own);
-    assert_eq!(place(b"second", OnFull::Deny), Place::Denied);
-    assert_eq!(place(b"second", OnFull::Allow), Place::Uncounted);
-    assert_eq!(place(b"second", OnFull::Share), Place::Shared);
-    assert_eq!(place(b"first", OnFull::Deny), Place::Own);
+    assert_eq!(place(b"first", OnFull::Share), Placement::Own);
+    assert_eq!(place(b"second", OnFull::Deny), Placement::Denied);
+    assert_eq!(place(b"second", OnFull::Allow), Placement::Uncounted);
+    assert_eq!(place(b"second", OnFull::Share), Placement::Shared);
+    assert_eq!(place(b"first", OnFull::Deny), Placement::Own);
     assert!(memory.remove(&address(&memory, b"first", 1)));
-    assert_eq!(place(b"second", OnFull::Share), Place::Own, "room again");
+    assert_eq!(place(b"second", OnFull::Share), Placement::Own, "room again");
 }
 
 #[test]
@@ -185,16 +186,19 @@ fn the_bounds_can_shrink_and_grow_within_the_reservation() {
     let memory = Memory::new(Settings { max_keys: 3, max_bytes: 1 << 20 });
     let alive = |_: &Body, _: bool| false;
     let place = |name: &[u8]| {
-        let at = Address { on_full: OnFull::Deny, ..address(&memory, name, 1) };
+        let at = SlotAddress { on_full: OnFull::Deny, ..address(&memory, name, 1) };
         memory.update_one(&at, bucket(), alive, |_, place| place)
     };
     assert!(memory.resize(Settings { max_keys: 1, max_bytes: 1 << 20 }));
-    assert_eq!([place(b"a"), place(b"b")], [Place::Own, Place::Denied]);
+    assert_eq!([place(b"a"), place(b"b")], [Placement::Own, Placement::Denied]);
     assert!(memory.resize(Settings { max_keys: 3, max_bytes: 1 << 20 }));
-    assert_eq!([place(b"b"), place(b"c"), place(b"d")], [Place::Own, Place::Own, Place::Denied]);
+    assert_eq!(
+        [place(b"b"), place(b"c"), place(b"d")],
+        [Placement::Own, Placement::Own, Placement::Denied]
+    );
     assert!(!memory.resize(Settings { max_keys: 4, max_bytes: 1 << 20 }), "needs a restart");
     assert!(memory.resize(Settings { max_keys: 3, max_bytes: 0 }));
-    assert_eq!(place(b"a"), Place::Denied, "a log that cannot grow is not used uncounted");
+    assert_eq!(place(b"a"), Placement::Denied, "a log that cannot grow is not used uncounted");
 }
 
 #[test]
@@ -202,9 +206,11 @@ fn what_was_taken_in_another_store_is_not_given_back_to_a_slot() {
     let memory = Memory::new(Settings { max_keys: 4, max_bytes: 1 << 20 });
     let alive = |_: &Body, _: bool| false;
     let at = address(&memory, b"name", 1);
-    assert_eq!(memory.update(&[at], bucket(), alive, |seats| seats[0].place), Place::Own);
-    for (from, place) in [(TakenFrom::Slot, Place::Own), (TakenFrom::Remote, Place::Uncounted)] {
-        let at = Address { creates: false, gives_back: Some(from), ..at };
+    assert_eq!(memory.update(&[at], bucket(), alive, |seats| seats[0].place), Placement::Own);
+    for (from, place) in
+        [(TakenFrom::Slot, Placement::Own), (TakenFrom::Remote, Placement::Uncounted)]
+    {
+        let at = SlotAddress { creates: false, gives_back: Some(from), ..at };
         assert_eq!(memory.update(&[at], bucket(), alive, |seats| seats[0].place), place);
     }
 }

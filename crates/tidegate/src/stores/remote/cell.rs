@@ -9,31 +9,31 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use tidegate_core::{Nanos, State};
 
-use super::engine::{ABSENT, Change, Version, Write};
+use super::engine::{ABSENT, CellChange, Version, Write};
 
-/// Clocks run apart by less than one part in so many.
+/// Two clocks run apart by less than one part in so many.
 const DRIFT: Nanos = 1_000;
 
-/// A count as an engine keeps it; nothing for one without uses.
-pub(super) type Value = SmallVec<[u8; 32]>;
+/// The bytes of a count in the store; empty for one without uses.
+pub(super) type CellValue = SmallVec<[u8; 32]>;
 
-/// The number of a job, never zero.
-pub(super) type JobId = u64;
+/// The number of an update, never zero.
+pub(super) type UpdateId = u64;
 
 /// One count.
 pub(super) struct Cell {
     pub(super) name: Arc<[u8]>,
     pub(super) version: Version,
-    pub(super) value: Value,
+    pub(super) value: CellValue,
     /// Until when the store keeps it at least, on our monotonic clock, as far as is known.
     pub(super) kept_until: Nanos,
-    pub(super) line: Line,
+    pub(super) queue: CellQueue,
     pub(super) under_way: bool,
-    /// Whether a change came after the last that is known to be done of which nobody knows.
+    /// Whether the outcome of the last change is unknown.
     pub(super) unsure: bool,
     /// Changes in a row that came too late.
     pub(super) late: u32,
-    /// Not tried again before.
+    /// No change is sent before.
     pub(super) rests_until: Nanos,
     /// The uses in flight that this node holds, as of the last change that is known to be done.
     pub(super) mine: Box<[(u8, State)]>,
@@ -44,9 +44,9 @@ impl Cell {
         Self {
             name,
             version: ABSENT,
-            value: Value::new(),
+            value: CellValue::new(),
             kept_until: 0,
-            line: Line::default(),
+            queue: CellQueue::default(),
             under_way: false,
             unsure: false,
             late: 0,
@@ -55,9 +55,9 @@ impl Cell {
         }
     }
 
-    /// Whether nobody wants it.
+    /// Whether no update waits for it or is under way.
     pub(super) fn is_idle(&self) -> bool {
-        self.line.is_empty() && !self.under_way
+        self.queue.is_empty() && !self.under_way
     }
 
     /// Bytes that it holds outside of itself, but for its name.
@@ -65,21 +65,22 @@ impl Cell {
         if self.value.spilled() { self.value.capacity() } else { 0 }
     }
 
-    /// What is to be sent so that the count is as it is after, and until when it is kept then. With
-    /// `longer` it is kept for longer than it must be: the next writes need not say how long.
+    /// The change that makes the count `after`, and until when the store keeps it then. With
+    /// `longer` the store keeps it for longer than it must, so that the next writes need not say
+    /// how long.
     pub(super) fn change(
         &self,
-        after: &Value,
+        after: &CellValue,
         lives: Nanos,
         frees: bool,
         longer: bool,
         local: Nanos,
-    ) -> (Change, Nanos) {
+    ) -> (CellChange, Nanos) {
         let (name, seen) = (self.name.clone(), self.version);
         if *after == self.value {
-            return (Change { name, seen, write: None }, self.kept_until);
+            return (CellChange { name, seen, write: None }, self.kept_until);
         }
-        // What is known to be kept at all is just what was written last.
+        // An end is known only of what this node wrote last.
         let late_enough = self.kept_until >= local.saturating_add(lives);
         let keeps = longer && seen != ABSENT && late_enough && after.len() == self.value.len();
         let lives = if longer { lives.saturating_mul(2) } else { lives };
@@ -90,52 +91,52 @@ impl Cell {
             (false, false) => local.saturating_add(lives - lives / DRIFT),
         };
         let value = after.to_vec();
-        (Change { name, seen, write: Some(Write { value, lives, keeps, frees }) }, kept_until)
+        (CellChange { name, seen, write: Some(Write { value, lives, keeps, frees }) }, kept_until)
     }
 }
 
-/// Jobs in order of arrival. Most counts are asked for by nobody, and most others by one.
+/// The updates of one count in order of arrival. Most counts have none, and most others one.
 #[derive(Default)]
-pub(super) struct Line {
+pub(super) struct CellQueue {
     /// Zero if there is none.
-    first: JobId,
+    first: UpdateId,
     #[expect(clippy::box_collection, reason = "nearly all have none, and there are many lines")]
-    rest: Option<Box<VecDeque<JobId>>>,
+    rest: Option<Box<VecDeque<UpdateId>>>,
 }
 
-impl Line {
+impl CellQueue {
     pub(super) fn is_empty(&self) -> bool {
         self.first == 0
     }
 
-    pub(super) fn front(&self) -> Option<JobId> {
+    pub(super) fn front(&self) -> Option<UpdateId> {
         (self.first != 0).then_some(self.first)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = JobId> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = UpdateId> {
         self.front().into_iter().chain(self.rest.iter().flat_map(|rest| rest.iter().copied()))
     }
 
-    pub(super) fn push_back(&mut self, job: JobId) {
+    pub(super) fn push_back(&mut self, update: UpdateId) {
         match self.first {
-            0 => self.first = job,
-            _ => self.rest.get_or_insert_default().push_back(job),
+            0 => self.first = update,
+            _ => self.rest.get_or_insert_default().push_back(update),
         }
     }
 
-    pub(super) fn push_front(&mut self, job: JobId) {
-        let second = std::mem::replace(&mut self.first, job);
+    pub(super) fn push_front(&mut self, update: UpdateId) {
+        let second = std::mem::replace(&mut self.first, update);
         if second != 0 {
             self.rest.get_or_insert_default().push_front(second);
         }
     }
 
-    /// A job is no longer in line.
-    pub(super) fn leave(&mut self, job: JobId) {
-        if self.first == job {
+    /// Removes an update.
+    pub(super) fn leave(&mut self, update: UpdateId) {
+        if self.first == update {
             self.first = self.rest.as_mut().and_then(|rest| rest.pop_front()).unwrap_or(0);
         } else if let Some(rest) = &mut self.rest {
-            rest.retain(|other| *other != job);
+            rest.retain(|other| *other != update);
         }
         if self.rest.as_ref().is_some_and(|rest| rest.is_empty()) {
             self.rest = None;
@@ -152,26 +153,26 @@ mod tests {
     proptest! {
         #[test]
         fn a_line_is_a_line(steps in prop::collection::vec((0..3_u8, 1..9_u64), 0..60)) {
-            let (mut line, mut model) = (Line::default(), Vec::new());
-            for (step, job) in steps {
+            let (mut queue, mut model) = (CellQueue::default(), Vec::new());
+            for (step, update) in steps {
                 match step {
                     2 => {
-                        line.leave(job);
-                        model.retain(|other| *other != job);
+                        queue.leave(update);
+                        model.retain(|other| *other != update);
                     }
-                    _ if model.contains(&job) => {}
+                    _ if model.contains(&update) => {}
                     1 => {
-                        line.push_front(job);
-                        model.insert(0, job);
+                        queue.push_front(update);
+                        model.insert(0, update);
                     }
                     _ => {
-                        line.push_back(job);
-                        model.push(job);
+                        queue.push_back(update);
+                        model.push(update);
                     }
                 }
-                prop_assert_eq!(line.iter().collect::<Vec<_>>(), model.clone());
-                prop_assert_eq!(line.front(), model.first().copied());
-                prop_assert_eq!(line.is_empty(), model.is_empty());
+                prop_assert_eq!(queue.iter().collect::<Vec<_>>(), model.clone());
+                prop_assert_eq!(queue.front(), model.first().copied());
+                prop_assert_eq!(queue.is_empty(), model.is_empty());
             }
         }
     }

@@ -20,7 +20,7 @@ pub(crate) const ABSENT: Version = 0;
 
 /// A value as the engine has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct StoredValue {
     /// [`ABSENT`] if there is none.
     pub(crate) version: Version,
     /// Empty if there is none.
@@ -29,7 +29,7 @@ pub(crate) struct Found {
 
 /// One value that is compared, and written if it was seen as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Change {
+pub(crate) struct CellChange {
     pub(crate) name: Arc<[u8]>,
     /// The version that was seen.
     pub(crate) seen: Version,
@@ -57,13 +57,13 @@ pub(crate) enum Swapped {
     /// All were as seen, and all are written: their versions from now on, in order.
     Done(Vec<Version>),
     /// Some were not as seen, and nothing is written: how all of them are, in order.
-    Stale(Vec<Found>),
+    Stale(Vec<StoredValue>),
 }
 
 /// What came of an exchange, and the engine's own time during it, where it has one: nanoseconds
 /// since the Unix epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Told<T> {
+pub(crate) struct Timed<T> {
     pub(crate) what: T,
     pub(crate) time: Option<Nanos>,
 }
@@ -71,7 +71,7 @@ pub(crate) struct Told<T> {
 /// Why an engine did not do what it was asked. What it was asked may have happened nevertheless,
 /// unless it says otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Fault {
+pub(crate) enum EngineFault {
     /// There is no connection, or it broke.
     #[error("the store cannot be reached: {0}")]
     Unreachable(String),
@@ -86,14 +86,14 @@ pub(crate) enum Fault {
     Refused(String),
 }
 
-impl Fault {
+impl EngineFault {
     /// The kind in metrics.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
-            Fault::Unreachable(_) => "unreachable",
-            Fault::Slow => "timeout",
-            Fault::Garbage(_) => "garbage",
-            Fault::Refused(_) => "refused",
+            EngineFault::Unreachable(_) => "unreachable",
+            EngineFault::Slow => "timeout",
+            EngineFault::Garbage(_) => "garbage",
+            EngineFault::Refused(_) => "refused",
         }
     }
 }
@@ -127,13 +127,13 @@ impl Engine {
 
     /// What a fault says of the store as a whole: a Cluster goes on without one of its nodes, and
     /// whoever asks for that node's counts is told at once that they cannot be had.
-    pub(crate) fn blame(&self, fault: &Fault) -> Blame {
+    pub(crate) fn blame(&self, fault: &EngineFault) -> Blame {
         match (self, fault) {
             (Engine::Redis(redis), _) if redis.is_partly_up() => match fault {
-                Fault::Unreachable(_) | Fault::Slow => Blame::APart,
-                Fault::Garbage(_) | Fault::Refused(_) => Blame::Counts,
+                EngineFault::Unreachable(_) | EngineFault::Slow => Blame::APart,
+                EngineFault::Garbage(_) | EngineFault::Refused(_) => Blame::Counts,
             },
-            (_, Fault::Unreachable(_)) => Blame::Gone,
+            (_, EngineFault::Unreachable(_)) => Blame::Gone,
             _ => Blame::Counts,
         }
     }
@@ -171,8 +171,8 @@ impl Engine {
     /// than the engine's own timeout.
     pub(crate) async fn swap(
         &self,
-        requests: Vec<Vec<Change>>,
-    ) -> Vec<Result<Told<Swapped>, Fault>> {
+        requests: Vec<Vec<CellChange>>,
+    ) -> Vec<Result<Timed<Swapped>, EngineFault>> {
         match self {
             Engine::Redis(redis) => redis.swap(requests).await,
             Engine::Etcd(etcd) => etcd.swap(requests).await,
@@ -180,7 +180,7 @@ impl Engine {
     }
 
     /// Forgets a name, whatever its version; whether there was a value.
-    pub(crate) async fn remove(&self, name: &[u8]) -> Result<bool, Fault> {
+    pub(crate) async fn remove(&self, name: &[u8]) -> Result<bool, EngineFault> {
         match self {
             Engine::Redis(redis) => redis.remove(name).await,
             Engine::Etcd(etcd) => etcd.remove(name).await,
@@ -194,7 +194,7 @@ impl Engine {
         &self,
         prefix: &[u8],
         mark: Vec<u8>,
-    ) -> Result<(Vec<(Vec<u8>, Vec<u8>)>, Option<Vec<u8>>), Fault> {
+    ) -> Result<(Vec<(Vec<u8>, Vec<u8>)>, Option<Vec<u8>>), EngineFault> {
         match self {
             Engine::Redis(redis) => redis.scan(prefix, mark).await,
             Engine::Etcd(etcd) => etcd.scan(prefix, mark).await,
@@ -203,7 +203,11 @@ impl Engine {
 
     /// Says that `node` lives, and goes on to for `lives` if it is not said again. Returns all
     /// nodes that live, this one included.
-    pub(crate) async fn beat(&self, node: u64, lives: Nanos) -> Result<Told<Vec<u64>>, Fault> {
+    pub(crate) async fn beat(
+        &self,
+        node: u64,
+        lives: Nanos,
+    ) -> Result<Timed<Vec<u64>>, EngineFault> {
         match self {
             Engine::Redis(redis) => redis.beat(node, lives).await,
             Engine::Etcd(etcd) => etcd.beat(node, lives).await,

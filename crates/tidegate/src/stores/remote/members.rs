@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use super::entry::Nodes;
+use super::stored_count::LiveNodes;
 
 /// Nodes that are remembered at most; beyond it the dead are forgotten, to be found dead again.
 const MEMBERS_MAX: usize = 10_000;
@@ -53,7 +53,7 @@ impl Members {
     }
 }
 
-impl Nodes for Members {
+impl LiveNodes for Members {
     fn lives(&self, node: u64) -> bool {
         self.known.get(&node).is_none_or(|member| member.lives)
     }

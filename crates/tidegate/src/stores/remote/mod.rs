@@ -1,33 +1,34 @@
 //! Remote stores: counts that several nodes share.
 //!
 //! - [`settings`]: the `[store]` table
-//! - [`engine`]: what a store must be able to do; `redis` and `etcd` can
-//! - `names`: under which name a count lies; `entry`: how it lies there
-//! - `job`: what is asked of a store; `cells`: who asks for what; `shelf` and `cell`: what is known
-//! - `turn`: the one thread that speaks to the store; `breaker`, `members` and `time` are its parts
+//! - [`engine`]: what a store must be able to do; `redis` and `etcd` do it
+//! - [`names`]: the name of a count in the store; `stored_count`: its bytes
+//! - [`update`]: a step over the counts of one request, and how it can fail
+//! - `update_queue`: which updates wait for which count; `cell_cache`, `cell`: counts as last seen
+//! - `worker`: the one thread that speaks to the store; its parts are `breaker`, `members`, `time`
 
 mod breaker;
 mod cell;
-mod cells;
 #[cfg(test)]
 #[path = "../../../tests/engines/mod.rs"]
 pub(crate) mod engines;
 #[cfg(test)]
 pub(crate) mod suite;
+mod update_queue;
 
+mod cell_cache;
 pub(crate) mod engine;
-mod entry;
 pub(crate) mod etcd;
-pub(crate) mod job;
 mod members;
 pub(crate) mod names;
 pub(crate) mod redis;
 pub mod settings;
-mod shelf;
+mod stored_count;
 #[cfg(test)]
 mod tests;
 mod time;
-mod turn;
+pub(crate) mod update;
+mod worker;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -37,15 +38,15 @@ use parking_lot::Mutex;
 use tidegate_core::{Nanos, Now};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use self::engine::{Engine, Fault};
-use self::entry::Entry;
-use self::job::{DeferredStep, Job, RemoteSlot, Trouble};
+use self::engine::{Engine, EngineFault};
 use self::names::RuleNames;
-use self::settings::{Kind, Settings};
-use self::turn::{Message, Turn};
+use self::settings::{Settings, StoreKind};
+use self::stored_count::StoredCount;
+use self::update::{DeferredStep, RemoteSlot, StoreError, Update};
+use self::worker::{StoreWorker, WorkerMessage};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
-use crate::stores::memory::{Address, Held};
+use crate::stores::memory::{SlotAddress, States};
 
 /// Jobs that may wait to be looked at; more are turned away.
 const INBOX_MAX: usize = 65_536;
@@ -67,14 +68,14 @@ struct Shared {
     away: AtomicBool,
     /// Whether the start is over: the store has answered once, or `start_timeout` has passed.
     started: watch::Sender<bool>,
-    last_fault: Mutex<Option<Fault>>,
+    last_fault: Mutex<Option<EngineFault>>,
     /// Told a name that something was given back to; an empty one for any.
     freed: Freed,
 }
 
 /// A page of counts with their names.
 pub(crate) struct Page {
-    pub(crate) counts: Vec<(Vec<u8>, Held)>,
+    pub(crate) counts: Vec<(Vec<u8>, States)>,
     /// Where the next page begins; `None` if this was the last.
     pub(crate) next: Option<Vec<u8>>,
     /// The store's time at which they were looked at.
@@ -84,7 +85,7 @@ pub(crate) struct Page {
 /// A remote store.
 pub(crate) struct Remote {
     shared: Arc<Shared>,
-    inbox: mpsc::Sender<Message>,
+    inbox: mpsc::Sender<WorkerMessage>,
     prefix: String,
     name: &'static str,
 }
@@ -92,9 +93,9 @@ pub(crate) struct Remote {
 /// What the settings lack, without speaking to the store.
 pub(crate) fn check(settings: &Settings) -> Result<(), String> {
     match settings.kind {
-        Kind::Memory => Ok(()),
-        Kind::Redis => redis::check(settings),
-        Kind::Etcd => etcd::check(settings),
+        StoreKind::Memory => Ok(()),
+        StoreKind::Redis => redis::check(settings),
+        StoreKind::Etcd => etcd::check(settings),
     }
 }
 
@@ -134,14 +135,16 @@ impl Remote {
             };
             runtime.block_on(async {
                 let engine = match of_theirs.kind {
-                    Kind::Etcd => etcd::Etcd::new(&of_theirs).map(Engine::Etcd),
-                    Kind::Redis | Kind::Memory => redis::Redis::new(&of_theirs).map(Engine::Redis),
+                    StoreKind::Etcd => etcd::Etcd::new(&of_theirs).map(Engine::Etcd),
+                    StoreKind::Redis | StoreKind::Memory => {
+                        redis::Redis::new(&of_theirs).map(Engine::Redis)
+                    }
                 };
                 match engine {
                     Ok(engine) => {
                         let _ = made.send(Ok(()));
                         let start_timeout = of_theirs.start_timeout();
-                        Turn::new(engine, theirs, start_timeout).run(messages).await;
+                        StoreWorker::new(engine, theirs, start_timeout).run(messages).await;
                     }
                     Err(wrong) => drop(made.send(Err(wrong))),
                 }
@@ -151,7 +154,7 @@ impl Remote {
         spawned.map_err(|error| error.to_string())?;
         is_made.recv().unwrap_or_else(|_| Err("the store's thread ended".to_owned()))?;
         let prefix = settings.prefix.clone().unwrap_or_else(|| PREFIX.to_owned());
-        let name = if settings.kind == Kind::Etcd { "etcd" } else { "redis" };
+        let name = if settings.kind == StoreKind::Etcd { "etcd" } else { "redis" };
         Ok(Self { shared, inbox, prefix, name })
     }
 
@@ -180,28 +183,28 @@ impl Remote {
 
     /// Hands a step to the store's thread. The step is told in the end, here and at once if the
     /// store is away and the step is a use.
-    pub(super) fn update(&self, slots: &[Address<'_>], now: Now, step: Box<dyn DeferredStep>) {
+    pub(super) fn update(&self, slots: &[SlotAddress<'_>], now: Now, step: Box<dyn DeferredStep>) {
         let kind = step.kind();
-        if kind == job::Kind::Take && self.shared.away.load(Relaxed) {
-            return step.end(Err(Trouble::Away));
+        if kind == update::UpdateKind::Take && self.shared.away.load(Relaxed) {
+            return step.end(Err(StoreError::Away));
         }
         // A time that stands still is never up.
         let is_manual = self.shared.clock.is_manual();
         let timeout = if is_manual { Nanos::MAX } else { self.shared.timeout };
         let slots = slots.iter().filter_map(RemoteSlot::of).collect();
-        let job = Job { slots, step, kind, deadline: now.mono.saturating_add(timeout) };
-        if let Err(full) = self.inbox.try_send(Message::Job(job))
-            && let Message::Job(job) = full.into_inner()
+        let update = Update { slots, step, kind, deadline: now.mono.saturating_add(timeout) };
+        if let Err(full) = self.inbox.try_send(WorkerMessage::Update(update))
+            && let WorkerMessage::Update(update) = full.into_inner()
         {
-            job.step.end(Err(Trouble::Crowded));
+            update.step.end(Err(StoreError::Crowded));
         }
     }
 
     /// Forgets the count at an address; `false` if it lies elsewhere or was not there.
-    pub(crate) async fn remove(&self, address: &Address<'_>) -> Result<bool, Fault> {
+    pub(crate) async fn remove(&self, address: &SlotAddress<'_>) -> Result<bool, EngineFault> {
         let Some(slot) = RemoteSlot::of(address) else { return Ok(false) };
         let (reply, told) = oneshot::channel();
-        self.ask(Message::Remove(slot.name, reply), told).await?
+        self.ask(WorkerMessage::Remove(slot.name, reply), told).await?
     }
 
     /// A page of the counts of one rule whose keys begin with `key`, without uses in flight. What
@@ -211,30 +214,35 @@ impl Remote {
         names: &RuleNames,
         key: &[u8],
         mark: Vec<u8>,
-    ) -> Result<Page, Fault> {
+    ) -> Result<Page, EngineFault> {
         let (reply, told) = oneshot::channel();
         let prefix = names.name(key).to_vec();
-        let (values, next, at) = self.ask(Message::Scan(prefix, mark, reply), told).await??;
+        let (values, next, at) = self.ask(WorkerMessage::Scan(prefix, mark, reply), told).await??;
         let view = |(name, value): (Vec<u8>, Vec<u8>)| {
-            let entry = Entry::decode(&value).ok()?;
+            let entry = StoredCount::decode(&value).ok()?;
             Some((name, entry.view(&names.limits, self.shared.node, false, &|_: u64| true)))
         };
         Ok(Page { counts: values.into_iter().filter_map(view).collect(), next, at })
     }
 
-    async fn ask<T>(&self, message: Message, told: oneshot::Receiver<T>) -> Result<T, Fault> {
+    async fn ask<T>(
+        &self,
+        message: WorkerMessage,
+        told: oneshot::Receiver<T>,
+    ) -> Result<T, EngineFault> {
         if self.shared.away.load(Relaxed) {
-            return Err(Fault::Unreachable(self.away().unwrap_or_default()));
+            return Err(EngineFault::Unreachable(self.away().unwrap_or_default()));
         }
-        let gone = || Fault::Unreachable("the store's thread has ended".to_owned());
+        let gone = || EngineFault::Unreachable("the store's thread has ended".to_owned());
         self.inbox.send(message).await.map_err(|_| gone())?;
         told.await.map_err(|_| gone())
     }
 
     /// Begins or ends to report when something is given back to the count at an address.
-    pub(crate) fn watch(&self, address: &Address<'_>, watching: bool) {
+    pub(crate) fn watch(&self, address: &SlotAddress<'_>, watching: bool) {
         if let Some(RemoteSlot { name, .. }) = RemoteSlot::of(address) {
-            let message = if watching { Message::Watch(name) } else { Message::Unwatch(name) };
+            let message =
+                if watching { WorkerMessage::Watch(name) } else { WorkerMessage::Unwatch(name) };
             let _ = self.inbox.try_send(message);
         }
     }
@@ -242,7 +250,7 @@ impl Remote {
     /// Gives back what is to be given back, and says that this node is gone.
     pub(crate) async fn close(&self) {
         let (reply, told) = oneshot::channel();
-        if self.inbox.send(Message::Close(reply)).await.is_ok() {
+        if self.inbox.send(WorkerMessage::Close(reply)).await.is_ok() {
             let _ = told.await;
         }
     }

@@ -22,7 +22,7 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(60);
 /// The kinds of store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum StoreKind {
     /// This process' own memory.
     #[default]
     Memory,
@@ -44,7 +44,7 @@ pub enum Urls {
 
 /// One thing that is wrong with the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wrong {
+pub struct SettingProblem {
     /// In which setting.
     pub setting: &'static str,
     /// What is wrong.
@@ -58,7 +58,7 @@ pub struct Wrong {
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
     /// The kind of store.
-    pub kind: Kind,
+    pub kind: StoreKind,
     /// Where it is: "redis://127.0.0.1:6379/0", "rediss://…" for TLS, "http://127.0.0.1:2379" or
     /// "https://…" for etcd; or a list of nodes. Required unless counts are kept in memory.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -96,11 +96,11 @@ pub struct Settings {
 impl Settings {
     /// All that is wrong with the table.
     #[must_use]
-    pub fn wrong(&self) -> Vec<Wrong> {
+    pub fn wrong(&self) -> Vec<SettingProblem> {
         let wrong = |setting, message: &str, remedy: &str| {
-            vec![Wrong { setting, message: message.to_owned(), remedy: remedy.to_owned() }]
+            vec![SettingProblem { setting, message: message.to_owned(), remedy: remedy.to_owned() }]
         };
-        if self.kind == Kind::Memory {
+        if self.kind == StoreKind::Memory {
             let bare = Self { kind: self.kind, ..Self::default() };
             return match *self == bare {
                 true => Vec::new(),
@@ -112,7 +112,7 @@ impl Settings {
             };
         }
         let (schemes, example): (&[&str], _) = match self.kind {
-            Kind::Etcd => (&["http://", "https://"], "http://127.0.0.1:2379"),
+            StoreKind::Etcd => (&["http://", "https://"], "http://127.0.0.1:2379"),
             _ => (&["redis://", "rediss://", "unix://", "redis+unix://"], "redis://127.0.0.1:6379"),
         };
         let mut all = Vec::new();
@@ -139,7 +139,7 @@ impl Settings {
     /// How long a decision waits.
     #[must_use]
     pub fn timeout(&self) -> Duration {
-        let usual = if self.kind == Kind::Etcd { ETCD_TIMEOUT } else { REDIS_TIMEOUT };
+        let usual = if self.kind == StoreKind::Etcd { ETCD_TIMEOUT } else { REDIS_TIMEOUT };
         self.timeout.map_or(usual, |span| span.0)
     }
 

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use tidegate_core::time::{MINUTE, Nanos, SECOND};
 
-use super::engine::{ABSENT, Change, Engine, Fault, Found, Swapped, Version, Write};
+use super::engine::{
+    ABSENT, CellChange, Engine, EngineFault, StoredValue, Swapped, Version, Write,
+};
 use super::engines::PATIENCE;
 use crate::clock::Clock;
 
@@ -56,18 +58,21 @@ pub(crate) fn name(text: &str) -> Arc<[u8]> {
 }
 
 /// A change that writes, for long enough.
-pub(crate) fn put(name: &Arc<[u8]>, seen: Version, value: &[u8]) -> Change {
+pub(crate) fn put(name: &Arc<[u8]>, seen: Version, value: &[u8]) -> CellChange {
     let write = Write { value: value.to_vec(), lives: MINUTE, keeps: false, frees: false };
-    Change { name: name.clone(), seen, write: Some(write) }
+    CellChange { name: name.clone(), seen, write: Some(write) }
 }
 
 /// A change that only compares.
-pub(crate) fn compare(name: &Arc<[u8]>, seen: Version) -> Change {
-    Change { name: name.clone(), seen, write: None }
+pub(crate) fn compare(name: &Arc<[u8]>, seen: Version) -> CellChange {
+    CellChange { name: name.clone(), seen, write: None }
 }
 
 /// What became of one request.
-pub(crate) async fn swap_one(engine: &Engine, request: Vec<Change>) -> Result<Swapped, Fault> {
+pub(crate) async fn swap_one(
+    engine: &Engine,
+    request: Vec<CellChange>,
+) -> Result<Swapped, EngineFault> {
     let mut results = engine.swap(vec![request]).await;
     assert_eq!(results.len(), 1, "one request, one result");
     results.remove(0).map(|told| told.what)
@@ -75,7 +80,7 @@ pub(crate) async fn swap_one(engine: &Engine, request: Vec<Change>) -> Result<Sw
 
 /// The versions of a request that must be done.
 #[track_caller]
-pub(crate) fn done(swapped: Result<Swapped, Fault>) -> Vec<Version> {
+pub(crate) fn done(swapped: Result<Swapped, EngineFault>) -> Vec<Version> {
     match swapped {
         Ok(Swapped::Done(versions)) => versions,
         other => panic!("not done: {other:?}"),
@@ -84,7 +89,7 @@ pub(crate) fn done(swapped: Result<Swapped, Fault>) -> Vec<Version> {
 
 /// What was found by a request that must be stale.
 #[track_caller]
-pub(crate) fn stale(swapped: Result<Swapped, Fault>) -> Vec<Found> {
+pub(crate) fn stale(swapped: Result<Swapped, EngineFault>) -> Vec<StoredValue> {
     match swapped {
         Ok(Swapped::Stale(found)) => found,
         other => panic!("not stale: {other:?}"),
@@ -92,7 +97,10 @@ pub(crate) fn stale(swapped: Result<Swapped, Fault>) -> Vec<Found> {
 }
 
 /// How these names are.
-pub(crate) async fn try_look(engine: &Engine, names: &[Arc<[u8]>]) -> Result<Vec<Found>, Fault> {
+pub(crate) async fn try_look(
+    engine: &Engine,
+    names: &[Arc<[u8]>],
+) -> Result<Vec<StoredValue>, EngineFault> {
     let request = names.iter().map(|name| compare(name, NOBODYS)).collect();
     match swap_one(engine, request).await? {
         Swapped::Stale(found) => Ok(found),
@@ -101,7 +109,7 @@ pub(crate) async fn try_look(engine: &Engine, names: &[Arc<[u8]>]) -> Result<Vec
 }
 
 /// How this name is.
-pub(crate) async fn look(engine: &Engine, name: &Arc<[u8]>) -> Found {
+pub(crate) async fn look(engine: &Engine, name: &Arc<[u8]>) -> StoredValue {
     let mut found = try_look(engine, std::slice::from_ref(name)).await.expect("an answer");
     found.remove(0)
 }
@@ -112,8 +120,8 @@ pub(crate) async fn place(engine: &Engine, name: &Arc<[u8]>, value: &[u8]) -> Ve
     done(swap_one(engine, vec![put(name, seen, value)]).await)[0]
 }
 
-fn found(version: Version, value: &[u8]) -> Found {
-    Found { version, value: value.to_vec() }
+fn found(version: Version, value: &[u8]) -> StoredValue {
+    StoredValue { version, value: value.to_vec() }
 }
 
 async fn what_is_absent_is_written_and_found(engine: &Engine) {
@@ -221,7 +229,7 @@ async fn many_requests_are_answered_in_order(engine: &Engine) {
             }
             Swapped::Stale(told) => {
                 assert_eq!(number % 3, 0, "{number} was as seen");
-                assert_eq!(told, vec![Found::default(); names.len()], "{number}");
+                assert_eq!(told, vec![StoredValue::default(); names.len()], "{number}");
                 assert_eq!(now, told, "{number}: nothing is written");
             }
         }
@@ -357,18 +365,18 @@ async fn nothing_ends_too_early(engine: &Engine) {
     let clock = Clock::system();
     let start = clock.now().mono;
     let write = Write { value: b"brief".to_vec(), lives: LIVES, keeps: false, frees: false };
-    let change = Change { name: name.clone(), seen: ABSENT, write: Some(write) };
+    let change = CellChange { name: name.clone(), seen: ABSENT, write: Some(write) };
     let version = done(swap_one(engine, vec![change]).await)[0];
     // The end that it has is as good: it is neither lost nor brought forward.
     let same = Write { value: b"other".to_vec(), lives: LIVES, keeps: true, frees: false };
-    let change = Change { name: name.clone(), seen: version, write: Some(same) };
+    let change = CellChange { name: name.clone(), seen: version, write: Some(same) };
     done(swap_one(engine, vec![change]).await);
     eventually(async || look(engine, &name).await.version == ABSENT).await;
     assert!(clock.now().mono - start >= LIVES, "it is kept as long as was said");
 
     // What is written again lives as long as the last writing said.
     let brief = Write { value: b"brief".to_vec(), lives: 1, keeps: false, frees: false };
-    let change = Change { name: name.clone(), seen: ABSENT, write: Some(brief) };
+    let change = CellChange { name: name.clone(), seen: ABSENT, write: Some(brief) };
     let version = done(swap_one(engine, vec![change]).await)[0];
     let long = swap_one(engine, vec![put(&name, version, b"long")]).await;
     // It may be gone already: then there is nothing to lengthen.

@@ -11,9 +11,9 @@ use tidegate_core::limit::Spec;
 use tidegate_core::time::{HOUR, MILLISECOND, SECOND};
 use tidegate_core::{Limit, Now, Op, Outcome as Verdict, algorithms};
 
-use super::cells::{Attempt, Cells, Outcome};
-use super::engine::{ABSENT, Change, Fault, Found, Swapped};
-use super::job::{DeferredStep, Job, Kind, RemoteSlot, Trouble};
+use super::engine::{ABSENT, CellChange, EngineFault, StoredValue, Swapped};
+use super::update::{DeferredStep, RemoteSlot, StoreError, Update, UpdateKind};
+use super::update_queue::{ChangeInFlight, ChangeOutcome, UpdateQueue};
 use crate::stores::memory::Body;
 
 const NOW: Now = Now { mono: 1_000_000 * SECOND, unix: 1_000_000 * SECOND };
@@ -37,8 +37,8 @@ struct Use {
 }
 
 impl DeferredStep for Use {
-    fn kind(&self) -> Kind {
-        if self.gives_back { Kind::GiveBack } else { Kind::Take }
+    fn kind(&self) -> UpdateKind {
+        if self.gives_back { UpdateKind::GiveBack } else { UpdateKind::Take }
     }
 
     fn run(&mut self, bodies: &mut [Body], now: Now) {
@@ -67,7 +67,7 @@ impl DeferredStep for Use {
         unreachable!("nothing lies apart here")
     }
 
-    fn end(self: Box<Self>, outcome: Result<Now, Trouble>) {
+    fn end(self: Box<Self>, outcome: Result<Now, StoreError>) {
         let fate = match outcome {
             Ok(_) if self.granted => Fate::Granted,
             Ok(_) => Fate::Refused,
@@ -80,10 +80,10 @@ impl DeferredStep for Use {
 
 /// The store and its nodes.
 struct World {
-    kept: HashMap<Arc<[u8]>, Found>,
+    kept: HashMap<Arc<[u8]>, StoredValue>,
     version: u64,
-    nodes: Vec<Cells>,
-    under_way: Vec<(usize, Vec<Change>, Attempt)>,
+    nodes: Vec<UpdateQueue>,
+    under_way: Vec<(usize, Vec<CellChange>, ChangeInFlight)>,
     limits: Arc<[Limit]>,
     /// The nodes' own clock, which moves with every look: pauses end.
     local: u64,
@@ -102,7 +102,7 @@ impl World {
         Self {
             kept: HashMap::new(),
             version: ABSENT,
-            nodes: (0..nodes).map(|node| Cells::new(node as u64 + 1, TIMEOUT)).collect(),
+            nodes: (0..nodes).map(|node| UpdateQueue::new(node as u64 + 1, TIMEOUT)).collect(),
             under_way: Vec::new(),
             limits,
             local: NOW.mono,
@@ -111,19 +111,19 @@ impl World {
         }
     }
 
-    fn submit(&mut self, node: usize, keys: &[u8], kind: Kind) {
+    fn submit(&mut self, node: usize, keys: &[u8], kind: UpdateKind) {
         let slot = |key: &u8| RemoteSlot { name: name(*key), limits: self.limits.clone() };
         let slots: Vec<RemoteSlot> = keys.iter().map(slot).collect();
         let step = Use {
             limits: slots.iter().map(|slot| slot.limits.clone()).collect(),
-            gives_back: kind == Kind::GiveBack,
+            gives_back: kind == UpdateKind::GiveBack,
             granted: false,
             number: self.steps,
             fates: self.fates.clone(),
         };
         self.steps += 1;
         let deadline = NOW.mono + HOUR;
-        self.nodes[node].add(Job { slots, step: Box::new(step), kind, deadline });
+        self.nodes[node].add(Update { slots, step: Box::new(step), kind, deadline });
     }
 
     fn send(&mut self, node: usize) {
@@ -134,8 +134,8 @@ impl World {
     }
 
     /// The store takes a request: all or nothing.
-    fn swap(&mut self, changes: &[Change]) -> Swapped {
-        let found = |change: &Change| self.kept.get(&change.name).cloned().unwrap_or_default();
+    fn swap(&mut self, changes: &[CellChange]) -> Swapped {
+        let found = |change: &CellChange| self.kept.get(&change.name).cloned().unwrap_or_default();
         if changes.iter().any(|change| found(change).version != change.seen) {
             return Swapped::Stale(changes.iter().map(found).collect());
         }
@@ -146,7 +146,7 @@ impl World {
                 self.version += 1;
                 version = if write.value.is_empty() { ABSENT } else { self.version };
                 let value = write.value.clone();
-                self.kept.insert(change.name.clone(), Found { version, value });
+                self.kept.insert(change.name.clone(), StoredValue { version, value });
             }
             versions.push(version);
         }
@@ -160,11 +160,11 @@ impl World {
         }
         let (node, changes, attempt) = self.under_way.swap_remove(which % self.under_way.len());
         let outcome = match lost {
-            Lost::Nothing => Outcome::Swapped(self.swap(&changes)),
-            Lost::Request => Outcome::Fault(Fault::Slow),
+            Lost::Nothing => ChangeOutcome::Swapped(self.swap(&changes)),
+            Lost::Request => ChangeOutcome::Fault(EngineFault::Slow),
             Lost::Answer => {
                 self.swap(&changes);
-                Outcome::Fault(Fault::Slow)
+                ChangeOutcome::Fault(EngineFault::Slow)
             }
         };
         self.nodes[node].finish(attempt, outcome, self.local);
@@ -179,7 +179,7 @@ impl World {
             }
             self.deliver(0, Lost::Nothing);
         }
-        assert!(self.nodes.iter().all(Cells::is_idle), "somebody still waits");
+        assert!(self.nodes.iter().all(UpdateQueue::is_idle), "somebody still waits");
         assert_eq!(self.fates.lock().len(), self.steps, "everybody is told");
     }
 
@@ -192,10 +192,10 @@ impl World {
 #[test]
 fn a_pause_that_is_over_is_not_due_for_ever() {
     let mut world = World::new(2, "100 per hour");
-    world.submit(0, &[0], Kind::Take);
+    world.submit(0, &[0], UpdateKind::Take);
     for _ in 0..2 {
         // Another node is always faster.
-        world.submit(1, &[0], Kind::Take);
+        world.submit(1, &[0], UpdateKind::Take);
         world.send(0);
         world.send(1);
         world.deliver(1, Lost::Nothing);
@@ -249,7 +249,7 @@ fn play(world: &mut World, moves: Vec<Move>) -> Vec<Vec<u8>> {
     for step in moves {
         match step {
             Move::Submit(node, keys) => {
-                world.submit(node, &keys, Kind::Take);
+                world.submit(node, &keys, UpdateKind::Take);
                 asked.push(keys);
             }
             Move::Send(node) => world.send(node),
@@ -299,7 +299,7 @@ proptest! {
 #[test]
 fn many_steps_on_one_count_are_one_change() {
     let mut world = World::new(1, "100 per 1h");
-    (0..150).for_each(|_| world.submit(0, &[0], Kind::Take));
+    (0..150).for_each(|_| world.submit(0, &[0], UpdateKind::Take));
     world.send(0);
     assert_eq!(world.under_way.len(), 1, "nobody competes with itself");
     world.deliver(0, Lost::Nothing);
@@ -314,7 +314,7 @@ fn a_write_leaves_the_end_of_a_value_as_it_is_where_that_is_late_enough() {
     // A count is kept for a period, and a second is added for the clocks.
     let mut write = |node: usize, later: u64| {
         world.local += later;
-        world.submit(node, &[0], Kind::Take);
+        world.submit(node, &[0], UpdateKind::Take);
         world.send(node);
         let sent = world.under_way[0].1[0].write.as_ref().map(|w| (w.keeps, w.lives / SECOND));
         world.settle();
@@ -329,17 +329,17 @@ fn a_write_leaves_the_end_of_a_value_as_it_is_where_that_is_late_enough() {
 fn a_store_that_was_away_may_come_back_with_what_it_had_before() {
     let check = |limit: &str, granted_later: usize| {
         let mut world = World::new(1, limit);
-        (0..3).for_each(|_| world.submit(0, &[0], Kind::Take));
+        (0..3).for_each(|_| world.submit(0, &[0], UpdateKind::Take));
         world.settle();
         let before = world.kept.clone();
-        (0..2).for_each(|_| world.submit(0, &[0], Kind::Take));
+        (0..2).for_each(|_| world.submit(0, &[0], UpdateKind::Take));
         world.settle();
         // By chance the old value comes to have the number of the one that was seen last.
         let last = world.kept[&name(0)].version;
         world.kept = before;
         world.kept.get_mut(&name(0)).unwrap().version = last;
         world.nodes[0].forget_all();
-        (0..9).for_each(|_| world.submit(0, &[0], Kind::Take));
+        (0..9).for_each(|_| world.submit(0, &[0], UpdateKind::Take));
         world.settle();
         assert_eq!(world.count(Fate::Granted), 5 + granted_later, "{limit}");
     };
@@ -351,23 +351,23 @@ fn a_store_that_was_away_may_come_back_with_what_it_had_before() {
 #[test]
 fn uses_in_flight_are_given_back_by_their_node_alone_and_end_with_it() {
     let mut world = World::new(2, "3 in flight");
-    (0..3).for_each(|_| world.submit(0, &[0], Kind::Take));
+    (0..3).for_each(|_| world.submit(0, &[0], UpdateKind::Take));
     world.settle();
-    world.submit(1, &[0], Kind::Take);
+    world.submit(1, &[0], UpdateKind::Take);
     // The second node has nothing to give back: what it says must not free the first one's.
-    world.submit(1, &[0], Kind::GiveBack);
-    world.submit(1, &[0], Kind::Take);
+    world.submit(1, &[0], UpdateKind::GiveBack);
+    world.submit(1, &[0], UpdateKind::Take);
     world.settle();
     assert_eq!(world.count(Fate::Refused), 2);
-    world.submit(0, &[0], Kind::GiveBack);
+    world.submit(0, &[0], UpdateKind::GiveBack);
     world.settle();
-    world.submit(1, &[0], Kind::Take);
+    world.submit(1, &[0], UpdateKind::Take);
     world.settle();
     assert_eq!(world.count(Fate::Refused), 2, "one was given back");
     // The first node is silent for too long.
     world.nodes[1].members.ask();
     world.nodes[1].members.learn(&[2]);
-    (0..3).for_each(|_| world.submit(1, &[0], Kind::Take));
+    (0..3).for_each(|_| world.submit(1, &[0], UpdateKind::Take));
     world.settle();
     assert_eq!(world.count(Fate::Refused), 3, "its two uses have ended, and one of ours has not");
 }
@@ -375,16 +375,16 @@ fn uses_in_flight_are_given_back_by_their_node_alone_and_end_with_it() {
 #[test]
 fn those_who_give_back_try_until_it_is_done() {
     let mut world = World::new(1, "1 in flight");
-    world.submit(0, &[0], Kind::Take);
+    world.submit(0, &[0], UpdateKind::Take);
     world.settle();
-    world.submit(0, &[0], Kind::GiveBack);
+    world.submit(0, &[0], UpdateKind::GiveBack);
     for _ in 0..5 {
         world.send(0);
         world.deliver(0, Lost::Request);
     }
     assert_eq!(world.fates.lock().len(), 1, "not told while it is not done");
     world.settle();
-    world.submit(0, &[0], Kind::Take);
+    world.submit(0, &[0], UpdateKind::Take);
     world.settle();
     assert_eq!(world.count(Fate::Refused), 0);
 }
@@ -392,15 +392,15 @@ fn those_who_give_back_try_until_it_is_done() {
 #[test]
 fn what_is_given_back_is_given_back_once_whatever_is_lost() {
     let mut world = World::new(2, "3 in flight");
-    (0..3).for_each(|_| world.submit(0, &[0], Kind::Take));
+    (0..3).for_each(|_| world.submit(0, &[0], UpdateKind::Take));
     world.settle();
-    world.submit(0, &[0], Kind::GiveBack);
+    world.submit(0, &[0], UpdateKind::GiveBack);
     for lost in [Lost::Answer, Lost::Answer, Lost::Request] {
         world.send(0);
         world.deliver(0, lost);
     }
     world.settle();
-    (0..3).for_each(|_| world.submit(1, &[0], Kind::Take));
+    (0..3).for_each(|_| world.submit(1, &[0], UpdateKind::Take));
     world.settle();
     assert_eq!(world.count(Fate::Refused), 2, "two of the three are still held");
 }
@@ -408,13 +408,13 @@ fn what_is_given_back_is_given_back_once_whatever_is_lost() {
 #[test]
 fn a_use_in_flight_that_nobody_was_told_of_does_not_stay() {
     let mut world = World::new(1, "2 in flight");
-    world.submit(0, &[0], Kind::Take);
+    world.submit(0, &[0], UpdateKind::Take);
     world.settle();
-    world.submit(0, &[0], Kind::Take);
+    world.submit(0, &[0], UpdateKind::Take);
     world.send(0);
     world.deliver(0, Lost::Answer);
     assert_eq!(world.count(Fate::Failed), 1);
-    world.submit(0, &[0], Kind::Take);
+    world.submit(0, &[0], UpdateKind::Take);
     world.settle();
     assert_eq!(world.count(Fate::Granted), 2, "the store has it, and nobody holds it");
 }
@@ -422,9 +422,9 @@ fn a_use_in_flight_that_nobody_was_told_of_does_not_stay() {
 #[test]
 fn a_count_that_cannot_be_read_is_not_written_over() {
     let mut world = World::new(1, "5 per 1h");
-    let foreign = Found { version: 77, value: b"\x63not ours".to_vec() };
+    let foreign = StoredValue { version: 77, value: b"\x63not ours".to_vec() };
     world.kept.insert(name(0), foreign.clone());
-    world.submit(0, &[0], Kind::Take);
+    world.submit(0, &[0], UpdateKind::Take);
     world.settle();
     assert_eq!(world.count(Fate::Failed), 1);
     assert_eq!(world.kept[&name(0)], foreign);
@@ -433,7 +433,7 @@ fn a_count_that_cannot_be_read_is_not_written_over() {
 #[test]
 fn who_waits_for_silence_is_told_at_its_time_and_the_store_is_to_blame() {
     let mut world = World::new(1, "5 per 1h");
-    world.submit(0, &[0], Kind::Take);
+    world.submit(0, &[0], UpdateKind::Take);
     let due = world.nodes[0].due().expect("a deadline");
     let (_, attempt) = world.nodes[0].next(due - TIMEOUT, NOW, |_| true).expect("a change");
     assert!(!world.nodes[0].expire(due - 1));
@@ -441,14 +441,14 @@ fn who_waits_for_silence_is_told_at_its_time_and_the_store_is_to_blame() {
     assert!(world.nodes[0].expire(due));
     assert_eq!(world.count(Fate::Failed), 1);
     // The answer comes after all: the use stays charged, and nobody is told twice.
-    world.nodes[0].finish(attempt, Outcome::Swapped(Swapped::Done(vec![3])), due);
+    world.nodes[0].finish(attempt, ChangeOutcome::Swapped(Swapped::Done(vec![3])), due);
     assert!(world.nodes[0].is_idle());
 }
 
 #[test]
 fn contention_is_not_the_stores_fault() {
     let mut world = World::new(1, "5 per 1h");
-    world.submit(0, &[0], Kind::Take);
+    world.submit(0, &[0], UpdateKind::Take);
     let due = world.nodes[0].due().expect("a deadline");
     world.nodes[0].next(due - 1, NOW, |_| true).expect("a change");
     assert!(!world.nodes[0].expire(due), "it was sent a moment ago");

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::door;
 use crate::settings::units::Span;
 use crate::stores::remote::engines::{redis, until};
-use crate::stores::remote::settings::{Kind, Settings, Urls};
+use crate::stores::remote::settings::{Settings, StoreKind, Urls};
 
 /// Long enough for a busy machine: the store is halted, and answers when it goes on.
 const PATIENT: Duration = Duration::from_secs(20);
@@ -22,7 +22,7 @@ async fn a_use_whose_client_has_left_is_given_back_and_not_held() {
     let (limiter, now) = (&house.gate.limiter, house.clock.now());
     let url = Some(Urls::One(server.url()));
     let timeout = Some(Span(PATIENT));
-    let settings = Settings { kind: Kind::Redis, url, timeout, ..Settings::default() };
+    let settings = Settings { kind: StoreKind::Redis, url, timeout, ..Settings::default() };
     limiter.use_store(&settings).expect("a store to try");
     until(|| limiter.store_away().is_none());
     let body = json!({"key": "both a", "hold_ms": 60_000});

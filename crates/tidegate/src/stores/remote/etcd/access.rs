@@ -8,8 +8,8 @@ use std::time::Duration;
 use etcd_client::{Certificate, Client, ConnectOptions, Error, Identity, TlsOptions};
 use rustls::RootCertStore;
 
-use super::fault::{Trouble, trouble};
-use crate::stores::remote::engine::Fault;
+use super::etcd_error::{EtcdError, etcd_error};
+use crate::stores::remote::engine::EngineFault;
 use crate::stores::remote::settings::{Settings, without_login};
 
 /// Between two signs of life on a connection that waits for an answer. etcd takes more of them
@@ -21,7 +21,7 @@ const ALIVE_WITHIN: Duration = Duration::from_secs(5);
 /// What is needed to connect. Certificates and the password are read for each connection, so that
 /// new ones are used as they come. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Access(Arc<Inner>);
+pub(super) struct EtcdAccess(Arc<Inner>);
 
 struct Inner {
     urls: Vec<String>,
@@ -31,7 +31,7 @@ struct Inner {
     probe: Vec<u8>,
 }
 
-impl Access {
+impl EtcdAccess {
     /// Sees that everything the settings name is there. `probe` is a name that may be read.
     pub(super) fn new(settings: &Settings, probe: Vec<u8>) -> Result<Self, String> {
         let urls = settings.urls();
@@ -69,8 +69,8 @@ impl Access {
         member: usize,
         bound: Duration,
         with_leader: bool,
-    ) -> Result<Client, Trouble> {
-        let refused = |text| Trouble::Broken(Fault::Refused(text));
+    ) -> Result<Client, EtcdError> {
+        let refused = |text| EtcdError::Broken(EngineFault::Refused(text));
         let options = self.options(member).map_err(refused)?;
         let options = options
             .with_connect_timeout(bound)
@@ -79,7 +79,7 @@ impl Access {
             .with_require_leader(with_leader);
         let url = [self.url(member)];
         let Some((user, password)) = self.user().map_err(refused)? else {
-            return Client::connect(url, Some(options)).await.map_err(trouble);
+            return Client::connect(url, Some(options)).await.map_err(etcd_error);
         };
         let with_user = options.clone().with_user(user, password).with_auto_token_refresh(true);
         match Client::connect(url, Some(with_user)).await {
@@ -87,9 +87,9 @@ impl Access {
             Err(Error::GRpcStatus(status))
                 if status.message().contains("authentication is not enabled") =>
             {
-                Client::connect(url, Some(options)).await.map_err(trouble)
+                Client::connect(url, Some(options)).await.map_err(etcd_error)
             }
-            other => other.map_err(trouble),
+            other => other.map_err(etcd_error),
         }
     }
 

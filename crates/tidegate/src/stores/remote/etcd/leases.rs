@@ -13,8 +13,8 @@ use tidegate_core::Nanos;
 use tidegate_core::time::SECOND;
 use tokio::sync::OnceCell;
 
-use super::fault::Trouble;
-use super::link::Line;
+use super::etcd_error::EtcdError;
+use super::link::EtcdConnection;
 use crate::clock::Clock;
 
 /// The narrowest slot.
@@ -91,9 +91,9 @@ impl Leases {
     /// for it to be granted; the next slot's is asked for ahead.
     pub(super) async fn until(
         self: &Arc<Self>,
-        line: &Arc<Line>,
+        line: &Arc<EtcdConnection>,
         lives: Nanos,
-    ) -> Result<Lease, Trouble> {
+    ) -> Result<Lease, EtcdError> {
         let end = self.clock.now().mono.saturating_add(lives);
         let slot = Slot::of(end, lives);
         let (cell, _) = self.cell(slot);
@@ -133,7 +133,12 @@ impl Leases {
     }
 
     /// Asked for once, whoever needs it.
-    async fn granted(&self, line: &Arc<Line>, slot: Slot, cell: &Cell) -> Result<i64, Trouble> {
+    async fn granted(
+        &self,
+        line: &Arc<EtcdConnection>,
+        slot: Slot,
+        cell: &Cell,
+    ) -> Result<i64, EtcdError> {
         let grant = || async { line.grant(slot.ttl(self.clock.now().mono)).await };
         cell.get_or_try_init(grant).await.copied()
     }

@@ -14,9 +14,9 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time;
 
-use super::access::Access;
-use super::fault::{Trouble, trouble};
-use crate::stores::remote::engine::Fault;
+use super::access::EtcdAccess;
+use super::etcd_error::{EtcdError, etcd_error};
+use crate::stores::remote::engine::EngineFault;
 use crate::stores::remote::settings::without_login;
 
 /// The next member is tried when one has not answered for so long.
@@ -31,7 +31,7 @@ const LEADERLESS: Duration = Duration::from_millis(50);
 const HEARD_MIN: u64 = 4;
 
 /// A connection to one member.
-pub(super) struct Line {
+pub(super) struct EtcdConnection {
     client: Client,
     /// Which of the urls it leads to.
     pub(super) member: usize,
@@ -43,54 +43,54 @@ pub(super) struct Line {
     gone: Notify,
 }
 
-impl Line {
+impl EtcdConnection {
     pub(super) fn kv(&self) -> KvClient {
         self.client.kv_client()
     }
 
     /// Translates an answer, and learns from it how the connection is.
-    pub(super) fn told<T>(&self, answer: Result<T, Error>) -> Result<T, Trouble> {
-        let answer = answer.map_err(trouble);
+    pub(super) fn told<T>(&self, answer: Result<T, Error>) -> Result<T, EtcdError> {
+        let answer = answer.map_err(etcd_error);
         match &answer {
-            Err(Trouble::Broken(_)) => self.give_up(),
+            Err(EtcdError::Broken(_)) => self.give_up(),
             _ => _ = self.heard.fetch_add(1, Relaxed),
         }
         answer
     }
 
     /// Remembers the revision that an answer speaks of, and says it.
-    pub(super) fn revision_of(&self, header: Option<&ResponseHeader>) -> Result<i64, Trouble> {
+    pub(super) fn revision_of(&self, header: Option<&ResponseHeader>) -> Result<i64, EtcdError> {
         let Some(header) = header else {
-            return Err(Trouble::Said(Fault::Garbage("an answer has no header".into())));
+            return Err(EtcdError::Said(EngineFault::Garbage("an answer has no header".into())));
         };
         self.revision.fetch_max(header.revision(), Relaxed);
         Ok(header.revision())
     }
 
-    pub(super) async fn grant(&self, ttl: i64) -> Result<i64, Trouble> {
+    pub(super) async fn grant(&self, ttl: i64) -> Result<i64, EtcdError> {
         let granted = self.told(self.client.lease_client().grant(ttl, None).await)?;
         // A lease without a number would be none: what hangs on it would stay for ever.
         match granted.id() {
-            0 => Err(Trouble::Said(Fault::Garbage("a lease has no number".into()))),
+            0 => Err(EtcdError::Said(EngineFault::Garbage("a lease has no number".into()))),
             id if granted.ttl() < ttl => {
                 let text = format!("lease {id:x} was granted for {} s of {ttl}", granted.ttl());
-                Err(Trouble::Said(Fault::Garbage(text)))
+                Err(EtcdError::Said(EngineFault::Garbage(text)))
             }
             id => Ok(id),
         }
     }
 
     /// Prolongs a lease by its own length.
-    pub(super) async fn keep_alive(&self, lease: i64) -> Result<(), Trouble> {
+    pub(super) async fn keep_alive(&self, lease: i64) -> Result<(), EtcdError> {
         self.told(self.client.lease_client().keep_alive(lease).await).map(drop)
     }
 
-    pub(super) async fn revoke(&self, lease: i64) -> Result<(), Trouble> {
+    pub(super) async fn revoke(&self, lease: i64) -> Result<(), EtcdError> {
         self.told(self.client.lease_client().revoke(lease).await).map(drop)
     }
 
     /// Whether a majority of members still answers through this one.
-    async fn probe(&self, name: &[u8]) -> Result<(), Trouble> {
+    async fn probe(&self, name: &[u8]) -> Result<(), EtcdError> {
         let options = GetOptions::new().with_count_only();
         let answer = self.told(self.kv().get(name, Some(options)).await)?;
         self.revision_of(answer.header()).map(drop)
@@ -115,13 +115,13 @@ impl Line {
 /// Whether there is a line.
 #[derive(Clone)]
 enum State {
-    Up(Arc<Line>),
-    Down(Fault),
+    Up(Arc<EtcdConnection>),
+    Down(EngineFault),
 }
 
 /// The line to etcd, whichever member it leads to.
-pub(super) struct Link {
-    access: Access,
+pub(super) struct EtcdLink {
+    access: EtcdAccess,
     state: watch::Sender<State>,
     doubted: Notify,
     bound: Duration,
@@ -129,20 +129,20 @@ pub(super) struct Link {
     patience: Duration,
 }
 
-impl Link {
+impl EtcdLink {
     /// Nothing is connected yet: [`Self::keep`] does it.
-    pub(super) fn new(access: Access, timeout: Duration) -> Self {
+    pub(super) fn new(access: EtcdAccess, timeout: Duration) -> Self {
         let bound = Self::bound_of(timeout);
-        let down = State::Down(Fault::Unreachable("not connected yet".into()));
+        let down = State::Down(EngineFault::Unreachable("not connected yet".into()));
         let state = watch::Sender::new(down);
         Self { access, state, doubted: Notify::new(), bound, patience: bound / 8 }
     }
 
     /// The line, or why there is none.
-    pub(super) fn line(&self) -> Result<Arc<Line>, Fault> {
+    pub(super) fn line(&self) -> Result<Arc<EtcdConnection>, EngineFault> {
         match &*self.state.borrow() {
             State::Up(line) if line.over.load(Acquire) => {
-                Err(Fault::Unreachable("the connection broke".into()))
+                Err(EngineFault::Unreachable("the connection broke".into()))
             }
             State::Up(line) => Ok(line.clone()),
             State::Down(fault) => Err(fault.clone()),
@@ -150,7 +150,7 @@ impl Link {
     }
 
     /// Waits for a line.
-    pub(super) async fn connected(&self) -> Arc<Line> {
+    pub(super) async fn connected(&self) -> Arc<EtcdConnection> {
         let mut state = self.state.subscribe();
         loop {
             if let Ok(line) = self.line() {
@@ -171,7 +171,7 @@ impl Link {
         self.bound
     }
 
-    pub(super) fn access(&self) -> &Access {
+    pub(super) fn access(&self) -> &EtcdAccess {
         &self.access
     }
 
@@ -188,9 +188,9 @@ impl Link {
     /// Bounds an exchange over `line`, and doubts the line when nothing at all is heard.
     pub(super) async fn ask<T>(
         &self,
-        line: &Line,
-        exchange: impl Future<Output = Result<T, Trouble>>,
-    ) -> Result<T, Fault> {
+        line: &EtcdConnection,
+        exchange: impl Future<Output = Result<T, EtcdError>>,
+    ) -> Result<T, EngineFault> {
         let heard = line.heard.load(Relaxed);
         let is_silent = || line.heard.load(Relaxed) == heard;
         let gone = line.ended();
@@ -200,16 +200,16 @@ impl Link {
         loop {
             tokio::select! {
                 biased;
-                answer = &mut exchange => return answer.map_err(Fault::from),
+                answer = &mut exchange => return answer.map_err(EngineFault::from),
                 () = &mut gone => {
-                    return Err(Fault::Unreachable("the connection was given up".into()));
+                    return Err(EngineFault::Unreachable("the connection was given up".into()));
                 }
                 () = &mut wait => {
                     if !patient {
                         if is_silent() {
                             line.give_up();
                         }
-                        return Err(Fault::Slow);
+                        return Err(EngineFault::Slow);
                     }
                     patient = false;
                     if is_silent() {
@@ -245,7 +245,7 @@ impl Link {
                         old.give_up();
                     }
                     first = (line.member + 1) % members;
-                    let broke = Fault::Unreachable("the connection broke".into());
+                    let broke = EngineFault::Unreachable("the connection broke".into());
                     self.state.send_replace(State::Down(broke));
                     // One that was of use for a while is replaced at once.
                     if line.heard.load(Relaxed) < HEARD_MIN {
@@ -261,7 +261,7 @@ impl Link {
     }
 
     /// Watches over a line until it breaks, or until another member is found to be better.
-    async fn tend(&self, line: &Arc<Line>) -> Option<Arc<Line>> {
+    async fn tend(&self, line: &Arc<EtcdConnection>) -> Option<Arc<EtcdConnection>> {
         loop {
             tokio::select! {
                 () = line.ended() => return None,
@@ -295,15 +295,20 @@ impl Link {
     }
 
     /// The first of `members` that answers. Each has a head start before the next one.
-    async fn find(&self, members: impl Iterator<Item = usize>) -> Result<Line, Fault> {
+    async fn find(
+        &self,
+        members: impl Iterator<Item = usize>,
+    ) -> Result<EtcdConnection, EngineFault> {
         let mut attempts = JoinSet::new();
-        let mut fault = Fault::Unreachable("there is no other member".into());
+        let mut fault = EngineFault::Unreachable("there is no other member".into());
         for member in members {
             let (access, bound) = (self.access.clone(), self.bound);
             attempts.spawn(async move {
                 match time::timeout(bound, open(&access, member, bound)).await {
-                    Ok(opened) => opened.map_err(Fault::from),
-                    Err(_) => Err(Fault::Unreachable(format!("{} is silent", access.url(member)))),
+                    Ok(opened) => opened.map_err(EngineFault::from),
+                    Err(_) => {
+                        Err(EngineFault::Unreachable(format!("{} is silent", access.url(member))))
+                    }
                 }
             });
             match time::timeout(STAGGER, attempts.join_next()).await {
@@ -324,9 +329,13 @@ impl Link {
 }
 
 /// Connects to a member, and sees that it answers for a majority.
-async fn open(access: &Access, member: usize, bound: Duration) -> Result<Line, Trouble> {
+async fn open(
+    access: &EtcdAccess,
+    member: usize,
+    bound: Duration,
+) -> Result<EtcdConnection, EtcdError> {
     let client = access.connect(member, bound, false).await?;
-    let line = Line {
+    let line = EtcdConnection {
         client,
         member,
         heard: AtomicU64::new(0),
@@ -337,7 +346,7 @@ async fn open(access: &Access, member: usize, bound: Duration) -> Result<Line, T
     loop {
         match line.probe(access.probe()).await {
             // It answers, but for itself: there may be a leader in a moment.
-            Err(Trouble::Said(Fault::Unreachable(_))) => time::sleep(LEADERLESS).await,
+            Err(EtcdError::Said(EngineFault::Unreachable(_))) => time::sleep(LEADERLESS).await,
             other => return other.map(|()| line),
         }
     }

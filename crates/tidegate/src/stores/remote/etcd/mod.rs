@@ -8,7 +8,7 @@
 //! - [`fault`]: what etcd's errors mean
 
 mod access;
-mod fault;
+mod etcd_error;
 mod leases;
 mod link;
 mod nodes;
@@ -24,13 +24,13 @@ use tidegate_core::Nanos;
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
 
-use self::access::Access;
-use self::fault::Trouble;
+use self::access::EtcdAccess;
+use self::etcd_error::EtcdError;
 use self::leases::{Lease, Leases};
-use self::link::{Line, Link};
-use self::nodes::Nodes;
+use self::link::{EtcdConnection, EtcdLink};
+use self::nodes::EtcdNodes;
 use self::watches::Watches;
-use super::engine::{ABSENT, Change, Fault, Found, Swapped, Told, Version, Write};
+use super::engine::{ABSENT, CellChange, EngineFault, StoredValue, Swapped, Timed, Version, Write};
 use super::settings::Settings;
 use crate::clock::Clock;
 
@@ -46,9 +46,9 @@ const LEASES_MAX: usize = 3;
 pub(crate) struct Etcd(Arc<Inner>);
 
 struct Inner {
-    link: Arc<Link>,
+    link: Arc<EtcdLink>,
     leases: Arc<Leases>,
-    nodes: Nodes,
+    nodes: EtcdNodes,
     watches: Arc<Watches>,
     turns: Semaphore,
     /// Added to how long values are kept: an exchange may take so long.
@@ -64,16 +64,16 @@ impl Drop for Inner {
 
 /// What the settings lack.
 pub(super) fn check(settings: &Settings) -> Result<(), String> {
-    Access::new(settings, Vec::new()).map(drop)
+    EtcdAccess::new(settings, Vec::new()).map(drop)
 }
 
 impl Etcd {
     /// Makes ready what connects by itself. Must be called inside of the runtime that will use it.
     pub(crate) fn new(settings: &Settings) -> Result<Self, String> {
         let prefix = settings.prefix.as_deref().unwrap_or("tidegate");
-        let nodes = Nodes::new(prefix);
-        let access = Access::new(settings, nodes.folder().to_vec())?;
-        let link = Arc::new(Link::new(access, settings.timeout()));
+        let nodes = EtcdNodes::new(prefix);
+        let access = EtcdAccess::new(settings, nodes.folder().to_vec())?;
+        let link = Arc::new(EtcdLink::new(access, settings.timeout()));
         let watches = Arc::<Watches>::default();
         let keeper = link.clone();
         let watcher = (watches.clone(), link.clone());
@@ -94,13 +94,13 @@ impl Etcd {
 
     pub(crate) async fn swap(
         &self,
-        requests: Vec<Vec<Change>>,
-    ) -> Vec<Result<Told<Swapped>, Fault>> {
+        requests: Vec<Vec<CellChange>>,
+    ) -> Vec<Result<Timed<Swapped>, EngineFault>> {
         let line = match self.0.link.line() {
             Ok(line) => line,
             Err(fault) => return requests.iter().map(|_| Err(fault.clone())).collect(),
         };
-        let mut results: Vec<_> = requests.iter().map(|_| Err(Fault::Slow)).collect();
+        let mut results: Vec<_> = requests.iter().map(|_| Err(EngineFault::Slow)).collect();
         let mut exchanges = JoinSet::new();
         for (at, changes) in requests.into_iter().enumerate() {
             let (inner, line) = (self.0.clone(), line.clone());
@@ -111,13 +111,13 @@ impl Etcd {
         }
         while let Some(done) = exchanges.join_next().await {
             if let Ok((at, result)) = done {
-                results[at] = result.map(|what| Told { what, time: None });
+                results[at] = result.map(|what| Timed { what, time: None });
             }
         }
         results
     }
 
-    pub(crate) async fn remove(&self, name: &[u8]) -> Result<bool, Fault> {
+    pub(crate) async fn remove(&self, name: &[u8]) -> Result<bool, EngineFault> {
         let line = self.0.link.line()?;
         let exchange = async {
             let answer = line.told(line.kv().delete(name, None).await)?;
@@ -130,15 +130,19 @@ impl Etcd {
         &self,
         prefix: &[u8],
         mark: Vec<u8>,
-    ) -> Result<(Vec<(Vec<u8>, Vec<u8>)>, Option<Vec<u8>>), Fault> {
+    ) -> Result<(Vec<(Vec<u8>, Vec<u8>)>, Option<Vec<u8>>), EngineFault> {
         let line = self.0.link.line()?;
         self.0.link.ask(&line, page(&line, prefix, mark)).await
     }
 
-    pub(crate) async fn beat(&self, node: u64, lives: Nanos) -> Result<Told<Vec<u64>>, Fault> {
+    pub(crate) async fn beat(
+        &self,
+        node: u64,
+        lives: Nanos,
+    ) -> Result<Timed<Vec<u64>>, EngineFault> {
         let line = self.0.link.line()?;
         let what = self.0.link.ask(&line, self.0.nodes.beat(&line, node, lives)).await?;
-        Ok(Told { what, time: None })
+        Ok(Timed { what, time: None })
     }
 
     pub(crate) async fn leave(&self, node: u64) {
@@ -162,7 +166,11 @@ impl Etcd {
 
 impl Inner {
     /// One transaction; again if the lease of what it writes turns out to be gone.
-    async fn swap_one(&self, line: &Arc<Line>, changes: &[Change]) -> Result<Swapped, Trouble> {
+    async fn swap_one(
+        &self,
+        line: &Arc<EtcdConnection>,
+        changes: &[CellChange],
+    ) -> Result<Swapped, EtcdError> {
         // The semaphore is never closed.
         let _turn = self.turns.acquire().await;
         let mut tries = 1;
@@ -177,13 +185,13 @@ impl Inner {
             };
             let txn = transaction(changes, lease.as_ref());
             match line.told(line.kv().txn(txn).await) {
-                Err(Trouble::LeaseGone) if tries < LEASES_MAX => {
+                Err(EtcdError::LeaseGone) if tries < LEASES_MAX => {
                     if let Some(lease) = &lease {
                         self.leases.is_gone(lease);
                     }
                     tries += 1;
                 }
-                Err(trouble) => return Err(trouble),
+                Err(etcd_error) => return Err(etcd_error),
                 Ok(answer) => {
                     let revision = line.revision_of(answer.header())?;
                     return swapped(changes, revision, answer);
@@ -194,19 +202,19 @@ impl Inner {
 }
 
 /// What a change writes, if that stays.
-fn kept(change: &Change) -> Option<&Write> {
+fn kept(change: &CellChange) -> Option<&Write> {
     change.write.as_ref().filter(|write| !write.value.is_empty())
 }
 
 /// Compares all; then writes all, or else reads all.
-fn transaction(changes: &[Change], lease: Option<&Lease>) -> Txn {
-    let seen = |change: &Change| {
+fn transaction(changes: &[CellChange], lease: Option<&Lease>) -> Txn {
+    let seen = |change: &CellChange| {
         // Revisions count from one, and what is absent has none.
         let revision = i64::try_from(change.seen).unwrap_or(i64::MAX);
         Compare::mod_revision(&*change.name, CompareOp::Equal, revision)
     };
     let options = lease.map(|lease| PutOptions::new().with_lease(lease.id));
-    let write = |change: &Change| {
+    let write = |change: &CellChange| {
         let write = change.write.as_ref()?;
         Some(if write.value.is_empty() {
             TxnOp::delete(&*change.name, None)
@@ -214,7 +222,7 @@ fn transaction(changes: &[Change], lease: Option<&Lease>) -> Txn {
             TxnOp::put(&*change.name, &*write.value, options.clone())
         })
     };
-    let read = |change: &Change| TxnOp::get(&*change.name, None);
+    let read = |change: &CellChange| TxnOp::get(&*change.name, None);
     Txn::new()
         .when(changes.iter().map(seen).collect::<Vec<_>>())
         .and_then(changes.iter().filter_map(write).collect::<Vec<_>>())
@@ -222,12 +230,16 @@ fn transaction(changes: &[Change], lease: Option<&Lease>) -> Txn {
 }
 
 /// What an answer says. `revision` is that of what was written, if anything was.
-fn swapped(changes: &[Change], revision: i64, answer: TxnResponse) -> Result<Swapped, Trouble> {
-    let garbage = |text: &str| Trouble::Said(Fault::Garbage(text.to_owned()));
+fn swapped(
+    changes: &[CellChange],
+    revision: i64,
+    answer: TxnResponse,
+) -> Result<Swapped, EtcdError> {
+    let garbage = |text: &str| EtcdError::Said(EngineFault::Garbage(text.to_owned()));
     if answer.succeeded() {
         let written = version(revision).filter(|&version| version != ABSENT);
         let written = written.ok_or_else(|| garbage("a write has no revision"))?;
-        let version = |change: &Change| match &change.write {
+        let version = |change: &CellChange| match &change.write {
             None => change.seen,
             Some(write) if write.value.is_empty() => ABSENT,
             Some(_) => written,
@@ -242,10 +254,10 @@ fn swapped(changes: &[Change], revision: i64, answer: TxnResponse) -> Result<Swa
         let Some(PbTxnOpResponse::ResponseRange(mut range)) = answer.response else {
             return Err(garbage("a transaction has done what it was not asked to"));
         };
-        let Some(value) = range.kvs.pop() else { return Ok(Found::default()) };
+        let Some(value) = range.kvs.pop() else { return Ok(StoredValue::default()) };
         match version(value.mod_revision) {
             Some(version) if version != ABSENT && value.key == *change.name => {
-                Ok(Found { version, value: value.value })
+                Ok(StoredValue { version, value: value.value })
             }
             _ => Err(garbage("a value has another name, or no revision")),
         }
@@ -259,17 +271,17 @@ fn version(revision: i64) -> Option<Version> {
 
 /// A page of a scan, shorter where the values are too long for one answer.
 async fn page(
-    line: &Line,
+    line: &EtcdConnection,
     prefix: &[u8],
     mark: Vec<u8>,
-) -> Result<(Vec<(Vec<u8>, Vec<u8>)>, Option<Vec<u8>>), Trouble> {
+) -> Result<(Vec<(Vec<u8>, Vec<u8>)>, Option<Vec<u8>>), EtcdError> {
     let from = if mark.is_empty() { prefix.to_vec() } else { mark };
     let end = behind(prefix);
     let mut count = PAGE_MAX;
     loop {
         let options = GetOptions::new().with_range(&*end).with_limit(count);
         let mut answer = match line.told(line.kv().get(&*from, Some(options)).await) {
-            Err(Trouble::TooLong) if count > 1 => {
+            Err(EtcdError::TooLong) if count > 1 => {
                 count = (count / 8).max(1);
                 continue;
             }

@@ -8,15 +8,15 @@ use parking_lot::Mutex;
 use tidegate_core::Nanos;
 use tidegate_core::time::SECOND;
 
-use super::fault::Trouble;
-use super::link::Line;
-use crate::stores::remote::engine::Fault;
+use super::etcd_error::EtcdError;
+use super::link::EtcdConnection;
+use crate::stores::remote::engine::EngineFault;
 
 /// More nodes than this do not share counts.
 const NODES_MAX: i64 = 4_096;
 
 /// The nodes' names, and the leases of this one's.
-pub(super) struct Nodes {
+pub(super) struct EtcdNodes {
     folder: Vec<u8>,
     leases: Mutex<HashMap<u64, Granted>>,
 }
@@ -27,7 +27,7 @@ struct Granted {
     seconds: i64,
 }
 
-impl Nodes {
+impl EtcdNodes {
     pub(super) fn new(prefix: &str) -> Self {
         let folder = format!("{prefix}:nodes:").into_bytes();
         Self { folder, leases: Mutex::default() }
@@ -41,17 +41,17 @@ impl Nodes {
     /// Prolongs the lease, or asks for one, and returns whose names are there.
     pub(super) async fn beat(
         &self,
-        line: &Line,
+        line: &EtcdConnection,
         node: u64,
         lives: Nanos,
-    ) -> Result<Vec<u64>, Trouble> {
+    ) -> Result<Vec<u64>, EtcdError> {
         let seconds = i64::try_from(lives.div_ceil(SECOND).max(1)).unwrap_or(i64::MAX);
         let known = self.leases.lock().get(&node).copied();
         let kept = match known {
             Some(lease) if lease.seconds == seconds => match line.keep_alive(lease.id).await {
                 Ok(()) => Some(lease),
-                Err(Trouble::LeaseGone) => None,
-                Err(trouble) => return Err(trouble),
+                Err(EtcdError::LeaseGone) => None,
+                Err(etcd_error) => return Err(etcd_error),
             },
             _ => None,
         };
@@ -69,7 +69,7 @@ impl Nodes {
     }
 
     /// Forgets the node and all that hangs on its lease.
-    pub(super) async fn leave(&self, line: &Line, node: u64) -> Result<(), Trouble> {
+    pub(super) async fn leave(&self, line: &EtcdConnection, node: u64) -> Result<(), EtcdError> {
         let lease = self.leases.lock().remove(&node);
         match lease {
             Some(lease) => line.revoke(lease.id).await,
@@ -78,7 +78,12 @@ impl Nodes {
     }
 
     /// Writes the node's name, unless it is there, and reads all.
-    async fn list(&self, line: &Line, node: u64, lease: i64) -> Result<Vec<u64>, Trouble> {
+    async fn list(
+        &self,
+        line: &EtcdConnection,
+        node: u64,
+        lease: i64,
+    ) -> Result<Vec<u64>, EtcdError> {
         let name = [&*self.folder, format!("{node:016x}").as_bytes()].concat();
         let read = || {
             let options = GetOptions::new().with_prefix().with_keys_only().with_limit(NODES_MAX);
@@ -94,7 +99,9 @@ impl Nodes {
         let Some(PbTxnOpResponse::ResponseRange(range)) =
             answer.0.responses.into_iter().last().and_then(|answer| answer.response)
         else {
-            return Err(Trouble::Said(Fault::Garbage("the nodes have not been read".into())));
+            return Err(EtcdError::Said(EngineFault::Garbage(
+                "the nodes have not been read".into(),
+            )));
         };
         // Somebody else's names are no nodes.
         Ok(range.kvs.iter().filter_map(|value| self.node(&value.key)).collect())

@@ -25,7 +25,7 @@ fn engine(members: &[&Member], more: &str) -> Engine {
     try_engine(members, more).expect("an engine")
 }
 
-fn fault(result: Result<Swapped, Fault>) -> Fault {
+fn fault(result: Result<Swapped, EngineFault>) -> EngineFault {
     result.expect_err("it cannot be had")
 }
 
@@ -50,7 +50,7 @@ async fn many_writes_hang_on_few_leases() {
         let name = name(&format!("many:{number}"));
         let lives = SECOND + number % 4 * 10 * SECOND;
         let write = Write { value: vec![1], lives, keeps: false, frees: false };
-        vec![Change { name, seen: ABSENT, write: Some(write) }]
+        vec![CellChange { name, seen: ABSENT, write: Some(write) }]
     };
     for result in engine.swap((0..1_000).map(write).collect()).await {
         done(result.map(|told| told.what));
@@ -122,11 +122,11 @@ async fn a_member_that_was_killed_is_found_again() {
     member.kill();
     eventually(async || {
         let fault = fault(swap_one(&engine, vec![compare(&one, version)]).await);
-        matches!(fault, Fault::Unreachable(_))
+        matches!(fault, EngineFault::Unreachable(_))
     })
     .await;
-    assert!(matches!(engine.remove(&one).await, Err(Fault::Unreachable(_))));
-    assert!(matches!(engine.beat(1, MINUTE).await, Err(Fault::Unreachable(_))));
+    assert!(matches!(engine.remove(&one).await, Err(EngineFault::Unreachable(_))));
+    assert!(matches!(engine.beat(1, MINUTE).await, Err(EngineFault::Unreachable(_))));
 
     member.start_again();
     ready(&engine).await;
@@ -143,10 +143,10 @@ async fn a_member_that_is_halted_is_slow_then_away_then_good() {
     let version = place(&engine, &one, b"one").await;
     member.halt();
     let told = swap_one(&engine, vec![put(&one, version, b"two")]).await;
-    assert_eq!(told, Err(Fault::Slow));
+    assert_eq!(told, Err(EngineFault::Slow));
     eventually(async || {
         let fault = fault(swap_one(&engine, vec![compare(&one, version)]).await);
-        matches!(fault, Fault::Unreachable(_))
+        matches!(fault, EngineFault::Unreachable(_))
     })
     .await;
     member.go_on();
@@ -161,7 +161,7 @@ async fn a_member_that_is_halted_is_slow_then_away_then_good() {
 /// knows.
 async fn count(engine: &Engine, name: &Arc<[u8]>, stop: &AtomicBool) -> (u64, u64) {
     let (mut sure, mut unknown) = (0, 0);
-    let mut seen = Found::default();
+    let mut seen = StoredValue::default();
     while !stop.load(Relaxed) {
         tokio::task::yield_now().await;
         let told = seen.value.clone().try_into().map_or(0, u64::from_le_bytes);
@@ -170,7 +170,7 @@ async fn count(engine: &Engine, name: &Arc<[u8]>, stop: &AtomicBool) -> (u64, u6
         match swap_one(engine, vec![change]).await {
             Ok(Swapped::Done(versions)) => {
                 sure += 1;
-                seen = Found { version: versions[0], value: next };
+                seen = StoredValue { version: versions[0], value: next };
             }
             Ok(Swapped::Stale(mut found)) => seen = found.remove(0),
             Err(_) => unknown += 1,
@@ -193,7 +193,7 @@ async fn any_member_may_fall_and_nothing_is_lost() {
         })
         .await;
     };
-    let trouble = async {
+    let etcd_error = async {
         advances().await;
         for member in &mut members {
             member.kill();
@@ -208,7 +208,7 @@ async fn any_member_may_fall_and_nothing_is_lost() {
         }
         stop.store(true, Relaxed);
     };
-    let ((sure, unknown), ()) = tokio::join!(count(&engine, &one, &stop), trouble);
+    let ((sure, unknown), ()) = tokio::join!(count(&engine, &one, &stop), etcd_error);
     ready(&engine).await;
     let total = u64::from_le_bytes(look(&engine, &one).await.value.try_into().unwrap());
     assert!((sure..=sure + unknown).contains(&total), "{sure} + {unknown}: {total}");
@@ -239,7 +239,7 @@ async fn a_password_lets_in_and_a_token_is_renewed() {
     suite::told_of(&right, &one).await;
     let version = place(&right, &one, b"one").await;
     let other = swap_one(&right, vec![put(&name("other"), ABSENT, b"x")]).await;
-    assert!(matches!(other, Err(Fault::Refused(_))), "{other:?}");
+    assert!(matches!(other, Err(EngineFault::Refused(_))), "{other:?}");
 
     // A token that is not used for a while expires, as this does.
     let lease = member.ask(&["--user", "root:admin", "lease", "grant", "4"]);
@@ -257,7 +257,7 @@ async fn a_password_lets_in_and_a_token_is_renewed() {
     for stranger in [wrong, nobody] {
         eventually(async || {
             let fault = fault(swap_one(&stranger, vec![compare(&one, version)]).await);
-            matches!(fault, Fault::Refused(_))
+            matches!(fault, EngineFault::Refused(_))
         })
         .await;
     }
@@ -385,9 +385,9 @@ fn answers_without_sense_are_garbage() {
     let none = || Some(PbTxnOpResponse::ResponseRange(Default::default()));
     let good = swapped(&changes, 12, answer(true, vec![])).unwrap();
     assert_eq!(good, Swapped::Done(vec![12, 9]));
-    let found = Found { version: 11, value: b"v".to_vec() };
+    let found = StoredValue { version: 11, value: b"v".to_vec() };
     let good = swapped(&changes, 12, answer(false, vec![none(), range("b", 11)])).unwrap();
-    assert_eq!(good, Swapped::Stale(vec![Found::default(), found]));
+    assert_eq!(good, Swapped::Stale(vec![StoredValue::default(), found]));
     for (revision, bad) in [
         (0, answer(true, vec![])),
         (-1, answer(true, vec![])),
@@ -399,7 +399,7 @@ fn answers_without_sense_are_garbage() {
         (12, answer(false, vec![none(), range("b", -3)])),
     ] {
         let told = swapped(&changes, revision, bad);
-        assert!(matches!(told, Err(Trouble::Said(Fault::Garbage(_)))), "{told:?}");
+        assert!(matches!(told, Err(EtcdError::Said(EngineFault::Garbage(_)))), "{told:?}");
     }
 }
 

@@ -13,9 +13,9 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time;
 
-use super::fault::trouble;
-use super::link::{Line, Link};
-use crate::stores::remote::engine::Fault;
+use super::etcd_error::etcd_error;
+use super::link::{EtcdConnection, EtcdLink};
+use crate::stores::remote::engine::EngineFault;
 
 type Name = Arc<[u8]>;
 
@@ -127,18 +127,18 @@ impl Watches {
     }
 
     /// Keeps a stream open. Never returns.
-    pub(super) async fn keep(&self, link: &Link) {
+    pub(super) async fn keep(&self, link: &EtcdLink) {
         let mut refusals = 0;
         loop {
             let line = link.connected().await;
             let mut live = Live::default();
             let ended = tokio::select! {
                 ended = self.listen(link, &line, &mut live) => ended,
-                () = line.ended() => Err(Fault::Unreachable("the connection was given up".into())),
+                () = line.ended() => Err(EngineFault::Unreachable("the connection was given up".into())),
             };
             self.wanted.lock().without_stream();
             // A token that has expired since is of no use for further names; a new one may be.
-            let is_refused = matches!(ended, Err(Fault::Refused(_))) && !live.was_good;
+            let is_refused = matches!(ended, Err(EngineFault::Refused(_))) && !live.was_good;
             refusals = if is_refused { (refusals + 1).min(DOUBLED_MAX) } else { 0 };
             if let Err(fault) = ended {
                 tracing::debug!(%fault, "the watch ended");
@@ -150,28 +150,33 @@ impl Watches {
     }
 
     /// Opens a stream and follows it to its end.
-    async fn listen(&self, link: &Link, line: &Line, live: &mut Live) -> Result<(), Fault> {
+    async fn listen(
+        &self,
+        link: &EtcdLink,
+        line: &EtcdConnection,
+        live: &mut Live,
+    ) -> Result<(), EngineFault> {
         let bound = link.bound();
         let opened = time::timeout(bound, async {
             let client = link.access().connect(line.member, bound, true).await?;
             let sentinel = WatchOptions::new().with_watch_id(SENTINEL);
             let probe = link.access().probe();
-            client.watch_client().watch(probe, Some(sentinel)).await.map_err(trouble)
+            client.watch_client().watch(probe, Some(sentinel)).await.map_err(etcd_error)
         });
         let (mut sender, mut stream) = match opened.await {
-            Ok(opened) => opened.map_err(Fault::from)?.split(),
-            Err(_) => return Err(Fault::Slow),
+            Ok(opened) => opened.map_err(EngineFault::from)?.split(),
+            Err(_) => return Err(EngineFault::Slow),
         };
         live.open(&self.wanted);
         loop {
             let next = self.wanted.lock().steps.front().cloned();
             tokio::select! {
-                message = stream.message() => match message.map_err(trouble).map_err(Fault::from)? {
+                message = stream.message() => match message.map_err(etcd_error).map_err(EngineFault::from)? {
                     Some(message) => self.heard(live, &message)?,
                     None => return Ok(()),
                 },
                 sent = live.send(&mut sender, next.as_ref()), if next.is_some() => {
-                    sent.map_err(trouble).map_err(Fault::from)?;
+                    sent.map_err(etcd_error).map_err(EngineFault::from)?;
                     live.sent(self.wanted.lock().steps.pop_front());
                 }
                 () = self.changed.notified(), if next.is_none() => {}
@@ -179,11 +184,11 @@ impl Watches {
         }
     }
 
-    fn heard(&self, live: &mut Live, message: &WatchResponse) -> Result<(), Fault> {
+    fn heard(&self, live: &mut Live, message: &WatchResponse) -> Result<(), EngineFault> {
         let number = message.watch_id();
         if message.canceled() {
             // What is not permitted is cancelled as it is created, without its number.
-            let refused = || Fault::Refused(message.cancel_reason().to_owned());
+            let refused = || EngineFault::Refused(message.cancel_reason().to_owned());
             if message.created() {
                 return Err(refused());
             }

@@ -20,29 +20,29 @@ pub(super) trait Pipe: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Pipe for T {}
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum Place {
+pub(super) enum ServerPlace {
     Tcp(String, u16),
     Unix(PathBuf),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ServerPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Tcp(host, port) => write!(f, "{host}:{port}"),
-            Place::Unix(path) => write!(f, "{}", path.display()),
+            ServerPlace::Tcp(host, port) => write!(f, "{host}:{port}"),
+            ServerPlace::Unix(path) => write!(f, "{}", path.display()),
         }
     }
 }
 
 /// One server, and how it is spoken to.
 #[derive(Clone)]
-pub(super) struct Address {
-    pub(super) place: Place,
+pub(super) struct RedisAddress {
+    pub(super) place: ServerPlace,
     pub(super) tls: Option<Arc<ClientConfig>>,
     pub(super) login: RedisConnectionInfo,
 }
 
-impl Address {
+impl RedisAddress {
     /// The servers of the `[store]` table.
     pub(super) fn all(settings: &Settings) -> Result<Vec<Self>, String> {
         let password = settings.password.as_ref().map(|secret| secret.reveal()).transpose()?;
@@ -61,14 +61,14 @@ impl Address {
                 login = login.set_password(password);
             }
             let (place, secure) = match info.addr() {
-                ConnectionAddr::Tcp(host, port) => (Place::Tcp(host.clone(), *port), false),
+                ConnectionAddr::Tcp(host, port) => (ServerPlace::Tcp(host.clone(), *port), false),
                 ConnectionAddr::TcpTls { insecure: true, .. } => {
                     return Err("the store's url: `insecure` is not for us; use `ca`".to_owned());
                 }
                 ConnectionAddr::TcpTls { host, port, .. } => {
-                    (Place::Tcp(host.clone(), *port), true)
+                    (ServerPlace::Tcp(host.clone(), *port), true)
                 }
-                ConnectionAddr::Unix(path) => (Place::Unix(path.clone()), false),
+                ConnectionAddr::Unix(path) => (ServerPlace::Unix(path.clone()), false),
                 _ => return Err("the store's url: this kind is not supported".to_owned()),
             };
             if secure && tls.is_none() {
@@ -80,7 +80,7 @@ impl Address {
     }
 
     /// The same, elsewhere: another node of the same Cluster.
-    pub(super) fn at(&self, place: Place) -> Self {
+    pub(super) fn at(&self, place: ServerPlace) -> Self {
         Self { place, ..self.clone() }
     }
 
@@ -88,8 +88,8 @@ impl Address {
     pub(super) async fn open(&self) -> Result<Box<dyn Pipe>, String> {
         let told = |error: &dyn fmt::Display| format!("{}: {error}", self.place);
         let (host, port) = match &self.place {
-            Place::Tcp(host, port) => (host.trim_matches(['[', ']']), *port),
-            Place::Unix(path) => {
+            ServerPlace::Tcp(host, port) => (host.trim_matches(['[', ']']), *port),
+            ServerPlace::Unix(path) => {
                 let stream = UnixStream::connect(path).await.map_err(|error| told(&error))?;
                 return Ok(Box::new(stream));
             }

@@ -2,23 +2,25 @@
 
 use redis::{ErrorKind, RedisError, ServerError, ServerErrorKind};
 
-use super::super::engine::Fault;
+use super::super::engine::EngineFault;
 
 /// What a failed exchange means. The connection is of no more use.
-pub(super) fn broken(error: &RedisError) -> Fault {
+pub(super) fn broken(error: &RedisError) -> EngineFault {
     match error.kind() {
-        ErrorKind::Parse | ErrorKind::UnexpectedReturnType => Fault::Garbage(error.to_string()),
+        ErrorKind::Parse | ErrorKind::UnexpectedReturnType => {
+            EngineFault::Garbage(error.to_string())
+        }
         ErrorKind::AuthenticationFailed
         | ErrorKind::Server(_)
         | ErrorKind::Extension
-        | ErrorKind::RESP3NotSupported => Fault::Refused(error.to_string()),
-        _ => Fault::Unreachable(error.to_string()),
+        | ErrorKind::RESP3NotSupported => EngineFault::Refused(error.to_string()),
+        _ => EngineFault::Unreachable(error.to_string()),
     }
 }
 
 /// What an error that the server answered with means.
-pub(super) fn refused(error: &ServerError) -> Fault {
-    Fault::Refused(text(error))
+pub(super) fn refused(error: &ServerError) -> EngineFault {
+    EngineFault::Refused(text(error))
 }
 
 /// An error as the server said it.
@@ -39,6 +41,6 @@ pub(super) fn is_moved(error: &ServerError) -> bool {
 }
 
 /// Garbage that could be read, but means nothing.
-pub(super) fn nonsense(what: &str) -> Fault {
-    Fault::Garbage(what.to_owned())
+pub(super) fn nonsense(what: &str) -> EngineFault {
+    EngineFault::Garbage(what.to_owned())
 }

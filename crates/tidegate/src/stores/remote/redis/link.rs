@@ -15,8 +15,8 @@ use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-use super::super::engine::Fault;
-use super::address::Address;
+use super::super::engine::EngineFault;
+use super::address::RedisAddress;
 use super::faults;
 
 /// How many exchanges are in flight over one connection.
@@ -30,14 +30,14 @@ const PAUSE_MIN_MS: u64 = 100;
 const PAUSE_MORE_MS: u64 = 150;
 
 /// A connection that repairs itself as long as somebody holds this.
-pub(super) struct Link {
+pub(super) struct RedisLink {
     shared: Arc<Shared>,
     task: AbortHandle,
 }
 
 struct Shared {
     /// Tried in turn.
-    addresses: Vec<Address>,
+    addresses: Vec<RedisAddress>,
     /// The longest that an exchange may take.
     patience: Duration,
     state: Mutex<State>,
@@ -51,14 +51,14 @@ struct Shared {
 }
 
 enum State {
-    Down(Fault),
+    Down(EngineFault),
     Up(MultiplexedConnection),
 }
 
-impl Link {
+impl RedisLink {
     /// Starts to connect. The addresses are of one server, or of those that it fails over to.
-    pub(super) fn new(addresses: Vec<Address>, patience: Duration) -> Self {
-        let waiting = Fault::Unreachable("it has not been connected to yet".to_owned());
+    pub(super) fn new(addresses: Vec<RedisAddress>, patience: Duration) -> Self {
+        let waiting = EngineFault::Unreachable("it has not been connected to yet".to_owned());
         let shared = Arc::new(Shared {
             addresses,
             patience: (2 * patience).max(EXCHANGE_MIN),
@@ -82,41 +82,45 @@ impl Link {
     }
 
     /// Where it leads at this moment, of several.
-    pub(super) fn reached(&self) -> &Address {
+    pub(super) fn reached(&self) -> &RedisAddress {
         let reached = self.shared.reached.load(Ordering::Relaxed);
         &self.shared.addresses[reached % self.shared.addresses.len()]
     }
 
     /// Where it leads.
-    pub(super) fn address(&self) -> &Address {
+    pub(super) fn address(&self) -> &RedisAddress {
         &self.shared.addresses[0]
     }
 
     /// Asks for one thing. An error that the server answers with is a value here.
-    pub(super) async fn ask(&self, cmd: &Cmd) -> Result<Value, Fault> {
+    pub(super) async fn ask(&self, cmd: &Cmd) -> Result<Value, EngineFault> {
         let (mut connection, turn) = self.connection()?;
         let asked = timeout(self.shared.patience, connection.send_packed_command(cmd)).await;
-        self.heard(turn, asked.map_err(|_| Fault::Slow))
+        self.heard(turn, asked.map_err(|_| EngineFault::Slow))
     }
 
     /// Asks for several things at once, in order.
-    pub(super) async fn ask_all(&self, pipeline: &Pipeline) -> Result<Vec<Value>, Fault> {
+    pub(super) async fn ask_all(&self, pipeline: &Pipeline) -> Result<Vec<Value>, EngineFault> {
         let (mut connection, turn) = self.connection()?;
         let count = pipeline.len();
         let asking = connection.send_packed_commands(pipeline, 0, count);
         let asked = timeout(self.shared.patience, asking).await;
-        let values = self.heard(turn, asked.map_err(|_| Fault::Slow))?;
+        let values = self.heard(turn, asked.map_err(|_| EngineFault::Slow))?;
         if values.len() == count { Ok(values) } else { Err(faults::nonsense("too few answers")) }
     }
 
-    fn connection(&self) -> Result<(MultiplexedConnection, u64), Fault> {
+    fn connection(&self) -> Result<(MultiplexedConnection, u64), EngineFault> {
         match &*self.shared.state.lock() {
             State::Up(connection) => Ok((connection.clone(), *self.shared.turns.borrow())),
             State::Down(fault) => Err(fault.clone()),
         }
     }
 
-    fn heard<T>(&self, turn: u64, asked: Result<redis::RedisResult<T>, Fault>) -> Result<T, Fault> {
+    fn heard<T>(
+        &self,
+        turn: u64,
+        asked: Result<redis::RedisResult<T>, EngineFault>,
+    ) -> Result<T, EngineFault> {
         let fault = match asked {
             Ok(Ok(value)) => {
                 self.shared.useful.store(true, Ordering::Relaxed);
@@ -130,23 +134,23 @@ impl Link {
     }
 
     /// No longer trusts the connection that is up: it leads to the wrong server, or to none.
-    pub(super) fn give_up(&self, fault: &Fault) {
+    pub(super) fn give_up(&self, fault: &EngineFault) {
         let turn = *self.shared.turns.borrow();
         self.shared.useful.store(false, Ordering::Relaxed);
         self.shared.give_up(turn, fault);
     }
 }
 
-impl Drop for Link {
+impl Drop for RedisLink {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
 impl State {
-    fn down(fault: Fault) -> Self {
-        let silent = || Fault::Unreachable("it did not answer in time".to_owned());
-        Self::Down(if fault == Fault::Slow { silent() } else { fault })
+    fn down(fault: EngineFault) -> Self {
+        let silent = || EngineFault::Unreachable("it did not answer in time".to_owned());
+        Self::Down(if fault == EngineFault::Slow { silent() } else { fault })
     }
 }
 
@@ -160,7 +164,7 @@ impl Shared {
     }
 
     /// The connection of this turn is down from now on, if it is not already.
-    fn give_up(&self, turn: u64, fault: &Fault) {
+    fn give_up(&self, turn: u64, fault: &EngineFault) {
         let mut state = self.state.lock();
         if matches!(*state, State::Up(_)) && *self.turns.borrow() == turn {
             *state = State::down(fault.clone());
@@ -178,12 +182,12 @@ async fn keep(shared: Arc<Shared>) {
         let address = &shared.addresses[next % shared.addresses.len()];
         shared.useful.store(false, Ordering::Relaxed);
         let attempt = timeout(attempt_max, connect(address, None)).await;
-        match attempt.unwrap_or(Err(Fault::Slow)) {
+        match attempt.unwrap_or(Err(EngineFault::Slow)) {
             Ok((connection, driver)) => {
                 let turn = shared.come_up(connection);
                 tokio::select! {
                     () = driver => {
-                        let fault = Fault::Unreachable("the connection was closed".to_owned());
+                        let fault = EngineFault::Unreachable("the connection was closed".to_owned());
                         shared.give_up(turn, &fault);
                         // The notice is of what is known here.
                         shared.given_up.notified().await;
@@ -211,10 +215,10 @@ pub(super) fn pause() -> Duration {
 /// Opens a connection, logged in. It is alive while the second part is polled. `pushed` is given
 /// what the server says unasked.
 pub(super) async fn connect(
-    address: &Address,
-    pushed: Option<Pushed>,
-) -> Result<(MultiplexedConnection, Driver), Fault> {
-    let stream = address.open().await.map_err(Fault::Unreachable)?;
+    address: &RedisAddress,
+    pushed: Option<PushHandler>,
+) -> Result<(MultiplexedConnection, ConnectionDriver), EngineFault> {
+    let stream = address.open().await.map_err(EngineFault::Unreachable)?;
     let config = AsyncConnectionConfig::new()
         .set_response_timeout(None)
         .set_concurrency_limit(IN_FLIGHT_MAX)
@@ -238,7 +242,7 @@ pub(super) async fn connect(
 }
 
 /// Reads and writes as long as it is polled, and ends with the connection.
-pub(super) type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
+pub(super) type ConnectionDriver = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Hears what a server says unasked.
-pub(super) type Pushed = Box<dyn Fn(redis::PushInfo) + Send + Sync>;
+pub(super) type PushHandler = Box<dyn Fn(redis::PushInfo) + Send + Sync>;

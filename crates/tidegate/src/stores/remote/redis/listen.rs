@@ -14,8 +14,8 @@ use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-use super::super::engine::Fault;
-use super::address::Address;
+use super::super::engine::EngineFault;
+use super::address::RedisAddress;
 use super::link::{connect, pause};
 use super::route::Route;
 
@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const NAMES_MAX: usize = 1_000;
 
 /// Who listens, and what was heard.
-pub(super) struct Listener {
+pub(super) struct FreedListener {
     shared: Arc<Shared>,
     task: AbortHandle,
 }
@@ -49,7 +49,7 @@ struct Names {
     freed: HashSet<Arc<[u8]>>,
 }
 
-impl Listener {
+impl FreedListener {
     pub(super) fn new(route: Arc<Route>) -> Self {
         let shared = Arc::new(Shared::default());
         let task = tokio::spawn(keep(shared.clone(), route)).abort_handle();
@@ -88,7 +88,7 @@ impl Listener {
     }
 }
 
-impl Drop for Listener {
+impl Drop for FreedListener {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -119,7 +119,7 @@ impl Shared {
 }
 
 /// Where to listen, and a sign of when that is over.
-fn server(route: &Route, attempt: usize) -> Option<(Address, watch::Receiver<u64>)> {
+fn server(route: &Route, attempt: usize) -> Option<(RedisAddress, watch::Receiver<u64>)> {
     match route {
         Route::One(link) => link.is_up().then(|| (link.reached().clone(), link.turns())),
         Route::Cluster(cluster) => {
@@ -157,12 +157,12 @@ async fn keep(shared: Arc<Shared>, route: Arc<Route>) {
 /// Listens until the connection breaks.
 async fn listen(
     shared: &Arc<Shared>,
-    address: &Address,
+    address: &RedisAddress,
     was_there: &mut bool,
-) -> Result<(), Fault> {
+) -> Result<(), EngineFault> {
     let ear = shared.clone();
     let opened = timeout(PATIENCE, connect(address, Some(Box::new(move |info| ear.pushed(info)))));
-    let (mut connection, driver) = opened.await.map_err(|_| Fault::Slow)??;
+    let (mut connection, driver) = opened.await.map_err(|_| EngineFault::Slow)??;
     let following = async {
         let mut subscribed = HashSet::new();
         follow(shared, &mut connection, &mut subscribed).await?;
@@ -176,7 +176,7 @@ async fn listen(
     };
     tokio::select! {
         told = following => told,
-        () = driver => Err(Fault::Unreachable("the connection was closed".to_owned())),
+        () = driver => Err(EngineFault::Unreachable("the connection was closed".to_owned())),
     }
 }
 
@@ -185,7 +185,7 @@ async fn follow(
     shared: &Shared,
     connection: &mut MultiplexedConnection,
     subscribed: &mut HashSet<Arc<[u8]>>,
-) -> Result<(), Fault> {
+) -> Result<(), EngineFault> {
     let (new, old): (Vec<Name>, Vec<Name>) = {
         let watched = &shared.names.lock().watched;
         (
@@ -193,7 +193,7 @@ async fn follow(
             subscribed.difference(watched).cloned().collect(),
         )
     };
-    let failed = |_| Fault::Slow;
+    let failed = |_| EngineFault::Slow;
     for names in new.chunks(NAMES_MAX) {
         let bytes: Vec<&[u8]> = names.iter().map(|name| &**name).collect();
         let done = timeout(PATIENCE, connection.subscribe(bytes)).await.map_err(failed)?;

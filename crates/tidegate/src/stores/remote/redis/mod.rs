@@ -33,12 +33,12 @@ use redis::Value;
 use tidegate_core::Nanos;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-use self::address::Address;
-use self::link::Link;
-use self::listen::Listener;
+use self::address::RedisAddress;
+use self::link::RedisLink;
+use self::listen::FreedListener;
 use self::route::{Cluster, Route};
 use self::script::{BEAT, Versions};
-use super::engine::{Change, Fault, Swapped, Told, Version};
+use super::engine::{CellChange, EngineFault, Swapped, Timed, Version};
 use super::settings::Settings;
 
 /// What names begin with, unless told otherwise.
@@ -59,7 +59,7 @@ struct Inner {
     time_due: Mutex<Interval>,
     /// The name of the set of living nodes.
     nodes: Vec<u8>,
-    listener: Listener,
+    listener: FreedListener,
 }
 
 /// The names of a page with their values, and where the next one begins.
@@ -67,23 +67,23 @@ type Page = (Vec<(Vec<u8>, Vec<u8>)>, Option<Vec<u8>>);
 
 /// What the settings lack.
 pub(super) fn check(settings: &Settings) -> Result<(), String> {
-    Address::all(settings).map(drop)
+    RedisAddress::all(settings).map(drop)
 }
 
 impl Redis {
     /// Makes ready what connects by itself. Must be called inside of the runtime that will use it.
     pub(crate) fn new(settings: &Settings) -> Result<Self, String> {
-        let addresses = Address::all(settings)?;
+        let addresses = RedisAddress::all(settings)?;
         let patience = settings.timeout();
         let route = Arc::new(match settings.is_cluster() {
             true => Route::Cluster(Cluster::new(addresses, patience)),
-            false => Route::One(Link::new(addresses, patience)),
+            false => Route::One(RedisLink::new(addresses, patience)),
         });
         let mut time_due = interval(TIME_EVERY);
         time_due.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let prefix = settings.prefix.as_deref().unwrap_or(PREFIX);
         Ok(Self(Arc::new(Inner {
-            listener: Listener::new(route.clone()),
+            listener: FreedListener::new(route.clone()),
             route,
             versions: Versions::new()?,
             time_due: Mutex::new(time_due),
@@ -102,9 +102,9 @@ impl Redis {
 
     pub(crate) async fn swap(
         &self,
-        requests: Vec<Vec<Change>>,
-    ) -> Vec<Result<Told<Swapped>, Fault>> {
-        let apart = || Err(Fault::Refused("the names are in several slots".to_owned()));
+        requests: Vec<Vec<CellChange>>,
+    ) -> Vec<Result<Timed<Swapped>, EngineFault>> {
+        let apart = || Err(EngineFault::Refused("the names are in several slots".to_owned()));
         let mut answers = vec![apart(); requests.len()];
         let calls = self.0.calls(&requests);
         let running = calls.iter().map(|call| Box::pin(self.0.perform(call, &requests)));
@@ -116,7 +116,7 @@ impl Redis {
         answers
     }
 
-    pub(crate) async fn remove(&self, name: &[u8]) -> Result<bool, Fault> {
+    pub(crate) async fn remove(&self, name: &[u8]) -> Result<bool, EngineFault> {
         let make = |_| redis::cmd("DEL").arg(name).take();
         match self.0.route.call(slots::slot(name), make).await? {
             Value::Int(count) => Ok(count > 0),
@@ -124,7 +124,7 @@ impl Redis {
         }
     }
 
-    pub(crate) async fn scan(&self, prefix: &[u8], mark: Vec<u8>) -> Result<Page, Fault> {
+    pub(crate) async fn scan(&self, prefix: &[u8], mark: Vec<u8>) -> Result<Page, EngineFault> {
         match &*self.0.route {
             Route::One(link) => {
                 let (page, next) = page(link, prefix, cursor(&mark)?).await?;
@@ -136,7 +136,8 @@ impl Redis {
                 let from = String::from_utf8_lossy(mark.get(8..).unwrap_or_default()).into_owned();
                 let Some((name, link)) = primaries.range(from.clone()..).next() else {
                     // There was one, or there must be one.
-                    let unknown = || Fault::Unreachable("no node of the Cluster is known".into());
+                    let unknown =
+                        || EngineFault::Unreachable("no node of the Cluster is known".into());
                     return if mark.is_empty() { Err(unknown()) } else { Ok((Vec::new(), None)) };
                 };
                 let start = if *name == from { cursor(&mark)? } else { 0 };
@@ -151,7 +152,11 @@ impl Redis {
         }
     }
 
-    pub(crate) async fn beat(&self, node: u64, lives: Nanos) -> Result<Told<Vec<u64>>, Fault> {
+    pub(crate) async fn beat(
+        &self,
+        node: u64,
+        lives: Nanos,
+    ) -> Result<Timed<Vec<u64>>, EngineFault> {
         let name = &self.0.nodes;
         let lives = script::milliseconds(lives);
         let make = |whole| BEAT.call(whole).arg(1).arg(name).arg(node).arg(lives).take();
@@ -166,7 +171,7 @@ impl Redis {
         };
         let what: Option<Vec<u64>> = nodes.iter().map(number).collect();
         match (what, script::time(seconds, micros)) {
-            (Some(what), time @ Some(_)) => Ok(Told { what, time }),
+            (Some(what), time @ Some(_)) => Ok(Timed { what, time }),
             _ => Err(script::unexpected(&answer)),
         }
     }
@@ -206,7 +211,7 @@ impl Inner {
 
     /// Puts requests together: not too many, not too large, and those of one slot only. Those
     /// whose names are in several slots are in none.
-    fn calls(&self, requests: &[Vec<Change>]) -> Vec<Call> {
+    fn calls(&self, requests: &[Vec<CellChange>]) -> Vec<Call> {
         let mut calls: Vec<Call> = Vec::new();
         // The open call of each slot.
         let mut open = HashMap::<u16, usize, RandomState>::default();
@@ -238,8 +243,8 @@ impl Inner {
     async fn perform(
         &self,
         call: &Call,
-        requests: &[Vec<Change>],
-    ) -> Vec<Result<Told<Swapped>, Fault>> {
+        requests: &[Vec<CellChange>],
+    ) -> Vec<Result<Timed<Swapped>, EngineFault>> {
         let sent: Vec<Vec<Version>> =
             call.requests.iter().map(|&number| self.versions.after(&requests[number])).collect();
         let time = self.wants_time(call.slot);
@@ -278,22 +283,22 @@ fn common_slot<'a>(names: impl IntoIterator<Item = &'a [u8]>) -> Option<u16> {
 }
 
 /// Where a scan goes on, from its mark.
-fn cursor(mark: &[u8]) -> Result<u64, Fault> {
+fn cursor(mark: &[u8]) -> Result<u64, EngineFault> {
     match mark {
         [] => Ok(0),
         mark => match mark.first_chunk() {
             Some(bytes) => Ok(u64::from_be_bytes(*bytes)),
-            None => Err(Fault::Garbage("no mark of a scan".to_owned())),
+            None => Err(EngineFault::Garbage("no mark of a scan".to_owned())),
         },
     }
 }
 
 /// A page of one server.
 async fn page(
-    link: &Link,
+    link: &RedisLink,
     prefix: &[u8],
     cursor: u64,
-) -> Result<(Vec<(Vec<u8>, Vec<u8>)>, u64), Fault> {
+) -> Result<(Vec<(Vec<u8>, Vec<u8>)>, u64), EngineFault> {
     let mut scan = redis::cmd("SCAN");
     scan.arg(cursor).arg("MATCH").arg(pattern(prefix)).arg("COUNT").arg(PAGE);
     let answer = link.ask(&scan).await?;

@@ -10,9 +10,9 @@ use redis::{Cmd, Value};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-use super::super::engine::Fault;
-use super::address::{Address, Place};
-use super::link::{Link, pause};
+use super::super::engine::EngineFault;
+use super::address::{RedisAddress, ServerPlace};
+use super::link::{RedisLink, pause};
 use super::slots::SLOTS;
 use super::{faults, script};
 
@@ -27,7 +27,7 @@ const ASK_AGAIN: Duration = Duration::from_secs(5);
 
 /// The way to every name.
 pub(super) enum Route {
-    One(Link),
+    One(RedisLink),
     Cluster(Cluster),
 }
 
@@ -39,11 +39,11 @@ pub(super) struct Cluster {
 
 struct Shared {
     /// Where to ask first, and how any node is spoken to.
-    seeds: Vec<Address>,
+    seeds: Vec<RedisAddress>,
     patience: Duration,
     map: ArcSwap<Map>,
     /// Connections that are there although no slot is known to be theirs.
-    links: Mutex<HashMap<Place, Arc<Link>>>,
+    links: Mutex<HashMap<ServerPlace, Arc<RedisLink>>>,
     changed: Notify,
 }
 
@@ -52,14 +52,14 @@ struct Shared {
 struct Map {
     /// The number of the node, one above; 0: nobody.
     owners: Vec<u16>,
-    nodes: Vec<Arc<Link>>,
+    nodes: Vec<Arc<RedisLink>>,
 }
 
 impl Cluster {
     /// Starts to find out.
-    pub(super) fn new(seeds: Vec<Address>, patience: Duration) -> Self {
-        let link = |seed: &Address| {
-            (seed.place.clone(), Arc::new(Link::new(vec![seed.clone()], patience)))
+    pub(super) fn new(seeds: Vec<RedisAddress>, patience: Duration) -> Self {
+        let link = |seed: &RedisAddress| {
+            (seed.place.clone(), Arc::new(RedisLink::new(vec![seed.clone()], patience)))
         };
         let links = Mutex::new(seeds.iter().map(link).collect());
         let map = ArcSwap::default();
@@ -69,7 +69,7 @@ impl Cluster {
     }
 
     /// The node that has a slot.
-    pub(super) fn owner(&self, slot: u16) -> Result<Arc<Link>, Fault> {
+    pub(super) fn owner(&self, slot: u16) -> Result<Arc<RedisLink>, EngineFault> {
         let map = self.shared.map.load();
         let owner = map.owners.get(usize::from(slot)).copied().unwrap_or_default();
         let node = usize::from(owner).checked_sub(1).and_then(|node| map.nodes.get(node));
@@ -83,13 +83,13 @@ impl Cluster {
             None => {
                 self.ask_again();
                 let text = format!("no node of the Cluster is known to have slot {slot}");
-                Err(Fault::Unreachable(text))
+                Err(EngineFault::Unreachable(text))
             }
         }
     }
 
     /// The node that another one named: `slot host:port`.
-    pub(super) fn named(&self, details: &str, from: &Link) -> Option<Arc<Link>> {
+    pub(super) fn named(&self, details: &str, from: &RedisLink) -> Option<Arc<RedisLink>> {
         let (host, port) = details.split_whitespace().nth(1)?.rsplit_once(':')?;
         let place = place(host, port.parse().ok()?, from.address())?;
         Some(self.shared.link(place))
@@ -101,13 +101,13 @@ impl Cluster {
     }
 
     /// The nodes that have slots, by their names.
-    pub(super) fn primaries(&self) -> BTreeMap<String, Arc<Link>> {
-        let named = |link: &Arc<Link>| (link.address().place.to_string(), link.clone());
+    pub(super) fn primaries(&self) -> BTreeMap<String, Arc<RedisLink>> {
+        let named = |link: &Arc<RedisLink>| (link.address().place.to_string(), link.clone());
         self.shared.map.load().nodes.iter().map(named).collect()
     }
 
     /// Every node that there is a connection to.
-    pub(super) fn up(&self) -> Vec<Arc<Link>> {
+    pub(super) fn up(&self) -> Vec<Arc<RedisLink>> {
         self.shared.up()
     }
 }
@@ -119,27 +119,27 @@ impl Drop for Cluster {
 }
 
 impl Shared {
-    fn up(&self) -> Vec<Arc<Link>> {
+    fn up(&self) -> Vec<Arc<RedisLink>> {
         let links = self.links.lock();
         links.values().filter(|link| link.is_up()).cloned().collect()
     }
 
     /// The connection to a node: a new one, if there is none yet.
-    fn link(&self, place: Place) -> Arc<Link> {
+    fn link(&self, place: ServerPlace) -> Arc<RedisLink> {
         let mut links = self.links.lock();
         if links.len() >= NODES_MAX
             && let Some(link) = links.values().next()
         {
             return link.clone();
         }
-        let make = || Link::new(vec![self.seeds[0].at(place.clone())], self.patience);
+        let make = || RedisLink::new(vec![self.seeds[0].at(place.clone())], self.patience);
         links.entry(place.clone()).or_insert_with(|| Arc::new(make())).clone()
     }
 
     /// Draws the map anew from what a node says, and lets go of nodes that it does not name.
-    fn draw(&self, slots: &[Value], from: &Link) -> Option<()> {
+    fn draw(&self, slots: &[Value], from: &RedisLink) -> Option<()> {
         let mut map = Map { owners: vec![0; SLOTS], nodes: Vec::new() };
-        let mut numbers: HashMap<Place, u16> = HashMap::new();
+        let mut numbers: HashMap<ServerPlace, u16> = HashMap::new();
         for range in slots {
             let Value::Array(range) = range else { return None };
             let [Value::Int(first), Value::Int(last), Value::Array(primary), ..] = &range[..]
@@ -159,7 +159,7 @@ impl Shared {
             let range = usize::try_from(*first).ok()?..=usize::try_from(*last).ok()?;
             map.owners.get_mut(range)?.fill(number);
         }
-        let seed = |place: &Place| self.seeds.iter().any(|seed| seed.place == *place);
+        let seed = |place: &ServerPlace| self.seeds.iter().any(|seed| seed.place == *place);
         self.links.lock().retain(|place, _| numbers.contains_key(place) || seed(place));
         self.map.store(Arc::new(map));
         Some(())
@@ -167,11 +167,11 @@ impl Shared {
 }
 
 /// Where a node is. One that does not know its own name has that by which it was asked.
-fn place(host: &str, port: u16, asked: &Address) -> Option<Place> {
+fn place(host: &str, port: u16, asked: &RedisAddress) -> Option<ServerPlace> {
     match (host, &asked.place) {
-        ("" | "?", Place::Tcp(host, _)) => Some(Place::Tcp(host.clone(), port)),
-        ("" | "?", Place::Unix(_)) => None,
-        (host, _) => Some(Place::Tcp(host.to_owned(), port)),
+        ("" | "?", ServerPlace::Tcp(host, _)) => Some(ServerPlace::Tcp(host.clone(), port)),
+        ("" | "?", ServerPlace::Unix(_)) => None,
+        (host, _) => Some(ServerPlace::Tcp(host.to_owned(), port)),
     }
 }
 
@@ -203,7 +203,11 @@ fn slots_cmd() -> Cmd {
 impl Route {
     /// Calls a script on a name's server: by its hash, and whole if the server does not know it;
     /// in a Cluster, wherever the server sends us on to.
-    pub(super) async fn call(&self, slot: u16, make: impl Fn(bool) -> Cmd) -> Result<Value, Fault> {
+    pub(super) async fn call(
+        &self,
+        slot: u16,
+        make: impl Fn(bool) -> Cmd,
+    ) -> Result<Value, EngineFault> {
         let mut link = match self {
             Route::One(_) => None,
             Route::Cluster(cluster) => Some(cluster.owner(slot)?),
@@ -251,6 +255,6 @@ impl Route {
                 }
             }
         }
-        Err(Fault::Refused("the Cluster sends us round in circles".to_owned()))
+        Err(EngineFault::Refused("the Cluster sends us round in circles".to_owned()))
     }
 }

@@ -9,7 +9,7 @@ use redis::{Cmd, RedisWrite, Script, ToRedisArgs, ToSingleRedisArg, Value};
 use tidegate_core::Nanos;
 use tidegate_core::time::{MICROSECOND, MILLISECOND, SECOND};
 
-use super::super::engine::{ABSENT, Change, Fault, Found, Swapped, Told, Version};
+use super::super::engine::{ABSENT, CellChange, EngineFault, StoredValue, Swapped, Timed, Version};
 use super::faults;
 
 /// How many requests one call carries: the server does nothing else while it runs.
@@ -19,16 +19,18 @@ pub(super) const BYTES_MAX: usize = 256 * 1024;
 /// A value is stored behind its version.
 const VERSION_BYTES: usize = 8;
 
-pub(super) static SWAP: LazyLock<Text> = LazyLock::new(|| Text::new(include_str!("swap.lua")));
-pub(super) static BEAT: LazyLock<Text> = LazyLock::new(|| Text::new(include_str!("beat.lua")));
+pub(super) static SWAP: LazyLock<ScriptText> =
+    LazyLock::new(|| ScriptText::new(include_str!("swap.lua")));
+pub(super) static BEAT: LazyLock<ScriptText> =
+    LazyLock::new(|| ScriptText::new(include_str!("beat.lua")));
 
 /// A script, and the name that servers know it by.
-pub(super) struct Text {
+pub(super) struct ScriptText {
     text: &'static str,
     hash: String,
 }
 
-impl Text {
+impl ScriptText {
     fn new(text: &'static str) -> Self {
         let hash = Script::new(text).get_hash().to_owned();
         Self { text, hash }
@@ -64,8 +66,8 @@ impl Versions {
     }
 
     /// What a request's names will have if it is done.
-    pub(super) fn after(&self, request: &[Change]) -> Vec<Version> {
-        let version = |change: &Change| match &change.write {
+    pub(super) fn after(&self, request: &[CellChange]) -> Vec<Version> {
+        let version = |change: &CellChange| match &change.write {
             None => change.seen,
             Some(write) if write.value.is_empty() => ABSENT,
             Some(_) => self.next(),
@@ -75,8 +77,8 @@ impl Versions {
 }
 
 /// Roughly what a request adds to a call.
-pub(super) fn bytes(request: &[Change]) -> usize {
-    let bytes = |change: &Change| {
+pub(super) fn bytes(request: &[CellChange]) -> usize {
+    let bytes = |change: &CellChange| {
         change.name.len() + change.write.as_ref().map_or(0, |write| write.value.len()) + 64
     };
     request.iter().map(bytes).sum()
@@ -84,7 +86,7 @@ pub(super) fn bytes(request: &[Change]) -> usize {
 
 /// A call with these requests, and the versions that they write.
 pub(super) fn call<'a>(
-    requests: impl Iterator<Item = (&'a [Change], &'a [Version])> + Clone,
+    requests: impl Iterator<Item = (&'a [CellChange], &'a [Version])> + Clone,
     time: bool,
     whole: bool,
 ) -> Cmd {
@@ -125,9 +127,9 @@ enum Form {
 }
 
 impl Form {
-    fn of(request: &[Change]) -> Self {
+    fn of(request: &[CellChange]) -> Self {
         match request {
-            [Change { write: Some(write), .. }] if !write.value.is_empty() && !write.frees => {
+            [CellChange { write: Some(write), .. }] if !write.value.is_empty() && !write.frees => {
                 if write.keeps {
                     Form::Keeps
                 } else {
@@ -139,7 +141,7 @@ impl Form {
     }
 }
 
-fn add(cmd: &mut Cmd, change: &Change, version: Version, form: Form) {
+fn add(cmd: &mut Cmd, change: &CellChange, version: Version, form: Form) {
     match change.seen {
         ABSENT => cmd.arg(""),
         seen => cmd.arg(&seen.to_be_bytes()),
@@ -189,7 +191,10 @@ pub(super) fn milliseconds(nanos: Nanos) -> u64 {
 }
 
 /// What the answer to a call says about each of its requests, given the versions they wrote.
-pub(super) fn read(answer: Value, sent: Vec<Vec<Version>>) -> Vec<Result<Told<Swapped>, Fault>> {
+pub(super) fn read(
+    answer: Value,
+    sent: Vec<Vec<Version>>,
+) -> Vec<Result<Timed<Swapped>, EngineFault>> {
     let mut told = match answer {
         Value::Int(0) => Vec::new().into_iter(),
         Value::Array(values) if values.len() >= 2 => values.into_iter(),
@@ -203,7 +208,7 @@ pub(super) fn read(answer: Value, sent: Vec<Vec<Version>>) -> Vec<Result<Told<Sw
     let mut answers = Vec::with_capacity(sent.len());
     for (number, versions) in (1..).zip(sent) {
         if stale != Some(Value::Int(number)) {
-            answers.push(Ok(Told { what: Swapped::Done(versions), time }));
+            answers.push(Ok(Timed { what: Swapped::Done(versions), time }));
             continue;
         }
         // All are taken, whatever they are: the next request's number stands behind them.
@@ -213,7 +218,7 @@ pub(super) fn read(answer: Value, sent: Vec<Vec<Version>>) -> Vec<Result<Told<Sw
             true => values.into_iter().map(found).collect(),
             false => Err(faults::nonsense("the answer ends too early")),
         };
-        answers.push(answer.map(|found| Told { what: Swapped::Stale(found), time }));
+        answers.push(answer.map(|found| Timed { what: Swapped::Stale(found), time }));
     }
     // What is left belongs to nobody: then nothing of it can be trusted.
     match stale {
@@ -223,13 +228,13 @@ pub(super) fn read(answer: Value, sent: Vec<Vec<Version>>) -> Vec<Result<Told<Sw
 }
 
 /// A value as it is stored.
-fn found(value: Value) -> Result<Found, Fault> {
+fn found(value: Value) -> Result<StoredValue, EngineFault> {
     match value {
-        Value::Nil => Ok(Found::default()),
+        Value::Nil => Ok(StoredValue::default()),
         Value::BulkString(mut bytes) => {
             let version = version(&bytes).ok_or_else(|| faults::nonsense("a value too short"))?;
             bytes.drain(..VERSION_BYTES);
-            Ok(Found { version, value: bytes })
+            Ok(StoredValue { version, value: bytes })
         }
         other => Err(unexpected(&other)),
     }
@@ -259,12 +264,12 @@ pub(super) fn time(seconds: &Value, micros: &Value) -> Option<Nanos> {
 }
 
 /// An answer that is none.
-pub(super) fn unexpected(value: &Value) -> Fault {
+pub(super) fn unexpected(value: &Value) -> EngineFault {
     match value {
         Value::ServerError(error) if error.code() == "WRONGTYPE" => {
-            Fault::Garbage(faults::text(error))
+            EngineFault::Garbage(faults::text(error))
         }
         Value::ServerError(error) => faults::refused(error),
-        _ => Fault::Garbage("an answer of another kind than was asked for".to_owned()),
+        _ => EngineFault::Garbage("an answer of another kind than was asked for".to_owned()),
     }
 }

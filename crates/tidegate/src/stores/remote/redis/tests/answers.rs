@@ -3,7 +3,7 @@
 use redis::Value;
 use tidegate_core::time::{MICROSECOND, SECOND};
 
-use super::super::super::engine::{Change, Fault, Found, Swapped, Told, Write};
+use super::super::super::engine::{CellChange, EngineFault, StoredValue, Swapped, Timed, Write};
 use super::super::script::{self, Versions};
 use super::super::{all, pattern};
 
@@ -22,7 +22,7 @@ fn answers_are_read() {
     let all_done = [done(&[1]), done(&[2, 3]), done(&[4])];
     let check = |answer: Value, time: Option<u64>, expected: &[Swapped]| {
         let read: Vec<_> = script::read(answer, sent());
-        let expected = expected.iter().map(|what| Ok(Told { what: what.clone(), time }));
+        let expected = expected.iter().map(|what| Ok(Timed { what: what.clone(), time }));
         assert_eq!(read, expected.collect::<Vec<_>>());
     };
     check(Value::Int(0), None, &all_done);
@@ -30,11 +30,11 @@ fn answers_are_read() {
     check(Value::Array(vec![bulk(b"7"), bulk(b"5")]), time, &all_done);
 
     let mut answer = vec![bulk(b""), bulk(b""), Value::Int(2), stored(9, b"x"), Value::Nil];
-    let found = vec![Found { version: 9, value: b"x".to_vec() }, Found::default()];
+    let found = vec![StoredValue { version: 9, value: b"x".to_vec() }, StoredValue::default()];
     let mut expected = [done(&[1]), Swapped::Stale(found), done(&[4])];
     check(Value::Array(answer.clone()), None, &expected);
     answer.extend([Value::Int(3), stored(8, b"")]);
-    expected[2] = Swapped::Stale(vec![Found { version: 8, value: Vec::new() }]);
+    expected[2] = Swapped::Stale(vec![StoredValue { version: 8, value: Vec::new() }]);
     check(Value::Array(answer), None, &expected);
 }
 
@@ -61,7 +61,7 @@ fn nonsense_is_garbage() {
     ] {
         let read = script::read(answer.clone(), vec![vec![1], vec![2, 3]]);
         assert_eq!(read.len(), 2);
-        assert!(matches!(read[1], Err(Fault::Garbage(_))), "{answer:?}: {read:?}");
+        assert!(matches!(read[1], Err(EngineFault::Garbage(_))), "{answer:?}: {read:?}");
     }
 }
 
@@ -69,7 +69,7 @@ fn nonsense_is_garbage() {
 fn versions_are_never_absent_and_never_the_same() {
     let versions = Versions::new().expect("random numbers");
     let write = Write { value: vec![1], lives: 1, keeps: false, frees: false };
-    let change = Change { name: b"x".as_slice().into(), seen: 7, write: Some(write) };
+    let change = CellChange { name: b"x".as_slice().into(), seen: 7, write: Some(write) };
     let mut made: Vec<u64> =
         (0..10_000).flat_map(|_| versions.after(std::slice::from_ref(&change))).collect();
     made.sort_unstable();

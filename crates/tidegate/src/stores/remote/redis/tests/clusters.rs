@@ -29,7 +29,7 @@ async fn names_of_one_slot_are_together() {
     let apart = vec![put(&name("a"), ABSENT, b"one"), put(&name("b"), ABSENT, b"one")];
     let good = vec![put(&name("c"), ABSENT, b"one")];
     let results = engine.swap(vec![apart, good]).await;
-    assert!(matches!(results[0], Err(Fault::Refused(_))), "{results:?}");
+    assert!(matches!(results[0], Err(EngineFault::Refused(_))), "{results:?}");
     assert!(results[1].is_ok());
     let found = try_look(&engine, &[name("a")]).await.expect("an answer");
     assert_eq!(found[0].version, ABSENT);
@@ -81,7 +81,7 @@ async fn a_node_that_was_killed_is_found_again() {
     let port = cluster.nodes[1].port();
     let lost = names.iter().find(|name| owner(&cluster, name).port() == port).expect("one of 30");
     let look_at = async |name: &Arc<[u8]>| try_look(&engine, std::slice::from_ref(name)).await;
-    eventually(async || matches!(look_at(lost).await, Err(Fault::Unreachable(_)))).await;
+    eventually(async || matches!(look_at(lost).await, Err(EngineFault::Unreachable(_)))).await;
 
     cluster.nodes[1].start_again();
     cluster.until_well();

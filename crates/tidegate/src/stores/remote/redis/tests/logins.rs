@@ -9,7 +9,7 @@ use super::super::super::suite::{eventually, try_look};
 use super::*;
 
 /// Waits until the engine answers with such a fault.
-async fn fails(engine: &Engine, such: impl Fn(&Fault) -> bool) {
+async fn fails(engine: &Engine, such: impl Fn(&EngineFault) -> bool) {
     let mut last = None;
     eventually(async || {
         last = swap_one(engine, vec![put(&name("fails"), ABSENT, b"one")]).await.err();
@@ -37,17 +37,20 @@ async fn users_come_in_with_their_passwords_only() {
 
     // Not its names.
     let told = swap_one(&good, vec![put(&name("other"), ABSENT, b"one")]).await;
-    assert!(matches!(&told, Err(Fault::Refused(text)) if text.contains("NOPERM")), "{told:?}");
+    assert!(
+        matches!(&told, Err(EngineFault::Refused(text)) if text.contains("NOPERM")),
+        "{told:?}"
+    );
     ready(&good).await;
 
-    let refused = |fault: &Fault| matches!(fault, Fault::Refused(_));
+    let refused = |fault: &EngineFault| matches!(fault, EngineFault::Refused(_));
     fails(&engine(&url, &format!("user = \"nobody\"\n{password}")), refused).await;
     let wrong = format!("redis://gate:wrong@127.0.0.1:{}", server.port());
     fails(&engine(&[wrong], ""), refused).await;
     server.ask(&["config", "set", "requirepass", "other"]);
     fails(
         &engine(&url, ""),
-        |fault| matches!(fault, Fault::Refused(text) if text.contains("NOAUTH")),
+        |fault| matches!(fault, EngineFault::Refused(text) if text.contains("NOAUTH")),
     )
     .await;
 }
@@ -131,7 +134,8 @@ async fn certificates_are_shown_and_checked() {
     good.watch(&one);
     assert_eq!(good.freed().await, one);
 
-    let unreachable = |fault: &Fault| matches!(fault, Fault::Unreachable(text) if text != WAITING);
+    let unreachable =
+        |fault: &EngineFault| matches!(fault, EngineFault::Unreachable(text) if text != WAITING);
     // Nobody we trust has signed for the server; nobody it trusts has signed for us.
     fails(&engine(&url, ""), unreachable).await;
     fails(&engine(&url, &ca), unreachable).await;

@@ -7,7 +7,7 @@ mod outages;
 
 use tidegate_core::time::SECOND;
 
-use super::super::engine::{ABSENT, Engine, Fault, Swapped};
+use super::super::engine::{ABSENT, Engine, EngineFault, Swapped};
 use super::super::engines::redis::{Cluster, Server};
 use super::super::settings::Settings;
 use super::super::suite::{
@@ -121,7 +121,7 @@ async fn what_others_put_there_spoils_nothing_else() {
             match result {
                 Ok(told) => assert!(matches!(told.what, Swapped::Done(_)), "{name}"),
                 Err(fault) => {
-                    assert!(matches!(fault, Fault::Garbage(_)), "{fault}");
+                    assert!(matches!(fault, EngineFault::Garbage(_)), "{fault}");
                     assert!(["strange:list", "strange:short"].contains(name), "{name}");
                 }
             }

@@ -5,16 +5,16 @@ use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 
-use super::super::super::engine::Found;
+use super::super::super::engine::StoredValue;
 use super::super::super::suite::{eventually, told_of};
 use super::*;
 
-async fn fault_of(engine: &Engine) -> Option<Fault> {
+async fn fault_of(engine: &Engine) -> Option<EngineFault> {
     swap_one(engine, vec![compare(&name("fault"), ABSENT)]).await.err()
 }
 
 /// Waits until the engine answers with such a fault.
-async fn fails(engine: &Engine, such: impl Fn(&Fault) -> bool) {
+async fn fails(engine: &Engine, such: impl Fn(&EngineFault) -> bool) {
     eventually(async || fault_of(engine).await.as_ref().is_some_and(&such)).await;
 }
 
@@ -29,10 +29,10 @@ async fn a_server_that_was_killed_is_found_again() {
     let version = place(&engine, &one, b"one").await;
     for _ in 0..2 {
         server.kill();
-        fails(&engine, |fault| matches!(fault, Fault::Unreachable(_))).await;
-        assert!(matches!(engine.remove(&one).await, Err(Fault::Unreachable(_))));
-        assert!(matches!(engine.beat(1, SECOND).await, Err(Fault::Unreachable(_))));
-        assert!(matches!(engine.scan(b"", Vec::new()).await, Err(Fault::Unreachable(_))));
+        fails(&engine, |fault| matches!(fault, EngineFault::Unreachable(_))).await;
+        assert!(matches!(engine.remove(&one).await, Err(EngineFault::Unreachable(_))));
+        assert!(matches!(engine.beat(1, SECOND).await, Err(EngineFault::Unreachable(_))));
+        assert!(matches!(engine.scan(b"", Vec::new()).await, Err(EngineFault::Unreachable(_))));
         engine.leave(1).await;
 
         server.start_again();
@@ -56,7 +56,7 @@ async fn a_server_that_keeps_nothing_comes_back_empty() {
     ready(&engine).await;
     assert_eq!(
         stale(swap_one(&engine, vec![put(&one, version, b"two")]).await),
-        [Found::default()]
+        [StoredValue::default()]
     );
 }
 
@@ -71,9 +71,12 @@ async fn a_server_that_is_halted_is_slow_then_away_then_good() {
     let version = place(&engine, &one, b"one").await;
     server.halt();
     let told = swap_one(&engine, vec![put(&one, version, b"two")]).await;
-    assert_eq!(told, Err(Fault::Slow));
+    assert_eq!(told, Err(EngineFault::Slow));
     let told = swap_one(&engine, vec![put(&one, version, b"two")]).await;
-    assert!(matches!(told, Err(Fault::Unreachable(_))), "at once, while there is no connection");
+    assert!(
+        matches!(told, Err(EngineFault::Unreachable(_))),
+        "at once, while there is no connection"
+    );
     server.go_on();
     ready(&engine).await;
     // What was asked for may have been done, and nothing else.
@@ -87,7 +90,7 @@ async fn a_server_that_is_halted_is_slow_then_away_then_good() {
 async fn count(engine: &Engine, stop: &AtomicBool) -> (u64, u64) {
     let (mut sure, mut unknown) = (0, 0);
     let one = name("counted");
-    let mut seen = Found::default();
+    let mut seen = StoredValue::default();
     while !stop.load(Relaxed) {
         tokio::task::yield_now().await;
         let told = seen.value.clone().try_into().map_or(0, u64::from_le_bytes);
@@ -95,7 +98,8 @@ async fn count(engine: &Engine, stop: &AtomicBool) -> (u64, u64) {
         match swap_one(engine, vec![change.clone()]).await {
             Ok(Swapped::Done(versions)) => {
                 sure += 1;
-                seen = Found { version: versions[0], value: (told + 1).to_le_bytes().to_vec() };
+                seen =
+                    StoredValue { version: versions[0], value: (told + 1).to_le_bytes().to_vec() };
             }
             Ok(Swapped::Stale(mut found)) => seen = found.remove(0),
             Err(_) => unknown += 1,
@@ -109,21 +113,20 @@ async fn nothing_is_under_counted_while_a_server_is_halted() {
     let server = Server::start(&[]);
     let engines = [engine(&[server.url()], ""), engine(&[server.url()], "")];
     let stop = AtomicBool::new(false);
-    let trouble = async {
+    let error = async {
         for engine in &engines {
             ready(engine).await;
         }
         for _ in 0..3 {
             server.halt();
-            fails(&engines[0], |fault| matches!(fault, Fault::Unreachable(_))).await;
+            fails(&engines[0], |fault| matches!(fault, EngineFault::Unreachable(_))).await;
             server.go_on();
             ready(&engines[0]).await;
             ready(&engines[1]).await;
         }
         stop.store(true, Relaxed);
     };
-    let (one, two, ()) =
-        tokio::join!(count(&engines[0], &stop), count(&engines[1], &stop), trouble);
+    let (one, two, ()) = tokio::join!(count(&engines[0], &stop), count(&engines[1], &stop), error);
     let (sure, unknown) = (one.0 + two.0, one.1 + two.1);
     let value = look(&engines[0], &name("counted")).await.value;
     let counted = value.try_into().map_or(0, u64::from_le_bytes);
@@ -143,10 +146,13 @@ async fn a_server_that_only_reads_is_left_for_the_next() {
     let told = swap_one(&engine, vec![put(&one, 1, b"two"), put(&name("also"), ABSENT, b"two")]);
     // It may have been emptied already: then it is stale.
     if let Err(fault) = told.await {
-        assert!(matches!(&fault, Fault::Refused(text) if text.contains("READONLY")), "{fault}");
+        assert!(
+            matches!(&fault, EngineFault::Refused(text) if text.contains("READONLY")),
+            "{fault}"
+        );
     }
     eventually(async || {
-        let seen = Found::default().version;
+        let seen = StoredValue::default().version;
         swap_one(&engine, vec![put(&name("after"), seen, b"two")]).await.is_ok()
     })
     .await;
@@ -163,7 +169,10 @@ async fn a_full_server_refuses_and_changes_nothing() {
     server.ask(&["config", "set", "maxmemory", "1"]);
     for _ in 0..2 {
         let told = swap_one(&engine, vec![put(&one, version, b"two")]).await;
-        assert!(matches!(&told, Err(Fault::Refused(text)) if text.contains("OOM")), "{told:?}");
+        assert!(
+            matches!(&told, Err(EngineFault::Refused(text)) if text.contains("OOM")),
+            "{told:?}"
+        );
     }
     assert_eq!(look(&engine, &one).await.version, version, "and can be asked");
     server.ask(&["config", "set", "maxmemory", "0"]);
@@ -191,7 +200,7 @@ fn parrot(says: &'static [u8]) -> String {
 
 #[tokio::test]
 async fn nonsense_is_garbage_and_never_an_answer() {
-    let garbage = |fault: &Fault| matches!(fault, Fault::Garbage(_));
+    let garbage = |fault: &EngineFault| matches!(fault, EngineFault::Garbage(_));
     fails(&engine(&[parrot(b"HTTP/1.1 400 Bad Request\r\n\r\n")], ""), garbage).await;
     fails(&engine(&[parrot(b"\0\xff\r\n")], ""), garbage).await;
     // Good manners at first, and then nothing but politeness.
@@ -205,7 +214,7 @@ async fn nonsense_is_garbage_and_never_an_answer() {
         [b"$999999999999\r\n".as_slice(), b"*999999999\r\n", b"+OK\r\n+OK\r\n*99999999\r\n"]
     {
         let liar = engine(&[parrot(claim)], "");
-        fails(&liar, |fault| *fault != Fault::Unreachable(WAITING.to_owned())).await;
+        fails(&liar, |fault| *fault != EngineFault::Unreachable(WAITING.to_owned())).await;
     }
 }
 
@@ -216,6 +225,7 @@ const WAITING: &str = "it has not been connected to yet";
 async fn nobody_there_is_told_at_once() {
     let port = super::super::super::engines::free_port();
     let engine = engine(&[format!("redis://127.0.0.1:{port}")], "");
-    assert_eq!(fault_of(&engine).await, Some(Fault::Unreachable(WAITING.to_owned())));
-    fails(&engine, |fault| matches!(fault, Fault::Unreachable(text) if text != WAITING)).await;
+    assert_eq!(fault_of(&engine).await, Some(EngineFault::Unreachable(WAITING.to_owned())));
+    fails(&engine, |fault| matches!(fault, EngineFault::Unreachable(text) if text != WAITING))
+        .await;
 }

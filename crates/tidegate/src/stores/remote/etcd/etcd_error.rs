@@ -3,33 +3,35 @@
 use etcd_client::Error;
 use tonic::Code;
 
-use super::super::engine::Fault;
+use super::super::engine::EngineFault;
 
 /// Why an exchange came to nothing.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(super) enum EtcdError {
     /// The lease that a write names is gone, and nothing was written.
     LeaseGone,
     /// The answer is longer than what is taken.
     TooLong,
     /// etcd answered, and says no.
-    Said(Fault),
+    Said(EngineFault),
     /// The connection is of no more use.
-    Broken(Fault),
+    Broken(EngineFault),
 }
 
-impl From<Trouble> for Fault {
-    fn from(trouble: Trouble) -> Self {
-        match trouble {
-            Trouble::LeaseGone => Fault::Refused("leases end as soon as they are granted".into()),
-            Trouble::TooLong => Fault::Garbage("an answer is too long".into()),
-            Trouble::Said(fault) | Trouble::Broken(fault) => fault,
+impl From<EtcdError> for EngineFault {
+    fn from(etcd_error: EtcdError) -> Self {
+        match etcd_error {
+            EtcdError::LeaseGone => {
+                EngineFault::Refused("leases end as soon as they are granted".into())
+            }
+            EtcdError::TooLong => EngineFault::Garbage("an answer is too long".into()),
+            EtcdError::Said(fault) | EtcdError::Broken(fault) => fault,
         }
     }
 }
 
 /// What the client's error says.
-pub(super) fn trouble(error: Error) -> Trouble {
+pub(super) fn etcd_error(error: Error) -> EtcdError {
     match error {
         Error::GRpcStatus(status) => said(status.code(), status.message(), || {
             // The outermost sentence is often "transport error"; the cause says more.
@@ -42,55 +44,55 @@ pub(super) fn trouble(error: Error) -> Trouble {
             });
             root.unwrap_or_else(|| status.message().to_owned())
         }),
-        Error::LeaseKeepAliveError(_) => Trouble::LeaseGone,
+        Error::LeaseKeepAliveError(_) => EtcdError::LeaseGone,
         Error::InvalidMetadataValue(_) | Error::Utf8Error(_) => {
-            Trouble::Broken(Fault::Garbage(error.to_string()))
+            EtcdError::Broken(EngineFault::Garbage(error.to_string()))
         }
         Error::InvalidArgs(_) | Error::InvalidUri(_) => {
-            Trouble::Broken(Fault::Refused(error.to_string()))
+            EtcdError::Broken(EngineFault::Refused(error.to_string()))
         }
-        _ => Trouble::Broken(Fault::Unreachable(error.to_string())),
+        _ => EtcdError::Broken(EngineFault::Unreachable(error.to_string())),
     }
 }
 
 /// etcd's own errors begin with its name; whatever else comes with a code is the transport's.
-fn said(code: Code, message: &str, cause: impl FnOnce() -> String) -> Trouble {
+fn said(code: Code, message: &str, cause: impl FnOnce() -> String) -> EtcdError {
     let own = message.starts_with("etcdserver:") || message.starts_with("auth:");
     let text = || message.to_owned();
     match code {
-        Code::NotFound if message.contains("lease not found") => Trouble::LeaseGone,
-        Code::OutOfRange => Trouble::TooLong,
+        Code::NotFound if message.contains("lease not found") => EtcdError::LeaseGone,
+        Code::OutOfRange => EtcdError::TooLong,
         // It stays as it was for whoever asks again with the same token: a new connection has a
         // new one.
-        Code::Unauthenticated => Trouble::Broken(Fault::Refused(text())),
+        Code::Unauthenticated => EtcdError::Broken(EngineFault::Refused(text())),
         Code::InvalidArgument
             if message.contains("auth store is old") || message.contains("user name is empty") =>
         {
-            Trouble::Broken(Fault::Refused(text()))
+            EtcdError::Broken(EngineFault::Refused(text()))
         }
         Code::Unavailable | Code::Unknown | Code::DeadlineExceeded
             if own && message.contains("timed out") =>
         {
-            Trouble::Said(Fault::Slow)
+            EtcdError::Said(EngineFault::Slow)
         }
         Code::Unavailable if own && !message.contains("stopped") => {
-            Trouble::Said(Fault::Unreachable(text()))
+            EtcdError::Said(EngineFault::Unreachable(text()))
         }
         Code::Unavailable | Code::Cancelled | Code::Aborted => {
-            Trouble::Broken(Fault::Unreachable(cause()))
+            EtcdError::Broken(EngineFault::Unreachable(cause()))
         }
-        Code::DeadlineExceeded => Trouble::Said(Fault::Slow),
-        Code::Unknown if own => Trouble::Said(Fault::Refused(text())),
-        Code::Unknown => Trouble::Broken(Fault::Unreachable(cause())),
+        Code::DeadlineExceeded => EtcdError::Said(EngineFault::Slow),
+        Code::Unknown if own => EtcdError::Said(EngineFault::Refused(text())),
+        Code::Unknown => EtcdError::Broken(EngineFault::Unreachable(cause())),
         Code::Internal | Code::DataLoss | Code::Unimplemented | Code::Ok => {
-            Trouble::Broken(Fault::Garbage(cause()))
+            EtcdError::Broken(EngineFault::Garbage(cause()))
         }
         Code::InvalidArgument
         | Code::NotFound
         | Code::AlreadyExists
         | Code::PermissionDenied
         | Code::ResourceExhausted
-        | Code::FailedPrecondition => Trouble::Said(Fault::Refused(text())),
+        | Code::FailedPrecondition => EtcdError::Said(EngineFault::Refused(text())),
     }
 }
 
@@ -100,9 +102,9 @@ mod tests {
 
     #[track_caller]
     fn check(code: Code, message: &str, kind: &str, broken: bool) {
-        let trouble = said(code, message, || message.to_owned());
-        assert_eq!(matches!(trouble, Trouble::Broken(_)), broken, "{code:?} {message}");
-        assert_eq!(Fault::from(trouble).kind(), kind, "{code:?} {message}");
+        let etcd_error = said(code, message, || message.to_owned());
+        assert_eq!(matches!(etcd_error, EtcdError::Broken(_)), broken, "{code:?} {message}");
+        assert_eq!(EngineFault::from(etcd_error).kind(), kind, "{code:?} {message}");
     }
 
     #[test]
@@ -125,8 +127,8 @@ mod tests {
     #[test]
     fn a_lease_that_is_gone_is_told_from_all_else() {
         let gone = "etcdserver: requested lease not found";
-        assert!(matches!(said(Code::NotFound, gone, String::new), Trouble::LeaseGone));
+        assert!(matches!(said(Code::NotFound, gone, String::new), EtcdError::LeaseGone));
         let other = said(Code::NotFound, "etcdserver: user name not found", String::new);
-        assert!(matches!(other, Trouble::Said(Fault::Refused(_))));
+        assert!(matches!(other, EtcdError::Said(EngineFault::Refused(_))));
     }
 }

@@ -1,7 +1,7 @@
-//! The one thread that speaks to the store: takes jobs, sends changes, hears answers.
+//! The one thread that speaks to the store: it takes updates, sends changes and receives answers.
 //!
-//! It owns the engine and all that is known of counts, so nothing here is locked and no door ever
-//! waits for the store: doors hand jobs in and are told. What is decided is the steps' business.
+//! It owns the engine and all that is known of counts, so it needs no locks, and no door ever waits
+//! for the store: doors hand updates in, and the steps of the updates get the outcome.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use tokio::time::sleep;
 
 use super::Shared;
 use super::breaker::Breaker;
-use super::cells::{Attempt, Cells, Outcome};
-use super::engine::{Blame, Change, Engine, Fault, Swapped, Told};
-use super::job::Job;
+use super::engine::{Blame, CellChange, Engine, EngineFault, Swapped, Timed};
 use super::time::StoreTime;
+use super::update::Update;
+use super::update_queue::{ChangeInFlight, ChangeOutcome, UpdateQueue};
 
 /// Messages that are taken in one turn.
 const INBOX_MAX: usize = 1024;
@@ -47,9 +47,9 @@ const TELL_EVERY: Nanos = 10 * SECOND;
 const CLOSE_MAX: Nanos = SECOND;
 
 /// What the thread is told.
-pub(super) enum Message {
-    Job(Job),
-    Remove(Arc<[u8]>, oneshot::Sender<Result<bool, Fault>>),
+pub(super) enum WorkerMessage {
+    Update(Update),
+    Remove(Arc<[u8]>, oneshot::Sender<Result<bool, EngineFault>>),
     Scan(Vec<u8>, Vec<u8>, oneshot::Sender<Scanned>),
     Watch(Arc<[u8]>),
     Unwatch(Arc<[u8]>),
@@ -57,25 +57,25 @@ pub(super) enum Message {
 }
 
 /// A page of names and values, where the next begins, and the store's time.
-pub(super) type Scanned = Result<(Vec<(Vec<u8>, Vec<u8>)>, Option<Vec<u8>>, Now), Fault>;
+pub(super) type Scanned = Result<(Vec<(Vec<u8>, Vec<u8>)>, Option<Vec<u8>>, Now), EngineFault>;
 
 /// What comes back.
 enum Heard {
-    Swapped(u64, Vec<Outcome>, Option<(Nanos, Nanos)>),
-    Beat(Result<Told<Vec<u64>>, Fault>, Nanos),
+    Swapped(u64, Vec<ChangeOutcome>, Option<(Nanos, Nanos)>),
+    Beat(Result<Timed<Vec<u64>>, EngineFault>, Nanos),
     /// A name that was removed.
     Removed(Arc<[u8]>),
     Nothing,
 }
 
 /// The loop.
-pub(super) struct Turn {
+pub(super) struct StoreWorker {
     pub(super) engine: Engine,
     pub(super) shared: Arc<Shared>,
-    pub(super) cells: Cells,
+    pub(super) updates: UpdateQueue,
     pub(super) time: StoreTime,
     breaker: Breaker,
-    flights: HashMap<u64, Vec<Attempt>>,
+    flights: HashMap<u64, Vec<ChangeInFlight>>,
     next_flight: u64,
     /// When the last call was sent.
     called_at: Nanos,
@@ -94,16 +94,16 @@ pub(super) struct Turn {
     closing: Option<(oneshot::Sender<()>, Nanos)>,
 }
 
-impl Turn {
+impl StoreWorker {
     pub(super) fn new(engine: Engine, shared: Arc<Shared>, start_timeout: Duration) -> Self {
         let start_timeout = u64::try_from(start_timeout.as_nanos()).unwrap_or(Nanos::MAX);
         let start_until = shared.pace.now().mono.saturating_add(start_timeout);
-        let mut cells = Cells::new(shared.node, shared.timeout);
-        cells.keeps_ends = engine.keeps_ends();
+        let mut updates = UpdateQueue::new(shared.node, shared.timeout);
+        updates.keeps_ends = engine.keeps_ends();
         Self {
             engine,
             shared,
-            cells,
+            updates,
             time: StoreTime::default(),
             breaker: Breaker::new(),
             flights: HashMap::new(),
@@ -122,7 +122,7 @@ impl Turn {
     }
 
     /// Runs until it is told to close, or until nobody is left who could.
-    pub(super) async fn run(mut self, mut inbox: mpsc::Receiver<Message>) {
+    pub(super) async fn run(mut self, mut inbox: mpsc::Receiver<WorkerMessage>) {
         let mut messages = Vec::with_capacity(INBOX_MAX);
         let mut wake_at = Nanos::MAX;
         loop {
@@ -170,7 +170,7 @@ impl Turn {
 
     fn is_closed(&self, now: Nanos) -> bool {
         let Some((_, until)) = &self.closing else { return false };
-        (self.cells.is_idle() && self.flights.is_empty()) || now >= *until
+        (self.updates.is_idle() && self.flights.is_empty()) || now >= *until
     }
 
     fn sleep_for(&self, now: Nanos) -> Duration {
@@ -178,24 +178,24 @@ impl Turn {
         let closing = self.closing.as_ref().map(|(_, until)| *until);
         // Where that is past, nothing but an answer can help.
         let gathered = Some(self.called_at + GATHER).filter(|at| *at > now);
-        let gathered = gathered.filter(|_| self.cells.ready() > 0);
-        let due = [self.cells.due(), beat, closing, gathered, self.start_until];
+        let gathered = gathered.filter(|_| self.updates.ready() > 0);
+        let due = [self.updates.due(), beat, closing, gathered, self.start_until];
         let due = due.into_iter().flatten().min();
         let left = due.map_or(SLEEP_MAX, |at| Duration::from_nanos(at.saturating_sub(now)));
         left.min(SLEEP_MAX)
     }
 
-    fn take(&mut self, message: Message) {
+    fn take(&mut self, message: WorkerMessage) {
         match message {
-            Message::Job(job) => self.cells.add(job),
-            Message::Remove(name, reply) => {
+            WorkerMessage::Update(update) => self.updates.add(update),
+            WorkerMessage::Remove(name, reply) => {
                 let engine = self.engine.clone();
                 self.heard.spawn(async move {
                     let _ = reply.send(engine.remove(&name).await);
                     Heard::Removed(name)
                 });
             }
-            Message::Scan(prefix, mark, reply) => {
+            WorkerMessage::Scan(prefix, mark, reply) => {
                 let (engine, time) = (self.engine.clone(), self.time);
                 let clock = self.shared.clock.clone();
                 self.heard.spawn(async move {
@@ -204,14 +204,14 @@ impl Turn {
                     Heard::Nothing
                 });
             }
-            Message::Watch(name) => {
+            WorkerMessage::Watch(name) => {
                 let watchers = self.watched.entry(name.clone()).or_default();
                 *watchers += 1;
                 if *watchers == 1 {
                     self.engine.watch(&name);
                 }
             }
-            Message::Unwatch(name) => {
+            WorkerMessage::Unwatch(name) => {
                 let watchers = self.watched.entry(name.clone()).or_default();
                 *watchers = watchers.saturating_sub(1);
                 if *watchers == 0 {
@@ -219,20 +219,21 @@ impl Turn {
                     self.engine.unwatch(&name);
                 }
             }
-            Message::Close(reply) => self.closing = Some((reply, self.local() + CLOSE_MAX)),
+            WorkerMessage::Close(reply) => self.closing = Some((reply, self.local() + CLOSE_MAX)),
         }
     }
 
     /// Sends all changes that can be made, as long as not too many calls are under way.
     fn send(&mut self, now: Nanos) {
         // Also those that are not sent yet: the loop must not wake for them again and again.
-        self.cells.end_rests(now);
+        self.updates.end_rests(now);
         while !self.breaker.is_open() && self.may_call(now) {
             let at = self.time.at(self.shared.clock.now());
             let (mut requests, mut attempts) = (Vec::new(), Vec::new());
-            let together = |all: &[Change]| self.engine.together(all.iter().map(|one| &*one.name));
+            let together =
+                |all: &[CellChange]| self.engine.together(all.iter().map(|one| &*one.name));
             while requests.len() < SENT_MAX
-                && let Some((changes, attempt)) = self.cells.next(now, at, together)
+                && let Some((changes, attempt)) = self.updates.next(now, at, together)
             {
                 requests.push((changes, attempt.apart));
                 attempts.push(attempt);
@@ -256,7 +257,7 @@ impl Turn {
     fn may_call(&self, now: Nanos) -> bool {
         let calls = self.flights.len();
         let since_last = now.saturating_sub(self.called_at);
-        let is_worth = !self.engine.gathers() || is_worth(calls, self.cells.ready(), since_last);
+        let is_worth = !self.engine.gathers() || is_worth(calls, self.updates.ready(), since_last);
         calls < self.engine.calls_max() && is_worth
     }
 
@@ -265,26 +266,26 @@ impl Turn {
         match heard {
             Heard::Swapped(id, outcomes, time) => {
                 let attempts = self.flights.remove(&id).unwrap_or_default();
-                let sent = attempts.first().map_or(now, Attempt::sent);
+                let sent = attempts.first().map_or(now, ChangeInFlight::sent);
                 if let Some((told, heard)) = time {
                     self.learn_time(told, sent, heard);
                 }
                 for (attempt, outcome) in attempts.into_iter().zip(outcomes) {
                     match &outcome {
-                        Outcome::Fault(fault) => self.failed(fault, now),
+                        ChangeOutcome::Fault(fault) => self.failed(fault, now),
                         _ => self.answered(now),
                     }
-                    self.cells.finish(attempt, outcome, now);
+                    self.updates.finish(attempt, outcome, now);
                 }
             }
             Heard::Beat(beat, asked) => {
                 self.beating = false;
                 match beat {
-                    Ok(Told { what: nodes, time }) => {
+                    Ok(Timed { what: nodes, time }) => {
                         if let Some(told) = time {
                             self.learn_time(told, asked, now);
                         }
-                        self.cells.members.learn(&nodes);
+                        self.updates.members.learn(&nodes);
                         self.answered(now);
                         self.beat_at = now + BEAT;
                     }
@@ -294,7 +295,7 @@ impl Turn {
                     }
                 }
             }
-            Heard::Removed(name) => self.cells.forget(&name),
+            Heard::Removed(name) => self.updates.forget(&name),
             Heard::Nothing => {}
         }
     }
@@ -311,17 +312,18 @@ impl Turn {
             return;
         }
         self.beating = true;
-        self.cells.members.ask();
+        self.updates.members.ask();
         let (engine, node) = (self.engine.clone(), self.shared.node);
         self.heard.spawn(async move { Heard::Beat(engine.beat(node, BEAT_LIVES).await, now) });
     }
 
     fn expire(&mut self, now: Nanos) {
-        if self.cells.expire(now) {
+        if self.updates.expire(now) {
             // A store that answers others is busy, or we are: asking it less would not help them.
             let is_silent = self.breaker.is_silent(now, self.shared.timeout / 2);
-            let blame = if is_silent { self.engine.blame(&Fault::Slow) } else { Blame::APart };
-            self.blame(&Fault::Slow, blame, now);
+            let blame =
+                if is_silent { self.engine.blame(&EngineFault::Slow) } else { Blame::APart };
+            self.blame(&EngineFault::Slow, blame, now);
         }
     }
 
@@ -340,7 +342,7 @@ impl Turn {
             return;
         }
         self.start_until = None;
-        let fault = self.shared.last_fault.lock().clone().unwrap_or(Fault::Slow);
+        let fault = self.shared.last_fault.lock().clone().unwrap_or(EngineFault::Slow);
         self.told_kind = Some(fault.kind());
         tracing::warn!(
             store = self.engine.name(),
@@ -354,7 +356,7 @@ impl Turn {
     fn answered(&mut self, now: Nanos) {
         self.first_probe = PROBE;
         if self.breaker.answered(now) {
-            self.cells.forget_all();
+            self.updates.forget_all();
             self.shared.away.store(false, Relaxed);
             tracing::info!(store = self.engine.name(), "the store answers");
         }
@@ -363,11 +365,11 @@ impl Turn {
         }
     }
 
-    fn failed(&mut self, fault: &Fault, now: Nanos) {
+    fn failed(&mut self, fault: &EngineFault, now: Nanos) {
         self.blame(fault, self.engine.blame(fault), now);
     }
 
-    fn blame(&mut self, fault: &Fault, blame: Blame, now: Nanos) {
+    fn blame(&mut self, fault: &EngineFault, blame: Blame, now: Nanos) {
         self.shared.metrics.store_error(self.engine.name(), fault.kind());
         let was_away = self.breaker.is_open();
         if self.breaker.failed(blame) {
@@ -379,7 +381,7 @@ impl Turn {
             );
             self.told_kind = Some(fault.kind());
             self.told_at = Some(now);
-            self.cells.give_up();
+            self.updates.give_up();
             // The next try is not far away.
             self.beat_at = self.beat_at.min(now + PROBE / 2 + self.shared.node % (PROBE / 2));
         } else if was_away {
@@ -392,7 +394,7 @@ impl Turn {
     }
 
     /// A store that is away has failed again: worth a line only if the cause is another one.
-    fn still_away(&mut self, fault: &Fault) {
+    fn still_away(&mut self, fault: &EngineFault) {
         if self.start_until.is_none() && self.told_kind != Some(fault.kind()) {
             self.told_kind = Some(fault.kind());
             tracing::warn!(store = self.engine.name(), error = %fault, "the store is still away");
@@ -409,9 +411,9 @@ fn is_worth(calls: usize, changes: usize, since_last: Nanos) -> bool {
 /// those that it cannot.
 async fn exchange(
     engine: &Engine,
-    requests: Vec<(Vec<Change>, bool)>,
-) -> (Vec<Outcome>, Option<Nanos>) {
-    let mut outcomes: Vec<Option<Outcome>> = requests.iter().map(|_| None).collect();
+    requests: Vec<(Vec<CellChange>, bool)>,
+) -> (Vec<ChangeOutcome>, Option<Nanos>) {
+    let mut outcomes: Vec<Option<ChangeOutcome>> = requests.iter().map(|_| None).collect();
     let (mut whole, mut places, mut apart) = (Vec::new(), Vec::new(), Vec::new());
     for (at, (changes, is_apart)) in requests.into_iter().enumerate() {
         if is_apart {
@@ -425,45 +427,49 @@ async fn exchange(
     if !whole.is_empty() {
         for (at, told) in places.into_iter().zip(engine.swap(whole).await) {
             outcomes[at] = Some(match told {
-                Ok(Told { what, time: told }) => {
+                Ok(Timed { what, time: told }) => {
                     time = told.or(time);
-                    Outcome::Swapped(what)
+                    ChangeOutcome::Swapped(what)
                 }
-                Err(fault) => Outcome::Fault(fault),
+                Err(fault) => ChangeOutcome::Fault(fault),
             });
         }
     }
     for (at, changes) in apart {
         outcomes[at] = Some(one_after_the_other(engine, changes).await);
     }
-    let missing = || Outcome::Fault(Fault::Garbage("an answer is missing".to_owned()));
+    let missing = || ChangeOutcome::Fault(EngineFault::Garbage("an answer is missing".to_owned()));
     (outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(missing)).collect(), time)
 }
 
 /// Changes counts that lie apart, in the order of their names. What was changed is put back where
 /// a later one turns out to be different; what cannot be put back is told.
-async fn one_after_the_other(engine: &Engine, changes: Vec<Change>) -> Outcome {
+async fn one_after_the_other(engine: &Engine, changes: Vec<CellChange>) -> ChangeOutcome {
     let mut order: Vec<usize> = (0..changes.len()).collect();
     order.sort_by(|a, b| changes[*a].name.cmp(&changes[*b].name));
     let mut versions = vec![0; changes.len()];
     let mut done: Vec<usize> = Vec::new();
     for &at in &order {
         match engine.swap(vec![vec![changes[at].clone()]]).await.pop() {
-            Some(Ok(Told { what: Swapped::Done(written), .. })) => {
+            Some(Ok(Timed { what: Swapped::Done(written), .. })) => {
                 versions[at] = written.first().copied().unwrap_or_default();
                 done.push(at);
             }
-            Some(Ok(Told { what: Swapped::Stale(found), .. })) => {
+            Some(Ok(Timed { what: Swapped::Stale(found), .. })) => {
                 let found = found.into_iter().map(|found| (at, found)).collect();
                 // A change that only compared has nothing to be taken back.
                 let charged = done.into_iter().filter(|at| changes[*at].write.is_some()).collect();
-                return Outcome::Broken { found, charged };
+                return ChangeOutcome::Broken { found, charged };
             }
-            Some(Err(fault)) => return Outcome::Fault(fault),
-            None => return Outcome::Fault(Fault::Garbage("an answer is missing".to_owned())),
+            Some(Err(fault)) => return ChangeOutcome::Fault(fault),
+            None => {
+                return ChangeOutcome::Fault(EngineFault::Garbage(
+                    "an answer is missing".to_owned(),
+                ));
+            }
         }
     }
-    Outcome::Swapped(Swapped::Done(versions))
+    ChangeOutcome::Swapped(Swapped::Done(versions))
 }
 
 #[cfg(test)]

@@ -9,8 +9,8 @@ use tidegate_core::rules::LIMITS_MAX;
 use tidegate_core::state::DecodeError;
 use tidegate_core::{Limit, Nanos, Now, State, algorithms};
 
-use super::cell::Value;
-use crate::stores::memory::Held;
+use super::cell::CellValue;
+use crate::stores::memory::States;
 
 /// The version of the form that is written; others are not read.
 const FORMAT: u8 = 1;
@@ -32,7 +32,7 @@ const KEPT_MAX: Nanos = 4 * 366 * tidegate_core::time::DAY;
 
 /// The states of one count.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Entry {
+pub(super) struct StoredCount {
     parts: SmallVec<[Part; 1]>,
 }
 
@@ -45,7 +45,7 @@ struct Part {
 
 /// Why bytes are no count.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Unreadable {
+pub(super) enum UnreadableCount {
     #[error("a count of form {0}, and this program reads form {FORMAT}")]
     Format(u8),
     #[error("a count that is cut off or damaged")]
@@ -54,13 +54,13 @@ pub(super) enum Unreadable {
     State(#[from] DecodeError),
 }
 
-impl Entry {
+impl StoredCount {
     /// Reads what [`Self::encode`] wrote. Nothing is a count without uses.
-    pub(super) fn decode(mut bytes: &[u8]) -> Result<Self, Unreadable> {
+    pub(super) fn decode(mut bytes: &[u8]) -> Result<Self, UnreadableCount> {
         let mut parts = SmallVec::new();
         while let Some((&head, rest)) = bytes.split_first() {
             if head >> 4 != FORMAT {
-                return Err(Unreadable::Format(head >> 4));
+                return Err(UnreadableCount::Format(head >> 4));
             }
             let (node, rest) = match head & OF_NODE {
                 0 => (COMMON, rest),
@@ -71,7 +71,7 @@ impl Entry {
                 ([short], rest) => (u32::from(short), rest),
             };
             let cut = rest.split_at_checked(length as usize);
-            let (state, rest) = cut.ok_or(Unreadable::Damaged)?;
+            let (state, rest) = cut.ok_or(UnreadableCount::Damaged)?;
             parts.push(Part { limit: head & LIMIT, node, state: State::decode(state)? });
             bytes = rest;
         }
@@ -81,7 +81,7 @@ impl Entry {
     /// The form that is kept; empty for a count that says nothing. For each part a byte that tells
     /// the form, which limit it is of, and whether the node follows that it is of; and its length,
     /// nearly always in one byte.
-    pub(super) fn encode(&self) -> Value {
+    pub(super) fn encode(&self) -> CellValue {
         let mut bytes = Vec::with_capacity(64);
         for part in self.parts.iter().filter(|part| part.state != State::None) {
             let of_node = if part.node == COMMON { 0 } else { OF_NODE };
@@ -98,17 +98,23 @@ impl Entry {
                 _ => drop(bytes.splice(start..start, (length as u32).to_le_bytes())),
             }
         }
-        if bytes.len() <= Value::new().inline_size() {
-            return Value::from_slice(&bytes);
+        if bytes.len() <= CellValue::new().inline_size() {
+            return CellValue::from_slice(&bytes);
         }
         bytes.shrink_to_fit();
-        Value::from_vec(bytes)
+        CellValue::from_vec(bytes)
     }
 
     /// What a step sees: a state for each limit. With `own`, of uses in flight only those of this
     /// node: what it gives back is never another's.
-    pub(super) fn view(&self, limits: &[Limit], node: u64, own: bool, nodes: &impl Nodes) -> Held {
-        let mut held = Held::new(limits.len());
+    pub(super) fn view(
+        &self,
+        limits: &[Limit],
+        node: u64,
+        own: bool,
+        nodes: &impl LiveNodes,
+    ) -> States {
+        let mut held = States::new(limits.len());
         for (at, (limit, state)) in limits.iter().zip(held.states_mut()).enumerate() {
             *state = if limit.ends() {
                 let mut all = self.part(at, node).cloned().unwrap_or_default();
@@ -130,7 +136,7 @@ impl Entry {
         states: &[State],
         node: u64,
         own: bool,
-        nodes: &impl Nodes,
+        nodes: &impl LiveNodes,
         now: Now,
     ) -> Self {
         let mut parts: SmallVec<[Part; 1]> =
@@ -189,7 +195,7 @@ impl Entry {
     }
 
     /// The uses in flight of all other nodes that live.
-    fn others(&self, limit: usize, node: u64, nodes: &impl Nodes) -> State {
+    fn others(&self, limit: usize, node: u64, nodes: &impl LiveNodes) -> State {
         let mut all = State::None;
         for part in &self.parts {
             let counts = usize::from(part.limit) == limit && part.node != node;
@@ -202,20 +208,20 @@ impl Entry {
 }
 
 /// Which nodes live.
-pub(super) trait Nodes {
+pub(super) trait LiveNodes {
     /// Whether the uses of this node count.
     fn lives(&self, node: u64) -> bool;
 }
 
-impl<F: Fn(u64) -> bool> Nodes for F {
+impl<F: Fn(u64) -> bool> LiveNodes for F {
     fn lives(&self, node: u64) -> bool {
         self(node)
     }
 }
 
 /// The bytes of a number, and what follows them.
-fn number<const N: usize>(bytes: &[u8]) -> Result<([u8; N], &[u8]), Unreadable> {
-    let (number, rest) = bytes.split_first_chunk().ok_or(Unreadable::Damaged)?;
+fn number<const N: usize>(bytes: &[u8]) -> Result<([u8; N], &[u8]), UnreadableCount> {
+    let (number, rest) = bytes.split_first_chunk().ok_or(UnreadableCount::Damaged)?;
     Ok((*number, rest))
 }
 
@@ -248,7 +254,7 @@ mod tests {
         use AlgorithmName::{FixedWindow, Gcra, SlidingWindow};
         for algorithm in [Gcra, FixedWindow, SlidingWindow] {
             let state = used(&limit("9 per hour", Some(algorithm)), 3);
-            let entry = Entry { parts: [Part { limit: 0, node: COMMON, state }].into() };
+            let entry = StoredCount { parts: [Part { limit: 0, node: COMMON, state }].into() };
             assert!(entry.encode().len() <= 36, "{algorithm:?}: {}", entry.encode().len());
         }
     }
@@ -266,12 +272,12 @@ mod tests {
             let part = |&(limit, node, uses): &(u8, u64, u64)| {
                 Part { limit, node, state: used(&limits[uses as usize % 3], uses) }
             };
-            let entry = Entry { parts: parts.iter().map(part).collect() };
+            let entry = StoredCount { parts: parts.iter().map(part).collect() };
             let bytes = entry.encode();
-            prop_assert_eq!(Entry::decode(&bytes).unwrap(), entry.clone());
+            prop_assert_eq!(StoredCount::decode(&bytes).unwrap(), entry.clone());
             for end in 1..bytes.len() {
                 // Unless it is cut off between two parts.
-                if let Ok(cut) = Entry::decode(&bytes[..end]) {
+                if let Ok(cut) = StoredCount::decode(&bytes[..end]) {
                     prop_assert!(entry.parts.starts_with(&cut.parts));
                 }
             }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tidegate_core::{Limit, Nanos, Now};
 
-use super::engine::Fault;
-use crate::stores::memory::{Address, Body};
+use super::engine::EngineFault;
+use crate::stores::memory::{Body, SlotAddress};
 
 /// One count that a step is about.
 #[derive(Clone, Debug)]
@@ -17,7 +17,7 @@ pub(crate) struct RemoteSlot {
 
 impl RemoteSlot {
     /// The count at an address; `None` if it lies in memory.
-    pub(crate) fn of(address: &Address<'_>) -> Option<Self> {
+    pub(crate) fn of(address: &SlotAddress<'_>) -> Option<Self> {
         let names = address.remote?;
         let limits = address.given.map_or_else(|| names.limits.clone(), |limit| Arc::new([limit]));
         Some(Self { name: names.name(address.name), limits })
@@ -28,7 +28,7 @@ impl RemoteSlot {
 /// In the end it is told what became of its last run.
 pub(crate) trait DeferredStep: Send {
     /// How the store treats it.
-    fn kind(&self) -> Kind;
+    fn kind(&self) -> UpdateKind;
 
     /// Judges and changes the counts, in the order of the job's slots.
     fn run(&mut self, bodies: &mut [Body], now: Now);
@@ -37,15 +37,15 @@ pub(crate) trait DeferredStep: Send {
     fn undo(&self, slot: usize) -> Box<dyn DeferredStep>;
 
     /// The last run is in force since `now`, or nothing is known to be.
-    fn end(self: Box<Self>, outcome: Result<Now, Trouble>);
+    fn end(self: Box<Self>, outcome: Result<Now, StoreError>);
 }
 
 /// Why a step was not done. It may have been nevertheless, if the store was asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Trouble {
+pub(crate) enum StoreError {
     /// The store failed or kept silent.
     #[error(transparent)]
-    Fault(#[from] Fault),
+    Fault(#[from] EngineFault),
     /// It is known to be away, and was not asked.
     #[error("the store is away")]
     Away,
@@ -57,30 +57,30 @@ pub(crate) enum Trouble {
     Crowded,
 }
 
-impl Trouble {
+impl StoreError {
     /// The kind in metrics.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
-            Trouble::Fault(fault) => fault.kind(),
-            Trouble::Away => "away",
-            Trouble::Contended => "contended",
-            Trouble::Crowded => "crowded",
+            StoreError::Fault(fault) => fault.kind(),
+            StoreError::Away => "away",
+            StoreError::Contended => "contended",
+            StoreError::Crowded => "crowded",
         }
     }
 }
 
 /// A step with its counts, no two of them the same.
-pub(crate) struct Job {
+pub(crate) struct Update {
     pub(crate) slots: Vec<RemoteSlot>,
     pub(crate) step: Box<dyn DeferredStep>,
-    pub(crate) kind: Kind,
+    pub(crate) kind: UpdateKind,
     /// Until when an answer is waited for, on our monotonic clock.
     pub(crate) deadline: Nanos,
 }
 
 /// How a job is treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum UpdateKind {
     /// It is answered by its deadline, one way or the other.
     Take,
     /// It gives back uses in flight that this node holds: only its own are seen, whoever waits is
