@@ -102,6 +102,9 @@ impl Algorithm {
     }
 }
 
+/// What the limiter asks about a limit. The matches name every algorithm, so that the compiler asks
+/// each question of a new one.
+#[deny(clippy::wildcard_enum_match_arm)]
 impl Limit {
     /// Nothing passes.
     pub const DENY: Limit = Limit { amount: 0, period: 0, algorithm: Algorithm::Deny };
@@ -115,11 +118,13 @@ impl Limit {
     /// The largest cost that can ever be allowed at once.
     #[must_use]
     pub fn capacity(&self) -> u64 {
+        use Algorithm::{Average, Deny, FixedWindow, InFlight, Jarl, SlidingLog, SlidingWindow};
         match self.algorithm {
             Algorithm::Gcra { burst }
             | Algorithm::Smockron { burst }
             | Algorithm::Throttle { burst } => burst,
-            _ => self.amount,
+            FixedWindow | SlidingWindow | SlidingLog | Deny => self.amount,
+            Average { .. } | Jarl { .. } | InFlight { .. } => self.amount,
         }
     }
 
@@ -129,13 +134,46 @@ impl Limit {
         matches!(self.algorithm, Algorithm::InFlight { .. })
     }
 
+    /// How many uses it can remember one by one, if it does so.
+    #[must_use]
+    pub fn stamps_max(&self) -> Option<u64> {
+        use Algorithm::{Average, Deny, FixedWindow, Gcra, InFlight, SlidingWindow, Throttle};
+        match self.algorithm {
+            Algorithm::SlidingLog | Algorithm::Smockron { .. } => Some(LOG_STAMPS_MAX),
+            Algorithm::Jarl { .. } => Some(JARL_STAMPS_MAX),
+            FixedWindow | SlidingWindow | Deny => None,
+            Gcra { .. } | Average { .. } | InFlight { .. } | Throttle { .. } => None,
+        }
+    }
+
     /// Whether it remembers uses one by one.
     #[must_use]
     pub fn remembers_uses(&self) -> bool {
-        matches!(
-            self.algorithm,
-            Algorithm::SlidingLog | Algorithm::Jarl { .. } | Algorithm::Smockron { .. }
-        )
+        self.stamps_max().is_some()
+    }
+
+    /// Whether it counts in windows of the wall clock.
+    #[must_use]
+    pub fn counts_in_windows(&self) -> bool {
+        use Algorithm::{Average, Deny, Gcra, Jarl, SlidingLog, Smockron, Throttle};
+        match self.algorithm {
+            Algorithm::FixedWindow | Algorithm::SlidingWindow => true,
+            Algorithm::InFlight { per_window } => per_window,
+            SlidingLog | Deny | Gcra { .. } | Average { .. } => false,
+            Jarl { .. } | Smockron { .. } | Throttle { .. } => false,
+        }
+    }
+
+    /// Whether a use that was counted can be taken back as if it had never been asked for.
+    #[must_use]
+    pub fn can_refund(&self) -> bool {
+        use Algorithm::{Deny, FixedWindow, Gcra, InFlight, SlidingLog, SlidingWindow, Smockron};
+        match self.algorithm {
+            Algorithm::Average { strict } => !strict,
+            Algorithm::Jarl { .. } => false,
+            FixedWindow | SlidingWindow | SlidingLog | Deny | Gcra { .. } => true,
+            Smockron { .. } | InFlight { .. } | Algorithm::Throttle { .. } => true,
+        }
     }
 
     /// Whether counts made under `self` still mean the same under `other`.
@@ -145,53 +183,43 @@ impl Limit {
     }
 }
 
-/// An algorithm by its name in configuration files, for limits of uses per period. Uses in
-/// flight are chosen by the wording of the limit instead.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum AlgorithmName {
-    /// `gcra`
+/// Defines [`AlgorithmName`] with every name once.
+macro_rules! algorithm_names {
+    ($($(#[$attribute:meta])* $variant:ident = $name:literal)*) => {
+        /// An algorithm by its name in configuration files, for limits of uses per period. Uses in
+        /// flight are chosen by the wording of the limit instead.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub enum AlgorithmName {
+            $(#[doc = concat!("`", $name, "`")] $(#[$attribute])* $variant,)*
+        }
+
+        impl AlgorithmName {
+            /// Every algorithm that can be named.
+            pub const ALL: [Self; [$($name),*].len()] = [$(Self::$variant),*];
+
+            /// The name in configuration files.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)*
+                }
+            }
+        }
+    };
+}
+
+algorithm_names! {
     #[default]
-    Gcra,
-    /// `fixed-window`
-    FixedWindow,
-    /// `sliding-window`
-    SlidingWindow,
-    /// `sliding-log`
-    SlidingLog,
-    /// `average`
-    Average,
-    /// `jarl`
-    Jarl,
-    /// `smockron`
-    Smockron,
+    Gcra = "gcra"
+    FixedWindow = "fixed-window"
+    SlidingWindow = "sliding-window"
+    SlidingLog = "sliding-log"
+    Average = "average"
+    Jarl = "jarl"
+    Smockron = "smockron"
 }
 
 impl AlgorithmName {
-    /// Every algorithm that can be named.
-    pub const ALL: [Self; 7] = [
-        Self::Gcra,
-        Self::FixedWindow,
-        Self::SlidingWindow,
-        Self::SlidingLog,
-        Self::Average,
-        Self::Jarl,
-        Self::Smockron,
-    ];
-
-    /// The name in configuration files.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Gcra => "gcra",
-            Self::FixedWindow => "fixed-window",
-            Self::SlidingWindow => "sliding-window",
-            Self::SlidingLog => "sliding-log",
-            Self::Average => "average",
-            Self::Jarl => "jarl",
-            Self::Smockron => "smockron",
-        }
-    }
-
     /// What to write for an algorithm by a name that others have for it.
     #[must_use]
     pub fn foreign_name(text: &str) -> Option<&'static str> {
@@ -335,14 +363,9 @@ impl Spec {
 
     /// Algorithms that remember single uses hold only so many.
     fn check_stamps(&self, limit: &Limit) -> Result<(), GrammarError> {
-        let most = match limit.algorithm {
-            Algorithm::SlidingLog | Algorithm::Smockron { .. } => LOG_STAMPS_MAX,
-            Algorithm::Jarl { .. } => JARL_STAMPS_MAX,
-            _ => return Ok(()),
-        };
-        if limit.capacity() <= most {
+        let Some(most) = limit.stamps_max().filter(|most| limit.capacity() > *most) else {
             return Ok(());
-        }
+        };
         let name = limit.algorithm.name();
         let span = self.burst.as_ref().map_or(&self.amount_span, |(_, span)| span);
         let message = format!("`{name}` would have to remember {} uses", limit.capacity());

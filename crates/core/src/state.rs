@@ -39,6 +39,7 @@ pub enum State {
 // A slot of the memory store holds a state inline: its size is bytes per key.
 const _: () = assert!(size_of::<State>() == 32);
 
+#[deny(clippy::wildcard_enum_match_arm)]
 impl State {
     /// Bytes that this state holds outside of itself, counted towards `max_bytes`.
     #[must_use]
@@ -47,12 +48,11 @@ impl State {
             State::SlidingLog(log) => size_of_val(&**log) + log.heap_bytes(),
             State::Jarl(bookings) => size_of_val(&**bookings) + bookings.heap_bytes(),
             State::Smockron(history) => size_of_val(&**history) + history.heap_bytes(),
-            _ => 0,
+            State::None | State::Gcra(_) | State::FixedWindow(_) | State::SlidingWindow(_) => 0,
+            State::Average(_) | State::InFlight(_) | State::Throttle(_) => 0,
         }
     }
-}
 
-impl State {
     /// Says that several keys count here, so that it must hold for each of them alone. Only
     /// algorithms that follow the wall clock make a difference: it may step back into a window
     /// in which one of the keys has uses and the count itself no longer has.
@@ -60,7 +60,8 @@ impl State {
         match self {
             State::FixedWindow(m) => m.common = true,
             State::SlidingWindow(m) => m.common = true,
-            _ => {}
+            State::None | State::Gcra(_) | State::SlidingLog(_) | State::Average(_) => {}
+            State::Jarl(_) | State::Smockron(_) | State::InFlight(_) | State::Throttle(_) => {}
         }
     }
 }

@@ -45,7 +45,13 @@ impl Share {
             Algorithm::Deny => return *limit,
             Algorithm::Gcra { burst } => Algorithm::Gcra { burst: self.of(burst) },
             Algorithm::Smockron { burst } => Algorithm::Smockron { burst: self.of(burst) },
-            other => other,
+            other @ (Algorithm::FixedWindow
+            | Algorithm::SlidingWindow
+            | Algorithm::SlidingLog
+            | Algorithm::Average { .. }
+            | Algorithm::Jarl { .. }
+            | Algorithm::InFlight { .. }
+            | Algorithm::Throttle { .. }) => other,
         };
         let part = Limit { amount: self.of(limit.amount), algorithm, ..*limit };
         match part.amount.min(part.capacity()) {

@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 use tidegate_core::algorithms::{apply, explain, forgotten, judge};
+use tidegate_core::limit::AlgorithmName;
 use tidegate_core::time::SECOND;
 use tidegate_core::{Algorithm, Judgement, Limit, LimitVerdict, Nanos, Now, Op, Outcome, State};
 
@@ -136,6 +137,22 @@ impl Walk {
 /// Amounts small enough to be reached, and some that are not.
 pub(crate) fn amounts() -> impl Strategy<Value = u64> {
     prop_oneof![6 => 1..8_u64, 2 => 8..30_u64, 1 => Just(1_000_000), 1 => Just(1 << 53)]
+}
+
+/// Every algorithm that a configuration can choose, by its name or by its wording.
+pub(crate) fn any_algorithm(burst: impl Strategy<Value = u64>) -> impl Strategy<Value = Algorithm> {
+    let named = (prop::sample::select(&AlgorithmName::ALL), burst, any::<bool>());
+    let named = named.prop_map(|(name, burst, set)| match name {
+        AlgorithmName::Gcra => Algorithm::Gcra { burst },
+        AlgorithmName::FixedWindow => Algorithm::FixedWindow,
+        AlgorithmName::SlidingWindow => Algorithm::SlidingWindow,
+        AlgorithmName::SlidingLog => Algorithm::SlidingLog,
+        AlgorithmName::Average => Algorithm::Average { strict: set },
+        AlgorithmName::Jarl => Algorithm::Jarl { exact: set },
+        AlgorithmName::Smockron => Algorithm::Smockron { burst },
+    });
+    let in_flight = any::<bool>().prop_map(|per_window| Algorithm::InFlight { per_window });
+    prop_oneof![AlgorithmName::ALL.len() as u32 => named, 1 => in_flight]
 }
 
 /// Periods from the shortest to the longest, round and not.

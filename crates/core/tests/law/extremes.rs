@@ -2,9 +2,9 @@
 
 use proptest::prelude::*;
 use tidegate_core::limit::{AMOUNT_MAX, Limit, PERIOD_MAX, PERIOD_MIN};
-use tidegate_core::{Algorithm, Now, Op, State};
+use tidegate_core::{Now, Op, State};
 
-use crate::common::{Key, config};
+use crate::common::{Key, any_algorithm, config};
 
 fn extreme() -> impl Strategy<Value = u64> {
     prop_oneof![
@@ -21,16 +21,7 @@ fn extreme() -> impl Strategy<Value = u64> {
 
 fn limits() -> impl Strategy<Value = Limit> {
     let amount = || prop_oneof![Just(1), Just(2), Just(AMOUNT_MAX), 1..AMOUNT_MAX];
-    let algorithm = prop_oneof![
-        amount().prop_map(|burst| Algorithm::Gcra { burst }),
-        Just(Algorithm::FixedWindow),
-        Just(Algorithm::SlidingWindow),
-        Just(Algorithm::SlidingLog),
-        any::<bool>().prop_map(|strict| Algorithm::Average { strict }),
-        any::<bool>().prop_map(|exact| Algorithm::Jarl { exact }),
-        amount().prop_map(|burst| Algorithm::Smockron { burst }),
-        any::<bool>().prop_map(|per_window| Algorithm::InFlight { per_window }),
-    ];
+    let algorithm = any_algorithm(amount());
     let period = prop_oneof![Just(PERIOD_MIN), Just(PERIOD_MAX), PERIOD_MIN..PERIOD_MAX];
     (amount(), period, algorithm).prop_map(|(amount, period, algorithm)| Limit {
         amount,

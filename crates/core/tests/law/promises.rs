@@ -5,21 +5,12 @@ use proptest::prelude::*;
 use tidegate_core::limit::Limit;
 use tidegate_core::{Algorithm, LimitVerdict, Nanos, Now, Op, Outcome, Recorded, algorithms};
 
-use crate::common::{Key, Step, Walk, config, periods, steps};
+use crate::common::{Key, Step, Walk, any_algorithm, config, periods, steps};
 
 /// Any limit of any algorithm, with an amount that a short history can reach.
 pub(crate) fn limits() -> impl Strategy<Value = Limit> {
     let amount = prop_oneof![4 => 1..6_u64, 2 => 6..20_u64, 1 => Just(1_000_000)];
-    let algorithm = prop_oneof![
-        amount.clone().prop_map(|burst| Algorithm::Gcra { burst }),
-        Just(Algorithm::FixedWindow),
-        Just(Algorithm::SlidingWindow),
-        Just(Algorithm::SlidingLog),
-        any::<bool>().prop_map(|strict| Algorithm::Average { strict }),
-        any::<bool>().prop_map(|exact| Algorithm::Jarl { exact }),
-        amount.clone().prop_map(|burst| Algorithm::Smockron { burst }),
-        any::<bool>().prop_map(|per_window| Algorithm::InFlight { per_window }),
-    ];
+    let algorithm = any_algorithm(amount.clone());
     (amount, periods(), algorithm).prop_map(|(amount, period, algorithm)| {
         let plain = algorithm == Algorithm::InFlight { per_window: false };
         Limit { amount, period: if plain { 0 } else { period }, algorithm }

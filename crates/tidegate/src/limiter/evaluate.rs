@@ -295,12 +295,7 @@ pub(super) fn refund(
 
 /// Whether the limit counts in windows of the wall clock, and that of `taken` has ended.
 fn is_past_window(limit: &Limit, taken: Now, now: Now) -> bool {
-    let windows = match limit.algorithm {
-        Algorithm::FixedWindow | Algorithm::SlidingWindow => true,
-        Algorithm::InFlight { per_window } => per_window,
-        _ => false,
-    };
-    windows && now.unix / limit.period > taken.unix / limit.period
+    limit.counts_in_windows() && now.unix / limit.period > taken.unix / limit.period
 }
 
 /// How a decision is counted.

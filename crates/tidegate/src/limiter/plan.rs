@@ -207,12 +207,9 @@ impl Plan {
 
     /// Whether what it takes can be given back, where it must be if another store refuses.
     pub(super) fn can_refund(&self, catalog: &Catalog) -> bool {
-        let cannot = |limit: &Limit| {
-            matches!(limit.algorithm, Algorithm::Average { strict: true } | Algorithm::Jarl { .. })
-        };
         let mut targets = self.slots().iter().filter(|target| target.op.takes());
         self.together == Together::Each
-            || !targets.any(|target| target.limits(catalog).iter().any(cannot))
+            || !targets.any(|target| !target.limits(catalog).iter().all(Limit::can_refund))
     }
 
     /// The same counts for another operation.
