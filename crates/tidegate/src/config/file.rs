@@ -62,10 +62,6 @@ pub struct File {
     pub server: ServerTable,
 }
 
-/// The tables of doors, as messages name them.
-pub(super) const DOORS: [&str; 7] =
-    ["[text]", "[[throttr]]", "[[jarl]]", "[smockron]", "[[proxy]]", "[http]", "[admin]"];
-
 impl File {
     /// Takes every table out of `tables`.
     pub(super) fn read(mut tables: Tables) -> Self {
@@ -86,15 +82,43 @@ impl File {
         }
     }
 
+    /// The tables of doors, as messages name them, each with its doors, in the order in which doors
+    /// are opened and reported.
+    pub(super) fn door_tables(&self) -> Vec<(&'static str, Vec<&dyn DoorConfig>)> {
+        fn each<T: DoorConfig>(tables: &[T]) -> Vec<&dyn DoorConfig> {
+            tables.iter().map(|table| table as &dyn DoorConfig).collect()
+        }
+        // Every field is named, so that the compiler asks which doors a new one opens.
+        let Self {
+            text,
+            throttr,
+            jarl,
+            smockron,
+            proxy,
+            http,
+            admin,
+            rules: _,
+            default: _,
+            store: _,
+            memory: _,
+            snapshot: _,
+            server: _,
+        } = self;
+        vec![
+            ("[text]", each(text.as_slice())),
+            ("[[throttr]]", each(throttr)),
+            ("[[jarl]]", each(jarl)),
+            ("[smockron]", each(smockron.as_slice())),
+            ("[[proxy]]", each(proxy)),
+            ("[http]", each(http.as_slice())),
+            ("[admin]", each(admin.as_slice())),
+        ]
+    }
+
     /// The doors that have a table, in the order in which they are opened and reported.
     #[must_use]
     pub fn doors(&self) -> Vec<&dyn DoorConfig> {
-        fn each<T: DoorConfig>(tables: &[T]) -> impl Iterator<Item = &dyn DoorConfig> {
-            tables.iter().map(|table| table as &dyn DoorConfig)
-        }
-        let first = each(self.text.as_slice()).chain(each(&self.throttr)).chain(each(&self.jarl));
-        let more = first.chain(each(self.smockron.as_slice())).chain(each(&self.proxy));
-        more.chain(each(self.http.as_slice())).chain(each(self.admin.as_slice())).collect()
+        self.door_tables().into_iter().flat_map(|(_, doors)| doors).collect()
     }
 
     /// The same, each with the name of its table: `throttr.1` is the second of its kind.

@@ -6,7 +6,7 @@ use serde_json::Value;
 use toml::Spanned;
 use toml::de::DeTable;
 
-use super::file::{DOORS, File};
+use super::file::File;
 use crate::settings::names;
 use crate::settings::problem::Problem;
 
@@ -17,7 +17,9 @@ static FILE_SCHEMA: LazyLock<Value> = LazyLock::new(names::inline_schema::<File>
 
 /// The tables of all doors in one phrase, such as "[text], [http] and [admin]".
 pub(super) fn doors(last: &str) -> String {
-    let (end, others) = DOORS.split_last().unwrap_or((&"", &[]));
+    let file = File::default();
+    let names: Vec<&str> = file.door_tables().into_iter().map(|(name, _)| name).collect();
+    let (end, others) = names.split_last().unwrap_or((&"", &[]));
     format!("{} {last} {end}", others.join(", "))
 }
 

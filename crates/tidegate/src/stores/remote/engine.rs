@@ -150,12 +150,18 @@ impl Engine {
 
     /// Whether many changes in one call cost less than in many calls.
     pub(crate) fn gathers(&self) -> bool {
-        matches!(self, Engine::Redis(_))
+        match self {
+            Engine::Redis(_) => true,
+            Engine::Etcd(_) => false,
+        }
     }
 
     /// Whether a value is written for less if it is kept as long as the one before it.
     pub(crate) fn keeps_ends(&self) -> bool {
-        matches!(self, Engine::Redis(_))
+        match self {
+            Engine::Redis(_) => true,
+            Engine::Etcd(_) => false,
+        }
     }
 
     /// Whether one [`Self::swap`] can change all of these names at once.

@@ -154,7 +154,10 @@ impl Remote {
         spawned.map_err(|error| error.to_string())?;
         is_made.recv().unwrap_or_else(|_| Err("the store's thread ended".to_owned()))?;
         let prefix = settings.prefix.clone().unwrap_or_else(|| PREFIX.to_owned());
-        let name = if settings.kind == StoreKind::Etcd { "etcd" } else { "redis" };
+        let name = match settings.kind {
+            StoreKind::Etcd => "etcd",
+            StoreKind::Redis | StoreKind::Memory => "redis",
+        };
         Ok(Self { shared, inbox, prefix, name })
     }
 

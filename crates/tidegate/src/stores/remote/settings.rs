@@ -113,7 +113,9 @@ impl Settings {
         }
         let (schemes, example): (&[&str], _) = match self.kind {
             StoreKind::Etcd => (&["http://", "https://"], "http://127.0.0.1:2379"),
-            _ => (&["redis://", "rediss://", "unix://", "redis+unix://"], "redis://127.0.0.1:6379"),
+            StoreKind::Redis | StoreKind::Memory => {
+                (&["redis://", "rediss://", "unix://", "redis+unix://"], "redis://127.0.0.1:6379")
+            }
         };
         let mut all = Vec::new();
         let (urls, remedy) = (self.urls(), format!("write url = \"{example}\""));
@@ -139,7 +141,10 @@ impl Settings {
     /// How long a decision waits.
     #[must_use]
     pub fn timeout(&self) -> Duration {
-        let usual = if self.kind == StoreKind::Etcd { ETCD_TIMEOUT } else { REDIS_TIMEOUT };
+        let usual = match self.kind {
+            StoreKind::Etcd => ETCD_TIMEOUT,
+            StoreKind::Redis | StoreKind::Memory => REDIS_TIMEOUT,
+        };
         self.timeout.map_or(usual, |span| span.0)
     }
 
