@@ -5,9 +5,11 @@ use crate::tree::{DOORS, Fault, File, Tree};
 
 const VECTORS: &str = "crates/tidegate/tests/vectors";
 const FUZZ_TARGETS: &str = "fuzz/fuzz_targets";
+const CANARIES: &str = "crates/tidegate/tests/adversary/canary";
+const LOADS: &str = "crates/bench/src/loads";
 
-/// Each door has a page, a row in the README's table and, where it has a codec of its own,
-/// golden vectors and a fuzz target.
+/// Each door has a page, a row in the README's table, a canary and, where it has a codec of its
+/// own, golden vectors, a fuzz target and a load generator.
 pub(crate) fn doors(tree: &Tree) -> Vec<Fault> {
     let mut faults = Vec::new();
     for door in tree.doors() {
@@ -23,6 +25,9 @@ pub(crate) fn doors(tree: &Tree) -> Vec<Fault> {
         let named = tree.find("README.md").is_some_and(|readme| readme.text.lines().any(row));
         want(named, format!("no row of a table in README.md links to {page}"));
 
+        let canary = format!("{CANARIES}/{door}.rs");
+        want(tree.has(&canary), format!("the adversary has no honest client {canary}"));
+
         let codec = format!("crates/wire/src/{door}");
         if !tree.has(&codec) && !tree.has(&format!("{codec}.rs")) {
             continue;
@@ -35,8 +40,29 @@ pub(crate) fn doors(tree: &Tree) -> Vec<Fault> {
         let target = format!("{FUZZ_TARGETS}/{door}");
         let fuzzed = !tree.has("fuzz") || below(&target, ".rs");
         want(fuzzed, format!("the codec has no fuzz target {target}*.rs"));
+        let load = format!("{LOADS}/{door}");
+        want(tree.has(&load), format!("no load generator {load}/ speaks the protocol"));
     }
     faults
+}
+
+/// Every source file is a module of its parent: one that no `mod` names is not compiled, and so
+/// says nothing.
+pub(crate) fn orphans(tree: &Tree) -> Vec<Fault> {
+    let is_orphan = |file: &&File| {
+        let inside = file.path.strip_prefix("crates/").and_then(|path| path.split_once("/src/"));
+        let module = file.path.strip_suffix(".rs").filter(|_| inside.is_some());
+        let module = module.map(|path| path.strip_suffix("/mod").unwrap_or(path));
+        let Some((folder, name)) = module.and_then(|path| path.rsplit_once('/')) else {
+            return false;
+        };
+        let parents = ["/mod.rs", "/lib.rs", "/main.rs", ".rs"];
+        let mut parents = parents.iter().filter_map(|end| tree.find(&format!("{folder}{end}")));
+        let declared = format!("mod {name};");
+        !matches!(name, "lib" | "main") && !parents.any(|parent| parent.text.contains(&declared))
+    };
+    let fault = |file: &File| file.fault(1, "no `mod` names this file: it is not compiled");
+    tree.files.iter().filter(is_orphan).map(fault).collect()
 }
 
 /// Every crate obeys the workspace's lints, and the lints that other rules lean on are there.
@@ -101,13 +127,15 @@ mod tests {
 
     #[test]
     fn doors_without_their_things_are_caught() {
-        let whole: [(&str, &str); 6] = [
+        let whole: [(&str, &str); 8] = [
             ("crates/tidegate/src/doors/text/mod.rs", ""),
             ("docs/doors/text.md", ""),
             ("README.md", "| [text](docs/doors/text.md) | UDP |"),
             ("crates/wire/src/text.rs", ""),
             ("crates/tidegate/tests/vectors/text/a.txt", ""),
             ("fuzz/fuzz_targets/text_request.rs", ""),
+            ("crates/tidegate/tests/adversary/canary/text.rs", ""),
+            ("crates/bench/src/loads/text/mod.rs", ""),
         ];
         assert!(doors(&Tree::of(&whole)).is_empty());
         let caught = |without: &str| {
@@ -120,10 +148,33 @@ mod tests {
         assert_eq!(caught("README.md"), 1);
         assert_eq!(caught("crates/tidegate/tests/vectors/text/a.txt"), 1);
         assert_eq!(caught("fuzz/fuzz_targets/text_request.rs"), 1);
-        // Without a codec of its own there is nothing to record or to fuzz.
+        assert_eq!(caught("crates/tidegate/tests/adversary/canary/text.rs"), 1);
+        assert_eq!(caught("crates/bench/src/loads/text/mod.rs"), 1);
+        // Without a codec of its own there is nothing to record, to fuzz or to load.
         assert_eq!(caught("crates/wire/src/text.rs"), 0);
-        let prose = [whole[0], whole[1], ("README.md", "see docs/doors/text.md")];
+        let prose = [whole[0], whole[1], whole[6], ("README.md", "see docs/doors/text.md")];
         assert_eq!(doors(&Tree::of(&prose)).len(), 1);
+    }
+
+    #[test]
+    fn files_that_are_not_compiled_are_caught() {
+        let whole = [
+            ("crates/a/src/lib.rs", "mod b;\npub mod c;"),
+            ("crates/a/src/b.rs", "mod d;"),
+            ("crates/a/src/b/d.rs", ""),
+            ("crates/a/src/c/mod.rs", "mod tests;"),
+            ("crates/a/src/c/tests.rs", ""),
+            ("crates/a/tests/it/main.rs", ""),
+            ("crates/a/tests/it/alone.rs", ""),
+        ];
+        assert!(orphans(&Tree::of(&whole)).is_empty());
+        for (path, caught) in [("crates/a/src/lib.rs", 2), ("crates/a/src/b.rs", 1)] {
+            let mut planted = whole;
+            for file in planted.iter_mut().filter(|file| file.0 == path) {
+                file.1 = "";
+            }
+            assert_eq!(orphans(&Tree::of(&planted)).len(), caught, "{path}");
+        }
     }
 
     #[test]

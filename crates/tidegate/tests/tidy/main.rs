@@ -125,8 +125,13 @@ fn lints_are_inherited() {
 }
 
 #[test]
-fn each_door_has_its_page_row_vectors_and_fuzz_target() {
+fn each_door_has_what_belongs_to_it() {
     hold(house::doors(&Tree::load()));
+}
+
+#[test]
+fn every_source_file_is_compiled() {
+    hold(house::orphans(&Tree::load()));
 }
 
 #[test]
