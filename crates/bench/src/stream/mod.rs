@@ -3,6 +3,7 @@
 //! - [`load`]: connections spread over threads, each with a pipeline of requests
 //! - [`connection`]: one of them
 //! - [`flags`]: how many connections, threads, requests and keys
+//! - [`once`]: one question on a connection of its own
 //! - [`http1`]: answers of HTTP/1.1, for the doors that speak it
 //!
 //! What is said on the stream is each door's own [`Speech`].
@@ -11,11 +12,13 @@ mod connection;
 mod flags;
 pub(crate) mod http1;
 mod load;
+mod once;
 
 use std::io;
 
 pub(crate) use self::flags::Flags;
 pub(crate) use self::load::StreamLoad;
+pub(crate) use self::once::ask_once;
 
 /// The bytes that are sent, and how many answers came back. Each connection has a clone of its own.
 pub(crate) trait Speech: Clone + Sync {

@@ -5,9 +5,8 @@
 
 mod speech;
 
-use std::io::{self, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::io;
+use std::net::SocketAddr;
 
 use anyhow::Context as _;
 use clap::ValueEnum;
@@ -17,10 +16,7 @@ use crate::failure::Failure;
 use crate::frame::Contender;
 use crate::frame::flags::{Programs, Report, Running};
 use crate::servers::Server;
-use crate::stream::{Flags, Speech as _, StreamLoad, http1};
-
-/// A server that says nothing for so long will not answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+use crate::stream::{Flags, Speech as _, StreamLoad, ask_once, http1};
 
 /// The arguments of `tidegate-bench http`.
 #[derive(Debug, clap::Args)]
@@ -93,21 +89,15 @@ fn nginx(address: SocketAddr, body: &str) -> String {
 
 /// What our server answers about one key.
 fn body(server: SocketAddr) -> io::Result<String> {
-    let mut stream = TcpStream::connect(server)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
     let mut request = Vec::new();
     Check.ask(0, &mut request);
-    stream.write_all(&request)?;
-    let (mut inbox, mut held) = ([0; 16 << 10], 0);
-    loop {
-        match stream.read(&mut inbox[held..])? {
-            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            count => held += count,
-        }
-        if let Some(answer) = http1::first(&inbox[..held])? {
-            return Ok(String::from_utf8_lossy(&inbox[answer.head..answer.bytes]).into_owned());
-        }
-    }
+    let (_, body) = ask_once(server, &request, |bytes| {
+        let answer = http1::first(bytes)?;
+        let body =
+            |answer: http1::Answer| String::from_utf8_lossy(&bytes[answer.head..answer.bytes]);
+        Ok(answer.map(|answer| body(answer).into_owned()))
+    })?;
+    Ok(body)
 }
 
 impl Args {

@@ -3,7 +3,7 @@
 //! Connections that have been answered once and sit idle are the measure; then each of them sends
 //! a request that must wait. The limit lets one request per connection start in a day.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::Duration;
@@ -16,13 +16,11 @@ use super::speech::Get;
 use crate::failure::Failure;
 use crate::frame::Frame;
 use crate::servers::Server;
-use crate::stream::Speech as _;
+use crate::stream::{Speech as _, ask_once};
 
 /// How often the server's memory is looked at until it no longer grows.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 const LOOKS_MAX: u32 = 50;
-/// A server that says nothing for so long will not answer.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Holds so many requests back and prints the memory that each takes.
 pub(super) fn run(frame: &Frame<'_>, upstream: SocketAddr, waiting: u32) -> Result<(), Failure> {
@@ -56,19 +54,10 @@ pub(super) fn run(frame: &Frame<'_>, upstream: SocketAddr, waiting: u32) -> Resu
 
 /// A connection that has had one answer.
 fn answered_once(server: SocketAddr) -> io::Result<TcpStream> {
-    let mut stream = TcpStream::connect(server)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
     let mut request = Vec::new();
     Get.ask(0, &mut request);
-    stream.write_all(&request)?;
-    let (mut inbox, mut held) = ([0; 4096], 0);
-    while Get.read(&inbox[..held])?.count == 0 {
-        match stream.read(&mut inbox[held..])? {
-            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            count => held += count,
-        }
-    }
-    Ok(stream)
+    let answer = |bytes: &[u8]| Ok((Get.read(bytes)?.count > 0).then_some(()));
+    ask_once(server, &request, answer).map(|(stream, ())| stream)
 }
 
 /// The server's memory once it stands still.

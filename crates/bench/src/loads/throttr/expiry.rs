@@ -1,7 +1,7 @@
 //! Many records that expire in the same second, and how long others wait meanwhile.
 
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io;
+use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
@@ -17,12 +17,10 @@ use crate::clock;
 use crate::failure::Failure;
 use crate::frame::measure::{Run, measure};
 use crate::frame::{Contender, Frame, Load as _, report};
-use crate::stream::StreamLoad;
+use crate::stream::{StreamLoad, ask_once};
 
 /// Records that are made in a second, at the least.
 const MADE_PER_SECOND: u64 = 400_000;
-/// The longest that a server takes to say how many records it has.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Seconds that records must live so that `count` can be made, and a load of `seconds` be measured,
 /// before the first of them expires.
@@ -69,23 +67,15 @@ pub(super) fn run(
 
 /// How many records the server holds, expired ones that were not swept yet included.
 fn records_held(server: SocketAddr, size: ValueSize) -> io::Result<u64> {
-    let mut stream = TcpStream::connect(server)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    let mut asked = Vec::new();
-    Request::Info.encode(size, &mut asked).map_err(io::Error::other)?;
-    stream.write_all(&asked)?;
-    let (mut inbox, mut held) = ([0; 1024], 0);
-    loop {
-        let count = stream.read(&mut inbox[held..])?;
-        if count == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        held += count;
+    let mut request = Vec::new();
+    Request::Info.encode(size, &mut request).map_err(io::Error::other)?;
+    let answer = |bytes: &[u8]| {
         let expected = Expected::of(&Request::Info, size);
-        match Reader::new(size, 0).next(&inbox[..held], Some(expected)) {
-            Incoming::Piece { piece: Piece::Info(bytes), .. } => return Ok(Info::read(bytes).keys),
-            Incoming::Incomplete => (),
-            _ => return Err(io::Error::other("an answer that does not belong to INFO")),
+        match Reader::new(size, 0).next(bytes, Some(expected)) {
+            Incoming::Piece { piece: Piece::Info(bytes), .. } => Ok(Some(Info::read(bytes).keys)),
+            Incoming::Incomplete => Ok(None),
+            _ => Err(io::Error::other("an answer that does not belong to INFO")),
         }
-    }
+    };
+    ask_once(server, &request, answer).map(|(_, keys)| keys)
 }

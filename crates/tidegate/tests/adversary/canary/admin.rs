@@ -5,8 +5,9 @@ use std::io::BufReader;
 
 use serde_json::{Value, json};
 
-use super::http::{exchange, post};
+use super::http::exchange;
 use super::{Canary, Named, PER_LISTENER, Wrong, failed, same};
+use crate::ask::post;
 use crate::net::Stream;
 use crate::seed::Random;
 use crate::server::{Doors, USES};
@@ -54,7 +55,7 @@ impl Canary for Admin {
         };
         let key = format!("canary {} {:016x}", self.name, random.next());
         let uses = random.below(USES as usize + 1);
-        let takes = vec![post("/v1/check", &json!({ "key": key })); uses];
+        let takes = vec![post("/v1/check", json!({ "key": key })); uses];
         for (status, _) in exchange(&mut http, &takes)? {
             same("a use", status, 200)?;
         }

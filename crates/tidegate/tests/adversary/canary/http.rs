@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use serde_json::{Value, json};
 
 use super::{Canary, Named, PER_LISTENER, Wrong, failed, same};
+use crate::ask::post;
 use crate::message::Message;
 use crate::net::Stream;
 use crate::seed::Random;
@@ -33,13 +34,6 @@ struct Json {
 /// A status and the body that came with it.
 pub(super) type Answer = (u16, Value);
 
-pub(super) fn post(path: &str, body: &Value) -> Vec<u8> {
-    let body = body.to_string();
-    let head = "Host: localhost\r\nContent-Type: application/json";
-    let length = body.len();
-    format!("POST {path} HTTP/1.1\r\n{head}\r\nContent-Length: {length}\r\n\r\n{body}").into_bytes()
-}
-
 /// Sends requests one behind the other and reads the answer to each.
 pub(super) fn exchange(
     connection: &mut BufReader<Stream>,
@@ -61,7 +55,7 @@ impl Json {
     /// Uses a new key up and beyond.
     fn check(&self, connection: &mut BufReader<Stream>, random: &mut Random) -> Result<(), Wrong> {
         let key = format!("canary {} {:016x}", self.name, random.next());
-        let request = post("/v1/check", &json!({ "key": key }));
+        let request = post("/v1/check", json!({ "key": key }));
         let count = USES as usize + 2;
         let at_once = if random.one_in(2) { count } else { 1 };
         let mut answers = Vec::new();
@@ -87,7 +81,7 @@ impl Json {
     /// Holds all uses of a key and gives them back.
     fn hold(&self, connection: &mut BufReader<Stream>) -> Result<(), Wrong> {
         let key = format!("canary-use {}", self.name);
-        let request = post("/v1/check", &json!({ "key": key, "hold_ms": 3_600_000 }));
+        let request = post("/v1/check", json!({ "key": key, "hold_ms": 3_600_000 }));
         let answers = exchange(connection, &vec![request; IN_FLIGHT as usize + 1])?;
         let mut held = Vec::new();
         for (number, (status, body)) in answers.iter().enumerate() {
@@ -106,7 +100,7 @@ impl Json {
     /// Waits for a use, several times.
     fn wait(&self, connection: &mut BufReader<Stream>) -> Result<(), Wrong> {
         let key = format!("canary-wait {}", self.name);
-        let request = post("/v1/wait", &json!({ "key": key }));
+        let request = post("/v1/wait", json!({ "key": key }));
         for (status, body) in exchange(connection, &vec![request; 4])? {
             let found = (status, body["limits"][0]["key"].clone());
             same("waiting for a use", found, (200, Value::from(key.clone())))?;

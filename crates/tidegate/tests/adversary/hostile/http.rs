@@ -2,7 +2,12 @@
 //! bodies in every state, and pages that are not read.
 
 use super::Target;
+use crate::ask::{get, post};
 use crate::server::Doors;
+
+/// The first lines of a wait.
+const WAIT: &str =
+    "POST /v1/wait HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n";
 
 pub(super) fn add(doors: &Doors, targets: &mut Vec<Target>) {
     let scripts = vec![
@@ -28,7 +33,7 @@ pub(super) fn add(doors: &Doors, targets: &mut Vec<Target>) {
         wait.repeat(3),
         [&wait[..], &get("/metrics")].concat(),
         [&wait[..], b"GET /met"].concat(),
-        post("/v1/wait", &format!("{spaces}{{\"key\":\"full wait\"}}")),
+        post("/v1/wait", format!("{spaces}{{\"key\":\"full wait\"}}")),
         waiting_body(30_000, 20_000),
         chunked(r#"{"key":"full wait"}"#),
         expecting(),
@@ -37,30 +42,17 @@ pub(super) fn add(doors: &Doors, targets: &mut Vec<Target>) {
     targets.push(Target { address: doors.http.into(), scripts, burdens });
 }
 
-fn get(path: &str) -> Vec<u8> {
-    format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").into_bytes()
-}
-
-fn post(path: &str, body: &str) -> Vec<u8> {
-    let head = "Host: localhost\r\nContent-Type: application/json";
-    let length = body.len();
-    format!("POST {path} HTTP/1.1\r\n{head}\r\nContent-Length: {length}\r\n\r\n{body}").into_bytes()
-}
-
 /// A wait whose body is not whole.
 fn waiting_body(declared: usize, sent: usize) -> Vec<u8> {
-    let head = "POST /v1/wait HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json";
-    [format!("{head}\r\nContent-Length: {declared}\r\n\r\n").as_bytes(), &vec![b' '; sent]].concat()
+    [format!("{WAIT}Content-Length: {declared}\r\n\r\n").as_bytes(), &vec![b' '; sent]].concat()
 }
 
 fn chunked(body: &str) -> Vec<u8> {
-    let head = "POST /v1/wait HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json";
     let length = body.len();
-    format!("{head}\r\nTransfer-Encoding: chunked\r\n\r\n{length:x}\r\n{body}\r\n0\r\n\r\n")
+    format!("{WAIT}Transfer-Encoding: chunked\r\n\r\n{length:x}\r\n{body}\r\n0\r\n\r\n")
         .into_bytes()
 }
 
 fn expecting() -> Vec<u8> {
-    let head = "POST /v1/wait HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json";
-    format!("{head}\r\nExpect: 100-continue\r\nContent-Length: 20\r\n\r\n").into_bytes()
+    format!("{WAIT}Expect: 100-continue\r\nContent-Length: 20\r\n\r\n").into_bytes()
 }
