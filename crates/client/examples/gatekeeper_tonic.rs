@@ -6,7 +6,7 @@
 use std::error::Error;
 
 use tidegate_client::gatekeeper::{Config, Gatekeeper, Master};
-use tidegate_client::layer::{GatekeeperLayer, Refused, retry_after};
+use tidegate_client::layer::{GatekeeperLayer, RefusedRequest, retry_after};
 use tokio::net::TcpListener;
 use tonic::Status;
 use tonic::body::Body;
@@ -38,7 +38,7 @@ pub(crate) async fn serve(
 }
 
 /// In gRPC an answer is 200 with a status of its own, which clients know how to repeat after.
-fn refuse(refused: &Refused) -> Response<Body> {
+fn refuse(refused: &RefusedRequest) -> Response<Body> {
     let status = Status::unavailable(format!("too fast; come back in {:?}", refused.after));
     let mut response = status.into_http();
     response.headers_mut().insert(RETRY_AFTER, retry_after(refused.after));

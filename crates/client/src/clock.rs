@@ -1,4 +1,4 @@
-//! The only room of this crate that reads a clock.
+//! The only file of this crate that reads a clock.
 //!
 //! Smockron speaks of milliseconds since 1970, and so does this clock. It is handed to whatever
 //! needs the time, so that tests can hold it still and move it.
@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// The clock that is read without asking the processor for its own, which would wait for all that
-/// is under way: a lookup that takes 150 ns takes 220 with the exact time after it.
+/// The kernel's time at its last tick, which is read without the processor's counter: reading that
+/// waits for the instructions before it, and a lookup of 150 ns takes 220 with it.
 const TICKING: ClockId =
     if cfg!(target_os = "linux") { ClockId::RealtimeCoarse } else { ClockId::Realtime };
 
-/// Where the time comes from. Cheap to clone; clones of a manual clock share its hands.
+/// The time in milliseconds since 1970. Cheap to clone; clones of a manual clock share its time.
 #[derive(Clone, Debug, Default)]
-pub struct Clock(Source);
+pub struct UnixClock(Source);
 
 #[derive(Clone, Debug, Default)]
 enum Source {
@@ -29,7 +29,7 @@ enum Source {
     },
 }
 
-impl Clock {
+impl UnixClock {
     /// The machine's clock.
     #[must_use]
     pub fn system() -> Self {
@@ -59,7 +59,7 @@ impl Clock {
     }
 
     /// Milliseconds since 1970 at the last tick of the machine's clock: never after
-    /// [`Clock::unix_ms`] and a few milliseconds before it at most, at a third of the cost.
+    /// [`UnixClock::unix_ms`] and a few milliseconds before it at most, at a third of the cost.
     #[inline]
     pub(crate) fn tick_ms(&self) -> i64 {
         match &self.0 {
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn a_manual_clock_stands_still_until_it_is_moved() {
-        let clock = Clock::manual(1_000);
+        let clock = UnixClock::manual(1_000);
         let shared = clock.clone();
         assert_eq!(shared.unix_ms(), 1_000);
         clock.advance(Duration::from_millis(250));
@@ -106,21 +106,21 @@ mod tests {
 
     #[test]
     fn ticks_lie_behind_and_never_ahead() {
-        let clock = Clock::system();
+        let clock = UnixClock::system();
         for _ in 0..1_000 {
             let tick_ms = clock.tick_ms();
             let ms = clock.unix_ms();
             assert!(tick_ms <= ms && tick_ms > ms - 3_600_000, "{tick_ms} {ms}");
         }
-        let clock = Clock::manual_behind(1_000, 10);
+        let clock = UnixClock::manual_behind(1_000, 10);
         clock.advance(Duration::from_millis(250));
         assert_eq!((clock.tick_ms(), clock.unix_ms()), (1_240, 1_250));
-        assert_eq!(Clock::manual(1_000).tick_ms(), 1_000);
+        assert_eq!(UnixClock::manual(1_000).tick_ms(), 1_000);
     }
 
     #[test]
     fn the_machines_clock_runs_and_does_not_listen() {
-        let clock = Clock::system();
+        let clock = UnixClock::system();
         let before = clock.unix_ms();
         clock.advance(Duration::from_secs(1 << 40));
         let after = clock.unix_ms();

@@ -1,7 +1,7 @@
 //! A client of the JARL protocol: asks how long to wait before a call, and waits.
 //!
-//! A server that cannot be reached or understood must not stop anybody: the caller then goes on as
-//! it would without a limiter, and [`Advice`] tells that apart from a delay of nothing.
+//! A server that cannot be reached or understood must not stop the caller, who then goes on as
+//! without a limiter. [`Advice`] tells that apart from a delay of zero.
 
 use std::io;
 use std::time::Duration;
@@ -58,14 +58,14 @@ pub struct JarlClient {
 #[derive(Debug)]
 #[must_use]
 pub enum Advice {
-    /// The server told how long to wait, which may be nothing.
+    /// The server's delay, which may be zero.
     Wait(Duration),
-    /// The server told nothing: go on without it, and handle the service's own refusals.
-    GoOn(AskError),
+    /// The server gave no delay: go on without it, and handle the service's own refusals.
+    GoOn(JarlError),
 }
 
 impl Advice {
-    /// How long to wait: what the server told, or nothing.
+    /// How long to wait: the server's delay, or zero.
     #[must_use]
     pub fn delay(&self) -> Duration {
         match self {
@@ -74,16 +74,16 @@ impl Advice {
         }
     }
 
-    /// Whether the server told it, and the call is booked.
+    /// Whether the delay is the server's, and the call is booked.
     #[must_use]
     pub fn is_booked(&self) -> bool {
         matches!(self, Advice::Wait(_))
     }
 }
 
-/// Why the server told nothing.
+/// Why the server gave no delay.
 #[derive(Debug, thiserror::Error)]
-pub enum AskError {
+pub enum JarlError {
     /// No connection could be had, or it broke.
     #[error("cannot reach the JARL server: {0}")]
     Unreachable(#[from] io::Error),
@@ -117,7 +117,7 @@ impl JarlClient {
         }
     }
 
-    /// Books one call and returns when it may be made, or at once if the server told nothing.
+    /// Books one call and returns when it may be made, or at once if the server gave no delay.
     pub async fn wait(&self) -> Advice {
         let advice = self.ask().await;
         sleep(advice.delay()).await;
@@ -127,16 +127,16 @@ impl JarlClient {
     /// Books one call and returns its delay, for callers with a fall-back of their own.
     ///
     /// # Errors
-    /// If the server told nothing.
-    pub async fn delay(&self) -> Result<Duration, AskError> {
+    /// If the server gave no delay.
+    pub async fn delay(&self) -> Result<Duration, JarlError> {
         let connecting = TcpStream::connect(&self.server);
         let stream =
-            timeout(self.connect_timeout, connecting).await.map_err(|_| AskError::TimedOut)??;
+            timeout(self.connect_timeout, connecting).await.map_err(|_| JarlError::TimedOut)??;
         let mut room = [0; READ_BYTES_MAX];
         let reading = read_to_end(&stream, &mut room);
         let answer =
-            timeout(self.read_timeout, reading).await.map_err(|_| AskError::TimedOut)??;
-        parse(answer).map_err(|_| AskError::Unreadable)
+            timeout(self.read_timeout, reading).await.map_err(|_| JarlError::TimedOut)??;
+        parse(answer).map_err(|_| JarlError::Unreadable)
     }
 }
 
@@ -204,7 +204,7 @@ mod tests {
     async fn what_is_no_number_is_no_advice() {
         for answer in [&b""[..], b"-1.0", b"nan", b"soon", b"0.000\n", &[b'1'; 4096]] {
             let advice = told(vec![answer]).await;
-            assert!(matches!(advice, Advice::GoOn(AskError::Unreadable)), "{advice:?}");
+            assert!(matches!(advice, Advice::GoOn(JarlError::Unreadable)), "{advice:?}");
             assert_eq!(advice.delay(), Duration::ZERO);
         }
     }
@@ -215,7 +215,7 @@ mod tests {
         let server = door.local_addr().unwrap().to_string();
         drop(door);
         let advice = JarlClient::new(server).wait().await;
-        assert!(matches!(advice, Advice::GoOn(AskError::Unreachable(_))), "{advice:?}");
+        assert!(matches!(advice, Advice::GoOn(JarlError::Unreachable(_))), "{advice:?}");
     }
 
     #[tokio::test]
@@ -224,7 +224,7 @@ mod tests {
             let silent = server(pieces, false).await;
             let client = silent.with_timeouts(PATIENCE, Duration::from_millis(10));
             let advice = client.ask().await;
-            assert!(matches!(advice, Advice::GoOn(AskError::TimedOut)), "{advice:?}");
+            assert!(matches!(advice, Advice::GoOn(JarlError::TimedOut)), "{advice:?}");
         }
     }
 

@@ -2,12 +2,13 @@
 //!
 //! This is the one file that names the ZeroMQ library, and it offers what the two sides use and
 //! nothing else: it knows frames and peers, and no word of any protocol that travels in them. It is
-//! shared between the crates of this project and promises nothing to anybody else.
+//! shared between the crates of this project and promises nothing to other users.
 //!
 //! Sockets live on the Tokio runtime in which they are made, one driver task for each peer. Nothing
 //! here waits for a peer that does not read: what does not fit is dropped.
 
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,11 +39,11 @@ const READ_AHEAD_MAX: u32 = 128;
 const WAITING_BYTES_PER_MESSAGE: usize = 128;
 const WAITING_BYTES_MIN: usize = 16 * 1024;
 const WAITING_BYTES_MAX: usize = 2 * 1024 * 1024;
-/// Events that wait for whoever watches a socket; later ones push out earlier ones.
+/// Events that wait in one [`PeerEvents`]; later ones push out earlier ones.
 const EVENTS_MAX: usize = 4096;
 
 /// Who may connect, by address.
-pub type Admission = Arc<dyn Fn(IpAddr) -> bool + Send + Sync>;
+pub type AddressFilter = Arc<dyn Fn(IpAddr) -> bool + Send + Sync>;
 
 /// How a socket behaves.
 #[derive(Clone)]
@@ -59,7 +60,7 @@ pub struct Options {
     /// as long is connected anew.
     pub heartbeat: Option<Duration>,
     /// Who may connect to a bound socket; everybody without.
-    pub admission: Option<Admission>,
+    pub admission: Option<AddressFilter>,
 }
 
 impl Default for Options {
@@ -113,9 +114,9 @@ impl Options {
     }
 }
 
-/// Peers that are not admitted are disconnected without a word: the word would make some of them
+/// Peers that are not admitted are disconnected without an error: an error would make some of them
 /// stop trying, and admission can change.
-fn door_of(admission: Admission) -> Authenticator {
+fn door_of(admission: AddressFilter) -> Authenticator {
     Authenticator::new_with_result(move |peer| {
         let address = peer.peer_address.as_deref().and_then(|text| text.parse().ok());
         let admitted = address.is_some_and(|address: IpAddr| admission(address.to_canonical()));
@@ -152,7 +153,7 @@ fn endpoint(text: &str) -> Result<Endpoint, Error> {
 /// What happened to a socket's peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Event {
+pub enum PeerEvent {
     /// A peer shook hands.
     Ready,
     /// A peer subscribed to something: what is published from now on reaches it.
@@ -173,50 +174,54 @@ pub enum Event {
 
 /// Tells what happens to a socket's peers, from the moment it is made.
 #[derive(Debug)]
-pub struct Events {
+pub struct PeerEvents {
     stream: MonitorStream,
 }
 
-impl Events {
+impl PeerEvents {
     /// The next event; none when the socket is closed.
-    pub async fn next(&mut self) -> Option<Event> {
+    pub async fn next(&mut self) -> Option<PeerEvent> {
         loop {
             return Some(match self.stream.recv().await {
-                Ok(MonitorEvent::HandshakeSucceeded { .. }) => Event::Ready,
-                Ok(MonitorEvent::SubscribeReceived { .. }) => Event::Subscribed,
+                Ok(MonitorEvent::HandshakeSucceeded { .. }) => PeerEvent::Ready,
+                Ok(MonitorEvent::SubscribeReceived { .. }) => PeerEvent::Subscribed,
                 // The library tells these apart in its words only.
                 Ok(MonitorEvent::HandshakeFailed { reason, .. }) => {
                     let refused = reason.contains("authentication failed");
-                    if refused { Event::NotAdmitted } else { Event::Refused }
+                    if refused { PeerEvent::NotAdmitted } else { PeerEvent::Refused }
                 }
                 Ok(MonitorEvent::Disconnected { reason, .. }) => match reason {
                     DisconnectReason::Error(error) if error.contains("too large") => {
-                        Event::TooLarge
+                        PeerEvent::TooLarge
                     }
-                    DisconnectReason::Error(_) => Event::Faulty,
-                    _ => Event::Lost,
+                    DisconnectReason::Error(_) => PeerEvent::Faulty,
+                    _ => PeerEvent::Lost,
                 },
                 Ok(MonitorEvent::Closed) | Err(MonitorRecvError::Closed) => return None,
-                Err(MonitorRecvError::Lagged(missed)) => Event::Missed(missed),
+                Err(MonitorRecvError::Lagged(missed)) => PeerEvent::Missed(missed),
                 Ok(_) | Err(_) => continue,
             });
         }
     }
 }
 
-/// What publishers and subscribers have in common.
+/// What both kinds of sockets can do.
 #[derive(Debug)]
-struct Plug {
+pub struct AnySocket {
     socket: Socket,
 }
 
-impl Plug {
+impl AnySocket {
     fn new(kind: SocketType, options: omq_tokio::Options) -> Self {
         // The options are ours, and none of them can be wrong.
         Self { socket: Socket::new(kind, options) }
     }
 
-    async fn bind(&self, text: &str) -> Result<SocketAddr, Error> {
+    /// Listens, and returns the address with its real port.
+    ///
+    /// # Errors
+    /// If the endpoint is none, or cannot be bound.
+    pub async fn bind(&self, text: &str) -> Result<SocketAddr, Error> {
         match self.socket.bind(endpoint(text)?).await {
             Ok(Endpoint::Tcp { host: Host::Ip(ip), port }) => Ok(SocketAddr::new(ip, port)),
             Ok(_) => Err(Error::Endpoint(text.to_owned())),
@@ -226,57 +231,64 @@ impl Plug {
         }
     }
 
-    async fn connect(&self, text: &str) -> Result<(), Error> {
+    /// Connects, now or as soon as a socket listens there, and again whenever that ends.
+    ///
+    /// # Errors
+    /// If the endpoint is none.
+    pub async fn connect(&self, text: &str) -> Result<(), Error> {
         self.socket.connect(endpoint(text)?).await.map_err(|_| Error::Closed)
+    }
+
+    /// Watches the peers.
+    #[must_use]
+    pub fn events(&self) -> PeerEvents {
+        PeerEvents { stream: self.socket.monitor() }
+    }
+
+    async fn close(self) {
+        // Closing twice is the only failure.
+        let _ = self.socket.close().await;
     }
 }
 
 /// A PUB socket.
 #[derive(Debug)]
-pub struct Publisher {
-    plug: Plug,
+pub struct PubSocket {
+    any: AnySocket,
     tables: MessagePool,
+}
+
+impl Deref for PubSocket {
+    type Target = AnySocket;
+
+    fn deref(&self) -> &AnySocket {
+        &self.any
+    }
 }
 
 /// What became of a message that was published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Sent {
-    /// It is on its way to whoever subscribed. One that reads too slowly may still miss it.
+    /// It is queued for the subscribers. One that reads too slowly may still miss it.
     Queued,
     /// The queue is full, and the message is dropped.
     Dropped,
 }
 
-impl Publisher {
+impl PubSocket {
     /// A socket on the runtime of the caller.
     #[must_use]
     pub fn new(options: &Options) -> Self {
-        let plug = Plug::new(SocketType::Pub, options.of_library());
-        Self { plug, tables: MessagePool::new(TABLES_MAX, TABLE_FRAMES) }
-    }
-
-    /// Listens, and returns the address with its real port.
-    ///
-    /// # Errors
-    /// If the endpoint is none, or cannot be bound.
-    pub async fn bind(&self, endpoint: &str) -> Result<SocketAddr, Error> {
-        self.plug.bind(endpoint).await
-    }
-
-    /// Connects, now or as soon as somebody listens there, and again whenever that ends.
-    ///
-    /// # Errors
-    /// If the endpoint is none.
-    pub async fn connect(&self, endpoint: &str) -> Result<(), Error> {
-        self.plug.connect(endpoint).await
+        let any = AnySocket::new(SocketType::Pub, options.of_library());
+        Self { any, tables: MessagePool::new(TABLES_MAX, TABLE_FRAMES) }
     }
 
     /// Publishes a message under its first frame, never waiting. The queue is emptied when the
-    /// runtime's other tasks run: whoever sends many yields in between.
+    /// runtime's other tasks run: a caller that sends many yields in between.
     pub fn send<'a>(&self, frames: impl Iterator<Item = &'a [u8]>) -> Sent {
         let message = self.tables.multipart_payloads(frames.map(Payload::from_slice));
-        match self.plug.socket.try_send(message) {
+        match self.any.socket.try_send(message) {
             Ok(()) => Sent::Queued,
             Err(TrySendError::Full(_) | TrySendError::Closed | TrySendError::Error(_)) => {
                 Sent::Dropped
@@ -284,48 +296,33 @@ impl Publisher {
         }
     }
 
-    /// Watches the peers.
-    #[must_use]
-    pub fn events(&self) -> Events {
-        Events { stream: self.plug.socket.monitor() }
-    }
-
     /// Closes the socket, after what is queued is sent or the time for it is over.
     pub async fn close(self) {
-        // Closing twice is the only failure.
-        let _ = self.plug.socket.close().await;
+        self.any.close().await;
     }
 }
 
 /// A SUB socket.
 #[derive(Debug)]
-pub struct Subscriber {
-    plug: Plug,
+pub struct SubSocket {
+    any: AnySocket,
 }
 
-impl Subscriber {
+impl Deref for SubSocket {
+    type Target = AnySocket;
+
+    fn deref(&self) -> &AnySocket {
+        &self.any
+    }
+}
+
+impl SubSocket {
     /// A socket on the runtime of the caller.
     #[must_use]
     pub fn new(options: &Options) -> Self {
         let tables = MessagePool::new(TABLES_MAX, TABLE_FRAMES);
         let options = options.of_library().recv_message_pool(tables).recv_batching(true);
-        Self { plug: Plug::new(SocketType::Sub, options) }
-    }
-
-    /// Listens, and returns the address with its real port.
-    ///
-    /// # Errors
-    /// If the endpoint is none, or cannot be bound.
-    pub async fn bind(&self, endpoint: &str) -> Result<SocketAddr, Error> {
-        self.plug.bind(endpoint).await
-    }
-
-    /// Connects, now or as soon as somebody listens there, and again whenever that ends.
-    ///
-    /// # Errors
-    /// If the endpoint is none.
-    pub async fn connect(&self, endpoint: &str) -> Result<(), Error> {
-        self.plug.connect(endpoint).await
+        Self { any: AnySocket::new(SocketType::Sub, options) }
     }
 
     /// Wants the messages whose first frame begins so, of every peer now and later.
@@ -333,7 +330,7 @@ impl Subscriber {
     /// # Errors
     /// If the socket is closed.
     pub async fn subscribe(&self, prefix: &[u8]) -> Result<(), Error> {
-        self.plug.socket.subscribe(prefix.to_vec()).await.map_err(|_| Error::Closed)
+        self.any.socket.subscribe(prefix.to_vec()).await.map_err(|_| Error::Closed)
     }
 
     /// Waits for a message, and takes what else is there without waiting, up to `most` in all.
@@ -343,20 +340,13 @@ impl Subscriber {
     /// If the socket is closed.
     pub async fn receive(&self, batch: &mut Batch, most: usize) -> Result<usize, Error> {
         batch.messages.clear();
-        let received = self.plug.socket.recv_many_into(most, &mut batch.messages).await;
+        let received = self.any.socket.recv_many_into(most, &mut batch.messages).await;
         received.map_err(|_| Error::Closed)
-    }
-
-    /// Watches the peers.
-    #[must_use]
-    pub fn events(&self) -> Events {
-        Events { stream: self.plug.socket.monitor() }
     }
 
     /// Closes the socket.
     pub async fn close(self) {
-        // Closing twice is the only failure.
-        let _ = self.plug.socket.close().await;
+        self.any.close().await;
     }
 }
 

@@ -9,9 +9,9 @@ mod gatekeeper_tonic;
 
 use std::time::Duration;
 
-use tidegate_client::clock::Clock;
+use tidegate_client::clock::UnixClock;
 use tidegate_client::gatekeeper::{Config, Domain, Gatekeeper, Master};
-use tidegate_client::zmq::{Batch, Options, Subscriber};
+use tidegate_client::zmq::{Batch, Options, SubSocket};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tonic::{Code, Request};
@@ -24,7 +24,7 @@ const T: i64 = 1_700_000_000_000;
 fn gatekeeper(domain: &str) -> (Gatekeeper, Domain) {
     let nobody = "tcp://127.0.0.1:1";
     let masters = [Master::new(nobody, nobody, [domain])];
-    let config = Config { clock: Clock::manual(T), ..Config::new(masters) };
+    let config = Config { clock: UnixClock::manual(T), ..Config::new(masters) };
     let gatekeeper = Gatekeeper::connect(&config).unwrap();
     let domain = gatekeeper.domain(domain).unwrap();
     (gatekeeper, domain)
@@ -62,11 +62,11 @@ async fn axum_answers_or_sends_away() {
 /// What is told of a request is six frames, and the last says what was asked for.
 #[tokio::test]
 async fn masters_are_told_what_was_asked_for() {
-    let master = Subscriber::new(&Options::default());
+    let master = SubSocket::new(&Options::default());
     master.subscribe(b"").await.unwrap();
     let accounting = master.bind("tcp://127.0.0.1:0").await.unwrap();
     let masters = [Master::new(format!("tcp://{accounting}"), "tcp://127.0.0.1:1", ["api"])];
-    let config = Config { clock: Clock::manual(T), ..Config::new(masters) };
+    let config = Config { clock: UnixClock::manual(T), ..Config::new(masters) };
     let gatekeeper = Gatekeeper::connect(&config).unwrap();
     let domain = gatekeeper.domain("api").unwrap();
     let heard = tokio::time::timeout(Duration::from_secs(60), gatekeeper.heard(domain));

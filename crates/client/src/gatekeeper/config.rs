@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::clock::Clock;
+use crate::clock::UnixClock;
 
 /// The longest time that a request is held unless told otherwise.
 pub const MAX_DELAY: Duration = Duration::from_secs(5);
@@ -70,10 +70,10 @@ pub struct Config {
     pub queue_bytes: usize,
     /// How long accounting is gathered before it is sent.
     pub gather: Duration,
-    /// One rejected request in so many is told to the master: 1 for all of them, 0 for none.
+    /// One rejected request in so many is accounted for: 1 for all of them, 0 for none.
     pub reject_every: u32,
     /// Where the time comes from.
-    pub clock: Clock,
+    pub clock: UnixClock,
 }
 
 impl Config {
@@ -87,7 +87,7 @@ impl Config {
             queue_bytes: QUEUE_BYTES,
             gather: GATHER,
             reject_every: 1,
-            clock: Clock::system(),
+            clock: UnixClock::system(),
         }
     }
 

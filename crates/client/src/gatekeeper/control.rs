@@ -1,4 +1,4 @@
-//! The way from a master: one task that takes its word, and one that asks for it.
+//! What comes from a master: one task receives its delays, and one asks for them.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -10,16 +10,16 @@ use tidegate_wire::zmtp::write_frame;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::Domain;
-use super::core::{Core, Served};
+use super::core::{Core, DomainState};
 use super::stats::count;
-use crate::zmq::{Batch, Event, Options, Subscriber};
+use crate::zmq::{Batch, Options, PeerEvent, SubSocket};
 
 /// Messages that are taken together.
 const BATCH_MAX: usize = 256;
-/// How often a share of the table is looked through for those whose time is over.
+/// How often a share of the table is swept.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
-/// How long the answer may take to begin before a master is asked again. A master that has not
-/// heard of the subscription yet answers nobody; one that does not know the question never will.
+/// How long the answer may take to begin before a master is asked again. A master that does not
+/// have the subscription yet sends it to nobody; one that does not know the question never answers.
 const ASK_AGAIN_MS: [u64; 9] = [20, 50, 100, 200, 400, 800, 1_600, 3_200, 6_400];
 
 /// How control is received: a master that is gone is looked for once a second.
@@ -32,8 +32,8 @@ pub(super) fn options() -> Options {
     }
 }
 
-/// Takes the words of the master of this number for ever.
-pub(super) async fn run(core: Arc<Core>, master: usize, subscriber: Subscriber, endpoint: String) {
+/// Receives the delays of the master of this number for ever.
+pub(super) async fn run(core: Arc<Core>, master: usize, subscriber: SubSocket, endpoint: String) {
     for served in core.of(master) {
         // Only a socket that is closed refuses, and then there is nothing to receive.
         if subscriber.subscribe(&served.topic).await.is_err() {
@@ -57,7 +57,7 @@ pub(super) async fn run(core: Arc<Core>, master: usize, subscriber: Subscriber, 
                 }
             }
             event = events.next() => match event {
-                Some(Event::Ready | Event::Missed(_)) => core.way_opened(master),
+                Some(PeerEvent::Ready | PeerEvent::Missed(_)) => core.connection_opened(master),
                 Some(_) => {}
                 None => return,
             },
@@ -72,7 +72,7 @@ fn take(core: &Core, master: usize, frames: &[&[u8]]) {
         let domain = core.domain(name);
         domain.filter(|domain| usize::from(core.domains[usize::from(domain.0)].master) == master)
     };
-    let word = match Control::parse(frames) {
+    let known_domain = match Control::parse(frames) {
         Some(Control::DelayUntil { domain, identifier, at_ms }) => known(domain).map(|domain| {
             let until_ms = i64::try_from(at_ms).unwrap_or(i64::MAX);
             core.remember(domain, identifier, until_ms);
@@ -81,46 +81,47 @@ fn take(core: &Core, master: usize, frames: &[&[u8]]) {
             core.domains[usize::from(domain)].synced.store(true, Relaxed);
             core.masters[master].changed.notify_waiters();
         }),
-        // What a master does not mention is not forgotten: its time ends by itself.
+        // A delay that the master does not mention stays until its time ends.
         Some(Control::ResyncDone { domain }) => known(domain).map(drop),
         None => {
             count(&core.counts.not_understood);
             return;
         }
     };
-    if word.is_none() {
+    if known_domain.is_none() {
         count(&core.counts.unknown_domain);
     }
 }
 
-/// Asks the master of this number for its delays whenever a way to or from it has opened, until it
-/// begins to tell or has been asked often enough.
+/// Asks the master of this number for its delays whenever a connection to or from it has opened,
+/// until it begins to answer or has been asked often enough.
 pub(super) async fn resync(core: Arc<Core>, master: usize) {
-    let ways = &core.masters[master];
+    let state = &core.masters[master];
     let questions: Vec<_> =
         core.of(master).map(|served| (served, question(&served.topic))).collect();
     let open = || {
-        let asks = |served: &Served| served.heard.load(Relaxed) && !served.synced.load(Relaxed);
+        let asks =
+            |served: &DomainState| served.heard.load(Relaxed) && !served.synced.load(Relaxed);
         questions.iter().filter(move |(served, _)| asks(served))
     };
     let (mut opened, mut asked) = (0, 0);
     loop {
-        let mut changed = pin!(ways.changed.notified());
+        let mut changed = pin!(state.changed.notified());
         changed.as_mut().enable();
-        if ways.opened() != opened {
-            (opened, asked) = (ways.opened(), 0);
+        if state.opened() != opened {
+            (opened, asked) = (state.opened(), 0);
         }
         if open().next().is_none() || asked == ASK_AGAIN_MS.len() {
             changed.await;
             continue;
         }
         for (_, question) in open() {
-            ways.queue.push_written(0, question);
+            state.queue.push_written(0, question);
         }
         let answered = async {
-            while open().next().is_some() && ways.opened() == opened {
+            while open().next().is_some() && state.opened() == opened {
                 changed.as_mut().await;
-                changed.set(ways.changed.notified());
+                changed.set(state.changed.notified());
                 changed.as_mut().enable();
             }
         };

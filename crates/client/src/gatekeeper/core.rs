@@ -1,7 +1,7 @@
-//! The decision: what the last word about a client means for its request, in memory alone.
+//! The decision about a request, by what the master said last about its client, in memory alone.
 //!
-//! Here is what all handles and tasks of a gatekeeper share. Deciding waits for nobody, allocates
-//! nothing and takes no lock but that of one shard, for one lookup.
+//! All handles and tasks of a gatekeeper share [`Core`]. A decision waits for nothing, allocates
+//! nothing and takes one lock: that of a shard of the table, for one lookup.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -18,32 +18,32 @@ use tokio::sync::Notify;
 
 use super::config::Config;
 use super::delay::Delay;
-use super::queue::{Note, Plain, PlainHead, Queue};
-use super::stats::{Counts, Tally, count};
-use super::table::Table;
+use super::queue::{AccountingMessage, Queue, ShortHead, ShortStatus};
+use super::stats::{DecisionCounters, TaskCounters, count};
+use super::table::DelayTable;
 use super::{Decision, Domain};
-use crate::clock::Clock;
+use crate::clock::UnixClock;
 
-/// The longest identifier that is told to a master.
+/// The longest identifier that is sent to a master.
 pub const IDENTIFIER_BYTES_MAX: usize = 1024;
 /// The most bytes of log info that go along; more is cut off.
 pub const LOG_INFO_BYTES_MAX: usize = 512;
-/// Lanes of each queue: at least two, so that one that is busy can be passed over.
-const LANES: std::ops::RangeInclusive<usize> = 2..=16;
+/// Stripes of each queue: at least two, so that one that is busy can be passed over.
+const STRIPES: std::ops::RangeInclusive<usize> = 2..=16;
 /// The machine's clock ticks far more often: every ten milliseconds at the least.
 const TICK_MS_MAX: i64 = 1_000;
-/// No limit delays anybody for longer: periods end at 366 days.
+/// The longest delay of any limit: periods end at 366 days.
 const DELAY_MS_MAX: i64 = 367 * 24 * 3600 * 1000;
 
 /// What all handles and tasks share.
 pub(super) struct Core {
-    clock: Clock,
-    table: Table,
+    clock: UnixClock,
+    table: DelayTable,
     names: HashMap<Box<[u8]>, u16, RandomState>,
-    pub(super) domains: Box<[Served]>,
-    pub(super) masters: Box<[Arc<Ways>]>,
-    tallies: Box<[Tally]>,
-    pub(super) counts: Counts,
+    pub(super) domains: Box<[DomainState]>,
+    pub(super) masters: Box<[Arc<MasterState>]>,
+    decision_counters: Box<[DecisionCounters]>,
+    pub(super) counts: TaskCounters,
     pub(super) held: AtomicUsize,
     held_max: usize,
     max_delay_ms: i64,
@@ -52,16 +52,16 @@ pub(super) struct Core {
     reject_every: u64,
 }
 
-/// The ways to and from a master.
-pub(super) struct Ways {
+/// The queue to a master, and what its two tasks share.
+pub(super) struct MasterState {
     pub(super) queue: Queue,
-    /// How often one of them opened.
+    /// How often a connection to or from the master opened.
     opened: AtomicU64,
-    /// Rung whenever one opens, and whenever the master begins or ceases to hear of a domain.
+    /// Notified when a connection opens, and when the master subscribes to a domain or cancels.
     pub(super) changed: Notify,
 }
 
-impl Ways {
+impl MasterState {
     pub(super) fn opened(&self) -> u64 {
         self.opened.load(Relaxed)
     }
@@ -75,21 +75,21 @@ pub(super) struct Until {
 }
 
 /// A domain and its master.
-pub(super) struct Served {
+pub(super) struct DomainState {
     pub(super) topic: Box<[u8]>,
     pub(super) master: u16,
-    ways: Arc<Ways>,
+    master_state: Arc<MasterState>,
     /// The master takes accounting of it.
     pub(super) heard: AtomicBool,
-    /// The master was asked for its delays and has begun to tell, since both ways are open.
+    /// The master was asked for its delays and has begun to tell, since both connections are open.
     pub(super) synced: AtomicBool,
-    accepted: PlainHead,
+    accepted: ShortHead,
     delayed: Box<[u8]>,
-    rejected: PlainHead,
+    rejected: ShortHead,
 }
 
-impl Served {
-    fn new(domain: &str, master: u16, ways: Arc<Ways>) -> Self {
+impl DomainState {
+    fn new(domain: &str, master: u16, master_state: Arc<MasterState>) -> Self {
         let topic = topic(domain.as_bytes()).into_boxed_slice();
         let head = |status: Status| {
             let (domain, identifier) = (domain.as_bytes(), &b""[..]);
@@ -102,12 +102,12 @@ impl Served {
         };
         Self {
             master,
-            ways,
+            master_state,
             heard: AtomicBool::new(false),
             synced: AtomicBool::new(false),
-            accepted: PlainHead::new(Plain::Accepted, head(Status::Accepted)),
+            accepted: ShortHead::new(ShortStatus::Accepted, head(Status::Accepted)),
             delayed: head(Status::Delayed { until_ns: 0 }),
-            rejected: PlainHead::new(Plain::Rejected, head(Status::Rejected)),
+            rejected: ShortHead::new(ShortStatus::Rejected, head(Status::Rejected)),
             topic,
         }
     }
@@ -117,32 +117,32 @@ impl Core {
     /// For a configuration that was checked.
     pub(super) fn new(config: &Config) -> Self {
         let cores = thread::available_parallelism().map_or(1, usize::from);
-        let lanes = cores.next_power_of_two().clamp(*LANES.start(), *LANES.end());
-        let ways = |_: &_| {
-            Arc::new(Ways {
-                queue: Queue::new(lanes, config.queue_bytes()),
+        let stripes = cores.next_power_of_two().clamp(*STRIPES.start(), *STRIPES.end());
+        let state = |_: &_| {
+            Arc::new(MasterState {
+                queue: Queue::new(stripes, config.queue_bytes()),
                 opened: AtomicU64::new(0),
                 changed: Notify::new(),
             })
         };
-        let masters: Box<[Arc<Ways>]> = config.masters.iter().map(ways).collect();
+        let masters: Box<[Arc<MasterState>]> = config.masters.iter().map(state).collect();
         let mut names = HashMap::default();
         let mut domains = Vec::new();
         for (master, of) in config.masters.iter().enumerate() {
             for domain in &of.domains {
                 names.insert(domain.as_bytes().into(), domains.len() as u16);
-                domains.push(Served::new(domain, master as u16, masters[master].clone()));
+                domains.push(DomainState::new(domain, master as u16, masters[master].clone()));
             }
         }
         let max_delay_ms = i64::try_from(config.max_delay.as_millis()).unwrap_or(i64::MAX);
         Self {
             clock: config.clock.clone(),
-            table: Table::new(config.identifiers_max),
+            table: DelayTable::new(config.identifiers_max),
             names,
             domains: domains.into(),
             masters,
-            tallies: (0..lanes).map(|_| Tally::default()).collect(),
-            counts: Counts::default(),
+            decision_counters: (0..stripes).map(|_| DecisionCounters::default()).collect(),
+            counts: TaskCounters::default(),
             held: AtomicUsize::new(0),
             held_max: config.held_max,
             max_delay_ms,
@@ -165,8 +165,8 @@ impl Core {
         self.table.until(domain.0, identifier)
     }
 
-    /// Lets a request pass that may, and tells its master. Otherwise it returns until when it would
-    /// have to wait, of which nothing is told yet.
+    /// Lets a request pass if it may, and accounts for it. Otherwise it returns until when the
+    /// request would have to wait, and accounts for nothing yet.
     // Inlined: saving and restoring registers for a call is a tenth of it.
     #[inline(always)]
     pub(super) fn pass(&self, domain: Domain, identifier: &[u8], log_info: &[u8]) -> Option<Until> {
@@ -175,7 +175,7 @@ impl Core {
             return None;
         };
         let until_ms = self.table.until(domain.0, identifier).unwrap_or(0);
-        // Who passes by the last tick passes by the exact time, too.
+        // A request that passes by the last tick passes by the exact time, too.
         let mut now_ms = self.clock.tick_ms();
         if until_ms > now_ms {
             now_ms = self.exact_if_near(until_ms, now_ms);
@@ -183,36 +183,37 @@ impl Core {
                 return NonZeroI64::new(until_ms).map(|ms| Until { ms, now_ms });
             }
         }
-        let lane = lane();
-        let queue = &served.ways.queue;
-        let plain = served.heard.load(Relaxed) && log_info.is_empty();
-        if !(plain && queue.push_plain(lane, &served.accepted, identifier, now_ms)) {
-            self.pass_with_care(served, lane, (identifier, log_info), now_ms);
+        let stripe = stripe();
+        let queue = &served.master_state.queue;
+        let is_short = served.heard.load(Relaxed) && log_info.is_empty();
+        if !(is_short && queue.push_short(stripe, &served.accepted, identifier, now_ms)) {
+            self.account_accepted(served, stripe, (identifier, log_info), now_ms);
         }
         None
     }
 
-    /// The exact time, where it could decide otherwise than the last tick: who waits for longer
-    /// than anybody is held is turned away by both.
+    /// The exact time, where it could decide otherwise than the last tick. Both reject a request
+    /// that would have to wait longer than the longest hold.
     #[inline(never)]
     fn exact_if_near(&self, until_ms: i64, tick_ms: i64) -> i64 {
         let near = until_ms.saturating_sub(tick_ms) <= self.near_ms;
         if near { self.clock.unix_ms() } else { tick_ms }
     }
 
-    /// Tells of a request that passes where that is not plain work.
+    /// Accounts for a request that passes, where a short message does not do.
     #[cold]
-    fn pass_with_care(
+    fn account_accepted(
         &self,
-        served: &Served,
-        lane: usize,
+        served: &DomainState,
+        stripe: usize,
         (identifier, log_info): (&[u8], &[u8]),
         received_ms: i64,
     ) {
-        count(&self.tally(lane).accepted);
+        count(&self.counters(stripe).accepted);
         let head = served.accepted.bytes();
-        let note = Note { head, identifier, received_ms, delayed_ms: None, log_info };
-        self.account(served, lane, note);
+        let message =
+            AccountingMessage { head, identifier, received_ms, delayed_ms: None, log_info };
+        self.account(served, stripe, message);
     }
 
     /// What becomes of a request that must wait.
@@ -232,11 +233,11 @@ impl Core {
         {
             return Decision::Delay(delay);
         }
-        let lane = lane();
-        let plain = self.reject_every == 1 && served.heard.load(Relaxed) && log_info.is_empty();
-        let queue = &served.ways.queue;
-        if !(plain && queue.push_plain(lane, &served.rejected, identifier, until.now_ms)) {
-            self.reject_with_care(served, lane, (identifier, log_info), until.now_ms);
+        let stripe = stripe();
+        let is_short = self.reject_every == 1 && served.heard.load(Relaxed) && log_info.is_empty();
+        let queue = &served.master_state.queue;
+        if !(is_short && queue.push_short(stripe, &served.rejected, identifier, until.now_ms)) {
+            self.account_rejected(served, stripe, (identifier, log_info), until.now_ms);
         }
         Decision::Reject(wait)
     }
@@ -245,67 +246,72 @@ impl Core {
     #[cold]
     fn hold(
         self: &Arc<Self>,
-        served: &Served,
+        served: &DomainState,
         (identifier, log_info): (&[u8], &[u8]),
         until: Until,
         wait: Duration,
     ) -> Option<Delay> {
-        let lane = lane();
-        let tally = self.tally(lane);
+        let stripe = stripe();
+        let counters = self.counters(stripe);
         let (until_ms, received_ms) = (until.ms.get(), until.now_ms);
         let Some(delay) = Delay::new(self, until_ms, wait) else {
-            count(&tally.rejected_crowded);
+            count(&counters.rejected_crowded);
             return None;
         };
-        count(&tally.delayed);
-        // Told at once and not when it goes: the master gives the next one a later time.
+        count(&counters.delayed);
+        // Accounted for now and not when it goes: the master gives the next one a later time.
         let (head, delayed_ms) = (&served.delayed, Some(until_ms));
-        self.account(served, lane, Note { head, identifier, received_ms, delayed_ms, log_info });
+        self.account(
+            served,
+            stripe,
+            AccountingMessage { head, identifier, received_ms, delayed_ms, log_info },
+        );
         Some(delay)
     }
 
-    /// Tells of a request that is turned away, or not, where that is not plain work.
+    /// Accounts for one rejected request in `reject_every`, where a short message does not do.
     #[cold]
-    fn reject_with_care(
+    fn account_rejected(
         &self,
-        served: &Served,
-        lane: usize,
+        served: &DomainState,
+        stripe: usize,
         (identifier, log_info): (&[u8], &[u8]),
         received_ms: i64,
     ) {
-        let before = count(&self.tally(lane).rejected);
+        let before = count(&self.counters(stripe).rejected);
         if self.reject_every > 0 && before.is_multiple_of(self.reject_every) {
             let head = served.rejected.bytes();
-            let note = Note { head, identifier, received_ms, delayed_ms: None, log_info };
-            self.account(served, lane, note);
+            let message =
+                AccountingMessage { head, identifier, received_ms, delayed_ms: None, log_info };
+            self.account(served, stripe, message);
         }
     }
 
-    fn tally(&self, lane: usize) -> &Tally {
-        &self.tallies[lane & (self.tallies.len() - 1)]
+    fn counters(&self, stripe: usize) -> &DecisionCounters {
+        &self.decision_counters[stripe & (self.decision_counters.len() - 1)]
     }
 
-    /// A request of nobody's domain passes.
+    /// A request of a domain without a master passes.
     #[cold]
     pub(super) fn pass_unknown(&self) {
-        let tally = self.tally(lane());
-        count(&tally.accepted);
-        count(&tally.unknown_domain);
+        let counters = self.counters(stripe());
+        count(&counters.accepted);
+        count(&counters.unknown_domain);
     }
 
     #[cold]
-    fn account(&self, served: &Served, lane: usize, note: Note<'_>) {
-        let tally = self.tally(lane);
+    fn account(&self, served: &DomainState, stripe: usize, message: AccountingMessage<'_>) {
+        let counters = self.counters(stripe);
         let dropped = if !served.heard.load(Relaxed) {
-            &tally.dropped_no_master
-        } else if note.identifier.len() <= IDENTIFIER_BYTES_MAX {
-            let log_info = &note.log_info[..note.log_info.len().min(LOG_INFO_BYTES_MAX)];
-            if served.ways.queue.push(lane, &Note { log_info, ..note }) {
+            &counters.dropped_no_master
+        } else if message.identifier.len() <= IDENTIFIER_BYTES_MAX {
+            let log_info = &message.log_info[..message.log_info.len().min(LOG_INFO_BYTES_MAX)];
+            if served.master_state.queue.push(stripe, &AccountingMessage { log_info, ..message }) {
                 return;
             }
-            &tally.dropped_full
+            &counters.dropped_full
         } else {
-            &tally.dropped_full
+            &counters.dropped_full
         };
         count(dropped);
     }
@@ -319,10 +325,10 @@ impl Core {
         taken
     }
 
-    /// Takes a master's word about a client.
+    /// Remembers until when a client must wait, as a master says.
     pub(super) fn remember(&self, domain: Domain, identifier: &[u8], until_ms: i64) -> bool {
         let now_ms = self.now_ms();
-        let refused: &AtomicU64 = if identifier.len() > IDENTIFIER_BYTES_MAX {
+        let counter: &AtomicU64 = if identifier.len() > IDENTIFIER_BYTES_MAX {
             &self.counts.too_long
         } else if until_ms.saturating_sub(now_ms) > DELAY_MS_MAX {
             &self.counts.too_far
@@ -331,17 +337,17 @@ impl Core {
         } else {
             &self.counts.table_full
         };
-        count(refused);
-        std::ptr::eq(refused, &self.counts.control)
+        count(counter);
+        std::ptr::eq(counter, &self.counts.control)
     }
 
     /// The domains of a master.
-    pub(super) fn of(&self, master: usize) -> impl Iterator<Item = &Served> {
+    pub(super) fn of(&self, master: usize) -> impl Iterator<Item = &DomainState> {
         self.domains.iter().filter(move |served| usize::from(served.master) == master)
     }
 
-    /// A way to or from a master has opened: what it said before is to be asked for.
-    pub(super) fn way_opened(&self, master: usize) {
+    /// A connection to or from a master has opened: its delays are asked for again.
+    pub(super) fn connection_opened(&self, master: usize) {
         self.of(master).for_each(|served| served.synced.store(false, Relaxed));
         count(&self.masters[master].opened);
         self.masters[master].changed.notify_waiters();
@@ -351,29 +357,30 @@ impl Core {
         self.table.sweep(self.now_ms());
     }
 
-    pub(super) fn stats(&self) -> super::Stats {
-        let told = |kind| self.masters.iter().map(|ways| ways.queue.plain(kind)).sum::<u64>();
+    pub(super) fn stats(&self) -> super::GatekeeperStats {
+        let short =
+            |kind| -> u64 { self.masters.iter().map(|state| state.queue.short(kind)).sum() };
         let mut stats =
-            super::stats::sum(&self.tallies, &self.counts, self.table.len(), &self.held);
-        stats.accepted += told(Plain::Accepted);
-        stats.rejected += told(Plain::Rejected);
+            super::stats::sum(&self.decision_counters, &self.counts, self.table.len(), &self.held);
+        stats.accepted += short(ShortStatus::Accepted);
+        stats.rejected += short(ShortStatus::Rejected);
         stats
     }
 }
 
-/// The lane of this thread: threads take turns, so that loops have lanes of their own.
+/// The stripe of this thread. Threads get stripes in turn, so that loops have their own.
 #[inline]
-fn lane() -> usize {
+fn stripe() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
-        static LANE: Cell<usize> = const { Cell::new(usize::MAX) };
+        static STRIPE: Cell<usize> = const { Cell::new(usize::MAX) };
     }
-    // A thread that is ending may have lost its own.
-    let own = LANE.try_with(Cell::get).unwrap_or(0);
+    // A thread that is ending may have dropped its number.
+    let own = STRIPE.try_with(Cell::get).unwrap_or(0);
     if own != usize::MAX {
         return own;
     }
     let own = NEXT.fetch_add(1, Relaxed) & (usize::MAX >> 1);
-    let _ = LANE.try_with(|lane| lane.set(own));
+    let _ = STRIPE.try_with(|stripe| stripe.set(own));
     own
 }

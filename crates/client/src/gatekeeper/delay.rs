@@ -1,4 +1,4 @@
-//! A request that is told to wait, and its place among those that are held.
+//! A request that is delayed, and its place among those that are held.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -35,8 +35,8 @@ impl Delay {
         self.wait
     }
 
-    /// How long it is to wait from now on, never more than it was told to. A wall clock that is
-    /// set back makes nobody wait longer.
+    /// How long it is to wait from now on, at most the span that was decided. A wall clock that is
+    /// set back makes no request wait longer.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         let ahead_ms = self.until_ms.saturating_sub(self.core.now_ms());

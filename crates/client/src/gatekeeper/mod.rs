@@ -1,10 +1,12 @@
 //! The gatekeeper of the Smockron protocol: decides locally, in memory, whether a request passes,
-//! waits or is turned away, by what a master said last about its client.
+//! waits or is rejected, by what a master said last about its client.
 //!
 //! - `core`: the decision, and what all tasks share; [`Config`]: masters and bounds
-//! - `table`: the masters' words; `queue`: accounting on its way; [`Delay`]: a request that waits
-//! - `link`: the task that sends; `control`: the tasks that receive, and ask after a restart
-//! - [`Stats`]: what is counted
+//! - `table`: until when clients must wait; `queue`: accounting to be sent; [`Delay`]: a request
+//!   that waits
+//! - `master_connection`: the task that sends
+//! - `control`: the tasks that receive, and that ask for delays after a restart
+//! - [`GatekeeperStats`]: what is counted
 //!
 //! It is permissive when something fails. No master, a slow one, a full queue or a lost message
 //! never delays or rejects a request that would have passed, and no request waits for a socket.
@@ -13,7 +15,7 @@ mod config;
 mod control;
 mod core;
 mod delay;
-mod link;
+mod master_connection;
 mod queue;
 mod stats;
 mod table;
@@ -36,8 +38,8 @@ pub use self::config::{
 use self::core::Core;
 pub use self::core::{IDENTIFIER_BYTES_MAX, LOG_INFO_BYTES_MAX};
 pub use self::delay::Delay;
-pub use self::stats::{BadControl, Stats};
-use crate::zmq::Subscriber;
+pub use self::stats::{BadControl, GatekeeperStats};
+use crate::zmq::SubSocket;
 
 /// What becomes of a request.
 #[derive(Debug)]
@@ -47,7 +49,7 @@ pub enum Decision {
     Accept,
     /// It is held until a time and then passes.
     Delay(Delay),
-    /// It is turned away; its client may come back after so long.
+    /// It is rejected; its client may come back after so long.
     Reject(Duration),
 }
 
@@ -95,8 +97,8 @@ struct Shared {
 }
 
 impl Gatekeeper {
-    /// Begins to obey masters, on a thread of its own: the application's runtime has neither timers
-    /// nor sockets of it. It does not wait for masters: until one has said something, all pass.
+    /// Starts a thread that talks to the masters; no timer or socket of it is on the application's
+    /// runtime. It does not wait for masters: all requests pass until a master delays a client.
     ///
     /// # Errors
     /// If the configuration is wrong, or the system refuses a thread.
@@ -120,7 +122,7 @@ impl Gatekeeper {
         Ok(Self { shared: Arc::new(Shared { core, _stays: stays }) })
     }
 
-    /// What becomes of a request that is here now. Told to the master of the domain.
+    /// Decides about a request that is here now, and accounts for it to the domain's master.
     ///
     /// The answer is found in memory: nothing here waits, allocates or touches a socket.
     #[inline]
@@ -158,21 +160,21 @@ impl Gatekeeper {
     }
 
     /// The last that is known about a client: until when it must wait, in milliseconds since 1970.
-    /// It may be past. A look changes nothing and is told to nobody.
+    /// It may be past. Nothing is accounted for.
     #[inline]
     #[must_use]
     pub fn until_ms(&self, domain: Domain, identifier: &[u8]) -> Option<i64> {
         self.shared.core.until(domain, identifier)
     }
 
-    /// Takes a word as if the domain's master had said it: for tests, and for applications that
-    /// hear of a delay in another way. `false` if it is forgotten for want of room.
+    /// Delays a client as if the domain's master had said so: for tests, and for applications that
+    /// learn of a delay in another way. `false` if there is no room for it.
     pub fn remember(&self, domain: Domain, identifier: &[u8], until_ms: i64) -> bool {
         self.shared.core.remember(domain, identifier, until_ms)
     }
 
-    /// Returns when the domain's master takes accounting and has begun to tell whom it delays.
-    /// Requests need not wait for that; a master that tells nobody is waited for in vain.
+    /// Returns when the domain's master takes accounting and has begun to send its delays. Requests
+    /// need not wait for that. It never returns for a master that cannot send them.
     pub async fn synced(&self, domain: Domain) {
         let core = &self.shared.core;
         let served = &core.domains[usize::from(domain.0)];
@@ -200,7 +202,7 @@ impl Gatekeeper {
 
     /// What it did so far.
     #[must_use]
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> GatekeeperStats {
         self.shared.core.stats()
     }
 }
@@ -208,12 +210,12 @@ impl Gatekeeper {
 /// Starts the tasks that talk to masters.
 fn talk(core: &Arc<Core>, masters: Vec<Master>, gather: Duration) {
     for (number, master) in masters.into_iter().enumerate() {
-        let subscriber = Subscriber::new(&control::options());
+        let subscriber = SubSocket::new(&control::options());
         tokio::spawn(control::run(core.clone(), number, subscriber, master.control));
         tokio::spawn(control::resync(core.clone(), number));
         // Checked before.
         if let Ok(address) = config::address(&master.accounting) {
-            tokio::spawn(link::run(core.clone(), number, address, gather));
+            tokio::spawn(master_connection::run(core.clone(), number, address, gather));
         }
     }
 }

@@ -1,10 +1,10 @@
-//! Accounting on its way to one master: bytes that are ready to be sent, in lanes that whoever
-//! decides fills and one task empties.
+//! The queue of accounting to one master: bytes that are ready to be sent, in stripes that threads
+//! fill when they decide and that one task empties.
 //!
-//! A message is written once, as it goes over the wire, so that the task has nothing to do for each
-//! of them. Every lane is a buffer of fixed size behind a lock that nobody waits for: a lane that
-//! is busy is passed over for the next, and what fits nowhere is dropped. Emptying a lane swaps its
-//! buffer for an empty one.
+//! A message is written once, as it goes over the wire, so that the task has no work for each of
+//! them. Every stripe is a buffer of fixed size behind a lock for which no decision waits: if the
+//! stripe is busy, the next one is tried, and what fits nowhere is dropped. The task takes the
+//! buffer of a stripe and leaves an empty one.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -21,13 +21,13 @@ const STAMP_MS_MAX: i64 = 9_999_999_999_999;
 /// time, and two that are empty.
 const TAIL_BYTES: usize = 2 + DIGITS + 2 + 2;
 /// The longest identifier whose length fits the short form of a frame.
-const PLAIN_BYTES_MAX: usize = 255;
+const SHORT_IDENTIFIER_MAX: usize = 255;
 
 /// The longest head that is copied in one piece.
 const PADDED_BYTES: usize = 32;
 
-/// What is told about one request.
-pub(super) struct Note<'a> {
+/// What a master is told about one request.
+pub(super) struct AccountingMessage<'a> {
     /// The frames of the domain and of the status.
     pub(super) head: &'a [u8],
     pub(super) identifier: &'a [u8],
@@ -37,24 +37,24 @@ pub(super) struct Note<'a> {
     pub(super) log_info: &'a [u8],
 }
 
-/// What becomes of a request about which a plain message is told.
+/// The status in a short message: one without a delay and without log info, as most are.
 #[derive(Clone, Copy)]
-pub(super) enum Plain {
+pub(super) enum ShortStatus {
     Accepted,
     Rejected,
 }
 
-/// The first frames of most messages of a domain.
-pub(super) struct PlainHead {
+/// The first frames of the short messages of a domain.
+pub(super) struct ShortHead {
     bytes: Box<[u8]>,
-    kind: Plain,
+    kind: ShortStatus,
     len: usize,
     /// The first bytes once more, or all of them and zeroes behind them.
     padded: [u8; PADDED_BYTES],
 }
 
-impl PlainHead {
-    pub(super) fn new(kind: Plain, bytes: Box<[u8]>) -> Self {
+impl ShortHead {
+    pub(super) fn new(kind: ShortStatus, bytes: Box<[u8]>) -> Self {
         let mut padded = [0; PADDED_BYTES];
         let front = bytes.len().min(PADDED_BYTES);
         padded[..front].copy_from_slice(&bytes[..front]);
@@ -97,30 +97,30 @@ fn copy_short(from: &[u8], to: &mut [u8]) {
     }
 }
 
-/// All lanes to one master.
+/// All stripes to one master.
 pub(super) struct Queue {
-    lanes: Box<[Lane]>,
-    lane_bytes: usize,
-    /// The task that empties the lanes sleeps until it is woken.
-    resting: AtomicBool,
-    bell: Notify,
+    stripes: Box<[Stripe]>,
+    stripe_bytes: usize,
+    /// The task that empties the stripes sleeps until it is woken.
+    sleeps: AtomicBool,
+    wakeup: Notify,
 }
 
-// Two lanes in one line would make two cores fight over locks that have nothing in common.
+// Two stripes in one cache line would make two cores fight over locks that have nothing in common.
 #[repr(align(128))]
-struct Lane(TryLock<Filling>);
+struct Stripe(TryLock<StripeState>);
 
-/// Looks at a lane that is busy before the core is offered to whoever has it.
+/// How often a busy stripe is tried before the core is yielded to the thread that has it.
 const SPINS: u32 = 100;
 
-impl Lane {
-    /// For the task and for those who count: whoever decides has a lane for tens of nanoseconds,
-    /// and waits for nobody meanwhile.
-    fn lock(&self) -> Locked<'_, Filling> {
+impl Stripe {
+    /// Waits for the lock, for the task and for statistics alone: a thread that decides has a
+    /// stripe for tens of nanoseconds, and waits for nothing meanwhile.
+    fn lock(&self) -> Locked<'_, StripeState> {
         let mut looks = 0;
         loop {
-            if let Some(filling) = self.0.try_lock() {
-                return filling;
+            if let Some(state) = self.0.try_lock() {
+                return state;
             }
             if looks < SPINS {
                 looks += 1;
@@ -132,9 +132,9 @@ impl Lane {
     }
 }
 
-struct Filling {
-    load: Load,
-    /// How many plain messages of each kind were taken away.
+struct StripeState {
+    buffer: SendBuffer,
+    /// How many short messages of each status were taken away.
     taken: [u64; 2],
     /// The time for which the tail was written.
     stamped_ms: i64,
@@ -145,15 +145,15 @@ struct Filling {
 
 /// Whole messages, back to back, in a buffer that never grows.
 #[derive(Default)]
-pub(super) struct Load {
+pub(super) struct SendBuffer {
     room: Box<[u8]>,
     len: usize,
-    /// How many messages there are: plain ones of each kind, and others.
-    plain: [u64; 2],
+    /// How many messages there are: short ones of each status, and others.
+    short: [u64; 2],
     others: u64,
 }
 
-impl Load {
+impl SendBuffer {
     fn with_room(bytes: usize) -> Self {
         Self { room: vec![0; bytes].into(), ..Self::default() }
     }
@@ -164,16 +164,16 @@ impl Load {
 
     /// How many messages there are.
     pub(super) fn messages(&self) -> u64 {
-        self.plain.iter().sum::<u64>() + self.others
+        self.short.iter().sum::<u64>() + self.others
     }
 
     pub(super) fn clear(&mut self) {
         self.len = 0;
-        self.plain = [0; 2];
+        self.short = [0; 2];
         self.others = 0;
     }
 
-    /// Room for so many bytes more, if there is.
+    /// Room for so many more bytes, if there is.
     #[inline(always)]
     fn next(&mut self, bytes: usize) -> Option<&mut [u8]> {
         let room = self.room.get_mut(self.len..self.len + bytes)?;
@@ -183,78 +183,85 @@ impl Load {
 }
 
 impl Queue {
-    /// A queue of so many lanes, a power of two, for so many bytes in all.
-    pub(super) fn new(lanes: usize, bytes: usize) -> Self {
-        let lane_bytes = bytes / lanes;
-        let lane = || {
+    /// A queue of so many stripes, a power of two, for so many bytes in all.
+    pub(super) fn new(stripes: usize, bytes: usize) -> Self {
+        let stripe_bytes = bytes / stripes;
+        let stripe = || {
             let tail = *b"\x01\x0d0000000000000\x01\0\0\0";
-            let load = Load::with_room(lane_bytes);
-            Lane(TryLock::new(Filling { load, taken: [0; 2], stamped_ms: 0, second_ms: 0, tail }))
+            let buffer = SendBuffer::with_room(stripe_bytes);
+            Stripe(TryLock::new(StripeState {
+                buffer,
+                taken: [0; 2],
+                stamped_ms: 0,
+                second_ms: 0,
+                tail,
+            }))
         };
         Self {
-            lanes: (0..lanes).map(|_| lane()).collect(),
-            lane_bytes,
-            resting: AtomicBool::new(false),
-            bell: Notify::new(),
+            stripes: (0..stripes).map(|_| stripe()).collect(),
+            stripe_bytes,
+            sleeps: AtomicBool::new(false),
+            wakeup: Notify::new(),
         }
     }
 
-    /// A load to swap for a full one.
-    pub(super) fn spare(&self) -> Load {
-        Load::with_room(self.lane_bytes)
+    /// A buffer to swap for a full one.
+    pub(super) fn spare(&self) -> SendBuffer {
+        SendBuffer::with_room(self.stripe_bytes)
     }
 
-    /// Adds what most messages are, to this lane and no other: about a request that passed or was
-    /// turned away, with an identifier of usual length and without log info. `false` if it did not
-    /// work out, which says nothing about [`Queue::push`]. Neither waits nor allocates.
+    /// Adds a short message to this stripe alone: about a request that passed or was rejected,
+    /// with an identifier of usual length and without log info. `false` if the stripe is busy or
+    /// full, or the identifier long; [`Queue::push`] may still find room. Neither waits nor
+    /// allocates.
     #[inline(always)]
-    pub(super) fn push_plain(
+    pub(super) fn push_short(
         &self,
-        lane: usize,
-        head: &PlainHead,
+        stripe: usize,
+        head: &ShortHead,
         identifier: &[u8],
         received_ms: i64,
     ) -> bool {
         let (before, bytes) = (head.len, identifier.len());
-        let lane = &self.lanes[lane & (self.lanes.len() - 1)];
-        let Some(mut guard) = lane.0.try_lock() else { return false };
-        if bytes > PLAIN_BYTES_MAX {
+        let stripe = &self.stripes[stripe & (self.stripes.len() - 1)];
+        let Some(mut guard) = stripe.0.try_lock() else { return false };
+        if bytes > SHORT_IDENTIFIER_MAX {
             return false;
         }
-        let filling = &mut *guard;
-        if received_ms != filling.stamped_ms {
-            filling.stamp(received_ms);
+        let state = &mut *guard;
+        if received_ms != state.stamped_ms {
+            state.stamp(received_ms);
         }
-        let Some(room) = filling.load.next(before + 2 + bytes + TAIL_BYTES) else { return false };
+        let Some(room) = state.buffer.next(before + 2 + bytes + TAIL_BYTES) else { return false };
         head.write(room);
         room[before..before + 2].copy_from_slice(&[1, bytes as u8]);
         copy_short(identifier, &mut room[before + 2..before + 2 + bytes]);
-        room[before + 2 + bytes..].copy_from_slice(&filling.tail);
-        filling.load.plain[head.kind as usize] += 1;
+        room[before + 2 + bytes..].copy_from_slice(&state.tail);
+        state.buffer.short[head.kind as usize] += 1;
         drop(guard);
         self.ring();
         true
     }
 
-    /// Adds a message to a lane, this one if it can be. `false` if there is no room. Neither
+    /// Adds a message to a stripe, this one if it can be. `false` if there is no room. Neither
     /// waits nor allocates.
-    pub(super) fn push(&self, lane: usize, note: &Note<'_>) -> bool {
-        self.fill(lane, note.bytes(), |room| note.write(room))
+    pub(super) fn push(&self, stripe: usize, message: &AccountingMessage<'_>) -> bool {
+        self.fill(stripe, message.bytes(), |room| message.write(room))
     }
 
     /// Adds a message of these frames, which was written before.
-    pub(super) fn push_written(&self, lane: usize, frames: &[u8]) -> bool {
-        self.fill(lane, frames.len(), |room| room.copy_from_slice(frames))
+    pub(super) fn push_written(&self, stripe: usize, frames: &[u8]) -> bool {
+        self.fill(stripe, frames.len(), |room| room.copy_from_slice(frames))
     }
 
-    fn fill(&self, lane: usize, bytes: usize, write: impl Fn(&mut [u8])) -> bool {
-        for step in 0..self.lanes.len() {
-            let lane = &self.lanes[(lane + step) & (self.lanes.len() - 1)];
-            let Some(mut filling) = lane.0.try_lock() else { continue };
-            let Some(room) = filling.load.next(bytes) else { continue };
+    fn fill(&self, stripe: usize, bytes: usize, write: impl Fn(&mut [u8])) -> bool {
+        for step in 0..self.stripes.len() {
+            let stripe = &self.stripes[(stripe + step) & (self.stripes.len() - 1)];
+            let Some(mut state) = stripe.0.try_lock() else { continue };
+            let Some(room) = state.buffer.next(bytes) else { continue };
             write(room);
-            filling.load.others += 1;
-            drop(filling);
+            state.buffer.others += 1;
+            drop(state);
             self.ring();
             return true;
         }
@@ -264,59 +271,58 @@ impl Queue {
     /// Wakes the task, if it sleeps.
     #[inline(always)]
     fn ring(&self) {
-        if self.resting.load(Relaxed) {
+        if self.sleeps.load(Relaxed) {
             self.wake();
         }
     }
 
     #[cold]
     fn wake(&self) {
-        if self.resting.swap(false, Relaxed) {
-            self.bell.notify_one();
+        if self.sleeps.swap(false, Relaxed) {
+            self.wakeup.notify_one();
         }
     }
 
-    /// Takes what is in a lane, and leaves it an empty load. `false` if there was nothing.
-    pub(super) fn take(&self, lane: usize, spare: &mut Load) -> bool {
+    /// Takes what is in a stripe, and leaves it an empty buffer. `false` if there was nothing.
+    pub(super) fn take(&self, stripe: usize, spare: &mut SendBuffer) -> bool {
         debug_assert!(spare.bytes().is_empty());
-        let mut filling = self.lanes[lane].lock();
-        if filling.load.len == 0 {
+        let mut state = self.stripes[stripe].lock();
+        if state.buffer.len == 0 {
             return false;
         }
-        std::mem::swap(&mut filling.load, spare);
-        for (taken, more) in filling.taken.iter_mut().zip(spare.plain) {
+        std::mem::swap(&mut state.buffer, spare);
+        for (taken, more) in state.taken.iter_mut().zip(spare.short) {
             *taken += more;
         }
         true
     }
 
-    /// How many requests of a kind were told by [`Queue::push_plain`]: counted under a lock that is
-    /// held anyway.
-    pub(super) fn plain(&self, kind: Plain) -> u64 {
+    /// How many short messages of a status were pushed: counted under a lock that is held anyway.
+    pub(super) fn short(&self, kind: ShortStatus) -> u64 {
         let of =
-            |filling: &Filling| filling.taken[kind as usize] + filling.load.plain[kind as usize];
-        self.lanes.iter().map(|lane| of(&lane.lock())).sum()
+            |state: &StripeState| state.taken[kind as usize] + state.buffer.short[kind as usize];
+        self.stripes.iter().map(|stripe| of(&stripe.lock())).sum()
     }
 
-    pub(super) fn lanes(&self) -> usize {
-        self.lanes.len()
+    pub(super) fn stripes(&self) -> usize {
+        self.stripes.len()
     }
 
     /// Returns when there is something to take. For one task alone; dropping it loses nothing.
-    pub(super) async fn rest(&self) {
+    pub(super) async fn wait_for_messages(&self) {
         loop {
-            // Whoever adds something after a lane was found empty locks it later, and sees this.
-            self.resting.store(true, Relaxed);
-            if self.lanes.iter().any(|lane| lane.lock().load.len > 0) {
-                self.resting.store(false, Relaxed);
+            // A thread that adds a message after its stripe was found empty sees this.
+            self.sleeps.store(true, Relaxed);
+            if self.stripes.iter().any(|stripe| stripe.lock().buffer.len > 0) {
+                self.sleeps.store(false, Relaxed);
                 return;
             }
-            self.bell.notified().await;
+            self.wakeup.notified().await;
         }
     }
 }
 
-impl Note<'_> {
+impl AccountingMessage<'_> {
     fn bytes(&self) -> usize {
         let delayed = self.delayed_ms.map_or(0, |_| DIGITS);
         let frames = [self.identifier.len(), DIGITS, delayed, self.log_info.len()];
@@ -325,9 +331,9 @@ impl Note<'_> {
 
     /// Writes the message into a room of just its size.
     fn write(&self, room: &mut [u8]) {
-        let (head, rest) = room.split_at_mut(self.head.len());
+        let (head, tail) = room.split_at_mut(self.head.len());
         head.copy_from_slice(self.head);
-        let mut frames = FrameWriter::new(rest);
+        let mut frames = FrameWriter::new(tail);
         frames.frame(true, self.identifier);
         frames.frame(true, &digits(self.received_ms));
         match self.delayed_ms {
@@ -338,7 +344,7 @@ impl Note<'_> {
     }
 }
 
-impl Filling {
+impl StripeState {
     /// Writes another time into the tail: within a second, its last three digits alone.
     #[inline]
     fn stamp(&mut self, ms: i64) {
@@ -381,19 +387,19 @@ mod tests {
 
     const T: i64 = 1_700_000_000_000;
 
-    fn head(bytes: &[u8]) -> PlainHead {
-        PlainHead::new(Plain::Accepted, bytes.into())
+    fn head(bytes: &[u8]) -> ShortHead {
+        ShortHead::new(ShortStatus::Accepted, bytes.into())
     }
 
-    fn note(identifier: &[u8], received_ms: i64) -> Note<'_> {
-        Note { head: b"", identifier, received_ms, delayed_ms: None, log_info: b"" }
+    fn message(identifier: &[u8], received_ms: i64) -> AccountingMessage<'_> {
+        AccountingMessage { head: b"", identifier, received_ms, delayed_ms: None, log_info: b"" }
     }
 
     fn taken(queue: &Queue) -> (Vec<u8>, u64) {
         let mut spare = queue.spare();
         let (mut bytes, mut messages) = (Vec::new(), 0);
-        for lane in 0..queue.lanes() {
-            if queue.take(lane, &mut spare) {
+        for stripe in 0..queue.stripes() {
+            if queue.take(stripe, &mut spare) {
                 bytes.extend_from_slice(spare.bytes());
                 messages += spare.messages();
                 spare.clear();
@@ -406,21 +412,27 @@ mod tests {
     fn messages_are_written_as_they_are_sent() {
         let queue = Queue::new(1, 4096);
         let plain = b"<head>\x01\x02me\x01\x0d1700000000123\x01\0\0\0";
-        assert!(queue.push(0, &Note { head: b"<head>", ..note(b"me", 1_700_000_000_123) }));
+        assert!(
+            queue.push(
+                0,
+                &AccountingMessage { head: b"<head>", ..message(b"me", 1_700_000_000_123) }
+            )
+        );
         assert_eq!(taken(&queue), (plain.to_vec(), 1));
-        assert!(queue.push_plain(0, &head(b"<head>"), b"me", 1_700_000_000_123));
-        assert!(!queue.push_plain(0, &head(b"<head>"), &[b'x'; 256], 1_700_000_000_123));
+        assert!(queue.push_short(0, &head(b"<head>"), b"me", 1_700_000_000_123));
+        assert!(!queue.push_short(0, &head(b"<head>"), &[b'x'; 256], 1_700_000_000_123));
         assert_eq!(taken(&queue), (plain.to_vec(), 1));
         for length in [0, 12, 13, 14, 31, 32, 33, 200] {
             let long = vec![b'h'; length];
-            assert!(queue.push_plain(0, &head(&long), b"", T));
+            assert!(queue.push_short(0, &head(&long), b"", T));
             assert_eq!(
                 taken(&queue).0,
                 [&long[..], b"\x01\0\x01\x0d1700000000000\x01\0\0\0"].concat()
             );
         }
         let long = [b'x'; 300];
-        let whole = Note { delayed_ms: Some(5), log_info: b"curl", ..note(&long, -7) };
+        let whole =
+            AccountingMessage { delayed_ms: Some(5), log_info: b"curl", ..message(&long, -7) };
         assert!(queue.push(0, &whole));
         let mut expected = b"\x03\0\0\0\0\0\0\x01\x2c".to_vec();
         expected.extend_from_slice(&long);
@@ -429,37 +441,37 @@ mod tests {
         let times =
             [T, T + 1, T + 999, T + 1_000, T + 999, T - 1, 0, 7, -1, -1_000, 1_000, i64::MAX];
         for ms in times {
-            assert!(queue.push_plain(0, &head(b""), b"", ms));
+            assert!(queue.push_short(0, &head(b""), b"", ms));
             let time = format!("{:013}", ms.clamp(0, STAMP_MS_MAX));
             let expected = [b"\x01\0\x01\x0d", time.as_bytes(), b"\x01\0\0\0"].concat();
             assert_eq!(taken(&queue).0, expected, "{ms}");
         }
-        assert!(queue.push(0, &Note { log_info: b"i", ..note(b"", i64::MAX) }));
+        assert!(queue.push(0, &AccountingMessage { log_info: b"i", ..message(b"", i64::MAX) }));
         assert_eq!(taken(&queue).0, b"\x01\0\x01\x0d9999999999999\x01\0\0\x01i");
     }
 
     #[test]
-    fn plain_messages_are_counted_by_kind_wherever_they_are() {
+    fn short_messages_are_counted_by_status_wherever_they_are() {
         let queue = Queue::new(2, 4096);
-        let turned_away = PlainHead::new(Plain::Rejected, b"<no>"[..].into());
-        let counted = || (queue.plain(Plain::Accepted), queue.plain(Plain::Rejected));
-        assert!(queue.push_plain(0, &head(b"<head>"), b"me", T));
-        assert!(queue.push_plain(1, &turned_away, b"me", T));
-        assert!(queue.push_plain(0, &turned_away, b"me", T));
-        assert!(queue.push(1, &note(b"me", T)));
+        let turned_away = ShortHead::new(ShortStatus::Rejected, b"<no>"[..].into());
+        let counted = || (queue.short(ShortStatus::Accepted), queue.short(ShortStatus::Rejected));
+        assert!(queue.push_short(0, &head(b"<head>"), b"me", T));
+        assert!(queue.push_short(1, &turned_away, b"me", T));
+        assert!(queue.push_short(0, &turned_away, b"me", T));
+        assert!(queue.push(1, &message(b"me", T)));
         assert_eq!(counted(), (1, 2));
         assert_eq!(taken(&queue).1, 4);
         assert_eq!(counted(), (1, 2), "also when they are gone");
-        assert!(queue.push_plain(0, &head(b"<head>"), b"me", T));
+        assert!(queue.push_short(0, &head(b"<head>"), b"me", T));
         assert_eq!((counted(), taken(&queue).1), ((2, 2), 1));
     }
 
     #[test]
     fn identifiers_of_all_lengths_are_copied_whole() {
         let queue = Queue::new(1, 4096);
-        for length in 0..=PLAIN_BYTES_MAX {
+        for length in 0..=SHORT_IDENTIFIER_MAX {
             let identifier: Vec<u8> = (1..=length as u8).collect();
-            assert!(queue.push_plain(0, &head(b""), &identifier, T));
+            assert!(queue.push_short(0, &head(b""), &identifier, T));
             let (bytes, _) = taken(&queue);
             assert_eq!(&bytes[..2], [1, length as u8]);
             assert_eq!(bytes[2..2 + length], identifier);
@@ -470,39 +482,39 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_dropped_and_no_buffer_grows() {
         let queue = Queue::new(2, 400);
-        let fit = (0..100).filter(|_| queue.push(1, &note(b"0123456789", 1))).count();
-        assert!(fit > 4 && fit < 16, "{fit}: both lanes, and no more");
+        let fit = (0..100).filter(|_| queue.push(1, &message(b"0123456789", 1))).count();
+        assert!(fit > 4 && fit < 16, "{fit}: both stripes, and no more");
         let mut spare = queue.spare();
-        for lane in 0..2 {
-            assert!(queue.take(lane, &mut spare));
+        for stripe in 0..2 {
+            assert!(queue.take(stripe, &mut spare));
             assert!(spare.room.len() <= 200 && spare.messages() > 0);
             spare.clear();
         }
-        assert!(!queue.push(0, &note(&[0; 500], 1)), "never");
-        assert!(queue.push(0, &note(b"again", 1)));
+        assert!(!queue.push(0, &message(&[0; 500], 1)), "never");
+        assert!(queue.push(0, &message(b"again", 1)));
     }
 
     #[test]
     fn a_busy_lane_is_passed_over() {
         let queue = Queue::new(2, 4096);
-        let held = queue.lanes[0].lock();
-        assert!(queue.push(0, &note(b"a", 1)));
-        let other = queue.lanes[1].lock();
-        assert!(!queue.push(0, &note(b"b", 1)), "nobody waits");
-        assert!(!queue.push_plain(0, &head(b""), b"b", 1));
+        let held = queue.stripes[0].lock();
+        assert!(queue.push(0, &message(b"a", 1)));
+        let other = queue.stripes[1].lock();
+        assert!(!queue.push(0, &message(b"b", 1)), "nobody waits");
+        assert!(!queue.push_short(0, &head(b""), b"b", 1));
         drop((held, other));
         assert_eq!(taken(&queue).1, 1);
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn whoever_rests_is_woken_for_all_of_it() {
+    async fn the_task_is_woken_for_all_of_it() {
         const EACH: u64 = 20_000;
         let queue = Arc::new(Queue::new(4, 1 << 20));
         let taker = queue.clone();
         let taking = tokio::spawn(async move {
             let mut total = 0;
             while total < 4 * EACH {
-                taker.rest().await;
+                taker.wait_for_messages().await;
                 let (bytes, messages) = taken(&taker);
                 assert_eq!(bytes.len() as u64, messages * (2 + 1 + TAIL_BYTES as u64));
                 total += messages;
@@ -510,13 +522,13 @@ mod tests {
             total
         });
         let threads: Vec<_> = (0..4)
-            .map(|lane| {
+            .map(|stripe| {
                 let queue = queue.clone();
                 std::thread::spawn(move || {
                     for at in 0..EACH as i64 {
                         let push = || match at % 2 {
-                            0 => queue.push_plain(lane, &head(b""), b"x", at),
-                            _ => queue.push(lane, &note(b"x", at)),
+                            0 => queue.push_short(stripe, &head(b""), b"x", at),
+                            _ => queue.push(stripe, &message(b"x", at)),
                         };
                         while !push() {
                             std::thread::yield_now();

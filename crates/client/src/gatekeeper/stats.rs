@@ -1,28 +1,28 @@
-//! What a gatekeeper counts, without making those who decide meet.
+//! What a gatekeeper counts. Threads that decide count in stripes, so that they share no line.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// What a gatekeeper did so far, and what it holds now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Stats {
+pub struct GatekeeperStats {
     /// Requests that passed at once.
     pub accepted: u64,
-    /// Requests that were told to wait.
+    /// Requests that were delayed.
     pub delayed: u64,
-    /// Requests that were turned away.
+    /// Requests that were rejected.
     pub rejected: u64,
-    /// Of these, requests that might have waited, had there been a place.
+    /// Of these, requests that would have waited, but found no place.
     pub rejected_crowded: u64,
     /// Requests of a domain that no master is for; they passed, and count as accepted, too.
     pub unknown_domain: u64,
     /// Accounting that went out.
     pub sent: u64,
-    /// Accounting that no master was there for.
+    /// Accounting that was dropped because no master was there.
     pub dropped_no_master: u64,
     /// Accounting that found its queue full, or whose identifier is too long to be sent.
     pub dropped_full: u64,
-    /// Accounting that was on its way when its connection ended.
+    /// Accounting that was being sent when its connection ended.
     pub dropped_lost: u64,
     /// Connections to masters that were made.
     pub connects: u64,
@@ -40,19 +40,19 @@ pub struct Stats {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BadControl {
-    /// It makes no sense, or is a command of another time.
+    /// It is malformed, or a command that this version does not know.
     pub not_understood: u64,
-    /// It is about a domain of another gatekeeper.
+    /// This gatekeeper does not serve the domain.
     pub unknown_domain: u64,
-    /// It delays somebody for longer than any limit can.
+    /// The delay is longer than that of any limit.
     pub too_far: u64,
     /// The table is full of clients that still wait.
     pub table_full: u64,
-    /// The identifier is longer than any.
+    /// The identifier is longer than [`IDENTIFIER_BYTES_MAX`](super::IDENTIFIER_BYTES_MAX).
     pub too_long: u64,
 }
 
-impl Stats {
+impl GatekeeperStats {
     /// Accounting that never reached a master, for whatever reason.
     #[must_use]
     pub fn dropped(&self) -> u64 {
@@ -60,11 +60,11 @@ impl Stats {
     }
 }
 
-/// What those count that decide on one lane, in lines of their own.
+/// What the threads of one stripe count, in cache lines of their own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(super) struct Tally {
-    /// But for those that the lanes of the queues count.
+pub(super) struct DecisionCounters {
+    /// Without those that the stripes of the queues count.
     pub(super) accepted: AtomicU64,
     pub(super) delayed: AtomicU64,
     pub(super) rejected: AtomicU64,
@@ -74,9 +74,9 @@ pub(super) struct Tally {
     pub(super) dropped_full: AtomicU64,
 }
 
-/// What the tasks count.
+/// What the tasks that talk to masters count.
 #[derive(Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct TaskCounters {
     pub(super) sent: AtomicU64,
     pub(super) dropped_lost: AtomicU64,
     pub(super) connects: AtomicU64,
@@ -88,30 +88,32 @@ pub(super) struct Counts {
     pub(super) too_long: AtomicU64,
 }
 
-/// Adds one.
+/// Adds one, and returns the count before.
 #[inline]
 pub(super) fn count(counter: &AtomicU64) -> u64 {
     counter.fetch_add(1, Relaxed)
 }
 
-/// Sums it all, but for what the lanes of the queues count.
+/// Sums all counters, without those that the stripes of the queues count.
 pub(super) fn sum(
-    tallies: &[Tally],
-    counts: &Counts,
+    decision_counters: &[DecisionCounters],
+    counts: &TaskCounters,
     identifiers: usize,
     held: &AtomicUsize,
-) -> Stats {
-    let all = |of: fn(&Tally) -> &AtomicU64| tallies.iter().map(|it| of(it).load(Relaxed)).sum();
+) -> GatekeeperStats {
+    let all = |of: fn(&DecisionCounters) -> &AtomicU64| {
+        decision_counters.iter().map(|it| of(it).load(Relaxed)).sum()
+    };
     let one = |counter: &AtomicU64| counter.load(Relaxed);
-    Stats {
-        accepted: all(|tally| &tally.accepted),
-        delayed: all(|tally| &tally.delayed),
-        rejected: all(|tally| &tally.rejected),
-        rejected_crowded: all(|tally| &tally.rejected_crowded),
-        unknown_domain: all(|tally| &tally.unknown_domain),
+    GatekeeperStats {
+        accepted: all(|counters| &counters.accepted),
+        delayed: all(|counters| &counters.delayed),
+        rejected: all(|counters| &counters.rejected),
+        rejected_crowded: all(|counters| &counters.rejected_crowded),
+        unknown_domain: all(|counters| &counters.unknown_domain),
         sent: one(&counts.sent),
-        dropped_no_master: all(|tally| &tally.dropped_no_master),
-        dropped_full: all(|tally| &tally.dropped_full),
+        dropped_no_master: all(|counters| &counters.dropped_no_master),
+        dropped_full: all(|counters| &counters.dropped_full),
         dropped_lost: one(&counts.dropped_lost),
         connects: one(&counts.connects),
         control: one(&counts.control),

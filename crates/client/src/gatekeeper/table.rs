@@ -1,8 +1,7 @@
-//! What the masters said last: until when each client must wait. Bounded, sharded, expiring.
+//! Until when each client must wait, as the masters said last. Bounded, sharded, expiring.
 //!
-//! It never refuses for want of room and never makes anybody wait longer than a master said: a
-//! word that does not fit is forgotten, which lets its client pass. It knows no sockets and no
-//! clock; the time comes with each question.
+//! No client waits longer than a master said. A delay that does not fit is dropped, which lets its
+//! client pass. The table knows no sockets and no clock; the time comes with each call.
 
 use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -15,15 +14,15 @@ use parking_lot::Mutex;
 const SHARDS_MAX: usize = 256;
 /// A shard is worth its lock from about so many entries on.
 const SHARD_ENTRIES_MIN: usize = 1_024;
-/// Shards that are swept for one word that finds no room.
+/// Shards that are swept for one delay that finds no room.
 const SWEEPS_MAX: usize = 4;
-/// A sweep now and then takes this share of the shards.
+/// A sweep takes this share of the shards.
 const SWEEP_SHARE: usize = 8;
 /// The most bytes of an identifier that stay inside its entry.
 const INLINE_BYTES: usize = 30;
 
 /// Identifiers and their times.
-pub(super) struct Table {
+pub(super) struct DelayTable {
     shards: Box<[Shard]>,
     seed: RandomState,
     len: AtomicUsize,
@@ -31,11 +30,11 @@ pub(super) struct Table {
     cursor: AtomicUsize,
 }
 
-// Two shards in one line would make two cores fight over locks that have nothing in common.
+// Two shards in one cache line would make two cores fight over locks that have nothing in common.
 #[repr(align(64))]
 #[derive(Default)]
 struct Shard {
-    /// Whether there may be anything in it: most have nothing, and need no lock to say so.
+    /// Whether it may have entries: most shards have none, and a lookup then takes no lock.
     used: AtomicBool,
     entries: Mutex<HashTable<Entry>>,
 }
@@ -78,7 +77,7 @@ impl Entry {
     }
 }
 
-impl Table {
+impl DelayTable {
     /// A table for up to `max` entries.
     pub(super) fn new(max: usize) -> Self {
         let shards = (max / SHARD_ENTRIES_MIN + 1).next_power_of_two().min(SHARDS_MAX);
@@ -91,7 +90,7 @@ impl Table {
         }
     }
 
-    /// Entries that are kept, some of which may have had their time.
+    /// Entries that are kept, some of which may have expired.
     pub(super) fn len(&self) -> usize {
         self.len.load(Relaxed)
     }
@@ -112,7 +111,7 @@ impl Table {
         &self.shards[(hash >> 40) as usize & (self.shards.len() - 1)]
     }
 
-    /// Until when a client must wait by the last word about it, which may be past.
+    /// Until when a client must wait, which may be past.
     #[inline(always)]
     pub(super) fn until(&self, domain: u16, identifier: &[u8]) -> Option<i64> {
         let hash = self.hash(domain, identifier);
@@ -124,9 +123,9 @@ impl Table {
         Some(entries.find(hash, |entry| entry.is(domain, identifier))?.until_ms)
     }
 
-    /// Takes a master's word. The newest counts, be it earlier or later than the one before:
-    /// masters speak in order, and one whose limit was raised takes a delay back. `false` if it
-    /// did not fit among those that still wait.
+    /// Remembers what a master says. The newest counts, be it earlier or later than the one before:
+    /// masters send in order, and one whose limit was raised takes a delay back. `false` if it did
+    /// not fit among those that still wait.
     pub(super) fn remember(
         &self,
         domain: u16,
@@ -162,7 +161,7 @@ impl Table {
         }
     }
 
-    /// Forgets entries that have had their time, until one fits.
+    /// Removes expired entries until one fits.
     fn make_room(&self, hash: u64, now_ms: i64) -> bool {
         self.sweep_shard(self.shard(hash), now_ms);
         for _ in 1..SWEEPS_MAX.min(self.shards.len()) {
@@ -174,7 +173,7 @@ impl Table {
         self.len() < self.max
     }
 
-    /// Forgets what has had its time in a share of the table; called now and then, it comes round.
+    /// Removes expired entries from a share of the table; repeated calls reach all of it.
     pub(super) fn sweep(&self, now_ms: i64) {
         if self.len() > 0 {
             (0..self.shards.len().div_ceil(SWEEP_SHARE)).for_each(|_| self.sweep_next(now_ms));
@@ -208,7 +207,7 @@ mod tests {
 
     #[test]
     fn pairs_that_read_alike_stay_apart() {
-        let table = Table::new(100);
+        let table = DelayTable::new(100);
         let pairs: [(u16, &[u8]); 6] =
             [(0, b"1a"), (1, b"a"), (0, b""), (1, b""), (0x61, b""), (0, b"a\0")];
         for (at, (domain, identifier)) in pairs.iter().enumerate() {
@@ -222,7 +221,7 @@ mod tests {
 
     #[test]
     fn the_newest_word_counts_be_it_earlier() {
-        let table = Table::new(1);
+        let table = DelayTable::new(1);
         assert!(table.remember(0, b"a", 500, 0));
         assert!(table.remember(0, b"a", 900, 0));
         assert!(table.remember(0, b"a", 300, 0));
@@ -231,7 +230,7 @@ mod tests {
 
     #[test]
     fn a_table_full_of_those_that_wait_forgets_newcomers() {
-        let table = Table::new(2);
+        let table = DelayTable::new(2);
         assert!(table.remember(0, b"a", 100, 0));
         assert!(table.remember(0, b"b", 200, 0));
         assert!(!table.remember(0, b"c", 300, 99));
@@ -243,7 +242,7 @@ mod tests {
 
     #[test]
     fn many_are_found_and_swept() {
-        let table = Table::new(100_000);
+        let table = DelayTable::new(100_000);
         assert!(table.shards.len() > 1);
         let name = |at: u32| format!("{at:0>width$}", width = (at % 40) as usize).into_bytes();
         for at in 0..20_000 {
@@ -281,7 +280,7 @@ mod tests {
         /// The obvious model: a map of those that still wait, never more than there is room for.
         #[test]
         fn it_knows_what_an_obvious_map_knows(max in 1..12_usize, steps in steps()) {
-            let table = Table::new(max);
+            let table = DelayTable::new(max);
             let mut model: BTreeMap<(u16, Vec<u8>), i64> = BTreeMap::new();
             let mut now = 0;
             for step in steps {

@@ -1,4 +1,4 @@
-//! One request on its way: forwarded, held and then forwarded, or turned away.
+//! One request: forwarded, held and then forwarded, or rejected.
 
 use std::fmt;
 use std::future::Future;
@@ -32,7 +32,7 @@ pin_project! {
         Passing { #[pin] future: S::Future },
         // Boxed: few requests are held, and all others would carry the room for it.
         Held { held: Option<Box<Held<S, B>>> },
-        Refused { response: Option<S::Response> },
+        RefusedRequest { response: Option<S::Response> },
     }
 }
 
@@ -63,7 +63,7 @@ where
 
     #[cold]
     pub(super) fn refused(response: Response<A>) -> Self {
-        Self { state: State::Refused { response: Some(response) } }
+        Self { state: State::RefusedRequest { response: Some(response) } }
     }
 }
 
@@ -89,7 +89,7 @@ where
                         *held.take().expect("it was there a line ago");
                     service.call(request)
                 }
-                StateView::Refused { response } => {
+                StateView::RefusedRequest { response } => {
                     let response = response.take().expect("not polled after its end");
                     return Poll::Ready(Ok(response));
                 }

@@ -1,4 +1,4 @@
-//! What a master is told of a request beside its client, for people who read its log.
+//! A line about a request for the master's accounting log.
 //!
 //! The method, the path without its query, and the user agent, on one line: what is not printable
 //! ASCII is escaped, and what is longer than [`BYTES_MAX`] is cut off.

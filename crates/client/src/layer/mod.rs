@@ -1,10 +1,10 @@
 //! The gatekeeper as a `tower` layer, for axum, hyper and tonic applications.
 //!
 //! A request that passes costs one decision. One that is delayed is held, and then forwarded; one
-//! that is turned away is answered with 503 and Retry-After, and never reaches the application.
+//! that is rejected is answered with 503 and Retry-After, and never reaches the application.
 //! Errors of the application go through as they are: the layer has none of its own.
 //!
-//! With each request the master is told its method, path and user agent, for the accounting log.
+//! The master gets the method, path and user agent of each request, for its accounting log.
 
 mod future;
 mod identifier;
@@ -23,12 +23,12 @@ use tower_service::Service;
 pub use self::future::ResponseFuture;
 pub use self::identifier::Identifier;
 pub use self::log_info::LogInfo;
-pub use self::refusal::{Plain, Refuse, Refused, retry_after};
+pub use self::refusal::{PlainRefusal, Refuse, RefusedRequest, retry_after};
 use crate::gatekeeper::{Decision, Domain, Gatekeeper};
 
 /// The head of a request, by which its client is known.
 #[derive(Clone, Copy, Debug)]
-pub struct Head<'a> {
+pub struct RequestHead<'a> {
     /// The method.
     pub method: &'a Method,
     /// What is asked for.
@@ -41,7 +41,7 @@ pub struct Head<'a> {
     pub extensions: &'a Extensions,
 }
 
-impl<'a> Head<'a> {
+impl<'a> RequestHead<'a> {
     fn of<B>(request: &'a Request<B>) -> Self {
         Self {
             method: request.method(),
@@ -62,7 +62,7 @@ impl<'a> Head<'a> {
 /// Puts a gatekeeper before a service.
 ///
 /// The closure says who a client is, by its address, a header or a user that another layer found
-/// out. Requests without an identifier are nobody's: they pass, and no master is told.
+/// out. Requests without an identifier pass, and are not accounted for.
 ///
 /// Put it around the whole application rather than into an axum router: there every request pays
 /// for the boxes that a router puts between layers.
@@ -87,48 +87,48 @@ impl<'a> Head<'a> {
 /// # Ok(())
 /// # }
 /// ```
-pub struct GatekeeperLayer<I, R = Plain> {
-    porter: Arc<Porter<I, R>>,
+pub struct GatekeeperLayer<I, R = PlainRefusal> {
+    state: Arc<LayerState<I, R>>,
 }
 
 /// What all services of a layer share.
-struct Porter<I, R> {
+struct LayerState<I, R> {
     gatekeeper: Gatekeeper,
     domain: Option<Domain>,
     identify: I,
     refuse: R,
-    /// Whether the master is told what is asked for.
+    /// Whether the master gets log info.
     tells_requests: bool,
 }
 
 impl<I> GatekeeperLayer<I>
 where
-    I: for<'a> Fn(&Head<'a>) -> Option<Identifier<'a>>,
+    I: for<'a> Fn(&RequestHead<'a>) -> Option<Identifier<'a>>,
 {
     /// A layer for requests of one domain. If the gatekeeper does not serve the domain, all pass.
     pub fn new(gatekeeper: Gatekeeper, domain: &str, identify: I) -> Self {
-        Self::refusing(gatekeeper, domain, identify, Plain)
+        Self::refusing(gatekeeper, domain, identify, PlainRefusal)
     }
 }
 
 impl<I, R> GatekeeperLayer<I, R>
 where
-    I: for<'a> Fn(&Head<'a>) -> Option<Identifier<'a>>,
+    I: for<'a> Fn(&RequestHead<'a>) -> Option<Identifier<'a>>,
 {
-    /// The same with other words for whoever is turned away: a closure that makes a response of a
-    /// [`Refused`], say with a body, or with the status of gRPC.
+    /// The same with another response to rejected requests: a closure that makes it of a
+    /// [`RefusedRequest`], say with a body, or with the status of gRPC.
     pub fn refusing(gatekeeper: Gatekeeper, domain: &str, identify: I, refuse: R) -> Self {
         let domain = gatekeeper.domain(domain);
-        let porter = Porter { gatekeeper, domain, identify, refuse, tells_requests: true };
-        Self { porter: Arc::new(porter) }
+        let state = LayerState { gatekeeper, domain, identify, refuse, tells_requests: true };
+        Self { state: Arc::new(state) }
     }
 
-    /// The same without log info: the master is told who asked, and not for what. It is for a
+    /// The same without log info: the master learns who asked, and not for what. It is for a
     /// layer that is not in use yet; clones of it are left as they are.
     #[must_use]
     pub fn without_log_info(mut self) -> Self {
-        if let Some(porter) = Arc::get_mut(&mut self.porter) {
-            porter.tells_requests = false;
+        if let Some(state) = Arc::get_mut(&mut self.state) {
+            state.tells_requests = false;
         }
         self
     }
@@ -136,7 +136,7 @@ where
 
 impl<I, R> Clone for GatekeeperLayer<I, R> {
     fn clone(&self) -> Self {
-        Self { porter: self.porter.clone() }
+        Self { state: self.state.clone() }
     }
 }
 
@@ -144,27 +144,27 @@ impl<I, R, S> Layer<S> for GatekeeperLayer<I, R> {
     type Service = Gated<S, I, R>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Gated { inner, porter: self.porter.clone() }
+        Gated { inner, state: self.state.clone() }
     }
 }
 
 /// A service behind a gatekeeper.
-pub struct Gated<S, I, R = Plain> {
+pub struct Gated<S, I, R = PlainRefusal> {
     inner: S,
-    porter: Arc<Porter<I, R>>,
+    state: Arc<LayerState<I, R>>,
 }
 
 impl<S: Clone, I, R> Clone for Gated<S, I, R> {
     #[inline]
     fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), porter: self.porter.clone() }
+        Self { inner: self.inner.clone(), state: self.state.clone() }
     }
 }
 
 impl<S, I, R, B, A> Service<Request<B>> for Gated<S, I, R>
 where
     S: Service<Request<B>, Response = Response<A>> + Clone,
-    I: for<'a> Fn(&Head<'a>) -> Option<Identifier<'a>>,
+    I: for<'a> Fn(&RequestHead<'a>) -> Option<Identifier<'a>>,
     R: Refuse<A>,
 {
     type Response = S::Response;
@@ -178,25 +178,25 @@ where
 
     #[inline]
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        match self.porter.decide(&request) {
+        match self.state.decide(&request) {
             Decision::Accept => ResponseFuture::passing(self.inner.call(request)),
-            // The service that is ready stays here: whoever is held keeps no place in it.
+            // The service that is ready stays here: a held request keeps no place in it.
             Decision::Delay(delay) => ResponseFuture::held(delay, self.inner.clone(), request),
             Decision::Reject(after) => {
-                ResponseFuture::refused(self.porter.refuse.refuse(&Refused { after }))
+                ResponseFuture::refused(self.state.refuse.refuse(&RefusedRequest { after }))
             }
         }
     }
 }
 
-impl<I, R> Porter<I, R>
+impl<I, R> LayerState<I, R>
 where
-    I: for<'a> Fn(&Head<'a>) -> Option<Identifier<'a>>,
+    I: for<'a> Fn(&RequestHead<'a>) -> Option<Identifier<'a>>,
 {
     #[inline]
     fn decide<B>(&self, request: &Request<B>) -> Decision {
         let Some(domain) = self.domain else { return Decision::Accept };
-        let head = Head::of(request);
+        let head = RequestHead::of(request);
         let Some(identifier) = (self.identify)(&head) else { return Decision::Accept };
         if !self.tells_requests {
             return self.gatekeeper.decide_in(domain, identifier.as_bytes());
@@ -208,14 +208,14 @@ where
 
 impl<I, R> std::fmt::Debug for GatekeeperLayer<I, R> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let gatekeeper = &self.porter.gatekeeper;
+        let gatekeeper = &self.state.gatekeeper;
         formatter.debug_struct("GatekeeperLayer").field("gatekeeper", gatekeeper).finish()
     }
 }
 
 impl<S, I, R> std::fmt::Debug for Gated<S, I, R> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let gatekeeper = &self.porter.gatekeeper;
+        let gatekeeper = &self.state.gatekeeper;
         formatter.debug_struct("Gated").field("gatekeeper", gatekeeper).finish_non_exhaustive()
     }
 }

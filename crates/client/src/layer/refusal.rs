@@ -1,30 +1,30 @@
-//! What whoever is turned away is told.
+//! The response to a request that the gatekeeper rejects.
 
 use std::time::Duration;
 
 use http::header::RETRY_AFTER;
 use http::{HeaderValue, Response, StatusCode};
 
-/// A request that is turned away.
+/// A request that is rejected.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub struct Refused {
-    /// After so long its client may come back.
+pub struct RefusedRequest {
+    /// Its client may come back after so long.
     pub after: Duration,
 }
 
-/// Makes the answer to a request that is turned away. Closures do.
+/// Makes the response to a request that is rejected. Closures do.
 pub trait Refuse<A> {
-    /// The answer.
-    fn refuse(&self, refused: &Refused) -> Response<A>;
+    /// The response.
+    fn refuse(&self, refused: &RefusedRequest) -> Response<A>;
 }
 
-/// An answer with an empty body: 503 with Retry-After.
+/// A response with an empty body: 503 with Retry-After.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Plain;
+pub struct PlainRefusal;
 
-impl<A: Default> Refuse<A> for Plain {
-    fn refuse(&self, refused: &Refused) -> Response<A> {
+impl<A: Default> Refuse<A> for PlainRefusal {
+    fn refuse(&self, refused: &RefusedRequest) -> Response<A> {
         let mut response = Response::new(A::default());
         *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
         response.headers_mut().insert(RETRY_AFTER, retry_after(refused.after));
@@ -32,13 +32,13 @@ impl<A: Default> Refuse<A> for Plain {
     }
 }
 
-impl<A, F: Fn(&Refused) -> Response<A>> Refuse<A> for F {
-    fn refuse(&self, refused: &Refused) -> Response<A> {
+impl<A, F: Fn(&RefusedRequest) -> Response<A>> Refuse<A> for F {
+    fn refuse(&self, refused: &RefusedRequest) -> Response<A> {
         self(refused)
     }
 }
 
-/// A Retry-After of whole seconds, rounded up: nobody is told to come back too early.
+/// A Retry-After of whole seconds, rounded up, so that no client comes back too early.
 #[must_use]
 pub fn retry_after(after: Duration) -> HeaderValue {
     let started = u64::from(after.subsec_nanos() > 0);

@@ -1,4 +1,4 @@
-//! The layer before a service that counts: who passes, who waits, who is turned away.
+//! The layer before a service that counts: requests that pass, that wait and that are rejected.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -10,13 +10,13 @@ use http::{HeaderValue, StatusCode};
 use tower::{ServiceExt, service_fn};
 
 use super::*;
-use crate::clock::Clock;
+use crate::clock::UnixClock;
 use crate::gatekeeper::{Config, Master};
 
 const T: i64 = 1_700_000_000_000;
 
-fn gatekeeper(held_max: usize) -> (Gatekeeper, Domain, Clock) {
-    let clock = Clock::manual(T);
+fn gatekeeper(held_max: usize) -> (Gatekeeper, Domain, UnixClock) {
+    let clock = UnixClock::manual(T);
     let nobody = "tcp://127.0.0.1:1";
     let masters = [Master::new(nobody, nobody, ["api"])];
     let config = Config { clock: clock.clone(), held_max, ..Config::new(masters) };
@@ -135,7 +135,7 @@ impl<S: Service<R, Error = std::io::Error>, R> Service<R> for NeverReady<S> {
 async fn the_words_of_a_refusal_can_be_chosen() {
     let (gatekeeper, api, _) = gatekeeper(1);
     gatekeeper.remember(api, b"192.0.2.7", T + 60_000);
-    let words = |refused: &Refused| {
+    let words = |refused: &RefusedRequest| {
         let mut response = Response::new(format!("not before {:?}", refused.after));
         *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
         response

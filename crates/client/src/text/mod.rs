@@ -4,7 +4,7 @@
 //! `over_limit` that is not answered in time counts as allowed, and [`Reading`] says so. Replies
 //! that match no open request, late ones among them, are ignored.
 
-mod open;
+mod open_requests;
 #[cfg(test)]
 mod tests;
 
@@ -23,7 +23,7 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
-use open::{Open, Waiting};
+use open_requests::{OpenRequests, ReplySender};
 
 /// How long a request waits for its reply unless told otherwise.
 pub const TIMEOUT: Duration = Duration::from_millis(100);
@@ -74,10 +74,10 @@ pub struct TextClient {
     timeout: Duration,
 }
 
-/// What is known about a use: what the server told, or what is assumed without an answer.
+/// What is known about a use: the server's answer, or what is assumed without one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Reading<T> {
-    /// The server told.
+    /// The server answered.
     Answered(T),
     /// No answer came in time, or the request could not be sent: treat the use as allowed.
     Assumed,
@@ -111,7 +111,7 @@ pub struct SizeShown {
 
 /// Why a question has no answer.
 #[derive(Debug, thiserror::Error)]
-pub enum AskError {
+pub enum TextError {
     /// The protocol cannot carry the question. Asking again will not help.
     #[error(transparent)]
     Unwritable(#[from] Unwritable),
@@ -142,7 +142,7 @@ impl TextClient {
     }
 
     fn over(socket: UdpSocket) -> TextClient {
-        let shared = Arc::new(Shared { socket, open: Open::default() });
+        let shared = Arc::new(Shared { socket, open: OpenRequests::default() });
         let reader = tokio::spawn(read_replies(Arc::clone(&shared))).abort_handle();
         let connection = Connection {
             shared,
@@ -174,7 +174,7 @@ impl TextClient {
     /// Only if the protocol cannot carry the key. Everything that may happen on the way is
     /// [`Reading::Assumed`].
     pub async fn over_limit(&self, key: &[u8]) -> Result<Reading<LineShown>, Unwritable> {
-        assume(self.ask(Command::OverLimit(key), Waiting::Line).await)
+        assume(self.ask(Command::OverLimit(key), ReplySender::Line).await)
     }
 
     /// Tries to make one use of each key that the fields stand for, up to the first that is over
@@ -188,61 +188,61 @@ impl TextClient {
         fields: Fields<'_>,
     ) -> Result<Reading<Vec<Checked>>, Unwritable> {
         let json = fields.json();
-        assume(self.ask(Command::CheckLimit(json.as_bytes()), Waiting::Checked).await)
+        assume(self.ask(Command::CheckLimit(json.as_bytes()), ReplySender::Checked).await)
     }
 
     /// Asks for the statistics of `key`.
     ///
     /// # Errors
-    /// [`AskError`] if there is no answer.
-    pub async fn get_stats(&self, key: &[u8]) -> Result<Stats, AskError> {
-        self.ask(Command::GetStats(key), Waiting::Stats).await
+    /// [`TextError`] if there is no answer.
+    pub async fn get_stats(&self, key: &[u8]) -> Result<Stats, TextError> {
+        self.ask(Command::GetStats(key), ReplySender::Stats).await
     }
 
     /// Asks how full the server's table is.
     ///
     /// # Errors
-    /// [`AskError`] if there is no answer.
-    pub async fn get_size(&self) -> Result<SizeShown, AskError> {
-        self.ask(Command::GetSize, Waiting::Size).await
+    /// [`TextError`] if there is no answer.
+    pub async fn get_size(&self) -> Result<SizeShown, TextError> {
+        self.ask(Command::GetSize, ReplySender::Size).await
     }
 
     /// Asks whether the server is there.
     ///
     /// # Errors
-    /// [`AskError`] if there is no answer.
-    pub async fn ping(&self) -> Result<(), AskError> {
-        self.ask(Command::Ping, Waiting::Pong).await
+    /// [`TextError`] if there is no answer.
+    pub async fn ping(&self) -> Result<(), TextError> {
+        self.ask(Command::Ping, ReplySender::Pong).await
     }
 
     /// Sends one request and waits for the reply that matches its id and its kind.
     async fn ask<T>(
         &self,
         command: Command<'_>,
-        waiting: fn(oneshot::Sender<T>) -> Waiting,
-    ) -> Result<T, AskError> {
+        waiting: fn(oneshot::Sender<T>) -> ReplySender,
+    ) -> Result<T, TextError> {
         let Connection { shared, next_id, places, .. } = &*self.connection;
         let id = next_id.fetch_add(1, Ordering::Relaxed);
         let mut datagram = [0; DATAGRAM_BYTES_MAX];
         let len = ask::request(&mut datagram, Some(id), command)?;
         let exchange = async {
-            let Ok(_place) = places.acquire().await else { return Err(AskError::TimedOut) };
+            let Ok(_place) = places.acquire().await else { return Err(TextError::TimedOut) };
             let (answer, answered) = oneshot::channel();
-            // Closed when this future ends or is dropped, so that a late reply finds nobody.
+            // Closed when this future ends or is dropped, so that a late reply matches no request.
             let _ticket = shared.open.enter(id, waiting(answer));
-            send(&shared.socket, &datagram[..len]).await.map_err(AskError::Unsent)?;
-            answered.await.map_err(|_| AskError::TimedOut)
+            send(&shared.socket, &datagram[..len]).await.map_err(TextError::Unsent)?;
+            answered.await.map_err(|_| TextError::TimedOut)
         };
-        timeout(self.timeout, exchange).await.unwrap_or(Err(AskError::TimedOut))
+        timeout(self.timeout, exchange).await.unwrap_or(Err(TextError::TimedOut))
     }
 }
 
 /// Without an answer a use is allowed, as the protocol's client processing says.
-fn assume<T>(answer: Result<T, AskError>) -> Result<Reading<T>, Unwritable> {
+fn assume<T>(answer: Result<T, TextError>) -> Result<Reading<T>, Unwritable> {
     match answer {
-        Ok(told) => Ok(Reading::Answered(told)),
-        Err(AskError::Unwritable(error)) => Err(error),
-        Err(AskError::Unsent(_) | AskError::TimedOut) => Ok(Reading::Assumed),
+        Ok(answer) => Ok(Reading::Answered(answer)),
+        Err(TextError::Unwritable(error)) => Err(error),
+        Err(TextError::Unsent(_) | TextError::TimedOut) => Ok(Reading::Assumed),
     }
 }
 
@@ -265,7 +265,7 @@ impl Drop for Connection {
 #[derive(Debug)]
 struct Shared {
     socket: UdpSocket,
-    open: Open,
+    open: OpenRequests,
 }
 
 async fn connect(server: SocketAddr) -> io::Result<UdpSocket> {
@@ -274,7 +274,7 @@ async fn connect(server: SocketAddr) -> io::Result<UdpSocket> {
         SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
     };
     let socket = UdpSocket::bind(any).await?;
-    // A connected socket hears this server and nobody else.
+    // A connected socket receives from this server alone.
     socket.connect(server).await?;
     Ok(socket)
 }

@@ -174,9 +174,9 @@ async fn without_an_answer_a_use_is_allowed_and_late_replies_are_ignored() {
     let checked = hurried.check_limit(Fields::default()).await.unwrap();
     assert_eq!(checked, Reading::Assumed);
     assert!(!checked.is_over());
-    assert!(matches!(hurried.get_stats(b"k").await, Err(AskError::TimedOut)));
-    assert!(matches!(hurried.get_size().await, Err(AskError::TimedOut)));
-    assert!(matches!(hurried.ping().await, Err(AskError::TimedOut)));
+    assert!(matches!(hurried.get_stats(b"k").await, Err(TextError::TimedOut)));
+    assert!(matches!(hurried.get_size().await, Err(TextError::TimedOut)));
+    assert!(matches!(hurried.ping().await, Err(TextError::TimedOut)));
 }
 
 #[tokio::test]
@@ -220,7 +220,7 @@ async fn keys_that_the_protocol_cannot_carry() {
     assert_eq!(client.over_limit(b"a\nb").await, Err(Unwritable::Newline));
     assert_eq!(client.over_limit(&[b'k'; 1000]).await, Err(Unwritable::TooLong));
     let stats = client.get_stats(b"\n").await;
-    assert!(matches!(stats, Err(AskError::Unwritable(Unwritable::Newline))));
+    assert!(matches!(stats, Err(TextError::Unwritable(Unwritable::Newline))));
 }
 
 /// Refusals by the host (no such port) neither end the client nor hide the server's return.

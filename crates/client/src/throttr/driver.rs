@@ -1,4 +1,4 @@
-//! The task behind a client: it owns the connection, and makes it again when it is lost.
+//! The task behind a client: it owns the connection, and connects again when it is lost.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -12,107 +12,107 @@ use tokio::select;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 
-use super::events::{Listener, Listeners};
-use super::link::{Endpoint, Link};
-use super::talk::{Ask, Talk, Waiter};
-use super::{AskError, BACKOFF_MAX, BACKOFF_MIN, Loss, Settings};
+use super::events::{SubscriptionSender, SubscriptionTable};
+use super::pipeline::{Ask, Pipeline, Waiter};
+use super::socket::{ClientSocket, ServerAddress};
+use super::{BACKOFF_MAX, BACKOFF_MIN, Loss, Settings, ThrottrError};
 
 /// The most commands that are taken before what they ask is sent.
 const COMMANDS_MAX: usize = 256;
 
 /// What a client tells its driver.
 #[derive(Debug)]
-pub(super) enum Command {
+pub(super) enum ClientCommand {
     Ask(Ask),
-    Listen {
+    Subscribe {
         channel: Arc<[u8]>,
-        listener: Listener,
-        ready: oneshot::Sender<Result<(), AskError>>,
+        sender: SubscriptionSender,
+        ready: oneshot::Sender<Result<(), ThrottrError>>,
     },
-    /// Somebody has stopped listening.
+    /// A subscription was dropped.
     Sweep,
 }
 
 #[derive(Debug)]
-pub(super) struct Driver {
-    endpoint: Endpoint,
+pub(super) struct ConnectionDriver {
+    address: ServerAddress,
     settings: Settings,
-    commands: mpsc::Receiver<Command>,
-    listeners: Listeners,
+    commands: mpsc::Receiver<ClientCommand>,
+    subscriptions: SubscriptionTable,
     /// How long to rest before the next attempt to connect.
     rest: Duration,
 }
 
-/// How a conversation ends.
+/// How a connection ends.
 enum End {
-    /// Nobody is left who could ask.
+    /// The last client and the last subscription were dropped.
     Unneeded,
     Lost(Loss),
 }
 
-impl Driver {
+impl ConnectionDriver {
     pub(super) fn new(
-        endpoint: Endpoint,
+        address: ServerAddress,
         settings: Settings,
-        commands: mpsc::Receiver<Command>,
+        commands: mpsc::Receiver<ClientCommand>,
     ) -> Self {
-        let (listeners, rest) = (Listeners::default(), Duration::ZERO);
-        Self { endpoint, settings, commands, listeners, rest }
+        let (subscriptions, rest) = (SubscriptionTable::default(), Duration::ZERO);
+        Self { address, settings, commands, subscriptions, rest }
     }
 
-    /// Drives connections, one after the other, until nobody is left who could ask.
-    pub(super) async fn run(mut self, mut link: Link) {
+    /// Drives connections, one after the other, until the last client is dropped.
+    pub(super) async fn run(mut self, mut socket: ClientSocket) {
         loop {
-            let mut talk = Talk::new(self.settings);
-            let End::Lost(loss) = self.converse(&link, &mut talk).await else { return };
-            drop(link);
-            if talk.has_understood() {
+            let mut pipeline = Pipeline::new(self.settings);
+            let End::Lost(loss) = self.converse(&socket, &mut pipeline).await else { return };
+            drop(socket);
+            if pipeline.has_understood() {
                 self.rest = Duration::ZERO;
             }
-            talk.end(&loss);
-            self.listeners.interrupt();
+            pipeline.end(&loss);
+            self.subscriptions.interrupt();
             match self.reconnect(loss).await {
-                Some(another) => link = another,
+                Some(another) => socket = another,
                 None => return,
             }
         }
     }
 
-    async fn converse(&mut self, link: &Link, talk: &mut Talk) -> End {
-        for channel in self.listeners.channels() {
-            talk.send_own(Request::Subscribe { channel }, Waiter::Nobody);
+    async fn converse(&mut self, socket: &ClientSocket, pipeline: &mut Pipeline) -> End {
+        for channel in self.subscriptions.channels() {
+            pipeline.send_own(Request::Subscribe { channel }, Waiter::Nobody);
         }
         let mut stalled = pin!(sleep(self.settings.stall_timeout));
         let mut commands = Vec::with_capacity(COMMANDS_MAX);
         loop {
-            let awaits_replies = talk.awaits_replies();
-            let interest = match talk.has_output() {
+            let awaits_replies = pipeline.awaits_replies();
+            let interest = match pipeline.has_output() {
                 true => Interest::READABLE | Interest::WRITABLE,
                 false => Interest::READABLE,
             };
             let asked = &mut self.commands;
             let done = select! {
-                ready = link.ready(interest) => match ready {
+                ready = socket.ready(interest) => match ready {
                     Ok(ready) if ready.is_readable() || ready.is_read_closed() => {
-                        talk.read(link, &mut self.listeners)
+                        pipeline.read(socket, &mut self.subscriptions)
                     }
                     Ok(_) => Ok(false),
                     Err(error) => Err(Loss::Io(Arc::new(error))),
                 },
-                taken = asked.recv_many(&mut commands, COMMANDS_MAX), if talk.has_room() => {
+                taken = asked.recv_many(&mut commands, COMMANDS_MAX), if pipeline.has_room() => {
                     if taken == 0 {
                         return End::Unneeded;
                     }
-                    commands.drain(..).for_each(|command| self.obey(command, talk));
+                    commands.drain(..).for_each(|command| self.execute(command, pipeline));
                     Ok(false)
                 }
                 () = &mut stalled, if awaits_replies => Err(Loss::Stalled),
             };
-            let done = done.and_then(|heard| match talk.flush(link) {
+            let done = done.and_then(|heard| match pipeline.flush(socket) {
                 Ok(()) => Ok(heard),
                 Err(loss) => {
                     // A server that closes may have answered before; those replies still count.
-                    while let Ok(true) = talk.read(link, &mut self.listeners) {}
+                    while let Ok(true) = pipeline.read(socket, &mut self.subscriptions) {}
                     Err(loss)
                 }
             });
@@ -123,54 +123,54 @@ impl Driver {
                 Ok(_) => {}
                 Err(loss) => return End::Lost(loss),
             }
-            if self.listeners.stale {
-                self.sweep(talk);
+            if self.subscriptions.stale {
+                self.sweep(pipeline);
             }
         }
     }
 
-    fn obey(&mut self, command: Command, talk: &mut Talk) {
+    fn execute(&mut self, command: ClientCommand, pipeline: &mut Pipeline) {
         match command {
-            Command::Ask(ask) => talk.send(ask),
-            Command::Listen { channel, listener, ready } => {
-                if self.listeners.add(Arc::clone(&channel), listener) {
+            ClientCommand::Ask(ask) => pipeline.send(ask),
+            ClientCommand::Subscribe { channel, sender, ready } => {
+                if self.subscriptions.add(Arc::clone(&channel), sender) {
                     let request = Request::Subscribe { channel: &channel };
-                    talk.send_own(request, Waiter::Listener(ready));
+                    pipeline.send_own(request, Waiter::Subscriber(ready));
                 } else {
-                    Waiter::Listener(ready).tell(Err(AskError::TooManySubscriptions));
+                    Waiter::Subscriber(ready).tell(Err(ThrottrError::TooManySubscriptions));
                 }
             }
-            Command::Sweep => self.sweep(talk),
+            ClientCommand::Sweep => self.sweep(pipeline),
         }
     }
 
-    fn sweep(&mut self, talk: &mut Talk) {
-        for channel in self.listeners.sweep() {
-            talk.send_own(Request::Unsubscribe { channel: &channel }, Waiter::Nobody);
+    fn sweep(&mut self, pipeline: &mut Pipeline) {
+        for channel in self.subscriptions.sweep() {
+            pipeline.send_own(Request::Unsubscribe { channel: &channel }, Waiter::Nobody);
         }
     }
 
     /// Connects again. Requests wait for the first attempt after a connection that worked; between
-    /// further ones they are refused. `None` if nobody is left who could ask.
-    async fn reconnect(&mut self, loss: Loss) -> Option<Link> {
+    /// further ones they are refused. `None` if the last client was dropped.
+    async fn reconnect(&mut self, loss: Loss) -> Option<ClientSocket> {
         let mut error = Arc::new(io::Error::other(loss));
         loop {
             if self.rest.is_zero() {
-                // A server that answers and closes every time is not asked in a tight circle.
+                // A server that answers and closes every time is not connected to in a tight loop.
                 sleep(jittered(BACKOFF_MIN)).await;
             } else {
                 self.refuse_for(jittered(self.rest), &error).await?;
             }
             // A connection on which nothing is understood counts as a failed attempt.
             self.rest = longer(self.rest);
-            match Link::open(&self.endpoint, self.settings.connect_timeout).await {
-                Ok(link) => return Some(link),
+            match ClientSocket::open(&self.address, self.settings.connect_timeout).await {
+                Ok(socket) => return Some(socket),
                 Err(failure) => error = Arc::new(failure),
             }
         }
     }
 
-    /// Refuses what is asked for so long. `None` if nobody is left who could ask.
+    /// Refuses requests for so long. `None` if the last client was dropped.
     async fn refuse_for(&mut self, rest: Duration, error: &Arc<io::Error>) -> Option<()> {
         let mut rested = pin!(sleep(rest));
         loop {
@@ -178,12 +178,14 @@ impl Driver {
                 () = &mut rested => return Some(()),
                 command = self.commands.recv() => command?,
             };
-            let refusal = || AskError::Unreachable(Arc::clone(error));
+            let refusal = || ThrottrError::Unreachable(Arc::clone(error));
             match command {
-                Command::Ask(ask) => ask.waiter.tell(Err(refusal())),
-                Command::Listen { ready, .. } => Waiter::Listener(ready).tell(Err(refusal())),
+                ClientCommand::Ask(ask) => ask.waiter.tell(Err(refusal())),
+                ClientCommand::Subscribe { ready, .. } => {
+                    Waiter::Subscriber(ready).tell(Err(refusal()))
+                }
                 // There is no connection to unsubscribe from.
-                Command::Sweep => drop(self.listeners.sweep()),
+                ClientCommand::Sweep => drop(self.subscriptions.sweep()),
             }
         }
     }

@@ -1,7 +1,7 @@
-//! Subscriptions: who listens to which channel, with a bounded queue each.
+//! Subscriptions to channels, each with a bounded queue of events.
 //!
-//! A listener that does not keep up loses events, and the loss is counted; it never holds up the
-//! replies behind them.
+//! A subscription that does not keep up loses events, and the loss is counted; it never holds up
+//! the replies behind them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{Receiver, Sender};
 
-use super::driver::Command;
+use super::driver::ClientCommand;
 
 /// The most subscriptions of one client.
 pub(super) const SUBSCRIPTIONS_MAX: usize = 1024;
 
 /// What was published to a channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Event {
+pub struct ChannelEvent {
     /// The channel's name.
     pub channel: Arc<[u8]>,
     /// The payload.
@@ -26,11 +26,11 @@ pub struct Event {
 
 /// The events of one channel, from [`subscribe`](super::ThrottrClient::subscribe).
 #[derive(Debug)]
-pub struct Subscription {
-    events: Receiver<Event>,
+pub struct ChannelSubscription {
+    events: Receiver<ChannelEvent>,
     counts: Arc<Counts>,
     /// Keeps the connection, and tells the driver when this is dropped.
-    commands: Sender<Command>,
+    commands: Sender<ClientCommand>,
 }
 
 #[derive(Debug, Default)]
@@ -39,88 +39,88 @@ struct Counts {
     interruptions: AtomicU64,
 }
 
-impl Subscription {
+impl ChannelSubscription {
     pub(super) fn new(
-        events: Receiver<Event>,
-        listener: &Listener,
-        commands: Sender<Command>,
+        events: Receiver<ChannelEvent>,
+        sender: &SubscriptionSender,
+        commands: Sender<ClientCommand>,
     ) -> Self {
-        Self { events, counts: Arc::clone(&listener.counts), commands }
+        Self { events, counts: Arc::clone(&sender.counts), commands }
     }
 
     /// The next event. `None` says that the client's runtime has ended.
-    pub async fn next(&mut self) -> Option<Event> {
+    pub async fn next(&mut self) -> Option<ChannelEvent> {
         self.events.recv().await
     }
 
-    /// How many events were lost because nobody took them in time.
+    /// How many events were lost because they were not taken in time.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.counts.lost.load(Ordering::Relaxed)
     }
 
-    /// How often the connection was lost. What was published meanwhile nobody can count.
+    /// How often the connection was lost. What was published meanwhile is not counted.
     #[must_use]
     pub fn interruptions(&self) -> u64 {
         self.counts.interruptions.load(Ordering::Relaxed)
     }
 }
 
-impl Drop for Subscription {
+impl Drop for ChannelSubscription {
     fn drop(&mut self) {
         self.events.close();
-        // If there is no place for the word now, the next event of the channel will tell.
-        let _ = self.commands.try_send(Command::Sweep);
+        // If the queue is full, the driver notices with the next event of the channel.
+        let _ = self.commands.try_send(ClientCommand::Sweep);
     }
 }
 
-/// The driver's end of a subscription.
+/// The sending end of a subscription, kept by the driver.
 #[derive(Debug)]
-pub(super) struct Listener {
-    events: Sender<Event>,
+pub(super) struct SubscriptionSender {
+    events: Sender<ChannelEvent>,
     counts: Arc<Counts>,
 }
 
-impl Listener {
-    pub(super) fn new(events: Sender<Event>) -> Self {
+impl SubscriptionSender {
+    pub(super) fn new(events: Sender<ChannelEvent>) -> Self {
         Self { events, counts: Arc::default() }
     }
 }
 
-/// Everybody who listens.
+/// The subscriptions of one client, by channel.
 #[derive(Debug, Default)]
-pub(super) struct Listeners {
-    channels: HashMap<Arc<[u8]>, Vec<Listener>>,
+pub(super) struct SubscriptionTable {
+    channels: HashMap<Arc<[u8]>, Vec<SubscriptionSender>>,
     count: usize,
-    /// Whether an event met a listener that is gone.
+    /// Whether an event met a subscription that was dropped.
     pub(super) stale: bool,
 }
 
-impl Listeners {
+impl SubscriptionTable {
     /// `false` if there are too many.
-    pub(super) fn add(&mut self, channel: Arc<[u8]>, listener: Listener) -> bool {
+    pub(super) fn add(&mut self, channel: Arc<[u8]>, sender: SubscriptionSender) -> bool {
         if self.count >= SUBSCRIPTIONS_MAX {
             return false;
         }
         self.count += 1;
-        self.channels.entry(channel).or_default().push(listener);
+        self.channels.entry(channel).or_default().push(sender);
         true
     }
 
-    /// The channels that somebody listens to.
+    /// The channels that have a subscription.
     pub(super) fn channels(&self) -> impl Iterator<Item = &Arc<[u8]>> {
         self.channels.keys()
     }
 
     pub(super) fn deliver(&mut self, channel: &[u8], payload: &[u8]) {
-        // A server subscribes each connection to channels of which nobody here may know.
-        let Some((channel, listeners)) = self.channels.get_key_value(channel) else { return };
-        let event = Event { channel: Arc::clone(channel), payload: payload.into() };
-        for listener in listeners {
-            match listener.events.try_send(event.clone()) {
+        // A server subscribes each connection to channels that this client did not ask for.
+        let Some((channel, subscriptions)) = self.channels.get_key_value(channel) else { return };
+        let event = ChannelEvent { channel: Arc::clone(channel), payload: payload.into() };
+        for sender in subscriptions {
+            match sender.events.try_send(event.clone()) {
                 Ok(()) => {}
                 Err(TrySendError::Full(_)) => {
-                    listener.counts.lost.fetch_add(1, Ordering::Relaxed);
+                    sender.counts.lost.fetch_add(1, Ordering::Relaxed);
                 }
                 Err(TrySendError::Closed(_)) => self.stale = true,
             }
@@ -129,19 +129,18 @@ impl Listeners {
 
     /// The connection is gone.
     pub(super) fn interrupt(&self) {
-        for listener in self.channels.values().flatten() {
-            listener.counts.interruptions.fetch_add(1, Ordering::Relaxed);
+        for sender in self.channels.values().flatten() {
+            sender.counts.interruptions.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Forgets the listeners that are gone, and returns the channels that nobody listens to any
-    /// more.
+    /// Removes the subscriptions that were dropped, and returns the channels that have none left.
     pub(super) fn sweep(&mut self) -> Vec<Arc<[u8]>> {
         self.stale = false;
-        for listeners in self.channels.values_mut() {
-            listeners.retain(|listener| !listener.events.is_closed());
+        for subscriptions in self.channels.values_mut() {
+            subscriptions.retain(|sender| !sender.events.is_closed());
         }
-        let empty = self.channels.extract_if(|_, listeners| listeners.is_empty());
+        let empty = self.channels.extract_if(|_, subscriptions| subscriptions.is_empty());
         let silent = empty.map(|(channel, _)| channel).collect();
         self.count = self.channels.values().map(Vec::len).sum();
         silent

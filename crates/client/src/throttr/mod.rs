@@ -2,17 +2,16 @@
 //!
 //! All clones of a client share one connection and one task that drives it. Requests of many
 //! callers are in flight at once; replies come in order and are matched so. A connection that is
-//! lost is made again, with a rest between attempts that grows to [`BACKOFF_MAX`]. A request is
-//! never sent twice: whoever was waiting learns that the reply is [lost](AskError::Lost), and alone
-//! knows whether to ask again. While there is no connection, requests fail at once rather than
-//! pile up.
+//! lost is made again, with a pause between attempts that grows to [`BACKOFF_MAX`]. A request is
+//! never sent twice: its caller learns that the reply is [lost](ThrottrError::Lost), and alone
+//! knows whether to ask again. While there is no connection, requests fail at once.
 
 mod driver;
 mod events;
-mod link;
+mod pipeline;
 mod replies;
 mod requests;
-mod talk;
+mod socket;
 #[cfg(test)]
 mod tests;
 
@@ -33,13 +32,14 @@ use tidegate_wire::throttr::ask::Expected;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-use driver::{Command, Driver};
-pub use events::{Event, Subscription};
-use link::{Endpoint, Link};
+use driver::{ClientCommand, ConnectionDriver};
+pub use events::{ChannelEvent, ChannelSubscription};
+use pipeline::{Ask, Waiter};
 pub use replies::{
-    Buffer, Channel, Consumed, ConsumedMany, Counter, KeyStats, Left, Record, Reply,
+    Buffer, Channel, ConsumeManyResult, ConsumeResult, CounterState, Left, ListedRecord,
+    RecordStats, Reply,
 };
-use talk::{Ask, Waiter};
+use socket::{ClientSocket, ServerAddress};
 
 /// How long a request may take unless told otherwise.
 pub const TIMEOUT: Duration = Duration::from_secs(1);
@@ -74,9 +74,11 @@ pub struct Settings {
     pub stall_timeout: Duration,
     /// The longest value or payload that is read: 64 KiB.
     pub value_bytes_max: usize,
-    /// The most rows of a list that are kept; a longer one is [`AskError::TooManyRows`]: a million.
+    /// The most rows of a list that are kept, a million. A longer list is
+    /// [`ThrottrError::TooManyRows`].
     pub rows_max: usize,
-    /// The most events that wait in one [`Subscription`]; further ones are lost and counted: 1024.
+    /// The most events that wait in one [`ChannelSubscription`], 1024; further ones are lost and
+    /// counted.
     pub events_max: usize,
 }
 
@@ -99,7 +101,7 @@ impl Settings {
 /// A client of a Throttr door. Cheap to clone; clones share one connection.
 ///
 /// It belongs to the runtime on which it was connected. The connection is closed when the last
-/// clone and the last [`Subscription`] are dropped.
+/// clone and the last [`ChannelSubscription`] are dropped.
 ///
 /// ```no_run
 /// use tidegate_client::throttr::{ThrottrClient, Ttl, Unit, ValueSize};
@@ -117,13 +119,13 @@ impl Settings {
 /// ```
 #[derive(Clone, Debug)]
 pub struct ThrottrClient {
-    commands: mpsc::Sender<Command>,
+    commands: mpsc::Sender<ClientCommand>,
     settings: Settings,
 }
 
 /// Why a request has no answer.
 #[derive(Clone, Debug, thiserror::Error)]
-pub enum AskError {
+pub enum ThrottrError {
     /// The protocol cannot carry the request at this value size. Asking again will not help.
     #[error(transparent)]
     Unwritable(#[from] Unwritable),
@@ -182,7 +184,7 @@ impl ThrottrClient {
     /// # Errors
     /// If no connection can be had. Later ones are made again by themselves.
     pub async fn connect_with(server: &str, settings: Settings) -> io::Result<Self> {
-        Self::open(Endpoint::Tcp(server.into()), settings).await
+        Self::open(ServerAddress::Tcp(server.into()), settings).await
     }
 
     /// Connects to a Throttr door at a Unix socket.
@@ -190,13 +192,13 @@ impl ThrottrClient {
     /// # Errors
     /// If no connection can be had. Later ones are made again by themselves.
     pub async fn connect_unix(path: impl AsRef<Path>, settings: Settings) -> io::Result<Self> {
-        Self::open(Endpoint::Unix(path.as_ref().into()), settings).await
+        Self::open(ServerAddress::Unix(path.as_ref().into()), settings).await
     }
 
-    async fn open(endpoint: Endpoint, settings: Settings) -> io::Result<Self> {
-        let link = Link::open(&endpoint, settings.connect_timeout).await?;
+    async fn open(address: ServerAddress, settings: Settings) -> io::Result<Self> {
+        let socket = ClientSocket::open(&address, settings.connect_timeout).await?;
         let (commands, receiver) = mpsc::channel(CALLERS_MAX);
-        tokio::spawn(Driver::new(endpoint, settings, receiver).run(link));
+        tokio::spawn(ConnectionDriver::new(address, settings, receiver).run(socket));
         Ok(Self { commands, settings })
     }
 
@@ -217,24 +219,24 @@ impl ThrottrClient {
     /// say what the reply means.
     ///
     /// # Errors
-    /// [`AskError`] if there is no answer.
-    pub async fn ask(&self, request: Request<'_>) -> Result<Reply, AskError> {
+    /// [`ThrottrError`] if there is no answer.
+    pub async fn ask(&self, request: Request<'_>) -> Result<Reply, ThrottrError> {
         let mut replies = self.pipeline(&[request]).await?;
         // The driver answers each request of a pipeline, or none of them.
-        replies.pop().ok_or(AskError::Ended)
+        replies.pop().ok_or(ThrottrError::Ended)
     }
 
     /// Sends several requests in one go and waits for all of their replies, which come in the same
     /// order. What others ask may be executed between them, if the server reads in two parts.
     ///
     /// # Errors
-    /// [`AskError`] if there is no answer to all of them; some may have been executed.
-    pub async fn pipeline(&self, requests: &[Request<'_>]) -> Result<Vec<Reply>, AskError> {
+    /// [`ThrottrError`] if there is no answer to all of them; some may have been executed.
+    pub async fn pipeline(&self, requests: &[Request<'_>]) -> Result<Vec<Reply>, ThrottrError> {
         if requests.is_empty() {
             return Ok(Vec::new());
         }
         if requests.len() > PIPELINE_MAX {
-            return Err(AskError::PipelineTooLong);
+            return Err(ThrottrError::PipelineTooLong);
         }
         let size = self.settings.value_size;
         let mut bytes = Vec::new();
@@ -244,20 +246,20 @@ impl ThrottrClient {
             expected.push(Expected::of(request, size));
         }
         let (answer, answered) = oneshot::channel();
-        let ask = Command::Ask(Ask { bytes, expected, waiter: Waiter::Caller(answer) });
+        let ask = ClientCommand::Ask(Ask { bytes, expected, waiter: Waiter::Caller(answer) });
         self.exchange(ask, answered).await
     }
 
     /// Hands the driver a command and waits for its answer.
     async fn exchange<T>(
         &self,
-        command: Command,
-        answered: oneshot::Receiver<Result<T, AskError>>,
-    ) -> Result<T, AskError> {
+        command: ClientCommand,
+        answered: oneshot::Receiver<Result<T, ThrottrError>>,
+    ) -> Result<T, ThrottrError> {
         let exchange = async {
-            self.commands.send(command).await.map_err(|_| AskError::Ended)?;
-            answered.await.unwrap_or(Err(AskError::Ended))
+            self.commands.send(command).await.map_err(|_| ThrottrError::Ended)?;
+            answered.await.unwrap_or(Err(ThrottrError::Ended))
         };
-        timeout(self.settings.timeout, exchange).await.unwrap_or(Err(AskError::TimedOut))
+        timeout(self.settings.timeout, exchange).await.unwrap_or(Err(ThrottrError::TimedOut))
     }
 }

@@ -14,21 +14,21 @@ pub enum Reply {
     /// executed.
     Status(bool),
     /// To QUERY.
-    Counter(Counter),
+    Counter(CounterState),
     /// To GET.
     Buffer(Buffer),
     /// To CONSUME.
-    Consumed(Consumed),
+    Consumed(ConsumeResult),
     /// To CONSUME MANY.
-    ConsumedMany(ConsumedMany),
+    ConsumedMany(ConsumeManyResult),
     /// To LIST.
-    List(Vec<Record>),
+    List(Vec<ListedRecord>),
     /// To INFO.
     Info(Box<Info>),
     /// To STAT.
     Stat(Stat),
     /// To STATS.
-    Stats(Vec<KeyStats>),
+    Stats(Vec<RecordStats>),
     /// To CONNECTIONS.
     Connections(Vec<ConnectionRecord>),
     /// To CONNECTION.
@@ -45,7 +45,7 @@ pub enum Reply {
 
 /// A counter as QUERY shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Counter {
+pub struct CounterState {
     /// What it holds.
     pub quota: u64,
     /// The unit of its time to live.
@@ -67,7 +67,7 @@ pub struct Buffer {
 
 /// What became of a CONSUME.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Consumed {
+pub struct ConsumeResult {
     /// Whether the cost was taken.
     pub taken: bool,
     /// What the counter holds now.
@@ -78,7 +78,7 @@ pub struct Consumed {
 
 /// What became of a CONSUME MANY.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConsumedMany {
+pub struct ConsumeManyResult {
     /// Whether all costs were taken; if not, none was.
     pub taken: bool,
     /// The counters, in the order of the takes.
@@ -96,7 +96,7 @@ pub struct Left {
 
 /// A record as LIST shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct ListedRecord {
     /// Its key.
     pub key: Vec<u8>,
     /// What it is.
@@ -111,7 +111,7 @@ pub struct Record {
 
 /// A record as STATS shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeyStats {
+pub struct RecordStats {
     /// Its key.
     pub key: Vec<u8>,
     /// How often it was read and written.
@@ -156,16 +156,16 @@ pub(super) fn add(
 /// The reply that begins with this piece, and mostly ends with it.
 fn begun(piece: Piece<'_>, kind: Kind) -> Reply {
     match piece {
-        Piece::Counter { quota, unit, left } => Reply::Counter(Counter { quota, unit, left }),
+        Piece::Counter { quota, unit, left } => Reply::Counter(CounterState { quota, unit, left }),
         Piece::Buffer { unit, left, value } => {
             Reply::Buffer(Buffer { value: value.to_vec(), unit, left })
         }
         Piece::Consumed { taken, remaining, left } => {
-            Reply::Consumed(Consumed { taken, remaining, left })
+            Reply::Consumed(ConsumeResult { taken, remaining, left })
         }
         Piece::ConsumedMany { taken, takes } => {
             let counters = takes.iter().map(|(remaining, left)| Left { remaining, left }).collect();
-            Reply::ConsumedMany(ConsumedMany { taken, counters })
+            Reply::ConsumedMany(ConsumeManyResult { taken, counters })
         }
         Piece::Stat(stat) => Reply::Stat(stat),
         Piece::Info(body) => Reply::Info(Box::new(Info::read(body))),
@@ -191,7 +191,7 @@ fn add_rows(
 ) -> Result<(), BrokenReply> {
     let fits = match partial {
         Some(Reply::List(records)) => {
-            extend(records, rows_max, fragment.rows(), |row: Listed<'_>| Record {
+            extend(records, rows_max, fragment.rows(), |row: Listed<'_>| ListedRecord {
                 key: row.key.to_vec(),
                 kind: row.kind,
                 unit: row.unit,
@@ -200,7 +200,7 @@ fn add_rows(
             })?
         }
         Some(Reply::Stats(stats)) => {
-            extend(stats, rows_max, fragment.rows(), |row: KeyStat<'_>| KeyStats {
+            extend(stats, rows_max, fragment.rows(), |row: KeyStat<'_>| RecordStats {
                 key: row.key.to_vec(),
                 stat: row.stat,
             })?

@@ -13,7 +13,7 @@ fn quick() -> Options {
     Options { reconnect, ..Options::default() }
 }
 
-async fn until(events: &mut Events, wanted: &Event) {
+async fn until(events: &mut PeerEvents, wanted: &PeerEvent) {
     loop {
         let event = soon(events.next()).await.expect("the socket is closed");
         if event == *wanted {
@@ -27,20 +27,20 @@ fn frames(batch: &Batch, index: usize) -> Vec<Vec<u8>> {
     batch.frames(index, &mut room).iter().map(|frame| frame.to_vec()).collect()
 }
 
-fn send(publisher: &Publisher, frames: &[&[u8]]) -> Sent {
+fn send(publisher: &PubSocket, frames: &[&[u8]]) -> Sent {
     publisher.send(frames.iter().copied())
 }
 
 #[tokio::test]
 async fn a_message_arrives_with_its_frames() {
-    let subscriber = Subscriber::new(&quick());
+    let subscriber = SubSocket::new(&quick());
     subscriber.subscribe(b"web\0").await.unwrap();
     let address = subscriber.bind("tcp://127.0.0.1:0").await.unwrap();
     assert_ne!(address.port(), 0);
-    let publisher = Publisher::new(&quick());
+    let publisher = PubSocket::new(&quick());
     let mut events = publisher.events();
     publisher.connect(&format!("tcp://{address}")).await.unwrap();
-    until(&mut events, &Event::Subscribed).await;
+    until(&mut events, &PeerEvent::Subscribed).await;
     let long = [7; 500];
     assert_eq!(send(&publisher, &[b"other\0", b"not", b"asked"]), Sent::Queued);
     assert_eq!(send(&publisher, &[b"web\0", b"", b"\0\xff", &long]), Sent::Queued);
@@ -55,13 +55,13 @@ async fn a_message_arrives_with_its_frames() {
 
 #[tokio::test]
 async fn what_is_there_is_taken_at_once_and_no_more_than_asked() {
-    let publisher = Publisher::new(&quick());
+    let publisher = PubSocket::new(&quick());
     let address = publisher.bind("tcp://127.0.0.1:0").await.unwrap();
-    let subscriber = Subscriber::new(&quick());
+    let subscriber = SubSocket::new(&quick());
     subscriber.subscribe(b"").await.unwrap();
     let mut events = publisher.events();
     subscriber.connect(&format!("tcp://{address}")).await.unwrap();
-    until(&mut events, &Event::Subscribed).await;
+    until(&mut events, &PeerEvent::Subscribed).await;
     for number in 0..100_u8 {
         assert_eq!(send(&publisher, &[b"web\0", &[number]]), Sent::Queued);
     }
@@ -79,33 +79,33 @@ async fn what_is_there_is_taken_at_once_and_no_more_than_asked() {
 
 #[tokio::test]
 async fn a_full_queue_drops_and_says_so() {
-    let publisher = Publisher::new(&Options { hwm: 8, ..quick() });
+    let publisher = PubSocket::new(&Options { hwm: 8, ..quick() });
     let address = publisher.bind("tcp://127.0.0.1:0").await.unwrap();
     // Without a subscriber there is no queue, and nothing is lost.
     assert!((0..100).all(|_| send(&publisher, &[b"web\0"]) == Sent::Queued));
-    let subscriber = Subscriber::new(&quick());
+    let subscriber = SubSocket::new(&quick());
     subscriber.subscribe(b"").await.unwrap();
     let mut events = publisher.events();
     subscriber.connect(&format!("tcp://{address}")).await.unwrap();
-    until(&mut events, &Event::Subscribed).await;
+    until(&mut events, &PeerEvent::Subscribed).await;
     let sent = (0..100).filter(|_| send(&publisher, &[b"web\0"]) == Sent::Queued).count();
     assert!((8..100).contains(&sent), "{sent}");
 }
 
 #[tokio::test]
 async fn both_sides_come_back_without_help() {
-    let subscriber = Subscriber::new(&quick());
+    let subscriber = SubSocket::new(&quick());
     subscriber.subscribe(b"").await.unwrap();
     let address = subscriber.bind("tcp://127.0.0.1:0").await.unwrap();
     let endpoint = format!("tcp://{address}");
-    let publisher = Publisher::new(&quick());
+    let publisher = PubSocket::new(&quick());
     let mut events = publisher.events();
     publisher.connect(&endpoint).await.unwrap();
-    until(&mut events, &Event::Subscribed).await;
+    until(&mut events, &PeerEvent::Subscribed).await;
     subscriber.close().await;
-    until(&mut events, &Event::Lost).await;
+    until(&mut events, &PeerEvent::Lost).await;
     for _ in 0..3 {
-        let subscriber = Subscriber::new(&quick());
+        let subscriber = SubSocket::new(&quick());
         subscriber.subscribe(b"").await.unwrap();
         soon(async {
             while subscriber.bind(&endpoint).await.is_err() {
@@ -113,29 +113,29 @@ async fn both_sides_come_back_without_help() {
             }
         })
         .await;
-        until(&mut events, &Event::Subscribed).await;
+        until(&mut events, &PeerEvent::Subscribed).await;
         assert_eq!(send(&publisher, &[b"web\0", b"again"]), Sent::Queued);
         let mut batch = Batch::new();
         assert_eq!(soon(subscriber.receive(&mut batch, 1)).await.unwrap(), 1);
         assert_eq!(frames(&batch, 0)[1], b"again");
         subscriber.close().await;
-        until(&mut events, &Event::Lost).await;
+        until(&mut events, &PeerEvent::Lost).await;
     }
 }
 
 #[tokio::test]
 async fn a_message_that_is_too_large_ends_its_connection_alone() {
-    let subscriber = Subscriber::new(&Options { message_bytes_max: 1_000, ..quick() });
+    let subscriber = SubSocket::new(&Options { message_bytes_max: 1_000, ..quick() });
     subscriber.subscribe(b"").await.unwrap();
     let address = subscriber.bind("tcp://127.0.0.1:0").await.unwrap();
     let mut seen = subscriber.events();
-    let publisher = Publisher::new(&quick());
+    let publisher = PubSocket::new(&quick());
     let mut events = publisher.events();
     publisher.connect(&format!("tcp://{address}")).await.unwrap();
-    until(&mut events, &Event::Subscribed).await;
+    until(&mut events, &PeerEvent::Subscribed).await;
     assert_eq!(send(&publisher, &[b"web\0", &[0; 100_000]]), Sent::Queued);
-    until(&mut seen, &Event::TooLarge).await;
-    until(&mut events, &Event::Subscribed).await;
+    until(&mut seen, &PeerEvent::TooLarge).await;
+    until(&mut events, &PeerEvent::Subscribed).await;
     assert_eq!(send(&publisher, &[b"web\0", &[0; 900]]), Sent::Queued);
     let mut batch = Batch::new();
     assert_eq!(soon(subscriber.receive(&mut batch, 1)).await.unwrap(), 1);
@@ -145,24 +145,24 @@ async fn a_message_that_is_too_large_ends_its_connection_alone() {
 #[tokio::test]
 async fn who_is_not_admitted_is_heard_as_soon_as_he_is() {
     let open = Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let admission: Admission = Arc::new({
+    let admission: AddressFilter = Arc::new({
         let open = open.clone();
         move |address: IpAddr| {
             address.is_loopback() && open.load(std::sync::atomic::Ordering::SeqCst)
         }
     });
-    let subscriber = Subscriber::new(&Options { admission: Some(admission), ..quick() });
+    let subscriber = SubSocket::new(&Options { admission: Some(admission), ..quick() });
     subscriber.subscribe(b"").await.unwrap();
     let address = subscriber.bind("tcp://127.0.0.1:0").await.unwrap();
     let mut seen = subscriber.events();
-    let publisher = Publisher::new(&quick());
+    let publisher = PubSocket::new(&quick());
     let mut events = publisher.events();
     publisher.connect(&format!("tcp://{address}")).await.unwrap();
     for _ in 0..3 {
-        until(&mut seen, &Event::NotAdmitted).await;
+        until(&mut seen, &PeerEvent::NotAdmitted).await;
     }
     open.store(true, std::sync::atomic::Ordering::SeqCst);
-    until(&mut events, &Event::Subscribed).await;
+    until(&mut events, &PeerEvent::Subscribed).await;
     assert_eq!(send(&publisher, &[b"web\0"]), Sent::Queued);
     let mut batch = Batch::new();
     assert_eq!(soon(subscriber.receive(&mut batch, 1)).await.unwrap(), 1);
@@ -170,14 +170,14 @@ async fn who_is_not_admitted_is_heard_as_soon_as_he_is() {
 
 #[tokio::test]
 async fn endpoints_are_checked_and_ports_are_not_shared() {
-    let publisher = Publisher::new(&quick());
+    let publisher = PubSocket::new(&quick());
     for wrong in ["", "tcp://", "tcp://127.0.0.1", "127.0.0.1:1", "ipc://x", "inproc://x"] {
         let error = publisher.bind(wrong).await.unwrap_err();
         assert!(matches!(error, Error::Endpoint(_)), "{wrong}: {error}");
         assert!(matches!(publisher.connect(wrong).await, Err(Error::Endpoint(_))), "{wrong}");
     }
     let address = publisher.bind("tcp://127.0.0.1:0").await.unwrap();
-    let other = Publisher::new(&quick());
+    let other = PubSocket::new(&quick());
     let taken = other.bind(&format!("tcp://{address}")).await.unwrap_err();
     let in_use = std::io::ErrorKind::AddrInUse;
     assert!(matches!(&taken, Error::Bind(error) if error.kind() == in_use), "{taken}");

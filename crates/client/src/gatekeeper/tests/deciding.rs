@@ -1,4 +1,4 @@
-//! What a word of a master means for requests, without any master.
+//! What a delay means for requests, without any master.
 
 use super::*;
 
@@ -23,7 +23,7 @@ async fn a_request_passes_from_its_time_on_and_not_before() {
 
 #[tokio::test]
 async fn where_a_tick_makes_a_difference_the_exact_time_decides() {
-    let lagging = Clock::manual_behind(T, 10);
+    let lagging = UnixClock::manual_behind(T, 10);
     let (gatekeeper, api, _) = alone(|config| config.clock = lagging.clone());
     for (until_ms, identifier) in [(T - 11, b"a"), (T - 10, b"b"), (T - 9, b"c"), (T, b"d")] {
         gatekeeper.remember(api, identifier, T + 1);

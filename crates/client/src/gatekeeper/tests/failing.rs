@@ -1,5 +1,5 @@
 //! The promises for when something fails, one test each: nothing that would have passed is delayed
-//! or turned away, and no request waits.
+//! or rejected, and no request waits.
 //!
 //! Decisions are calls that return: had one of them waited for a master, its test would never end.
 

@@ -3,7 +3,7 @@
 use super::*;
 
 /// A gatekeeper and its master, which has answered the first question.
-async fn pair(change: impl FnOnce(&mut Config)) -> (Gatekeeper, Domain, Clock, TestMaster) {
+async fn pair(change: impl FnOnce(&mut Config)) -> (Gatekeeper, Domain, UnixClock, TestMaster) {
     let mut master = TestMaster::start().await;
     let (mut config, clock) = config([master.of(&["api"])]);
     change(&mut config);

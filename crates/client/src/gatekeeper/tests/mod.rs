@@ -15,8 +15,8 @@ use tidegate_wire::smockron::{
 };
 
 use super::*;
-use crate::clock::Clock;
-use crate::zmq::{Batch, Options, Publisher, Subscriber};
+use crate::clock::UnixClock;
+use crate::zmq::{Batch, Options, PubSocket, SubSocket};
 
 /// What the manual clock of these tests reads first.
 const T: i64 = 1_700_000_000_000;
@@ -26,8 +26,8 @@ type Told = (String, Status, String, i64);
 
 /// As little of a master as the tests need: it hears everything and says what it is told to.
 struct TestMaster {
-    accounting: Subscriber,
-    control: Publisher,
+    accounting: SubSocket,
+    control: PubSocket,
     addresses: (SocketAddr, SocketAddr),
     batch: Batch,
     told: VecDeque<Result<Told, String>>,
@@ -41,8 +41,8 @@ impl TestMaster {
 
     async fn at((accounting, control): (SocketAddr, SocketAddr)) -> Self {
         let options = Options::default();
-        let subscriber = Subscriber::new(&options);
-        let publisher = Publisher::new(&options);
+        let subscriber = SubSocket::new(&options);
+        let publisher = PubSocket::new(&options);
         subscriber.subscribe(b"").await.unwrap();
         let addresses = (
             subscriber.bind(&format!("tcp://{accounting}")).await.unwrap(),
@@ -132,13 +132,13 @@ fn nowhere() -> (SocketAddr, SocketAddr) {
     (accounting, control)
 }
 
-fn config(masters: impl IntoIterator<Item = Master>) -> (Config, Clock) {
-    let clock = Clock::manual(T);
+fn config(masters: impl IntoIterator<Item = Master>) -> (Config, UnixClock) {
+    let clock = UnixClock::manual(T);
     (Config { clock: clock.clone(), ..Config::new(masters) }, clock)
 }
 
 /// A gatekeeper of `api` without a master, and its clock.
-fn alone(change: impl FnOnce(&mut Config)) -> (Gatekeeper, Domain, Clock) {
+fn alone(change: impl FnOnce(&mut Config)) -> (Gatekeeper, Domain, UnixClock) {
     let (mut config, clock) = config([of(nowhere(), &["api"])]);
     change(&mut config);
     let gatekeeper = Gatekeeper::connect(&config).unwrap();

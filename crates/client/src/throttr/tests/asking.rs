@@ -30,7 +30,7 @@ async fn records(peer: &mut Peer, client: &ThrottrClient, size: ValueSize) {
     assert!(got.unwrap());
     let write = |out: &mut Vec<u8>| reply::query(out, size, 7, unit, 59);
     let (got, ()) = tokio::join!(client.query(key), peer.answer(Request::Query { key }, write));
-    assert_eq!(got.unwrap(), Some(Counter { quota: 7, unit, left: 59 }));
+    assert_eq!(got.unwrap(), Some(CounterState { quota: 7, unit, left: 59 }));
     let (got, ()) = tokio::join!(client.query(b""), peer.answer(Request::Query { key: b"" }, no));
     assert_eq!(got.unwrap(), None);
     let (attribute, change) = (Attribute::Ttl, Change::Decrease);
@@ -52,13 +52,13 @@ async fn records(peer: &mut Peer, client: &ThrottrClient, size: ValueSize) {
     let consume = Request::Consume { cost: 1, quota: 7, ttl: MINUTE, key };
     let write = |out: &mut Vec<u8>| reply::consume(out, size, false, 0, 59);
     let (got, ()) = tokio::join!(client.consume(key, 1, 7, MINUTE), peer.answer(consume, write));
-    assert_eq!(got.unwrap(), Consumed { taken: false, remaining: 0, left: 59 });
+    assert_eq!(got.unwrap(), ConsumeResult { taken: false, remaining: 0, left: 59 });
     let takes = [Take { cost: 1, quota: 7, ttl: MINUTE, key }; 2];
     let many = Request::ConsumeMany { takes: Takes::new(&takes) };
     let write = |out: &mut Vec<u8>| reply::consume_many(out, size, true, [(6, 59), (5, 58)]);
     let (got, ()) = tokio::join!(client.consume_many(&takes), peer.answer(many, write));
     let counters = vec![Left { remaining: 6, left: 59 }, Left { remaining: 5, left: 58 }];
-    assert_eq!(got.unwrap(), ConsumedMany { taken: true, counters });
+    assert_eq!(got.unwrap(), ConsumeManyResult { taken: true, counters });
 
     let event = Request::Event { channel: b"c", payload: &[2, 1, b'k'] };
     let write = |out: &mut Vec<u8>| {
@@ -67,7 +67,7 @@ async fn records(peer: &mut Peer, client: &ThrottrClient, size: ValueSize) {
     };
     let query = Request::Query { key };
     let (got, ()) = tokio::join!(client.event(b"c", query), peer.answer(event, write));
-    assert_eq!(got.unwrap(), Reply::Counter(Counter { quota: 6, unit, left: 58 }));
+    assert_eq!(got.unwrap(), Reply::Counter(CounterState { quota: 6, unit, left: 58 }));
 }
 
 fn listed<R: Row + Copy>(size: ValueSize, rows: &[R]) -> Vec<u8> {
@@ -129,7 +129,7 @@ async fn lists_of_many_fragments() {
         .collect();
     let write = |out: &mut Vec<u8>| *out = listed(SIZE, &rows);
     let (got, ()) = tokio::join!(client.list(), peer.answer(Request::List, write));
-    let expected = |key: &String| Record {
+    let expected = |key: &String| ListedRecord {
         key: key.clone().into_bytes(),
         kind,
         unit,
@@ -141,7 +141,7 @@ async fn lists_of_many_fragments() {
     let rows: Vec<_> = keys.iter().map(|key| KeyStat { key: key.as_bytes(), stat }).collect();
     let write = |out: &mut Vec<u8>| *out = listed(SIZE, &rows);
     let (got, ()) = tokio::join!(client.stats(), peer.answer(Request::Stats, write));
-    let expected = |key: &String| KeyStats { key: key.clone().into_bytes(), stat };
+    let expected = |key: &String| RecordStats { key: key.clone().into_bytes(), stat };
     assert!(got.unwrap().into_iter().eq(keys.iter().map(expected)));
 
     let row = ChannelRow { channel: b"*", read_bytes: 1, written_bytes: 2, connections: 3 };
@@ -171,7 +171,7 @@ async fn lists_that_are_too_long() {
             tokio::join!(client.connections(), peer.answer(Request::Connections, write));
         match got {
             Ok(list) => assert!(fits && list.len() == rows),
-            Err(error) => assert!(!fits && matches!(error, AskError::TooManyRows), "{error}"),
+            Err(error) => assert!(!fits && matches!(error, ThrottrError::TooManyRows), "{error}"),
         }
         let write = |out: &mut Vec<u8>| {
             reply::channel(out, rows as u64);
@@ -181,7 +181,7 @@ async fn lists_that_are_too_long() {
         let (got, ()) = tokio::join!(client.channel(b"c"), peer.answer(request, write));
         match got {
             Ok(list) => assert!(fits && list.unwrap().len() == rows),
-            Err(error) => assert!(!fits && matches!(error, AskError::TooManyRows), "{error}"),
+            Err(error) => assert!(!fits && matches!(error, ThrottrError::TooManyRows), "{error}"),
         }
     }
 }
@@ -233,17 +233,17 @@ async fn pipelines() {
         peer.say(&out).await;
     };
     let (got, ()) = tokio::join!(client.pipeline(&requests), answers);
-    let counter = Counter { quota: 1, unit: Unit::Hours, left: 2 };
+    let counter = CounterState { quota: 1, unit: Unit::Hours, left: 2 };
     let expected = [Reply::Whoami([9; ID_BYTES]), Reply::Status(false), Reply::Counter(counter)];
     assert_eq!(got.unwrap(), expected);
     assert_eq!(client.pipeline(&[]).await.unwrap(), []);
     let long = vec![Request::Info; PIPELINE_MAX + 1];
-    assert!(matches!(client.pipeline(&long).await, Err(AskError::PipelineTooLong)));
+    assert!(matches!(client.pipeline(&long).await, Err(ThrottrError::PipelineTooLong)));
     let unwritable = [Request::Info, Request::Get { key: &[0; 256] }];
     let refused = client.pipeline(&unwritable).await;
-    assert!(matches!(refused, Err(AskError::Unwritable(Unwritable::KeyTooLong))));
+    assert!(matches!(refused, Err(ThrottrError::Unwritable(Unwritable::KeyTooLong))));
     let refused = client.insert(b"k", 65536, MINUTE).await;
-    assert!(matches!(refused, Err(AskError::Unwritable(Unwritable::NumberTooLarge))));
+    assert!(matches!(refused, Err(ThrottrError::Unwritable(Unwritable::NumberTooLarge))));
     // Nothing of all that was sent.
     let write = |out: &mut Vec<u8>| reply::status(out, true);
     let (got, ()) =
@@ -298,7 +298,7 @@ async fn the_longest_value() {
         peer.say(&out[..10]).await;
     });
     let broken = BrokenReply::ValueTooLong(300_001);
-    assert!(matches!(got, Err(AskError::Lost(Loss::Broken(found))) if found == broken));
+    assert!(matches!(got, Err(ThrottrError::Lost(Loss::Broken(found))) if found == broken));
 }
 
 /// A reply that comes late goes to nobody, and not to the next who asks.

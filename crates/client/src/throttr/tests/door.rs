@@ -7,7 +7,7 @@ use tidegate_wire::throttr::{Front, parse};
 use tokio::io::Interest;
 use tokio::net::{TcpListener, UnixListener};
 
-use super::super::link::Link;
+use super::super::socket::ClientSocket;
 use super::*;
 
 pub(super) enum Door {
@@ -40,11 +40,11 @@ impl Door {
     }
 
     pub(super) async fn accept(&self, size: ValueSize) -> Peer {
-        let link = match self {
-            Door::Tcp(listener) => Link::Tcp(listener.accept().await.unwrap().0),
-            Door::Unix(listener, _) => Link::Unix(listener.accept().await.unwrap().0),
+        let socket = match self {
+            Door::Tcp(listener) => ClientSocket::Tcp(listener.accept().await.unwrap().0),
+            Door::Unix(listener, _) => ClientSocket::Unix(listener.accept().await.unwrap().0),
         };
-        Peer { link, size, read: Vec::new() }
+        Peer { socket, size, read: Vec::new() }
     }
 
     pub(super) async fn connect(&self, settings: Settings) -> (Peer, ThrottrClient) {
@@ -67,7 +67,7 @@ fn path(folder: &TempDir) -> PathBuf {
 
 /// One connection.
 pub(super) struct Peer {
-    pub(super) link: Link,
+    pub(super) socket: ClientSocket,
     size: ValueSize,
     read: Vec<u8>,
 }
@@ -105,8 +105,8 @@ impl Peer {
     pub(super) async fn read_some(&mut self) -> bool {
         let mut room = [0; 4096];
         loop {
-            self.link.ready(Interest::READABLE).await.unwrap();
-            if let Some(bytes) = self.link.read(&mut room).unwrap() {
+            self.socket.ready(Interest::READABLE).await.unwrap();
+            if let Some(bytes) = self.socket.read(&mut room).unwrap() {
                 self.read.extend_from_slice(&room[..bytes]);
                 return bytes > 0;
             }
@@ -116,8 +116,8 @@ impl Peer {
     pub(super) async fn say(&self, bytes: &[u8]) {
         let mut rest = bytes;
         while !rest.is_empty() {
-            self.link.ready(Interest::WRITABLE).await.unwrap();
-            rest = &rest[self.link.write(rest).unwrap().unwrap_or(0)..];
+            self.socket.ready(Interest::WRITABLE).await.unwrap();
+            rest = &rest[self.socket.write(rest).unwrap().unwrap_or(0)..];
         }
     }
 

@@ -1,4 +1,4 @@
-//! Subscriptions: events between replies, slow listeners, and listeners that leave.
+//! Subscriptions: events between replies, slow subscribers, and subscribers that leave.
 
 use tidegate_wire::throttr::reply;
 
@@ -13,7 +13,7 @@ fn push(out: &mut Vec<u8>, channel: &[u8], payload: &[u8]) {
     reply::event(out, SIZE, channel, payload).unwrap();
 }
 
-async fn subscribe(peer: &mut Peer, client: &ThrottrClient, channel: &[u8]) -> Subscription {
+async fn subscribe(peer: &mut Peer, client: &ThrottrClient, channel: &[u8]) -> ChannelSubscription {
     let request = Request::Subscribe { channel };
     let (got, ()) = tokio::join!(client.subscribe(channel), peer.answer(request, yes));
     got.unwrap()
@@ -41,7 +41,7 @@ async fn events_between_replies() {
     let (got, ()) = tokio::join!(client.publish(b"news", b"hello"), peer.answer(publish, write));
     assert!(got.unwrap());
     let expected = |channel: &[u8], payload: &[u8]| {
-        Some(Event { channel: channel.into(), payload: payload.into() })
+        Some(ChannelEvent { channel: channel.into(), payload: payload.into() })
     };
     assert_eq!(news.next().await, expected(b"news", b"hello"));
     assert_eq!(news.next().await, expected(b"news", b"\x01\x00\x19"));
@@ -109,9 +109,9 @@ async fn too_many_subscriptions() {
     for _ in 0..SUBSCRIPTIONS_MAX {
         held.push(subscribe(&mut peer, &client, b"c").await);
     }
-    assert!(matches!(client.subscribe(b"c").await, Err(AskError::TooManySubscriptions)));
+    assert!(matches!(client.subscribe(b"c").await, Err(ThrottrError::TooManySubscriptions)));
     held.pop();
     held.push(subscribe(&mut peer, &client, b"d").await);
     let refused = client.subscribe(&[b'c'; 256]).await;
-    assert!(matches!(refused, Err(AskError::Unwritable(Unwritable::KeyTooLong))));
+    assert!(matches!(refused, Err(ThrottrError::Unwritable(Unwritable::KeyTooLong))));
 }

@@ -28,7 +28,11 @@ async fn a_lost_connection_is_made_again() {
                 drop(peer);
             });
         assert_eq!(got.0.unwrap(), [1; ID_BYTES]);
-        assert!(matches!(got.1, Err(AskError::Lost(Loss::Closed | Loss::Io(_)))), "{:?}", got.1);
+        assert!(
+            matches!(got.1, Err(ThrottrError::Lost(Loss::Closed | Loss::Io(_)))),
+            "{:?}",
+            got.1
+        );
 
         let mut peer = door.accept(SIZE).await;
         peer.answer(request, yes).await;
@@ -51,13 +55,13 @@ async fn without_a_server_requests_fail_at_once() {
     // What was sent before the loss was noticed is lost; what comes later is refused.
     let error = loop {
         match client.whoami().await {
-            Err(AskError::Lost(_)) => {}
+            Err(ThrottrError::Lost(_)) => {}
             other => break other.unwrap_err(),
         }
     };
-    assert!(matches!(error, AskError::Unreachable(_)), "{error}");
+    assert!(matches!(error, ThrottrError::Unreachable(_)), "{error}");
     assert!(error.to_string().starts_with("cannot reach the Throttr door"));
-    assert!(matches!(client.subscribe(b"c").await, Err(AskError::Unreachable(_))));
+    assert!(matches!(client.subscribe(b"c").await, Err(ThrottrError::Unreachable(_))));
 
     let door = Door::reopen(folder);
     let mut peer = door.accept(SIZE).await;
@@ -65,7 +69,7 @@ async fn without_a_server_requests_fail_at_once() {
         loop {
             match client.whoami().await {
                 // The client rests a little longer, or is just being told.
-                Err(AskError::Unreachable(_)) => tokio::task::yield_now().await,
+                Err(ThrottrError::Unreachable(_)) => tokio::task::yield_now().await,
                 other => break other,
             }
         }
@@ -93,7 +97,7 @@ async fn a_server_that_stops_answering() {
     // Time stands still but for this: with nothing else to do, it jumps to the next deadline.
     tokio::time::pause();
     let (got, ()) = tokio::join!(client.whoami(), peer.hear(Request::Whoami));
-    assert!(matches!(got, Err(AskError::Lost(Loss::Stalled))), "{got:?}");
+    assert!(matches!(got, Err(ThrottrError::Lost(Loss::Stalled))), "{got:?}");
     tokio::time::resume();
     let mut peer = door.accept(SIZE).await;
     let (got, ()) = tokio::join!(client.whoami(), peer.answer(Request::Whoami, iam(4)));
@@ -108,7 +112,7 @@ async fn a_server_that_speaks_something_else() {
         peer.hear(Request::Whoami).await;
         peer.say(b"HTTP/1.1 400 Bad Request").await;
     });
-    let Err(AskError::Lost(loss)) = got else { panic!("{got:?}") };
+    let Err(ThrottrError::Lost(loss)) = got else { panic!("{got:?}") };
     assert_eq!(
         loss.to_string(),
         "0x48 is not the status of such a reply (is the value size right?)"
@@ -129,7 +133,7 @@ async fn a_timeout_ends_the_wait() {
     assert_eq!(client.settings().timeout, Duration::from_secs(5));
     tokio::time::pause();
     let (got, ()) = tokio::join!(client.whoami(), peer.hear(Request::Whoami));
-    assert!(matches!(got, Err(AskError::TimedOut)), "{got:?}");
+    assert!(matches!(got, Err(ThrottrError::TimedOut)), "{got:?}");
 }
 
 #[test]
@@ -140,5 +144,5 @@ fn a_runtime_that_has_ended() {
     drop(peer);
     drop(first);
     let got = runtime().block_on(client.whoami());
-    assert!(matches!(got, Err(AskError::Ended)), "{got:?}");
+    assert!(matches!(got, Err(ThrottrError::Ended)), "{got:?}");
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use tidegate_client::zmq::{self, Batch, Event, Events, Publisher, Sent, Subscriber};
+use tidegate_client::zmq::{self, Batch, PeerEvent, PeerEvents, PubSocket, Sent, SubSocket};
 use tidegate_wire::smockron::{Frames, MESSAGE_BYTES_MAX, topic};
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
@@ -83,7 +83,7 @@ impl Messages for Batch {
 }
 
 /// The control socket.
-struct ControlSocket(Publisher);
+struct ControlSocket(PubSocket);
 
 impl Publish for ControlSocket {
     fn publish(&mut self, message: &Frames) -> bool {
@@ -93,8 +93,8 @@ impl Publish for ControlSocket {
 
 /// Both sockets, bound.
 pub(super) struct Sockets {
-    accounting: Subscriber,
-    control: Publisher,
+    accounting: SubSocket,
+    control: PubSocket,
     addresses: [SocketAddr; 2],
     /// Of the accounting socket, and of the control socket.
     admission: [Arc<Admission>; 2],
@@ -112,7 +112,7 @@ impl Sockets {
             admission: Some(Arc::new(move |address| to_accounting.admits(address))),
             ..zmq::Options::default()
         };
-        let accounting = Subscriber::new(&options);
+        let accounting = SubSocket::new(&options);
         for domain in &config.subscribe {
             accounting.subscribe(&topic(domain.as_bytes())).await.map_err(system)?;
         }
@@ -121,9 +121,9 @@ impl Sockets {
         }
         // What one turn of the loop publishes must fit before the runtime's other tasks run.
         let hwm = config.hwm.max(4 * BATCH as u32);
-        let admits: zmq::Admission = Arc::new(move |address| to_control.admits(address));
+        let admits: zmq::AddressFilter = Arc::new(move |address| to_control.admits(address));
         let options = zmq::Options { hwm, admission: Some(admits), ..options };
-        let control = Publisher::new(&options);
+        let control = PubSocket::new(&options);
         let addresses = [
             accounting.bind(&config.accounting.to_string()).await.map_err(system)?,
             control.bind(&config.control.to_string()).await.map_err(system)?,
@@ -231,7 +231,7 @@ fn open_log(config: &Config, metrics: &Metrics) -> Option<(Log, super::log::Writ
 
 /// Counts the peers of a socket, and those that behave as no peer should.
 async fn watch(
-    mut events: Events,
+    mut events: PeerEvents,
     admission: Arc<Admission>,
     metrics: Arc<Metrics>,
     socket: &'static str,
@@ -241,13 +241,13 @@ async fn watch(
     let mut peers = 0_usize;
     while let Some(event) = events.next().await {
         let (change, reason) = match event {
-            Event::Ready => (1, None),
-            Event::Lost => (-1, None),
-            Event::Faulty => (-1, Some("broken_stream")),
-            Event::TooLarge => (-1, Some("message_too_large")),
-            Event::Refused => (0, Some("handshake")),
-            Event::NotAdmitted if admission.is_full() => (0, Some("too_many_connections")),
-            Event::NotAdmitted => (0, Some("not_allowed")),
+            PeerEvent::Ready => (1, None),
+            PeerEvent::Lost => (-1, None),
+            PeerEvent::Faulty => (-1, Some("broken_stream")),
+            PeerEvent::TooLarge => (-1, Some("message_too_large")),
+            PeerEvent::Refused => (0, Some("handshake")),
+            PeerEvent::NotAdmitted if admission.is_full() => (0, Some("too_many_connections")),
+            PeerEvent::NotAdmitted => (0, Some("not_allowed")),
             _ => (0, None),
         };
         if let Some(reason) = reason {

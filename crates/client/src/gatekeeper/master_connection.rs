@@ -1,7 +1,7 @@
-//! The way to a master: one task that connects, shakes hands and sends what the lanes hold.
+//! The connection to a master: one task connects, shakes hands and sends what the queue holds.
 //!
-//! Nothing here is waited for by a request. While there is no master, or one that does not read,
-//! accounting is dropped; as soon as there is one again, it is sent again.
+//! No request waits for it. While there is no master, or one that does not read, accounting is
+//! dropped; once a master is there again, accounting is sent again.
 
 use std::io;
 use std::sync::Arc;
@@ -15,17 +15,17 @@ use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
 use super::core::Core;
-use super::queue::Load;
+use super::queue::SendBuffer;
 use super::stats::count;
 
 /// How long connecting and shaking hands may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// A master that takes nothing for so long is connected anew.
+/// The connection to a master that reads nothing for so long is closed and made again.
 const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// The first and the longest pause before connecting again.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// Room for what a master says on this way; a frame that does not fit ends the connection.
+/// Room for what a master sends here; a frame that does not fit ends the connection.
 const READ_BYTES: usize = 8 << 10;
 /// The most topics that a master may subscribe to.
 const TOPICS_MAX: usize = 8192;
@@ -34,12 +34,12 @@ const TOPICS_MAX: usize = 8192;
 pub(super) async fn run(core: Arc<Core>, master: usize, address: String, gather: Duration) {
     let mut pause = PAUSE_MIN;
     loop {
-        let shaking = timeout(HANDSHAKE_TIMEOUT, Link::open(&core, master, &address));
-        if let Ok(Ok(mut link)) = shaking.await {
+        let shaking = timeout(HANDSHAKE_TIMEOUT, MasterConnection::open(&core, master, &address));
+        if let Ok(Ok(mut connection)) = shaking.await {
             count(&core.counts.connects);
             pause = PAUSE_MIN;
-            // However it ends, the way is open no more.
-            let _ = link.serve(gather).await;
+            // Whatever ended it, the connection is made again.
+            let _ = connection.serve(gather).await;
         }
         sleep(pause).await;
         pause = (pause * 2).min(PAUSE_MAX);
@@ -47,53 +47,54 @@ pub(super) async fn run(core: Arc<Core>, master: usize, address: String, gather:
 }
 
 /// One connection.
-struct Link<'a> {
+struct MasterConnection<'a> {
     core: &'a Core,
     master: usize,
     stream: TcpStream,
-    /// What the master said and is not read yet.
+    /// Bytes from the master that are not parsed yet.
     heard: Vec<u8>,
     topics: Vec<Box<[u8]>>,
-    spare: Load,
+    spare: SendBuffer,
 }
 
-impl Drop for Link<'_> {
+impl Drop for MasterConnection<'_> {
     fn drop(&mut self) {
         self.topics.clear();
-        self.tell_who_is_heard();
-        // What is still in the lanes is of a time that is over.
+        self.apply_topics();
+        // What is still in the queue was meant for this connection.
         let queue = &self.core.masters[self.master].queue;
-        for lane in 0..queue.lanes() {
+        for stripe in 0..queue.stripes() {
             self.lose();
-            queue.take(lane, &mut self.spare);
+            queue.take(stripe, &mut self.spare);
         }
         self.lose();
     }
 }
 
-impl<'a> Link<'a> {
+impl<'a> MasterConnection<'a> {
     async fn open(core: &'a Core, master: usize, address: &str) -> io::Result<Self> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         let spare = core.masters[master].queue.spare();
         let heard = Vec::with_capacity(READ_BYTES);
-        let mut link = Self { core, master, stream, heard, topics: Vec::new(), spare };
+        let mut connection = Self { core, master, stream, heard, topics: Vec::new(), spare };
         let mut own = greeting().to_vec();
         write_ready(&mut own);
-        link.send(&own).await?;
-        while link.heard.len() < GREETING_BYTES {
-            link.read().await?;
+        connection.send(&own).await?;
+        while connection.heard.len() < GREETING_BYTES {
+            connection.read().await?;
         }
-        let (theirs, _) = link.heard.split_first_chunk().ok_or_else(|| wrong(Fault::Greeting))?;
+        let (theirs, _) =
+            connection.heard.split_first_chunk().ok_or_else(|| wrong(Fault::Greeting))?;
         check_greeting(theirs).map_err(wrong)?;
-        link.heard.drain(..GREETING_BYTES);
+        connection.heard.drain(..GREETING_BYTES);
         loop {
-            if let Some((frame, used)) = parse(&link.heard).map_err(wrong)? {
+            if let Some((frame, used)) = parse(&connection.heard).map_err(wrong)? {
                 frame.check_ready().map_err(wrong)?;
-                link.heard.drain(..used);
-                return Ok(link);
+                connection.heard.drain(..used);
+                return Ok(connection);
             }
-            link.read().await?;
+            connection.read().await?;
         }
     }
 
@@ -101,7 +102,7 @@ impl<'a> Link<'a> {
     async fn serve(&mut self, gather: Duration) -> io::Result<()> {
         loop {
             self.listen().await?;
-            while self.take_in()? {
+            while self.read_some()? {
                 self.listen().await?;
             }
             // While there is much to send it is gathered; after a pause it is sent at once.
@@ -113,22 +114,22 @@ impl<'a> Link<'a> {
             }
             let queue = &self.core.masters[self.master].queue;
             tokio::select! {
-                () = queue.rest() => {}
+                () = queue.wait_for_messages() => {}
                 ready = self.stream.readable() => ready?,
             }
         }
     }
 
-    /// Sends what the lanes hold. `false` if that was nothing.
+    /// Sends what the queue holds. `false` if that was nothing.
     async fn flush(&mut self) -> io::Result<bool> {
         let queue = &self.core.masters[self.master].queue;
         let mut any = false;
-        for lane in 0..queue.lanes() {
-            if queue.take(lane, &mut self.spare) {
+        for stripe in 0..queue.stripes() {
+            if queue.take(stripe, &mut self.spare) {
                 any = true;
-                let load = std::mem::take(&mut self.spare);
-                let sent = self.send(load.bytes()).await;
-                self.spare = load;
+                let buffer = std::mem::take(&mut self.spare);
+                let sent = self.send(buffer.bytes()).await;
+                self.spare = buffer;
                 sent?;
                 self.core.counts.sent.fetch_add(self.spare.messages(), Relaxed);
                 self.spare.clear();
@@ -137,7 +138,7 @@ impl<'a> Link<'a> {
         Ok(any)
     }
 
-    /// Counts what was taken to be sent and will not be.
+    /// TaskCounters what was taken to be sent and will not be.
     fn lose(&mut self) {
         self.core.counts.dropped_lost.fetch_add(self.spare.messages(), Relaxed);
         self.spare.clear();
@@ -158,16 +159,16 @@ impl<'a> Link<'a> {
         }
     }
 
-    /// Waits for a few more bytes of what the master says.
+    /// Waits for more bytes from the master.
     async fn read(&mut self) -> io::Result<()> {
-        while !self.take_in()? {
+        while !self.read_some()? {
             self.stream.readable().await?;
         }
         Ok(())
     }
 
-    /// Takes in what the master has said. `false` if there is nothing new.
-    fn take_in(&mut self) -> io::Result<bool> {
+    /// Reads what the master has sent. `false` if there is nothing new.
+    fn read_some(&mut self) -> io::Result<bool> {
         let mut room = [0; 2048];
         let most = room.len().min(READ_BYTES - self.heard.len());
         if most == 0 {
@@ -185,7 +186,7 @@ impl<'a> Link<'a> {
         }
     }
 
-    /// Understands what the master has said so far, and answers.
+    /// Parses what the master has sent so far, and answers.
     async fn listen(&mut self) -> io::Result<()> {
         let mut answer = Vec::new();
         let (mut at, mut changed) = (0, false);
@@ -199,7 +200,7 @@ impl<'a> Link<'a> {
                     changed = true;
                 }
                 Said::Cancel(topic) => {
-                    // As often as it was wanted, so often it must be cancelled.
+                    // A topic must be cancelled as often as it was subscribed to.
                     if let Some(place) = self.topics.iter().position(|other| **other == *topic) {
                         self.topics.swap_remove(place);
                         changed = true;
@@ -212,20 +213,20 @@ impl<'a> Link<'a> {
         }
         self.heard.drain(..at);
         if changed {
-            self.tell_who_is_heard();
+            self.apply_topics();
         }
         if answer.is_empty() { Ok(()) } else { self.send(&answer).await }
     }
 
-    /// From now on accounting is written for the domains that the master subscribed to alone.
-    fn tell_who_is_heard(&self) {
+    /// From now on only domains that the master subscribed to are accounted for.
+    fn apply_topics(&self) {
         let mut more = false;
         for served in self.core.of(self.master) {
             let heard = self.topics.iter().any(|topic| served.topic.starts_with(topic));
             more |= !served.heard.swap(heard, Relaxed) && heard;
         }
         if more {
-            self.core.way_opened(self.master);
+            self.core.connection_opened(self.master);
         } else {
             self.core.masters[self.master].changed.notify_waiters();
         }

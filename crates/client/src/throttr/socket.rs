@@ -10,29 +10,31 @@ use tokio::time::timeout;
 
 /// Where a server is.
 #[derive(Clone, Debug)]
-pub(super) enum Endpoint {
+pub(super) enum ServerAddress {
     /// `HOST:PORT`
     Tcp(String),
     Unix(PathBuf),
 }
 
 #[derive(Debug)]
-pub(super) enum Link {
+pub(super) enum ClientSocket {
     Tcp(TcpStream),
     Unix(UnixStream),
 }
 
-impl Link {
-    pub(super) async fn open(endpoint: &Endpoint, within: Duration) -> io::Result<Self> {
+impl ClientSocket {
+    pub(super) async fn open(address: &ServerAddress, within: Duration) -> io::Result<Self> {
         let opening = async {
-            match endpoint {
-                Endpoint::Tcp(server) => {
+            match address {
+                ServerAddress::Tcp(server) => {
                     let stream = TcpStream::connect(server).await?;
                     // A request that waits for the acknowledgement of another's bytes is late.
                     stream.set_nodelay(true)?;
-                    Ok(Link::Tcp(stream))
+                    Ok(ClientSocket::Tcp(stream))
                 }
-                Endpoint::Unix(path) => Ok(Link::Unix(UnixStream::connect(path).await?)),
+                ServerAddress::Unix(path) => {
+                    Ok(ClientSocket::Unix(UnixStream::connect(path).await?))
+                }
             }
         };
         let late = || io::Error::new(io::ErrorKind::TimedOut, "no connection in time");
@@ -41,24 +43,24 @@ impl Link {
 
     pub(super) async fn ready(&self, interest: Interest) -> io::Result<Ready> {
         match self {
-            Link::Tcp(stream) => stream.ready(interest).await,
-            Link::Unix(stream) => stream.ready(interest).await,
+            ClientSocket::Tcp(stream) => stream.ready(interest).await,
+            ClientSocket::Unix(stream) => stream.ready(interest).await,
         }
     }
 
     /// Reads what is there; `None` says that nothing is.
     pub(super) fn read(&self, room: &mut [u8]) -> io::Result<Option<usize>> {
         unless_blocked(match self {
-            Link::Tcp(stream) => stream.try_read(room),
-            Link::Unix(stream) => stream.try_read(room),
+            ClientSocket::Tcp(stream) => stream.try_read(room),
+            ClientSocket::Unix(stream) => stream.try_read(room),
         })
     }
 
     /// Writes what there is room for; `None` says that there is none.
     pub(super) fn write(&self, bytes: &[u8]) -> io::Result<Option<usize>> {
         unless_blocked(match self {
-            Link::Tcp(stream) => stream.try_write(bytes),
-            Link::Unix(stream) => stream.try_write(bytes),
+            ClientSocket::Tcp(stream) => stream.try_write(bytes),
+            ClientSocket::Unix(stream) => stream.try_write(bytes),
         })
     }
 }

@@ -1,4 +1,5 @@
-//! One connection's conversation: what is to be sent, what has come, and who waits for what.
+//! The requests and replies of one connection: bytes to be sent, bytes that have come, and the
+//! callers that wait.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,10 +9,10 @@ use tidegate_wire::throttr::Request;
 use tidegate_wire::throttr::ask::{Expected, Incoming, Reader, reply_bytes_max};
 use tokio::sync::oneshot;
 
-use super::events::Listeners;
-use super::link::Link;
+use super::events::SubscriptionTable;
 use super::replies::{self, Reply};
-use super::{AskError, IN_FLIGHT_MAX, Loss, Settings};
+use super::socket::ClientSocket;
+use super::{IN_FLIGHT_MAX, Loss, Settings, ThrottrError};
 
 /// While more bytes than this wait to be sent, no further requests are taken.
 const OUT_BYTES_MAX: usize = 1 << 20;
@@ -22,7 +23,7 @@ const IN_BYTES_MIN: usize = 16 * 1024;
 /// The most reads in a row, so that a flood of events does not keep requests from being sent.
 const READS_MAX: usize = 16;
 
-/// Some requests that were asked in one go.
+/// Requests of one caller that are sent together.
 #[derive(Debug)]
 pub(super) struct Ask {
     pub(super) bytes: Vec<u8>,
@@ -30,12 +31,12 @@ pub(super) struct Ask {
     pub(super) waiter: Waiter,
 }
 
-/// Who waits for the replies.
+/// Where replies go.
 #[derive(Debug)]
 pub(super) enum Waiter {
-    Caller(oneshot::Sender<Result<Vec<Reply>, AskError>>),
+    Caller(oneshot::Sender<Result<Vec<Reply>, ThrottrError>>),
     /// The status does not matter: the connection may have been subscribed already.
-    Listener(oneshot::Sender<Result<(), AskError>>),
+    Subscriber(oneshot::Sender<Result<(), ThrottrError>>),
     Nobody,
 }
 
@@ -43,24 +44,24 @@ impl Waiter {
     fn has_left(&self) -> bool {
         match self {
             Waiter::Caller(answer) => answer.is_closed(),
-            Waiter::Listener(ready) => ready.is_closed(),
+            Waiter::Subscriber(ready) => ready.is_closed(),
             Waiter::Nobody => false,
         }
     }
 
-    /// Whoever waited may be gone by now; then the answer is late, and dropped.
-    pub(super) fn tell(self, answer: Result<Vec<Reply>, AskError>) {
+    /// The caller may have given up: then the answer is late, and dropped.
+    pub(super) fn tell(self, answer: Result<Vec<Reply>, ThrottrError>) {
         match self {
             Waiter::Caller(caller) => drop(caller.send(answer)),
-            Waiter::Listener(ready) => drop(ready.send(answer.map(drop))),
+            Waiter::Subscriber(ready) => drop(ready.send(answer.map(drop))),
             Waiter::Nobody => {}
         }
     }
 }
 
-/// An ask that was sent.
+/// Requests of one caller that were sent, and the replies so far.
 #[derive(Debug)]
-struct Waiting {
+struct SentRequests {
     expected: Expected,
     later: vec::IntoIter<Expected>,
     replies: Vec<Reply>,
@@ -68,7 +69,7 @@ struct Waiting {
 }
 
 #[derive(Debug)]
-pub(super) struct Talk {
+pub(super) struct Pipeline {
     settings: Settings,
     out: Vec<u8>,
     /// How much of `out` was sent.
@@ -77,7 +78,7 @@ pub(super) struct Talk {
     incoming: Vec<u8>,
     filled: usize,
     reader: Reader,
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<SentRequests>,
     /// Requests that were sent and not answered.
     in_flight: usize,
     /// The reply that is being put together, if it has several pieces.
@@ -85,7 +86,7 @@ pub(super) struct Talk {
     understood: bool,
 }
 
-impl Talk {
+impl Pipeline {
     pub(super) fn new(settings: Settings) -> Self {
         Self {
             settings,
@@ -101,7 +102,7 @@ impl Talk {
         }
     }
 
-    /// Whether the server has said anything that makes sense.
+    /// Whether the server has sent anything that this client understood.
     pub(super) fn has_understood(&self) -> bool {
         self.understood
     }
@@ -119,8 +120,8 @@ impl Talk {
         !self.waiting.is_empty()
     }
 
-    /// Puts an ask into the stream, unless whoever asked has given up: what nobody waits for is
-    /// better not executed.
+    /// Queues requests to be sent, unless their caller has given up: requests that nobody waits for
+    /// are better not executed.
     pub(super) fn send(&mut self, ask: Ask) {
         if ask.waiter.has_left() {
             return;
@@ -130,7 +131,7 @@ impl Talk {
         let mut later = ask.expected.into_iter();
         let Some(expected) = later.next() else { return ask.waiter.tell(Ok(replies)) };
         self.out.extend_from_slice(&ask.bytes);
-        self.waiting.push_back(Waiting { expected, later, replies, waiter: ask.waiter });
+        self.waiting.push_back(SentRequests { expected, later, replies, waiter: ask.waiter });
     }
 
     /// Sends a request of the client's own, about a channel whose name is not too long.
@@ -146,9 +147,9 @@ impl Talk {
     }
 
     /// Writes as much as the socket takes.
-    pub(super) fn flush(&mut self, link: &Link) -> Result<(), Loss> {
+    pub(super) fn flush(&mut self, socket: &ClientSocket) -> Result<(), Loss> {
         while self.has_output() {
-            match link.write(&self.out[self.sent..]).map_err(lost)? {
+            match socket.write(&self.out[self.sent..]).map_err(lost)? {
                 Some(bytes) => self.sent += bytes,
                 None => break,
             }
@@ -162,21 +163,25 @@ impl Talk {
     }
 
     /// Reads what has come and hands it out. `true` if anything has.
-    pub(super) fn read(&mut self, link: &Link, listeners: &mut Listeners) -> Result<bool, Loss> {
+    pub(super) fn read(
+        &mut self,
+        socket: &ClientSocket,
+        subscriptions: &mut SubscriptionTable,
+    ) -> Result<bool, Loss> {
         let mut heard = false;
         for _ in 0..READS_MAX {
-            match link.read(&mut self.incoming[self.filled..]).map_err(lost)? {
+            match socket.read(&mut self.incoming[self.filled..]).map_err(lost)? {
                 None => break,
                 Some(0) => return Err(Loss::Closed),
                 Some(bytes) => self.filled += bytes,
             }
             heard = true;
-            self.hand_out(listeners)?;
+            self.hand_out(subscriptions)?;
         }
         Ok(heard)
     }
 
-    fn hand_out(&mut self, listeners: &mut Listeners) -> Result<(), Loss> {
+    fn hand_out(&mut self, subscriptions: &mut SubscriptionTable) -> Result<(), Loss> {
         let mut at = 0;
         loop {
             let front = &self.incoming[at..self.filled];
@@ -191,7 +196,7 @@ impl Talk {
                     }
                 }
                 (Incoming::Event { channel, payload, bytes }, _) => {
-                    listeners.deliver(channel, payload);
+                    subscriptions.deliver(channel, payload);
                     at += bytes;
                     self.understood = true;
                 }
@@ -223,10 +228,10 @@ impl Talk {
         }
     }
 
-    /// Tells everybody that the connection is gone.
+    /// Tells every caller that the connection is lost.
     pub(super) fn end(self, loss: &Loss) {
         for waiting in self.waiting {
-            waiting.waiter.tell(Err(AskError::Lost(loss.clone())));
+            waiting.waiter.tell(Err(ThrottrError::Lost(loss.clone())));
         }
     }
 }
