@@ -9,6 +9,7 @@
 //! - [`jarl`]: a delay in seconds for whoever connects
 //! - [`path`]: paths of URLs, as they are counted
 //! - [`percent`]: percent-encoding, decoded
+//! - [`resp`]: the Redis protocol: arrays of bulk strings over byte streams
 //! - [`smockron`]: accounting and delays between gatekeepers and a master, in ZeroMQ's frames
 //! - [`text`]: the UDP text protocol: `over_limit ws ip=1.2.3.4`
 //! - [`throttr`]: the binary record protocol over byte streams, with pub/sub and introspection
@@ -18,6 +19,7 @@ pub mod http1;
 pub mod jarl;
 pub mod path;
 pub mod percent;
+pub mod resp;
 pub mod smockron;
 pub mod text;
 pub mod throttr;
