@@ -102,7 +102,11 @@ impl Law for Throttle {
         }
         let owed = owed(limit, memory.as_ref(), now);
         let left = match op {
-            Op::Refund(uses) => owed.saturating_sub(units(limit, uses)),
+            // As redis-cell has it: what would still be owed must fit, or nothing changes.
+            Op::Refund(uses) => match owed.saturating_sub(units(limit, uses)) {
+                left if left > units(limit, burst(limit)) => return memory,
+                left => left,
+            },
             _ => owed.saturating_add(units(limit, judgement.granted)),
         };
         if left == 0 {

@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 use toml::Spanned;
 
 use super::read::Tables;
-use crate::doors::{DoorConfig, admin, http, jarl, proxy, smockron, text, throttr};
+use crate::doors::{DoorConfig, admin, http, jarl, proxy, resp, smockron, text, throttr};
 use crate::logs::LogFormat;
 use crate::records;
 use crate::settings::draft::{CompiledRule, Draft};
@@ -45,6 +45,9 @@ pub struct File {
     /// Proxies that hold requests until their limit lets them go, one table each. Absent: closed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub proxy: Vec<proxy::Config>,
+    /// The Redis protocol over TCP and Unix sockets. Absent: closed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resp: Option<resp::Config>,
     /// Asking over JSON, /metrics, /healthz and /readyz. Absent: closed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub http: Option<http::Config>,
@@ -73,6 +76,7 @@ impl File {
             jarl: tables.list("jarl", rule_table),
             smockron: tables.one("smockron", read),
             proxy: tables.list("proxy", rule_table),
+            resp: tables.one("resp", read),
             http: tables.one("http", read),
             admin: tables.one("admin", read),
             store: tables.one("store", read).unwrap_or_default(),
@@ -95,6 +99,7 @@ impl File {
             jarl,
             smockron,
             proxy,
+            resp,
             http,
             admin,
             rules: _,
@@ -110,6 +115,7 @@ impl File {
             ("[[jarl]]", each(jarl)),
             ("[smockron]", each(smockron.as_slice())),
             ("[[proxy]]", each(proxy)),
+            ("[resp]", each(resp.as_slice())),
             ("[http]", each(http.as_slice())),
             ("[admin]", each(admin.as_slice())),
         ]
@@ -139,8 +145,9 @@ impl File {
         let jarl = self.jarl.iter().map(jarl::Config::own_rule);
         let proxy = self.proxy.iter().map(proxy::Config::own_rule);
         let smockron = self.smockron.iter().flat_map(smockron::Config::own_rules);
+        let resp = self.resp.iter().filter_map(resp::Config::own_rule);
         let default = Draft::of_default(self.default.as_ref());
-        rules.chain(jarl).chain(proxy).chain(smockron).chain([default]).collect()
+        rules.chain(jarl).chain(proxy).chain(smockron).chain(resp).chain([default]).collect()
     }
 
     /// Writes out how limits are counted, where that was left to a default. `written` are the

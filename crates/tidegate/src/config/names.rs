@@ -11,7 +11,7 @@ use crate::settings::names;
 use crate::settings::problem::Problem;
 
 /// Doors that Tidegate will have and this version has not.
-const DOORS_TO_COME: [&str; 2] = ["grpc", "resp"];
+const DOORS_TO_COME: [&str; 1] = ["grpc"];
 
 static FILE_SCHEMA: LazyLock<Value> = LazyLock::new(names::inline_schema::<File>);
 

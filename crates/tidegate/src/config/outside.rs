@@ -14,8 +14,13 @@ pub(super) fn check(file: &File, text: &str) -> Vec<Problem> {
     for (table, door) in file.named_doors() {
         for (setting, wrong) in door.wrong_files() {
             let place = read::place(text, &format!("{table}.{setting}"));
-            let remedy =
-                "name a readable PEM file; paths start in the folder that the server is started in";
+            let remedy = match setting.starts_with("tls") {
+                true => {
+                    "name a readable PEM file; paths start in the folder that the server is \
+                     started in"
+                }
+                false => "set it, or name another place",
+            };
             problems.push(Problem::new(place, wrong, remedy));
         }
     }

@@ -15,6 +15,7 @@ pub(crate) mod io;
 pub mod jarl;
 pub mod proxy;
 pub(crate) mod ratelimit;
+pub mod resp;
 pub mod smockron;
 pub(crate) mod template;
 pub mod text;

@@ -43,6 +43,8 @@ struct Entry {
     /// States lie outside of the slot and may grow.
     long: bool,
     in_flight: bool,
+    /// Callers are booked.
+    books: bool,
     /// The largest cost that all its limits can ever allow.
     capacity: u64,
     /// The names of its counts, if they lie in a remote store.
@@ -140,7 +142,8 @@ impl Catalog {
         creates: bool,
     ) -> Option<SlotAddress<'k>> {
         let has_slots = !self.rule(position).limits.is_empty() && !self.denies(position);
-        let target = Target { key: 0, rule: position, op: KeyOp::Peek(0), given: None };
+        let (op, given) = (KeyOp::Peek(0), None);
+        let target = Target { key: 0, rule: position, op, given, wants_details: false };
         let slot = || SlotAddress { creates, peeks: false, ..self.slot(memory, &target, key) };
         has_slots.then(slot)
     }
@@ -213,7 +216,12 @@ impl Catalog {
         match key.limits {
             Limits::ByRule => self.find(key.bytes, op, can_end),
             Limits::Given(_) if self.set.find_matching(key.bytes).is_some() => {
-                self.find(key.bytes, op, can_end)
+                let found = self.find(key.bytes, op, can_end);
+                match found.ok().flatten().map(|position| &self.entries[position]) {
+                    Some(entry) if entry.in_flight => Err(InvalidRequest::NeedsEnd),
+                    Some(entry) if entry.books => Err(InvalidRequest::Books),
+                    _ => found,
+                }
             }
             Limits::Given(_) if key.bytes.len() > KEY_BYTES_MAX => Err(InvalidRequest::KeyTooLong),
             Limits::Given(_) => {
@@ -284,6 +292,7 @@ impl Entry {
                 .limits
                 .iter()
                 .any(|l| matches!(l.algorithm, Algorithm::InFlight { .. })),
+            books: rule.limits.iter().any(|l| matches!(l.algorithm, Algorithm::Jarl { .. })),
             capacity: rule.limits.iter().map(most).min().unwrap_or(u64::MAX),
             remote: prefix.map(|all| RuleNames::new(all, rule)),
         }

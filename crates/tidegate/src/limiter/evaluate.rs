@@ -232,6 +232,17 @@ impl Evaluation {
         )
     }
 
+    /// The whole verdict of the limit to show, once the outcome is applied.
+    pub(super) fn said<'a>(
+        &'a self,
+        terms: Terms<'a>,
+        body: &'a Body,
+        op: Op,
+        now: Now,
+    ) -> Option<(&'a Limit, LimitVerdict)> {
+        self.verdicts(terms, body, op, now).nth(self.shown)
+    }
+
     /// How long the caller must wait, and whether that is firm: as long as the limit says that is
     /// last to let it go.
     #[inline]

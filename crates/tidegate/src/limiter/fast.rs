@@ -63,13 +63,22 @@ impl LimiterHandle {
                 let judgement = algorithms::take(limit, state, cost, now);
                 let over = !judgement.allowed;
                 let mut verdict = taken(limit, cost, judgement.rate, now);
-                if over && !single.shadow {
+                let refused = over && !single.shadow;
+                let wants_details = matches!(key.limits, Limits::Given(_));
+                if refused || wants_details {
                     let op = Op::Take(cost);
                     let said = algorithms::explain(limit, state, op, &judgement, now);
-                    verdict.outcome = Outcome::Refused;
-                    (verdict.granted, verdict.held) = (0, None);
-                    (verdict.delay, verdict.firm) = (said.delay, is_firm(limit));
-                } else if over {
+                    if refused {
+                        verdict.outcome = Outcome::Refused;
+                        verdict.granted = 0;
+                        (verdict.delay, verdict.firm) = (said.delay, is_firm(limit));
+                    }
+                    if wants_details {
+                        verdict.capacity = limit.capacity();
+                        (verdict.remaining, verdict.reset) = (said.remaining, said.reset);
+                    }
+                }
+                if over {
                     verdict.held = None;
                 }
                 slot.body.tally.count(over, judgement.rate, bucket);

@@ -52,6 +52,9 @@ pub(super) struct Target {
     pub(super) op: KeyOp,
     /// The limit that the request has brought, where no rule matches.
     pub(super) given: Option<Limit>,
+    /// The verdict tells more of the limit to show: the key has brought a limit, whether that
+    /// counts or not.
+    pub(super) wants_details: bool,
 }
 
 impl Target {
@@ -135,13 +138,15 @@ impl Plan {
                 Limits::Given(limit) if catalog.is_given(rule) => Some(*limit),
                 _ => None,
             };
+            let wants_details = matches!(asked.limits, Limits::Given(_));
+            let target = Target { key, rule, op, given, wants_details };
             if catalog.denies(rule) {
-                plan.targets.insert(plan.denied, Target { key, rule, op, given });
+                plan.targets.insert(plan.denied, target);
                 plan.denied += 1;
             } else if catalog.rule(rule).limits.is_empty() {
                 plan.unlimited.push((Some(rule), op));
             } else if !plan.has_count_of(catalog, request, key, rule) {
-                plan.targets.push(Target { key, rule, op, given });
+                plan.targets.push(target);
             }
         }
         let refuses =
@@ -370,6 +375,10 @@ impl Plan {
         let shown = parts.iter().find(|part| part.refuses()).or_else(|| nearest(parts));
         if let Some(part) = shown {
             verdict.rate = part.evaluation.rate();
+            verdict.no_room = part.refuses() && part.place == Placement::Denied;
+            if part.target.wants_details {
+                part.tell_details(verdict, now);
+            }
             if let Some(limit) = part.evaluation.shown(part.terms) {
                 verdict.amount = limit.amount;
                 // `deny` has none.
@@ -491,6 +500,14 @@ impl<'a> Part<'a> {
 
     fn refuses(&self) -> bool {
         self.target.op.can_be_refused() && self.evaluation.refuses()
+    }
+
+    /// Tells more of the limit to show.
+    fn tell_details(&self, verdict: &mut Verdict, now: Now) {
+        if let Some((limit, said)) = self.evaluation.said(self.terms, self.body, self.op(), now) {
+            verdict.capacity = limit.capacity();
+            (verdict.remaining, verdict.reset) = (said.remaining, said.reset);
+        }
     }
 
     fn granted(&self) -> u64 {

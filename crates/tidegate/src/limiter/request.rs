@@ -232,6 +232,9 @@ pub enum InvalidRequest {
          counts lie in another store"
     )]
     NoRefund,
+    /// The key's rule books callers, and this request cannot wait.
+    #[error("this key books callers: ask where a request can wait")]
+    Books,
     /// The key's limit is on uses in flight, and this door cannot say when a use ends.
     #[error("this key limits uses in flight: ask where the end of a use can be told")]
     NeedsEnd,
@@ -247,6 +250,7 @@ impl InvalidRequest {
             InvalidRequest::CostZero => "cost_zero",
             InvalidRequest::CostAboveLimit { .. } => "cost_above_limit",
             InvalidRequest::NoRefund => "no_refund",
+            InvalidRequest::Books => "booking_key",
             InvalidRequest::NeedsEnd => "in_flight_key",
         }
     }

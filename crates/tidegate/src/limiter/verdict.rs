@@ -96,6 +96,15 @@ pub struct Verdict {
     pub amount: u64,
     /// The period of that limit.
     pub period: Nanos,
+    /// For a key that has brought a limit: how many uses the limit to show allows at once. 0 if no
+    /// count was asked.
+    pub capacity: u64,
+    /// For such a key: how many uses of that limit are left.
+    pub remaining: u64,
+    /// For such a key: how long until that limit has forgotten all uses.
+    pub reset: Nanos,
+    /// The key is new, the table is full, and the rule refuses new keys then.
+    pub no_room: bool,
     /// When it was decided, by the clock of the counts: the start of the use.
     pub at: Now,
 }
@@ -117,6 +126,10 @@ impl Verdict {
             rate: 0.0,
             amount: 1,
             period: SECOND,
+            capacity: 0,
+            remaining: 0,
+            reset: 0,
+            no_room: false,
             at,
         }
     }

@@ -48,6 +48,14 @@ pub(crate) fn change(
     fields: JsonFields,
 ) -> Result<CompiledRule, Vec<FieldError>> {
     let Draft { name, pattern, origin, table, .. } = &written.draft;
+    if *origin == RuleOrigin::Given {
+        let remedy = "add a rule of another name that matches their keys: it goes first";
+        return Err(vec![FieldError::new(
+            "limit",
+            "the limits of this rule come with requests",
+            remedy,
+        )]);
+    }
     let Ok(Value::Object(mut base)) = serde_json::to_value(table) else {
         // A table always encodes as an object.
         return Err(Vec::new());

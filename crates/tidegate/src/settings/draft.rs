@@ -15,7 +15,7 @@ use tidegate_core::rules::{Pattern, Rule, RuleSet};
 
 use super::limits::{self, Counting};
 use super::problem::Problem;
-use super::rule::{DEFAULT_NAME, DefaultTable, NAME_BYTES_MAX, RuleTable};
+use super::rule::{DEFAULT_NAME, DefaultTable, NAME_BYTES_MAX, RuleFields, RuleTable, Texts};
 
 /// Where a rule comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +29,8 @@ pub(crate) enum RuleOrigin {
         /// Whether the door can say when a use ends.
         can_end: bool,
     },
+    /// Limits that come with the requests of a door, for keys that no rule matches.
+    Given,
     /// `[default]`.
     Default,
 }
@@ -76,12 +78,25 @@ impl Draft {
         Self { name, at: 0..0, pattern, origin: RuleOrigin::Default, table }
     }
 
+    /// Of a door whose requests bring their own limits. The name begins with the door's.
+    pub(crate) fn of_given_limits(name: &str) -> Self {
+        let table = RuleTable::new(Texts::unplaced("none"), RuleFields::default());
+        let (name, pattern) = (name.to_owned(), Pattern::nothing());
+        Self { name, at: 0..0, pattern, origin: RuleOrigin::Given, table }
+    }
+
     /// The rule that it makes; `source` is the text it comes from, for the places of what is wrong.
     pub(crate) fn write(self, source: &str, problems: &mut Vec<Problem>) -> CompiledRule {
         self.check_name(problems);
+        if self.origin == RuleOrigin::Given {
+            let rule = Rule::of_given_limits(&self.name);
+            return CompiledRule { draft: self, whole: Vec::new(), rule };
+        }
         let (usual, can_end) = match self.origin {
             RuleOrigin::Door { usual, can_end } => (usual, can_end),
-            RuleOrigin::Rule | RuleOrigin::Default => (AlgorithmName::default(), true),
+            RuleOrigin::Rule | RuleOrigin::Given | RuleOrigin::Default => {
+                (AlgorithmName::default(), true)
+            }
         };
         let table = &self.table;
         let whole = limits::compile(source, &Counting { table, usual }, problems);
@@ -171,7 +186,7 @@ pub(crate) fn never_matched(written: &[CompiledRule], source: &str) -> Vec<Probl
         let at = match draft.origin {
             RuleOrigin::Rule => draft.table.r#match.as_ref().map_or(0..0, |found| found.span()),
             RuleOrigin::Default if !draft.table.limit.span().is_empty() => draft.table.limit.span(),
-            RuleOrigin::Default | RuleOrigin::Door { .. } => continue,
+            RuleOrigin::Default | RuleOrigin::Given | RuleOrigin::Door { .. } => continue,
         };
         let beginning = draft.pattern.beginning();
         let earlier = (0..=beginning.len()).filter_map(|length| before.get(&beginning[..length]));

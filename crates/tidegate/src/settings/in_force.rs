@@ -41,7 +41,7 @@ impl RuleEntry {
         match self.now.draft.origin {
             _ if self.in_file.is_none() => "api",
             RuleOrigin::Rule => "rule",
-            RuleOrigin::Door { .. } => "door",
+            RuleOrigin::Door { .. } | RuleOrigin::Given => "door",
             RuleOrigin::Default => "default",
         }
     }

@@ -22,6 +22,7 @@ mod rate;
 mod reload;
 mod remote;
 mod replicas;
+mod resp;
 mod rules;
 mod serve;
 mod smockron;

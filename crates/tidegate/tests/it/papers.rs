@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
@@ -34,7 +34,9 @@ impl Papers {
 
     /// A certificate for `name`, in `<who>.pem` and `<who>.key`.
     pub(crate) fn sign(&self, who: &str, name: &str) {
-        let params = CertificateParams::new(vec![name.to_owned()]).expect("a name");
+        let mut params = CertificateParams::new(vec![name.to_owned()]).expect("a name");
+        // OpenSSL takes a certificate with the name of its authority for one that signs itself.
+        params.distinguished_name.push(DnType::CommonName, name);
         let key = KeyPair::generate().expect("a key");
         let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
         std::fs::write(self.path(&format!("{who}.pem")), certificate.pem()).expect("a file");

@@ -70,7 +70,13 @@ impl HttpBounds {
         keeps_descriptors_back: bool,
     ) -> Self {
         let trusted = Allow::default();
-        let limits = limits::Bounds { connections, per_source, trusted, keeps_descriptors_back };
+        let limits = limits::Bounds {
+            connections,
+            per_source,
+            trusted,
+            keeps_descriptors_back,
+            idle_gives_way: true,
+        };
         Self { limits, idle: idle_timeout.0, write_stall: WRITE_STALL_MAX }
     }
 }

@@ -4,14 +4,12 @@
 //! An idle connection holds no buffers: what is read and written in one go passes through the
 //! buffers of the loop. Only what could not be taken or written yet is kept here, in bounds.
 
-use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use tidegate_core::time::SECOND;
 use tidegate_core::{Nanos, Now};
 
-use super::connection_places::ConnectionPlaces;
 use super::epoll::Interest;
 use super::handler::{ConnectionId, Context, Handler, Progress, SlowReader};
 use super::limits::Admission;
@@ -78,12 +76,16 @@ pub(super) enum Next {
     Linger,
     /// To be closed.
     Close,
+    /// To be closed: its client leaves too many replies unread.
+    CloseSlow,
 }
 
 /// How far a write got.
 enum Sent {
     All,
     Part,
+    /// More waits than the handler lets wait.
+    TooMuch,
     Dead,
 }
 
@@ -109,11 +111,13 @@ pub(super) struct Connection<H: Handler> {
     pending: Vec<u8>,
     sent: usize,
     /// To be written when the replies are.
-    pushed: Vec<u8>,
+    pub(super) pushed: Vec<u8>,
     /// The handler waits for an answer.
     is_pending: bool,
+    /// The handler waits for an answer that a client does not want which sends no more.
+    is_waiting: bool,
     /// The handler wants no more input.
-    is_closing: bool,
+    pub(super) is_closing: bool,
     /// Bytes that were thrown away, while it lingers.
     discarded: usize,
     /// When something was last read or written.
@@ -144,6 +148,7 @@ impl<H: Handler> Connection<H> {
             sent: 0,
             pushed: Vec::new(),
             is_pending: false,
+            is_waiting: false,
             is_closing: false,
             discarded: 0,
             stirred: now,
@@ -160,17 +165,19 @@ impl<H: Handler> Connection<H> {
         self.session.is_none() && !self.is_lingering
     }
 
-    /// What its socket should be watched for: nothing is read while something is to be written.
+    /// What its socket should be watched for. Nothing is read while something is to be written,
+    /// unless the policy says so.
     pub(super) fn interest(&self) -> Interest {
         if self.is_lingering {
-            Interest::IN
-        } else if !self.is_drained() {
-            Interest::OUT
-        } else if self.is_pending {
-            Interest::empty()
-        } else {
-            Interest::IN
+            return Interest::IN;
         }
+        let drained = self.is_drained();
+        let mut interest = Interest::empty();
+        interest.set(Interest::OUT, !drained);
+        interest.set(Interest::RDHUP, self.is_waiting);
+        let reads = !self.is_pending && !self.is_closing && (drained || H::POLICY.reads_on);
+        interest.set(Interest::IN, reads);
+        interest
     }
 
     #[inline]
@@ -184,11 +191,17 @@ impl<H: Handler> Connection<H> {
         let watched = self.watched.unwrap_or(Interest::empty());
         if watched.is_empty() {
             // It waits for nothing of its socket: the socket is broken.
-            Next::Close
-        } else if watched.contains(Interest::OUT) {
-            self.writable(shared)
-        } else {
-            self.readable(shared)
+            return Next::Close;
+        }
+        if watched.contains(Interest::RDHUP) && self.stream.has_left() {
+            return Next::Close;
+        }
+        if !watched.contains(Interest::OUT) {
+            return self.readable(shared);
+        }
+        match self.writable(shared) {
+            Next::Wait if watched.contains(Interest::IN) => self.readable(shared),
+            next => next,
         }
     }
 
@@ -197,7 +210,8 @@ impl<H: Handler> Connection<H> {
         if self.is_lingering {
             return self.discard(shared);
         }
-        if self.is_pending || self.again || !self.is_drained() {
+        let is_full = !H::POLICY.reads_on && !self.is_drained();
+        if self.is_pending || self.is_closing || self.again || is_full {
             return Next::Wait;
         }
         let in_place = self.input.len() > COPY_BYTES_MAX;
@@ -325,7 +339,8 @@ impl<H: Handler> Connection<H> {
     }
 
     fn note(&mut self, progress: Progress) {
-        self.is_pending = progress == Progress::Pending;
+        self.is_waiting = progress == Progress::Waiting;
+        self.is_pending = self.is_waiting || progress == Progress::Pending;
         self.is_closing = progress == Progress::Close;
     }
 
@@ -333,14 +348,20 @@ impl<H: Handler> Connection<H> {
     fn after(&self, sent: Sent, progress: Progress) -> Option<Next> {
         match (sent, progress) {
             (Sent::Dead, _) => Some(Next::Close),
-            (Sent::Part, _) | (Sent::All, Progress::More | Progress::Pending) => Some(Next::Wait),
-            (Sent::All, Progress::Close) => Some(Next::Linger),
+            (Sent::TooMuch, _) => Some(Next::CloseSlow),
+            (Sent::Part, Progress::Flush) if H::POLICY.reads_on => None,
             (Sent::All, Progress::Flush) => None,
+            (Sent::All, Progress::Close) => Some(Next::Linger),
+            (Sent::Part, _) | (Sent::All, _) => Some(Next::Wait),
         }
     }
 
-    /// Writes `output`, which nothing waits in front of, and keeps what the socket does not take.
+    /// Writes `output`, unless earlier output waits in front of it, and keeps what the socket does
+    /// not take.
     fn send(&mut self, output: &mut Vec<u8>, handler: &mut H) -> Sent {
+        if H::POLICY.reads_on && !self.is_drained() {
+            return self.keep(output, handler);
+        }
         if output.is_empty() {
             return Sent::All;
         }
@@ -353,7 +374,28 @@ impl<H: Handler> Connection<H> {
         if let Some(session) = &mut self.session {
             handler.on_written(session, bytes, all);
         }
-        if all { Sent::All } else { Sent::Part }
+        match all {
+            true => Sent::All,
+            false if H::POLICY.reads_on => self.keep(output, handler),
+            false => Sent::Part,
+        }
+    }
+
+    /// Keeps `output` behind what waits already, if the handler lets so much wait.
+    fn keep(&mut self, output: &mut Vec<u8>, handler: &mut H) -> Sent {
+        if self.sent > self.pending.len() / 2 {
+            // What was written is given up now and then, so that the rest does not grow for ever.
+            self.pending.drain(..self.sent);
+            self.sent = 0;
+        }
+        self.pending.extend_from_slice(output);
+        output.clear();
+        let unread = self.pending.len() - self.sent;
+        let fits = match &mut self.session {
+            Some(session) => handler.on_unread(session, unread),
+            None => true,
+        };
+        if fits { Sent::Part } else { Sent::TooMuch }
     }
 
     /// The socket may take more of what is to be written.
@@ -371,6 +413,12 @@ impl<H: Handler> Connection<H> {
         let drained = self.is_drained();
         if let Some(session) = &mut self.session {
             shared.handler.on_written(session, bytes, drained);
+        }
+        if H::POLICY.reads_on
+            && let Some(session) = &mut self.session
+        {
+            // Less waits than before, so that it cannot be too much.
+            shared.handler.on_unread(session, self.pending.len() - self.sent);
         }
         if !drained {
             self.settle(shared);
@@ -396,7 +444,11 @@ impl<H: Handler> Connection<H> {
         let mut pushed = std::mem::take(&mut self.pushed);
         let sent = self.send(&mut pushed, handler);
         self.pushed = pushed;
-        if matches!(sent, Sent::Dead) { Next::Close } else { Next::Wait }
+        match sent {
+            Sent::Dead => Next::Close,
+            Sent::TooMuch => Next::CloseSlow,
+            Sent::All | Sent::Part => Next::Wait,
+        }
     }
 
     /// Something was pushed, and is written now if nothing is in its way.
@@ -424,17 +476,21 @@ impl<H: Handler> Connection<H> {
         match (self.is_drained(), progress) {
             (false, _) => self.writable(shared),
             (true, Progress::Close) => Next::Linger,
-            (true, Progress::Pending) => Next::Wait,
+            (true, Progress::Pending | Progress::Waiting) => Next::Wait,
             (true, Progress::More | Progress::Flush) => self.go_on(shared, 0),
         }
     }
 
-    /// The client sends no more. Nothing is read before all replies are written, so it has them.
-    pub(super) fn end(&self, shared: &Shared<H>) -> Next {
+    /// The client sends no more. Replies that wait are written before the connection is closed.
+    pub(super) fn end(&mut self, shared: &Shared<H>) -> Next {
         if !self.input.is_empty() {
             shared.bad_input("cut_short");
         }
-        Next::Close
+        if self.is_drained() {
+            return Next::Close;
+        }
+        self.is_closing = true;
+        Next::Wait
     }
 
     /// Whether the client has ended its side without closing its socket, and has all its replies.
@@ -540,45 +596,5 @@ impl<H: Handler> Connection<H> {
         let allocated = buffers.iter().map(|buffer| buffer.capacity()).sum();
         let used = buffers.iter().map(|buffer| buffer.len()).sum::<usize>() - self.sent;
         shared.handler.on_buffers(session, allocated, used);
-    }
-}
-
-/// What became of bytes that were pushed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pushed {
-    /// They will be written when the replies are.
-    Taken,
-    /// The client reads too slowly: there is no room for them.
-    Full,
-    /// The connection is about to be closed.
-    Closing,
-    /// There is no such connection.
-    Gone,
-}
-
-/// The connections of a loop, for what its handler pushes to them.
-pub(crate) struct Pushes<'a, H: Handler> {
-    pub(super) connections: &'a mut ConnectionPlaces<H>,
-    /// Those that have something to write.
-    pub(super) list: &'a mut VecDeque<u32>,
-}
-
-impl<H: Handler> Pushes<'_, H> {
-    /// Takes bytes to be written to a connection, behind replies that it is owed.
-    pub(crate) fn push(&mut self, slot: u32, bytes: &[u8]) -> Pushed {
-        let Some(connection) = self.connections.at(slot) else { return Pushed::Gone };
-        if connection.is_closing || connection.is_lingering {
-            return Pushed::Closing;
-        }
-        let waiting = connection.pushed.len();
-        if waiting > 0 && waiting + bytes.len() > H::POLICY.push_bytes_max {
-            return Pushed::Full;
-        }
-        connection.pushed.extend_from_slice(bytes);
-        if !connection.has_pushed {
-            connection.has_pushed = true;
-            self.list.push_back(slot);
-        }
-        Pushed::Taken
     }
 }

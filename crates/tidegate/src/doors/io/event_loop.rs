@@ -22,7 +22,7 @@ use tidegate_core::Nanos;
 use tidegate_core::time::{MILLISECOND, SECOND};
 
 use super::certificates::Certificates;
-use super::connection::{Connection, Next, Pushes, Shared};
+use super::connection::{Connection, Next, Shared};
 use super::connection_places::ConnectionPlaces;
 use super::epoll::{Epoll, Interest, Ready, Token};
 use super::handler::Handler;
@@ -31,6 +31,7 @@ use super::limits::Admission;
 use super::linger::Lingering;
 use super::listener::{Listener, Peer, SocketFile};
 use super::listeners::LoopSettings;
+use super::pushes::Pushes;
 use super::stream::Stream;
 use super::tcp;
 use crate::shutdown::Shutdown;
@@ -241,6 +242,10 @@ impl<H: Handler> EventLoop<H> {
             }
             Next::Linger => return self.linger(slot),
             Next::Close => return self.close(slot),
+            Next::CloseSlow => {
+                self.shared.bad_input("slow_reader");
+                return self.close(slot);
+            }
         }
         connection.tell_place(&self.shared.handler, None);
         self.watch(slot);
@@ -336,7 +341,12 @@ impl<H: Handler> EventLoop<H> {
         };
         match admitted {
             // Counted before the socket is closed: its client finds it counted.
-            Err(refused) => self.shared.bad_input(refused.reason()),
+            Err(refused) => {
+                self.shared.bad_input(refused.reason());
+                if self.certificates.is_none() {
+                    tcp::refuse(&socket, H::POLICY.refusal);
+                }
+            }
             Ok(Admission::Place(place)) if !self.deal_to.is_empty() => {
                 let inbox = &self.deal_to[self.dealt % self.deal_to.len()];
                 self.dealt = self.dealt.wrapping_add(1);

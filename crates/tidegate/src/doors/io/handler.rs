@@ -6,8 +6,8 @@
 
 use tidegate_core::{Nanos, Now};
 
-use super::connection::Pushes;
 use super::listener::Peer;
+use super::pushes::Pushes;
 use crate::metrics::Door;
 
 /// One protocol in one loop.
@@ -70,8 +70,14 @@ pub(crate) trait Handler: Sized {
     /// does. Such a connection is not idle.
     fn is_listening(&self, session: &Self::Session) -> bool;
 
+    /// So many bytes of replies wait to be written. `false`: they are too many, and the connection
+    /// is closed. Called where the policy reads on.
+    fn on_unread(&mut self, _session: &mut Self::Session, _bytes: usize) -> bool {
+        true
+    }
+
     /// Whether a client that leaves its replies unread is closed now. The loop asks once a second;
-    /// it reads no more from such a client in any case.
+    /// unless the policy reads on, it reads no more from such a client in any case.
     fn is_too_slow(&self, _session: &Self::Session, reader: &SlowReader) -> bool {
         reader.stalled > reader.idle_max
     }
@@ -92,6 +98,8 @@ pub(crate) enum Progress {
     Flush,
     /// It goes on when its answer has come.
     Pending,
+    /// The same, and the connection is over if the client sends no more before that.
+    Waiting,
     /// The output is to be written, and then the connection is over.
     Close,
 }
@@ -129,6 +137,11 @@ pub(crate) struct Policy {
     /// Whether connections end with the answer that they get when they are opened. Then they take
     /// no place, but for a TLS handshake: what bounds them is how many may linger.
     pub(crate) brief: bool,
+    /// Whether requests are read while replies wait to be written. Then the handler bounds what
+    /// waits, by [`Handler::on_unread`]. Otherwise reading pauses.
+    pub(crate) reads_on: bool,
+    /// What a client is told that finds no place, before its connection is closed.
+    pub(crate) refusal: &'static [u8],
     /// How much output one call should make, about.
     pub(crate) output_bytes: usize,
     /// The most bytes that are pushed to a connection and not written yet, unless one push alone

@@ -58,12 +58,16 @@ pub(crate) struct Bounds {
     pub(crate) trusted: Allow,
     /// Whether the last descriptors are for others; administration may take most of them.
     pub(crate) keeps_descriptors_back: bool,
+    /// Whether an idle connection gives way to a newcomer when the door is full. Otherwise the
+    /// newcomer is refused.
+    pub(crate) idle_gives_way: bool,
 }
 
 /// The connections of one door.
 pub(crate) struct Limits {
     door: Door,
     max: usize,
+    idle_gives_way: bool,
     sources: Arc<Sources>,
     descriptors: Descriptors,
     /// Whether the log already says that descriptors are short.
@@ -171,10 +175,12 @@ impl Limits {
 
     /// A door without connections.
     pub(crate) fn new(door: Door, bounds: Bounds, all: &Arc<AllDoors>, clock: Clock) -> Arc<Self> {
-        let Bounds { connections, per_source, trusted, keeps_descriptors_back } = bounds;
+        let Bounds { connections, per_source, trusted, keeps_descriptors_back, idle_gives_way } =
+            bounds;
         let limits = Arc::new(Self {
             door,
             max: connections as usize,
+            idle_gives_way,
             sources: Sources::new(connections, per_source, trusted),
             descriptors: match keeps_descriptors_back {
                 true => Descriptors::of_process(),
@@ -277,7 +283,7 @@ impl Limits {
         let mut leaves = None;
         let mut table = self.table.lock();
         if table.entries.len() >= self.max {
-            leaves = table.give_way(now);
+            leaves = if self.idle_gives_way { table.give_way(now) } else { None };
             if leaves.is_none() {
                 return Err(Refused::Full(table.look_at));
             }

@@ -1,12 +1,19 @@
 //! What every TCP door's table says about connections, as it is read from the file. The fields are
 //! in the table of each door: its own defaults stand beside its code.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Deserializer, de};
 
-use crate::settings::units::Span;
+use crate::settings::units::{ByteSize, Span};
 
 /// The most connections that a table may allow.
 pub(crate) const CONNECTIONS_MAX: u32 = 1_000_000;
+
+/// The most that `max_value` may allow: every connection may have one such value half sent.
+const VALUE_BYTES_MAX: u64 = 16 << 20;
+/// The longest path that the system has for a socket.
+const PATH_BYTES_MAX: usize = 107;
 
 /// Reads a number of connections.
 pub(crate) fn connections<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
@@ -34,4 +41,39 @@ pub(crate) fn idle_timeout<'de, D: Deserializer<'de>>(deserializer: D) -> Result
     }
     let remedy = "write a span like \"75s\" or, to keep connections for very long, \"365d\"";
     Err(de::Error::custom(format!("with 0 every connection would be closed at once\n{remedy}")))
+}
+
+/// The same, where idle connections are kept unless a time is set.
+pub(crate) fn some_idle_timeout<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Span>, D::Error> {
+    idle_timeout(deserializer).map(Some)
+}
+
+/// Reads how long a value may be.
+pub(crate) fn value_bytes<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<ByteSize, D::Error> {
+    let size = ByteSize::deserialize(deserializer)?;
+    let wrong = match size.0 {
+        0 => "no value fits into 0 bytes".to_owned(),
+        1..=VALUE_BYTES_MAX => return Ok(size),
+        _ => format!("{size} is too long for a value"),
+    };
+    let most = ByteSize(VALUE_BYTES_MAX);
+    Err(de::Error::custom(format!("{wrong}\nwrite a size from 1 to {most}")))
+}
+
+/// Reads the path of a Unix socket.
+pub(crate) fn socket_path<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<PathBuf>, D::Error> {
+    let path = PathBuf::deserialize(deserializer)?;
+    let wrong = match path.as_os_str().len() {
+        0 => "an empty path",
+        1..=PATH_BYTES_MAX => return Ok(Some(path)),
+        _ => "too long for the path of a socket",
+    };
+    let remedy = format!("write a path of 1 to {PATH_BYTES_MAX} bytes");
+    Err(de::Error::custom(format!("{wrong}\n{remedy}")))
 }

@@ -8,6 +8,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
 /// Clients that wait to be accepted, as far as the system allows.
@@ -16,6 +17,8 @@ const BACKLOG_MAX: i32 = 4096;
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(15);
 const KEEPALIVE_PROBES: u32 = 4;
+/// Bytes that are read of a client that finds no place: its first request, most often.
+const REFUSED_BYTES_MAX: usize = 1 << 10;
 
 /// Binds one socket to each address, or none at all. They do not block.
 pub(crate) fn bind_each(addresses: &[SocketAddr]) -> io::Result<Vec<TcpListener>> {
@@ -66,6 +69,18 @@ pub(crate) fn set_stream_options(socket: &impl AsFd) -> io::Result<()> {
 pub(crate) fn left_early(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
     matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted)
+}
+
+/// Tells a client why its connection is closed, as far as the socket takes that at once. What it
+/// has sent already is thrown away: bytes that lie unread would make a reset of the end.
+pub(super) fn refuse(socket: &impl AsFd, text: &[u8]) {
+    if text.is_empty() {
+        return;
+    }
+    let sent = send(socket, text, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    if sent.is_ok() && shutdown(socket, Shutdown::Write).is_ok() {
+        let _ = recv(socket, &mut [0; REFUSED_BYTES_MAX], RecvFlags::DONTWAIT);
+    }
 }
 
 fn open(address: SocketAddr) -> io::Result<Socket> {

@@ -49,8 +49,13 @@ impl<H: Handler> TestLoop<H> {
         certificates: Option<Arc<Certificates>>,
     ) -> Self {
         let trusted = Allow::default();
-        let bounds =
-            Bounds { connections, per_source: None, trusted, keeps_descriptors_back: false };
+        let bounds = Bounds {
+            connections,
+            per_source: None,
+            trusted,
+            keeps_descriptors_back: false,
+            idle_gives_way: true,
+        };
         let settings = LoopSettings {
             limits: Limits::new(H::DOOR, bounds, &Arc::default(), clock.clone()),
             allow: Arc::default(),

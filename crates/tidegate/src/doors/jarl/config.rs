@@ -106,6 +106,7 @@ impl Config {
             per_source: self.max_connections_per_source,
             trusted: Allow::default(),
             keeps_descriptors_back: true,
+            idle_gives_way: true,
         }
     }
 

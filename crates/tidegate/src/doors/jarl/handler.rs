@@ -14,10 +14,10 @@ use tidegate_core::time::{MILLISECOND, SECOND};
 use tidegate_wire::jarl::{self as wire, ANSWER_BYTES_MAX, Rounding};
 
 use super::config;
-use crate::doors::io::connection::Pushes;
 use crate::doors::io::handler::{ConnectionId, Context, Handler, Linger, Policy, Progress};
 use crate::doors::io::inbox::{Inbox, InboxOf};
 use crate::doors::io::listener::Peer;
+use crate::doors::io::pushes::Pushes;
 use crate::limiter::{Decision, InvalidRequest, Key, LimiterHandle, Verdict};
 use crate::metrics::Door;
 
@@ -89,6 +89,8 @@ impl Handler for JarlHandler {
     const DOOR: Door = Door::Jarl;
     const POLICY: Policy = Policy {
         brief: true,
+        reads_on: false,
+        refusal: b"",
         output_bytes: ANSWER_BYTES_MAX,
         push_bytes_max: 0,
         // The store has a say of its own in how long answers take; this is for one whose time is

@@ -222,6 +222,7 @@ impl Config {
             per_source: self.max_connections_per_source,
             trusted: self.trusted_proxies.clone(),
             keeps_descriptors_back: true,
+            idle_gives_way: true,
         }
     }
 

@@ -16,15 +16,11 @@ use crate::settings::units::{ByteSize, Span};
 
 /// The port of the built-in default.
 const PORT: u16 = 9000;
-/// The most that `max_value` may allow: every connection may have one such value half sent.
-const VALUE_BYTES_MAX: u64 = 16 << 20;
 
 /// Connections of a door, unless told otherwise.
 const CONNECTIONS_USUAL: u32 = 10_000;
 /// How long a connection may be idle, unless told otherwise.
 const IDLE_USUAL: Duration = Duration::from_secs(600);
-/// The longest path that the system has for a socket.
-const PATH_BYTES_MAX: usize = 107;
 
 /// One `[[throttr]]` table: a listener of one value size.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
@@ -64,7 +60,7 @@ struct Table {
     /// Where it listens.
     listen: Option<Listen>,
     /// The path of a Unix socket that it listens at.
-    #[serde(deserialize_with = "socket_path")]
+    #[serde(deserialize_with = "settings::socket_path")]
     unix: Option<PathBuf>,
     /// Bits of quotas, times to live and lengths: 8, 16, 32 or 64.
     value_size: Bits,
@@ -73,7 +69,7 @@ struct Table {
     /// Certificates for clients over TCP. Absent: plain TCP.
     tls: Option<Tls>,
     /// The longest value of a SET and the longest payload of a PUBLISH.
-    #[serde(deserialize_with = "value_bytes")]
+    #[serde(deserialize_with = "settings::value_bytes")]
     max_value: ByteSize,
     /// Beyond it an idle connection gives way, or the newcomer is closed at once.
     #[serde(deserialize_with = "settings::connections")]
@@ -143,30 +139,9 @@ impl Config {
             per_source: self.max_connections_per_source,
             trusted: Allow::default(),
             keeps_descriptors_back: true,
+            idle_gives_way: true,
         }
     }
-}
-
-fn value_bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ByteSize, D::Error> {
-    let size = ByteSize::deserialize(deserializer)?;
-    let wrong = match size.0 {
-        0 => "no value fits into 0 bytes".to_owned(),
-        1..=VALUE_BYTES_MAX => return Ok(size),
-        _ => format!("{size} is too long for a value"),
-    };
-    let most = ByteSize(VALUE_BYTES_MAX);
-    Err(de::Error::custom(format!("{wrong}\nwrite a size from 1 to {most}")))
-}
-
-fn socket_path<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PathBuf>, D::Error> {
-    let path = PathBuf::deserialize(deserializer)?;
-    let wrong = match path.as_os_str().len() {
-        0 => "an empty path",
-        1..=PATH_BYTES_MAX => return Ok(Some(path)),
-        _ => "too long for the path of a socket",
-    };
-    let remedy = format!("write a path of 1 to {PATH_BYTES_MAX} bytes");
-    Err(de::Error::custom(format!("{wrong}\n{remedy}")))
 }
 
 /// How many bits quotas, times to live and lengths have.

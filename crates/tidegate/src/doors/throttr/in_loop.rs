@@ -12,9 +12,9 @@ use super::channels::Event;
 use super::counts::Figure;
 use super::handler::{OUTPUT_BYTES_MAX, Pause, ThrottrHandler};
 use super::session::{Listing, Session};
-use crate::doors::io::connection::{Pushed, Pushes};
 use crate::doors::io::handler::{Context, Handler, Linger, Policy, Progress, SlowReader};
 use crate::doors::io::listener::Peer;
+use crate::doors::io::pushes::{Pushed, Pushes};
 use crate::metrics::Door;
 
 /// The most bytes of events that wait for a connection, unless a single one is longer.
@@ -36,6 +36,8 @@ impl Handler for ThrottrHandler {
     const DOOR: Door = Door::Throttr;
     const POLICY: Policy = Policy {
         brief: false,
+        reads_on: false,
+        refusal: b"",
         output_bytes: OUTPUT_BYTES_MAX,
         push_bytes_max: EVENT_BYTES_MAX,
         drain_max: 30 * SECOND,

@@ -1,122 +1,141 @@
-//! The RESP door: a request and its reply are written as JSON, `["CL.THROTTLE","k","15","30","60"]`
-//! and `[0,16,15,-1,2]`.
+//! The RESP door: a request is bytes and CR LF, and so is a reply. `<< closed` says that the
+//! connection is over; `= name` goes on as a new client.
 //!
-//! `throttle.jsonl` has recorded conversations, one a line: `id`, and `steps` with a moment `at` in
-//! nanoseconds after the beginning, `args` behind the key, and the reply `ours`. Where that is not
-//! given, the reply is redis-cell's, `cell`.
+//! `throttle.jsonl` has recorded conversations, one a line: `id`, the `command` if it is not
+//! CL.THROTTLE, and `steps` with a moment `at` in nanoseconds after the beginning, `args` behind the
+//! key, and the reply `ours`. Where that is not given, the reply is redis-cell's, `cell`, or
+//! throttlecrab's, `crab`. Each is played twice, the second time with all requests of one moment in
+//! one read.
 
-use serde_json::{Value, json};
+use std::sync::Arc;
+
+use serde_json::Value;
 use tidegate::clock::Clock;
-use tidegate::limiter::{Decision, Key, KeyOp, LimiterHandle, Request, Rows, Verdict};
-use tidegate::metrics::Door;
-use tidegate_core::rules::{Rule, RuleSet};
-use tidegate_core::time::SECOND;
-use tidegate_core::{Algorithm, Limit, Nanos};
+use tidegate::config::Config;
+use tidegate::doors::resp::RespConversation;
+use tidegate::limiter::Limiter;
+use tidegate::records::Records;
+use tidegate_wire::resp::request::request;
 
-use super::notation::compare;
+use super::notation::{escaped, unescaped};
 use super::script::{Exchange, Line, Mismatch, Script, Step};
-use super::{Adapter, limiter};
+use super::{Adapter, config, limiter};
 
-struct Throttle {
-    handle: LimiterHandle,
+const CLOSED: &str = "closed";
+
+struct Door {
+    config: Config,
+    limiter: Arc<Limiter>,
+    records: Arc<Records>,
     clock: Clock,
+    client: RespConversation,
+    /// Whether every client begins with an empty table.
+    is_recorded: bool,
 }
 
-pub(super) fn open(_: Option<&str>, clock: &Clock) -> Box<dyn Adapter> {
-    Box::new(Throttle { handle: handle(clock), clock: clock.clone() })
+pub(super) fn open(settings: Option<&str>, clock: &Clock) -> Box<dyn Adapter> {
+    let config = config(settings.unwrap_or("[resp]\nlisten = '127.0.0.1:0'"));
+    let limiter = limiter(config.rules.clone(), clock);
+    let records = Records::beside(&limiter, 1_000);
+    let client = client(&config, &limiter, &records, clock);
+    let is_recorded = settings.is_none();
+    Box::new(Door { config, limiter, records, clock: clock.clone(), client, is_recorded })
 }
 
-fn handle(clock: &Clock) -> LimiterHandle {
-    limiter(RuleSet::new(vec![Rule::of_given_limits("resp:throttle")], None), clock)
-        .handle(Door::Resp)
+fn client(
+    config: &Config,
+    limiter: &Arc<Limiter>,
+    records: &Arc<Records>,
+    clock: &Clock,
+) -> RespConversation {
+    let table = config.file.resp.as_ref().expect("a [resp] table");
+    RespConversation::open(limiter, records.clone(), table, clock.now()).expect("a client")
 }
 
-/// Reads recorded conversations. Errors and other commands are the door's affair.
+impl Adapter for Door {
+    fn exchange(&mut self, exchange: &Exchange) -> Vec<Mismatch> {
+        let mut sent = Vec::new();
+        for line in &exchange.requests {
+            sent.extend_from_slice(&unescaped(&line.text));
+            sent.extend_from_slice(b"\r\n");
+        }
+        let mut got = Vec::new();
+        let is_open = self.client.say(&sent, self.clock.now(), &mut got);
+        let mut got = escaped(&got);
+        if !is_open {
+            got.push_str(CLOSED);
+        }
+        let mut expected = String::new();
+        for reply in exchange.replies.iter().filter(|reply| !reply.text.is_empty()) {
+            let end = if reply.text == CLOSED { "" } else { "\\r\\n" };
+            expected.push_str(&escaped(&unescaped(&reply.text)));
+            expected.push_str(end);
+        }
+        let is_same = got == expected;
+        let line = exchange.replies[0].number;
+        (!is_same).then_some(Mismatch { line, expected, got }).into_iter().collect()
+    }
+
+    fn connect(&mut self, _: &str) {
+        if self.is_recorded {
+            self.limiter = limiter(self.config.rules.clone(), &self.clock);
+        }
+        self.client = client(&self.config, &self.limiter, &self.records, &self.clock);
+    }
+}
+
+/// Reads recorded conversations.
 pub(super) fn recorded(place: &str, text: &str) -> Script {
     let mut steps = Vec::new();
     for (at, line) in text.lines().enumerate() {
         let vector: Value = serde_json::from_str(line).expect("JSON");
-        let line = |text: String| Line { number: at + 1, text };
         let Some(recorded) = vector["steps"].as_array() else { continue };
-        if vector.get("command").is_some() {
-            continue;
-        }
-        steps.push(Step::Connect(line(vector["id"].as_str().expect("an id").to_owned())));
-        let mut now = 0;
-        for step in recorded {
-            let reply = step.get("ours").unwrap_or(&step["cell"]);
-            if !reply.is_array() {
-                continue;
+        let command = vector["command"].as_str().unwrap_or("CL.THROTTLE");
+        let line = |text: String| Line { number: at + 1, text };
+        for is_together in [false, true] {
+            steps.push(Step::Connect(line(vector["id"].as_str().expect("an id").to_owned())));
+            let mut now = 0;
+            for step in recorded {
+                let moment = step["at"].as_u64().expect("a moment");
+                if moment > now {
+                    steps.push(Step::Pass(line(format!("+{}ns", moment - now))));
+                    now = moment;
+                }
+                let (asked, reply) = (line(asked(command, step)), line(answered(step)));
+                match steps.last_mut() {
+                    Some(Step::Exchange(exchange)) if is_together => {
+                        exchange.requests.push(asked);
+                        exchange.replies.push(reply);
+                    }
+                    _ => steps.push(Step::Exchange(Exchange {
+                        requests: vec![asked],
+                        replies: vec![reply],
+                    })),
+                }
             }
-            let moment = step["at"].as_u64().expect("a moment");
-            steps.push(Step::Pass(line(format!("+{}ns", moment - now))));
-            now = moment;
-            let mut request = vec![json!("CL.THROTTLE"), json!("k")];
-            request.extend_from_slice(step["args"].as_array().expect("arguments"));
-            steps.push(Step::Exchange(Exchange {
-                requests: vec![line(Value::from(request).to_string())],
-                replies: vec![line(reply.to_string())],
-            }));
         }
     }
     Script { place: place.to_owned(), settings: None, steps }
 }
 
-impl Adapter for Throttle {
-    fn exchange(&mut self, exchange: &Exchange) -> Vec<Mismatch> {
-        let replies: Vec<String> = exchange.requests.iter().map(|line| self.ask(line)).collect();
-        compare(&exchange.replies, &replies)
-    }
-
-    /// A recorded conversation begins with an empty table.
-    fn connect(&mut self, _: &str) {
-        self.handle = handle(&self.clock);
-    }
+/// A recorded request, but for its last CR LF.
+fn asked(command: &str, step: &Value) -> String {
+    let texts = step["args"].as_array().expect("arguments").iter();
+    let mut words = vec![command.as_bytes(), b"k"];
+    words.extend(texts.map(|text| text.as_str().expect("text").as_bytes()));
+    let mut bytes = Vec::new();
+    request(&mut bytes, &words);
+    escaped(bytes.strip_suffix(b"\r\n").expect("an end"))
 }
 
-impl Throttle {
-    fn ask(&self, line: &Line) -> String {
-        let request: Vec<String> = serde_json::from_str(&line.text).expect("texts");
-        let numbers: Vec<i64> = request[2..].iter().map(|n| n.parse().expect("a number")).collect();
-        let [burst, amount, seconds, ref quantity @ ..] = numbers[..] else { panic!("arguments") };
-        let limit = Limit {
-            amount: amount as u64,
-            period: seconds as u64 * SECOND,
-            algorithm: Algorithm::Throttle { burst: burst as u64 + 1 },
-        };
-        let quantity = quantity.first().copied().unwrap_or(1);
-        json!(five_numbers(&self.handle, request[1].as_bytes(), quantity, &limit)).to_string()
-    }
-}
-
-/// The five numbers of a reply to `CL.THROTTLE`.
-fn five_numbers(handle: &LimiterHandle, key: &[u8], quantity: i64, limit: &Limit) -> [i64; 5] {
-    let cost = quantity.unsigned_abs();
-    let op = match quantity {
-        0 => KeyOp::Peek(0),
-        1.. => KeyOp::Take(cost),
-        _ => KeyOp::Refund { cost, taken: handle.now(), in_flight: true },
-    };
-    let (verdict, mut rows) = decide(handle, Key::new(key, op).limited_by(limit));
-    if rows.limits.is_empty() || quantity < 0 {
-        rows = decide(handle, Key::new(key, KeyOp::Peek(1)).limited_by(limit)).1;
-    }
-    let said = rows.limits[0].verdict;
-    let limited = quantity >= 0 && !verdict.is_allowed();
-    let seconds = |span: Nanos| span.div_ceil(SECOND) as i64;
-    let retry = match limited {
-        true if verdict.delay != Nanos::MAX => seconds(verdict.delay),
-        _ => -1,
-    };
-    let capacity = limit.capacity() as i64;
-    [limited.into(), capacity, said.remaining as i64, retry, seconds(said.reset)]
-}
-
-fn decide(handle: &LimiterHandle, key: Key<'_>) -> (Verdict, Rows) {
-    let (keys, mut rows) = ([key], Rows::default());
-    let request = Request::all_or_nothing(&keys).with_end();
-    match handle.decide(&request, handle.now(), Some(&mut rows)) {
-        Ok(Decision::Ready(verdict)) => (verdict, rows),
-        other => panic!("{other:?}"),
+/// A recorded reply, but for its last CR LF.
+fn answered(step: &Value) -> String {
+    let theirs = step.get("cell").or_else(|| step.get("crab"));
+    match step.get("ours").or(theirs).expect("a reply") {
+        Value::Array(numbers) => {
+            let numbers = numbers.iter().map(|number| format!("\\r\\n:{number}"));
+            format!("*5{}", numbers.collect::<String>())
+        }
+        error => format!("-{}", error.as_str().expect("a text")),
     }
 }

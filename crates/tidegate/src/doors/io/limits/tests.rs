@@ -13,7 +13,13 @@ const START: Nanos = 1 << 50;
 fn open(connections: u32, per_source: Option<u32>) -> (Arc<Limits>, Clock) {
     let clock = Clock::manual(Now { mono: START, unix: START });
     let trusted = Allow::default();
-    let bounds = Bounds { connections, per_source, trusted, keeps_descriptors_back: false };
+    let bounds = Bounds {
+        connections,
+        per_source,
+        trusted,
+        keeps_descriptors_back: false,
+        idle_gives_way: true,
+    };
     (Limits::new(Door::Http, bounds, &Arc::default(), clock.clone()), clock)
 }
 
@@ -154,7 +160,13 @@ fn where_descriptors_are_short_any_door_lets_an_idle_one_go() {
     let all = Arc::new(AllDoors::default());
     let open = |door| {
         let (per_source, trusted) = (None, Allow::default());
-        let bounds = Bounds { connections: 9, per_source, trusted, keeps_descriptors_back: true };
+        let bounds = Bounds {
+            connections: 9,
+            per_source,
+            trusted,
+            keeps_descriptors_back: true,
+            idle_gives_way: true,
+        };
         Limits::new(door, bounds, &all, clock.clone())
     };
     let (one, other) = (open(Door::Http), open(Door::Throttr));

@@ -20,7 +20,13 @@ const TIMEOUTS: ClientTimeouts = ClientTimeouts { head: 10, idle: 100, stall: 50
 fn place() -> Place {
     let clock = Clock::manual(Now { mono: 1000 * SECOND, unix: 0 });
     let (per_source, trusted) = (None, Allow::default());
-    let bounds = Bounds { connections: 1, per_source, trusted, keeps_descriptors_back: false };
+    let bounds = Bounds {
+        connections: 1,
+        per_source,
+        trusted,
+        keeps_descriptors_back: false,
+        idle_gives_way: true,
+    };
     Limits::new(Door::Proxy, bounds, &Arc::default(), clock)
         .admit(None, &io::stdin())
         .expect("a place")

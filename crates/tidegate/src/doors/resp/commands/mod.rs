@@ -1,0 +1,247 @@
+//! The table of commands. Each has a name, how many arguments it takes, and a function; the
+//! functions are in a file for each topic.
+//!
+//! To add a command: a function in its topic's file, and a line in [`COMMANDS`].
+
+mod handshake;
+mod housekeeping;
+mod introspection;
+pub(super) mod throttle;
+
+use std::sync::LazyLock;
+
+use tidegate_core::Now;
+use tidegate_wire::resp::{Arguments, ProtocolVersion, reply};
+
+use self::throttle::Shape;
+use super::handler::RespHandler;
+use super::pending::ReplyLater;
+use super::session::RespClient;
+use crate::doors::io::handler::{Context, Progress};
+
+/// Commands that clients may send before they have authenticated are marked so.
+pub(super) static COMMANDS: &[RespCommand] = &[
+    RespCommand::new("auth", -2, handshake::auth).before_auth(),
+    RespCommand::new("hello", -1, handshake::hello).before_auth(),
+    RespCommand::new("quit", -1, handshake::quit).before_auth(),
+    RespCommand::new("reset", 1, handshake::reset).before_auth(),
+    RespCommand::new("select", 2, handshake::select),
+    RespCommand::new("client", -2, handshake::client),
+    RespCommand::new("ping", -1, housekeeping::ping),
+    RespCommand::new("echo", 2, housekeeping::echo),
+    RespCommand::new("time", 1, housekeeping::time),
+    RespCommand::new("dbsize", 1, housekeeping::dbsize),
+    RespCommand::new("config", -2, housekeeping::config),
+    RespCommand::new("info", -1, introspection::info),
+    RespCommand::new("command", -1, introspection::command),
+    RespCommand::new("cl.throttle", -1, throttle::cl_throttle).with_key().batched(Shape::Cell),
+    RespCommand::new("throttle", -1, throttle::throttle).with_key().batched(Shape::Crab),
+];
+
+/// One command.
+pub(super) struct RespCommand {
+    /// In lower case.
+    pub(super) name: &'static str,
+    /// As Redis says it: how many arguments, the name included; negative: so many at least.
+    pub(super) arity: i64,
+    pub(super) run: fn(&mut Call<'_>) -> Flow,
+    /// Whether clients may send it that have not authenticated.
+    pub(super) before_auth: bool,
+    /// Whether its first argument is a key, and the last that is one; -1: the last of all.
+    pub(super) keys: Option<i64>,
+    /// Whether requests that follow each other are decided together, and the form of replies.
+    pub(super) batch: Option<Shape>,
+}
+
+impl RespCommand {
+    const fn new(name: &'static str, arity: i64, run: fn(&mut Call<'_>) -> Flow) -> Self {
+        Self { name, arity, run, before_auth: false, keys: None, batch: None }
+    }
+
+    const fn before_auth(self) -> Self {
+        Self { before_auth: true, ..self }
+    }
+
+    const fn with_key(self) -> Self {
+        Self { keys: Some(1), ..self }
+    }
+
+    const fn batched(self, shape: Shape) -> Self {
+        Self { batch: Some(shape), ..self }
+    }
+
+    /// Whether it takes so many arguments, the name included.
+    pub(super) fn takes(&self, arguments: usize) -> bool {
+        let arguments = arguments as i64;
+        match self.arity {
+            exactly @ 0.. => arguments == exactly,
+            at_least => arguments >= -at_least,
+        }
+    }
+}
+
+/// What comes after a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flow {
+    /// It is answered.
+    Done,
+    /// It will be answered; see [`Call::reply_later`]. The commands behind it wait.
+    Pending,
+    /// The same, and it is of no use any more once the client sends no more.
+    #[expect(dead_code, reason = "for commands that wait")]
+    Waiting,
+    /// The replies are written, and the connection is over.
+    Close,
+}
+
+impl From<Flow> for Progress {
+    fn from(flow: Flow) -> Self {
+        match flow {
+            Flow::Done => Progress::More,
+            Flow::Pending => Progress::Pending,
+            Flow::Waiting => Progress::Waiting,
+            Flow::Close => Progress::Close,
+        }
+    }
+}
+
+/// One request of a command.
+pub(super) struct Call<'a> {
+    pub(super) handler: &'a mut RespHandler,
+    pub(super) client: &'a mut RespClient,
+    pub(super) arguments: Arguments<'a>,
+    /// Replies go here, behind earlier ones.
+    pub(super) out: &'a mut Vec<u8>,
+    pub(super) context: &'a Context,
+}
+
+impl<'a> Call<'a> {
+    /// The argument at `index`, the name being at 0; empty if there is none.
+    pub(super) fn argument(&self, index: usize) -> &'a [u8] {
+        self.arguments.get(index).unwrap_or_default()
+    }
+
+    /// Whether the argument at `index` is this word, in small letters or capitals.
+    pub(super) fn is_word(&self, index: usize, word: &str) -> bool {
+        self.argument(index).eq_ignore_ascii_case(word.as_bytes())
+    }
+
+    pub(super) fn now(&self) -> Now {
+        self.context.now
+    }
+
+    /// The version of the protocol that the client speaks.
+    pub(super) fn version(&self) -> ProtocolVersion {
+        self.client.version
+    }
+
+    /// Answers `+OK`.
+    pub(super) fn ok(&mut self) -> Flow {
+        reply::simple(self.out, "OK");
+        Flow::Done
+    }
+
+    /// Answers with an error: its first word, in capitals, and a text.
+    pub(super) fn error(&mut self, text: &str) -> Flow {
+        reply::error(self.out, text.as_bytes());
+        Flow::Done
+    }
+
+    /// The same for input that is wrong, which is counted by reason.
+    pub(super) fn bad_input(&mut self, reason: &'static str, text: &str) -> Flow {
+        self.handler.bad_input(reason);
+        self.error(text)
+    }
+
+    /// Answers that a command takes more or fewer arguments.
+    pub(super) fn wrong_arity(&mut self, command: &str) -> Flow {
+        self.handler.bad_input("arity");
+        self.error(&format!("ERR wrong number of arguments for '{command}' command"))
+    }
+
+    /// Answers that a command has no such subcommand.
+    pub(super) fn unknown_subcommand(&mut self, command: &str) -> Flow {
+        self.handler.bad_input("unknown_command");
+        let mut text = b"ERR unknown subcommand '".to_vec();
+        text.extend_from_slice(super::handler::cut(self.argument(1), 128));
+        text.extend_from_slice(format!("'. Try {command} HELP.").as_bytes());
+        reply::error(self.out, &text);
+        Flow::Done
+    }
+
+    /// The right to answer this request later. The command must return [`Flow::Pending`] or
+    /// [`Flow::Waiting`].
+    #[expect(dead_code, reason = "for commands that wait")]
+    pub(super) fn reply_later(&mut self) -> ReplyLater {
+        let inbox = &self.handler.parts.inbox;
+        ReplyLater::new(inbox, self.context.id, &mut self.client.pending)
+    }
+}
+
+/// The longest name that is looked up.
+const NAME_BYTES_MAX: usize = 15;
+
+/// The commands by name, for binary search.
+static BY_NAME: LazyLock<Vec<(u128, usize)>> = LazyLock::new(|| {
+    let named = |(position, command): (usize, &RespCommand)| {
+        packed(command.name.as_bytes()).map(|name| (name, position))
+    };
+    let mut all: Vec<(u128, usize)> = COMMANDS.iter().enumerate().filter_map(named).collect();
+    all.sort_unstable();
+    all
+});
+
+/// The position of a command in [`COMMANDS`], by its name in small letters or capitals.
+#[inline]
+pub(super) fn find(name: &[u8]) -> Option<usize> {
+    let name = packed(name)?;
+    let at = BY_NAME.binary_search_by_key(&name, |(known, _)| *known).ok()?;
+    Some(BY_NAME[at].1)
+}
+
+/// A name in lower case and its length as one number; `None` if it is too long.
+#[inline]
+fn packed(name: &[u8]) -> Option<u128> {
+    let mut bytes = [0; NAME_BYTES_MAX + 1];
+    bytes[..NAME_BYTES_MAX].get_mut(..name.len())?.copy_from_slice(name);
+    bytes.make_ascii_lowercase();
+    bytes[NAME_BYTES_MAX] = name.len() as u8;
+    Some(u128::from_be_bytes(bytes))
+}
+
+/// Whether a name is the beginning of a browser's request, which some page may have made it send.
+pub(super) fn is_of_browser(name: &[u8]) -> bool {
+    name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:")
+}
+
+/// Whether a name is that of a command that runs scripts, which this door has none of.
+pub(super) fn is_script(name: &[u8]) -> bool {
+    const SCRIPTS: [&[u8]; 8] = [
+        b"eval",
+        b"evalsha",
+        b"eval_ro",
+        b"evalsha_ro",
+        b"script",
+        b"function",
+        b"fcall",
+        b"fcall_ro",
+    ];
+    SCRIPTS.iter().any(|script| name.eq_ignore_ascii_case(script))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_is_found_by_its_name() {
+        for (position, command) in COMMANDS.iter().enumerate() {
+            assert_eq!(find(command.name.as_bytes()), Some(position), "{}", command.name);
+            assert_eq!(find(command.name.to_uppercase().as_bytes()), Some(position));
+            assert_eq!(command.name, command.name.to_lowercase());
+        }
+        for name in ["", "pin", "pingg", "ping\0", "a_name_that_is_longer_than_any"] {
+            assert_eq!(find(name.as_bytes()), None, "{name:?}");
+        }
+    }
+}

@@ -1,0 +1,430 @@
+//! CL.THROTTLE of redis-cell and THROTTLE of throttlecrab: limits that come with each request.
+//!
+//! A rule that matches the key decides alone, and the request's limit is checked for its form only.
+//! Requests that follow each other are decided together.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use tidegate_core::key::KEY_BYTES_MAX;
+use tidegate_core::limit::{AMOUNT_MAX, Algorithm, PERIOD_MAX};
+use tidegate_core::time::SECOND;
+use tidegate_core::{Limit, Nanos, Now};
+use tidegate_wire::resp::{Arguments, number, reply};
+
+use super::{COMMANDS, Call, Flow};
+use crate::doors::io::handler::Context;
+use crate::doors::resp::handler::RespHandler;
+use crate::doors::resp::pending::ReplyLater;
+use crate::doors::resp::session::RespClient;
+use crate::limiter::{
+    Decision, InvalidRequest, Key, KeyOp, Limiter, LimiterHandle, Outcome, Request, Verdict,
+};
+use crate::metrics::Door;
+
+/// Requests that are decided together.
+const BATCH_MAX: usize = 64;
+/// The largest parameter.
+const NUMBER_MAX: i64 = AMOUNT_MAX as i64;
+/// The longest period, in seconds.
+const PERIOD_SECONDS_MAX: i64 = (PERIOD_MAX / SECOND) as i64;
+
+const OUT_OF_RANGE: &str = "ERR value is not an integer or out of range";
+const ZERO_RATE: &str = "Cell error: Store error: Zero rates are not supported";
+const USAGE: &str = "Cell error: Store error: Usage: cl.throttle <key> <max_burst> \
+    <count per period> <period> [<quantity>]";
+const CRAB_INVALID: &str = "ERR invalid rate limit parameters";
+
+/// Whose command it is, and so the form of its parameters and replies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::doors::resp) enum Shape {
+    /// redis-cell: 0 means allowed.
+    Cell,
+    /// throttlecrab: 1 means allowed, and the burst is the limit itself.
+    Crab,
+}
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Wanted {
+    shape: Shape,
+    limit: Limit,
+    quantity: i64,
+    /// A rule has the last word, and can never grant so much.
+    is_impossible: bool,
+}
+
+/// Why parameters are wrong: the reason that is counted, and the reply.
+struct Wrong {
+    reason: &'static str,
+    text: Vec<u8>,
+}
+
+impl Wrong {
+    fn new(reason: &'static str, text: impl Into<Vec<u8>>) -> Self {
+        Self { reason, text: text.into() }
+    }
+
+    fn number(text: &str) -> Self {
+        Self::new("number", text)
+    }
+}
+
+impl Shape {
+    /// Reads the parameters behind the key.
+    fn read(self, arguments: &Arguments<'_>) -> Result<Wanted, Wrong> {
+        if !(5..=6).contains(&arguments.len()) {
+            return Err(match self {
+                Shape::Cell => Wrong::new("arity", USAGE),
+                Shape::Crab => {
+                    Wrong::new("arity", "ERR wrong number of arguments for 'throttle' command")
+                }
+            });
+        }
+        let number = |at: usize| self.number(arguments, at);
+        let (burst, count, period) = (number(2)?, number(3)?, number(4)?);
+        let quantity = if arguments.len() == 6 { number(5)? } else { 1 };
+        let burst = match self {
+            Shape::Cell => check_cell(burst, count, period, quantity)? + 1,
+            Shape::Crab => check_crab(burst, count, period, quantity)?,
+        };
+        let algorithm = Algorithm::Throttle { burst: burst.unsigned_abs() };
+        let period = period.unsigned_abs() * SECOND;
+        let limit = Limit { amount: count.unsigned_abs(), period, algorithm };
+        Ok(Wanted { shape: self, limit, quantity, is_impossible: false })
+    }
+
+    fn number(self, arguments: &Arguments<'_>, at: usize) -> Result<i64, Wrong> {
+        let text = arguments.get(at).unwrap_or_default();
+        number::lenient(text).ok_or_else(|| match self {
+            Shape::Cell => {
+                let told = b"Cell error: Store error: Couldn't parse as integer: ";
+                Wrong::new("number", [told.as_slice(), text].concat())
+            }
+            Shape::Crab => {
+                let names = ["max_burst", "count_per_period", "period", "quantity"];
+                let name = names.get(at - 2).unwrap_or(&"quantity");
+                Wrong::number(&format!("ERR invalid {name}"))
+            }
+        })
+    }
+
+    /// Appends the five numbers.
+    fn reply(self, out: &mut Vec<u8>, numbers: &Numbers) {
+        let Numbers { allowed, limit, remaining, retry, reset } = *numbers;
+        match self {
+            Shape::Cell => {
+                let retry = if allowed { -1 } else { retry };
+                reply::integers(out, [i64::from(!allowed), limit, remaining, retry, reset]);
+            }
+            Shape::Crab => {
+                let retry = if allowed { 0 } else { retry };
+                reply::integers(out, [i64::from(allowed), limit, remaining, reset, retry]);
+            }
+        }
+    }
+}
+
+fn check_cell(burst: i64, count: i64, period: i64, quantity: i64) -> Result<i64, Wrong> {
+    if count == 0 || period == 0 {
+        return Err(Wrong::number(ZERO_RATE));
+    }
+    let fits = (0..NUMBER_MAX).contains(&burst)
+        && (1..=NUMBER_MAX).contains(&count)
+        && (1..=PERIOD_SECONDS_MAX).contains(&period)
+        && (-NUMBER_MAX..=NUMBER_MAX).contains(&quantity);
+    if fits { Ok(burst) } else { Err(Wrong::number(OUT_OF_RANGE)) }
+}
+
+fn check_crab(burst: i64, count: i64, period: i64, quantity: i64) -> Result<i64, Wrong> {
+    if quantity < 0 {
+        return Err(Wrong::number(&format!("ERR negative quantity: {quantity}")));
+    }
+    let fits = (1..=NUMBER_MAX).contains(&burst)
+        && (1..=NUMBER_MAX).contains(&count)
+        && (1..=PERIOD_SECONDS_MAX).contains(&period)
+        && quantity <= NUMBER_MAX;
+    if fits { Ok(burst) } else { Err(Wrong::number(CRAB_INVALID)) }
+}
+
+/// What is answered, in seconds and uses.
+struct Numbers {
+    allowed: bool,
+    limit: i64,
+    remaining: i64,
+    /// -1: never.
+    retry: i64,
+    reset: i64,
+}
+
+/// Whole seconds, rounded up, so that a client that waits as told is let in. -1: never, or nobody
+/// knows.
+fn seconds(span: Nanos) -> i64 {
+    match span {
+        Nanos::MAX => -1,
+        span => span.div_ceil(SECOND) as i64,
+    }
+}
+
+/// A number as the protocol has it.
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+impl Wanted {
+    /// Has the limiter decide.
+    fn ask(
+        &self,
+        limiter: &LimiterHandle,
+        key: &[u8],
+        op: KeyOp,
+        now: Now,
+    ) -> Result<Decision, InvalidRequest> {
+        let keys = [Key::new(key, op).limited_by(&self.limit)];
+        limiter.decide(&Request::all_or_nothing(&keys), now, None)
+    }
+
+    /// Looks at a key, and answers by what is seen. Called by the thread of the store.
+    fn look(self, limiter: &Arc<Limiter>, key: &[u8], later: ReplyLater) {
+        let limiter = limiter.handle(Door::Resp);
+        match self.ask(&limiter, key, KeyOp::Peek(0), limiter.now()) {
+            Ok(Decision::Ready(verdict)) => later.send(move |out| self.reply(out, &verdict)),
+            Ok(Decision::Pending(pending)) => pending.0.forward(move |answered| {
+                later.send(move |out| self.reply(out, &answered.verdict));
+            }),
+            Err(invalid) => later.send(move |out| reply::error(out, text_of(invalid).as_bytes())),
+        }
+    }
+
+    fn numbers(&self, verdict: &Verdict) -> Numbers {
+        let allowed = verdict.is_allowed() && !self.is_impossible;
+        let retry = match self.quantity {
+            _ if self.is_impossible => -1,
+            // Nothing was given back, since too much would be owed even so.
+            ..0 if verdict.delay < Nanos::MAX => {
+                let back = u128::from(self.limit.period) * u128::from(self.quantity.unsigned_abs())
+                    / u128::from(self.limit.amount);
+                let back = Nanos::try_from(back).unwrap_or(Nanos::MAX);
+                seconds(verdict.delay.saturating_sub(back))
+            }
+            _ => seconds(verdict.delay),
+        };
+        if verdict.capacity == 0 {
+            // Decided without any count: the store is away, or nothing limits the key.
+            let limit = self.limit.capacity();
+            let remaining =
+                if allowed { limit.saturating_sub(self.quantity.unsigned_abs()) } else { 0 };
+            let reset = if allowed { 0 } else { retry };
+            let (limit, remaining) = (signed(limit), signed(remaining));
+            return Numbers { allowed, limit, remaining, retry, reset };
+        }
+        Numbers {
+            allowed,
+            limit: signed(verdict.capacity),
+            remaining: signed(verdict.remaining),
+            retry,
+            reset: seconds(verdict.reset),
+        }
+    }
+
+    /// Appends the reply to a request that was decided.
+    fn reply(&self, out: &mut Vec<u8>, verdict: &Verdict) {
+        if verdict.no_room {
+            return reply::error(out, b"OOM no room for a new key");
+        }
+        if verdict.outcome == Outcome::NoRule {
+            return reply::error(out, b"ERR no rule matches this key");
+        }
+        self.shape.reply(out, &self.numbers(verdict));
+    }
+}
+
+/// Requests that were read and are decided together.
+#[derive(Default)]
+pub(in crate::doors::resp) struct ThrottleBatch {
+    wanted: Vec<PutOff>,
+    decisions: Vec<Result<Decision, InvalidRequest>>,
+}
+
+/// A request that was read and is yet to be decided.
+struct PutOff {
+    /// Where its key lies in the input.
+    key: Range<usize>,
+    wanted: Wanted,
+}
+
+impl ThrottleBatch {
+    pub(in crate::doors::resp) fn is_empty(&self) -> bool {
+        self.wanted.is_empty()
+    }
+
+    pub(in crate::doors::resp) fn is_full(&self) -> bool {
+        self.wanted.len() >= BATCH_MAX
+    }
+}
+
+impl RespHandler {
+    /// Puts a request off, to be decided with those behind it, if it is one that can be. It begins
+    /// at `start` in the input.
+    #[inline]
+    pub(in crate::doors::resp) fn put_off(
+        &mut self,
+        client: &RespClient,
+        command: Option<usize>,
+        arguments: &Arguments<'_>,
+        start: usize,
+    ) -> bool {
+        let Some(shape) = command.and_then(|position| COMMANDS[position].batch) else {
+            return false;
+        };
+        let Some(key) = arguments.place(1).filter(|_| client.is_authenticated) else {
+            return false;
+        };
+        // What is wrong, looks or gives back is done by itself.
+        let Ok(wanted) = shape.read(arguments) else { return false };
+        if wanted.quantity < 1 {
+            return false;
+        }
+        self.counts.count(command, 1);
+        let key = start + key.start..start + key.end;
+        self.throttles.wanted.push(PutOff { key, wanted });
+        true
+    }
+
+    /// Decides the requests that were put off.
+    pub(in crate::doors::resp) fn decide_throttles(
+        &mut self,
+        client: &mut RespClient,
+        input: &[u8],
+        out: &mut Vec<u8>,
+        context: &Context,
+    ) -> Flow {
+        let ThrottleBatch { mut wanted, mut decisions } = std::mem::take(&mut self.throttles);
+        let keys: SmallVec<[Key<'_>; BATCH_MAX]> = wanted
+            .iter()
+            .map(|PutOff { key, wanted }| {
+                let cost = wanted.quantity.unsigned_abs();
+                Key::take(&input[key.clone()], cost).limited_by(&wanted.limit)
+            })
+            .collect();
+        self.parts.limiter.decide_batch(&keys, context.now, &mut decisions);
+        for (put_off, decided) in wanted.iter().zip(decisions.drain(..)) {
+            let key = &input[put_off.key.clone()];
+            self.answer(&put_off.wanted, key, decided, client, out, context);
+        }
+        drop(keys);
+        wanted.clear();
+        self.throttles = ThrottleBatch { wanted, decisions };
+        if client.pending.is_empty() { Flow::Done } else { Flow::Pending }
+    }
+
+    /// Decides a request by itself: one that takes nothing, or that came as an inline command.
+    fn decide_throttle(
+        &mut self,
+        wanted: Wanted,
+        key: &[u8],
+        client: &mut RespClient,
+        out: &mut Vec<u8>,
+        context: &Context,
+    ) -> Flow {
+        let now = context.now;
+        let cost = wanted.quantity.unsigned_abs();
+        let decided = match wanted.quantity {
+            0 => wanted.ask(&self.parts.limiter, key, KeyOp::Peek(0), now),
+            1.. => wanted.ask(&self.parts.limiter, key, KeyOp::Take(cost), now),
+            _ => {
+                let refund = KeyOp::Refund { cost, taken: now, in_flight: true };
+                match wanted.ask(&self.parts.limiter, key, refund, now) {
+                    // What was given back shows in a look behind it.
+                    Ok(Decision::Ready(_)) => {
+                        wanted.ask(&self.parts.limiter, key, KeyOp::Peek(0), now)
+                    }
+                    Ok(Decision::Pending(pending)) => {
+                        let later =
+                            ReplyLater::new(&self.parts.inbox, context.id, &mut client.pending);
+                        let limiter = self.parts.limiter.limiter().clone();
+                        let key = key.to_vec();
+                        pending.0.forward(move |_| wanted.look(&limiter, &key, later));
+                        return Flow::Pending;
+                    }
+                    wrong => wrong,
+                }
+            }
+        };
+        self.answer(&wanted, key, decided, client, out, context);
+        if client.pending.is_empty() { Flow::Done } else { Flow::Pending }
+    }
+
+    /// Answers one request now, or when its store has answered.
+    fn answer(
+        &mut self,
+        wanted: &Wanted,
+        key: &[u8],
+        decided: Result<Decision, InvalidRequest>,
+        client: &mut RespClient,
+        out: &mut Vec<u8>,
+        context: &Context,
+    ) {
+        let mut wanted = *wanted;
+        let mut decided = decided;
+        if let Err(InvalidRequest::CostAboveLimit { .. }) = decided {
+            wanted.is_impossible = true;
+            decided = wanted.ask(&self.parts.limiter, key, KeyOp::Peek(0), context.now);
+        }
+        // Replies stand in the order of their requests: behind one that is missing, all wait.
+        let mut behind = (!client.pending.is_empty()).then(Vec::new);
+        let out = behind.as_mut().unwrap_or(out);
+        match decided {
+            Ok(Decision::Ready(verdict)) => wanted.reply(out, &verdict),
+            Ok(Decision::Pending(pending)) => {
+                let later = ReplyLater::new(&self.parts.inbox, context.id, &mut client.pending);
+                return pending.0.forward(move |answered| {
+                    later.send(move |out| wanted.reply(out, &answered.verdict));
+                });
+            }
+            Err(invalid) => {
+                self.bad_input(invalid.reason());
+                reply::error(out, text_of(invalid).as_bytes());
+            }
+        }
+        if let Some(reply) = behind {
+            client.pending.add(reply);
+        }
+    }
+}
+
+/// What is said to a request that cannot be decided.
+fn text_of(invalid: InvalidRequest) -> String {
+    match invalid {
+        InvalidRequest::KeyTooLong => format!("ERR key is longer than {KEY_BYTES_MAX} bytes"),
+        InvalidRequest::NeedsEnd => "ERR this key limits uses in flight: use TG.HOLD".to_owned(),
+        InvalidRequest::Books => "ERR this key books callers: use TG.WAIT".to_owned(),
+        other => format!("ERR {other}"),
+    }
+}
+
+/// `CL.THROTTLE key max_burst count period [quantity]`
+pub(super) fn cl_throttle(call: &mut Call<'_>) -> Flow {
+    decide(call, Shape::Cell)
+}
+
+/// `THROTTLE key max_burst count period [quantity]`
+pub(super) fn throttle(call: &mut Call<'_>) -> Flow {
+    decide(call, Shape::Crab)
+}
+
+fn decide(call: &mut Call<'_>, shape: Shape) -> Flow {
+    match shape.read(&call.arguments) {
+        Ok(wanted) => {
+            let key = call.argument(1);
+            let Call { handler, client, out, context, .. } = call;
+            handler.decide_throttle(wanted, key, client, out, context)
+        }
+        Err(Wrong { reason, text }) => {
+            call.handler.bad_input(reason);
+            reply::error(call.out, &text);
+            Flow::Done
+        }
+    }
+}

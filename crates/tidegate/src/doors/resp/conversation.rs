@@ -1,0 +1,93 @@
+//! One client of the door without a socket, for golden vectors and tests: bytes in, replies out.
+
+use std::io;
+use std::sync::Arc;
+
+use tidegate_core::Now;
+
+use super::config::Config;
+use super::handler::{Parts, RespHandler};
+use super::session::Session;
+use super::state::RespState;
+use crate::doors::io::handler::{ConnectionId, Context, Handler as _, Progress};
+use crate::doors::io::inbox::Inbox;
+use crate::doors::io::listener::Peer;
+use crate::limiter::Limiter;
+use crate::metrics::Door;
+use crate::records::Records;
+use crate::uses::Uses;
+use crate::waiting::Waiting;
+
+/// A client of a handler of its own, like one in a loop by itself. Counts must lie in memory.
+pub struct RespConversation {
+    handler: RespHandler,
+    session: Session,
+    /// Not a whole request yet.
+    kept: Vec<u8>,
+    /// Replies of one write.
+    out: Vec<u8>,
+}
+
+impl RespConversation {
+    /// A client that has just connected to a door of this table.
+    ///
+    /// # Errors
+    /// If the system has no eventfd, or a password cannot be read.
+    pub fn open(
+        limiter: &Arc<Limiter>,
+        records: Arc<Records>,
+        config: &Config,
+        now: Now,
+    ) -> io::Result<Self> {
+        let state = RespState::new(now.unix);
+        state.settings.store(Arc::new(config.settings().map_err(io::Error::other)?));
+        let mut handler = RespHandler::new(Parts {
+            limiter: limiter.handle(Door::Resp),
+            records,
+            uses: Uses::before(limiter),
+            waiting: Waiting::new(limiter),
+            metrics: limiter.metrics().clone(),
+            state,
+            inbox: Inbox::new()?,
+            value_max: usize::try_from(config.max_value.0).unwrap_or(usize::MAX),
+        });
+        let opened = handler.on_open(Peer::Unix, &mut Vec::new(), &context(now));
+        let (session, _) = opened.map_err(io::Error::other)?;
+        Ok(Self { handler, session, kept: Vec::new(), out: Vec::new() })
+    }
+
+    /// Says some bytes and appends the replies, as though the socket took all of them at once. What
+    /// is not a whole request yet waits for more. `false` if the connection would be closed now.
+    pub fn say(&mut self, bytes: &[u8], now: Now, replies: &mut Vec<u8>) -> bool {
+        if self.kept.is_empty() {
+            let (taken, open) = self.execute(bytes, now, replies);
+            self.kept.extend_from_slice(&bytes[taken..]);
+            return open;
+        }
+        let mut kept = std::mem::take(&mut self.kept);
+        kept.extend_from_slice(bytes);
+        let (taken, open) = self.execute(&kept, now, replies);
+        kept.drain(..taken);
+        self.kept = kept;
+        open
+    }
+
+    fn execute(&mut self, bytes: &[u8], now: Now, replies: &mut Vec<u8>) -> (usize, bool) {
+        let Self { handler, session, out, .. } = self;
+        let mut taken = 0;
+        loop {
+            let (more, progress) = handler.execute(session, &bytes[taken..], out, &context(now));
+            replies.append(out);
+            taken += more;
+            match progress {
+                Progress::Flush => {}
+                Progress::Close => return (taken, false),
+                _ => return (taken, true),
+            }
+        }
+    }
+}
+
+fn context(now: Now) -> Context {
+    Context { now, id: ConnectionId { slot: 0, generation: 0 }, fresh_bytes: 0 }
+}

@@ -1,0 +1,195 @@
+//! From bytes to replies, without a socket: parse, find the command, run it, append its reply.
+//!
+//! The door's loops, the golden vectors and the tests all go through [`RespHandler::execute`].
+//! CL.THROTTLE requests that follow each other in one read are decided together. What the event loop
+//! asks of a handler is in `in_loop`.
+
+use std::sync::Arc;
+
+use tidegate_wire::resp::{Arguments, ParsedFront, RequestBounds, reply};
+
+use super::RespInbox;
+use super::commands::throttle::ThrottleBatch;
+use super::commands::{self, COMMANDS, Call, Flow};
+use super::counts::LoopCounts;
+use super::session::{RespClient, Session};
+use super::state::{RespState, Settings};
+use crate::doors::io::handler::{Context, Progress};
+use crate::limiter::LimiterHandle;
+use crate::metrics::{Door, Metrics};
+use crate::records::Records;
+use crate::uses::Uses;
+use crate::waiting::Waiting;
+
+/// With so many bytes of replies, the rest of the input waits until they are written.
+pub(super) const OUTPUT_BYTES_MAX: usize = 128 << 10;
+/// The longest part of a client's own words in an error.
+const ECHO_BYTES_MAX: usize = 128;
+
+/// What a handler is made of.
+pub(super) struct Parts {
+    pub(super) limiter: LimiterHandle,
+    pub(super) records: Arc<Records>,
+    #[expect(dead_code, reason = "for commands that hold uses in flight")]
+    pub(super) uses: Arc<Uses>,
+    #[expect(dead_code, reason = "for commands that wait")]
+    pub(super) waiting: Arc<Waiting>,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) state: Arc<RespState>,
+    /// Where replies that come later go.
+    pub(super) inbox: Arc<RespInbox>,
+    /// The longest argument.
+    pub(super) value_max: usize,
+}
+
+/// The protocol in one loop.
+pub(super) struct RespHandler {
+    pub(super) parts: Parts,
+    /// What the table says, as of the requests that are being executed.
+    pub(super) settings: Arc<Settings>,
+    pub(super) counts: Arc<LoopCounts>,
+    pub(super) throttles: ThrottleBatch,
+}
+
+impl RespHandler {
+    /// A handler for one loop.
+    pub(super) fn new(parts: Parts) -> Self {
+        Self {
+            settings: parts.state.settings.load_full(),
+            counts: parts.state.loop_counts(),
+            throttles: ThrottleBatch::default(),
+            parts,
+        }
+    }
+
+    /// Counts input that is wrong.
+    pub(super) fn bad_input(&self, reason: &'static str) {
+        self.parts.metrics.bad_input(Door::Resp, reason);
+    }
+
+    /// Takes over settings that a reload has changed.
+    pub(super) fn renew_settings(&mut self) {
+        let settings = self.parts.state.settings.load();
+        if !Arc::ptr_eq(&settings, &self.settings) {
+            self.settings = Arc::clone(&settings);
+        }
+    }
+
+    /// Executes the whole requests at the front of `input`, appends their replies to `out`, and
+    /// says how many bytes it took and what comes next.
+    pub(super) fn execute(
+        &mut self,
+        session: &mut Session,
+        input: &[u8],
+        out: &mut Vec<u8>,
+        context: &Context,
+    ) -> (usize, Progress) {
+        self.renew_settings();
+        let Session { parser, client } = session;
+        let mut taken = 0;
+        while out.len() < OUTPUT_BYTES_MAX {
+            let bounds = RequestBounds {
+                value_max: self.parts.value_max,
+                is_authenticated: client.is_authenticated,
+            };
+            let front = parser.parse(&input[taken..], &bounds);
+            let request = match front {
+                ParsedFront::Request { arguments, bytes } => Some((arguments, bytes)),
+                _ => None,
+            };
+            let command = request.and_then(|(arguments, _)| commands::find(arguments.name()));
+            if let Some((arguments, bytes)) = request
+                && self.put_off(client, command, &arguments, taken)
+            {
+                taken += bytes;
+                if !self.throttles.is_full() {
+                    continue;
+                }
+            }
+            // Whatever comes next stands behind the requests that were put off.
+            if !self.throttles.is_empty() {
+                match self.decide_throttles(client, input, out, context) {
+                    // The request that ended the batch is read again.
+                    Flow::Done => continue,
+                    flow => return (taken, flow.into()),
+                }
+            }
+            match (front, request) {
+                (_, Some((arguments, bytes))) => {
+                    taken += bytes;
+                    match self.run(client, command, arguments, out, context) {
+                        Flow::Done => {}
+                        flow => return (taken, flow.into()),
+                    }
+                }
+                (ParsedFront::Empty { bytes }, _) => taken += bytes,
+                (ParsedFront::Broken(error), _) => {
+                    self.bad_input("protocol");
+                    error.reply(out);
+                    return (taken, Progress::Close);
+                }
+                _ => return (taken, Progress::More),
+            }
+        }
+        (taken, Progress::Flush)
+    }
+
+    /// Runs a command for a client. What ends here is answered at once, or pending.
+    pub(super) fn run(
+        &mut self,
+        client: &mut RespClient,
+        command: Option<usize>,
+        arguments: Arguments<'_>,
+        out: &mut Vec<u8>,
+        context: &Context,
+    ) -> Flow {
+        self.counts.count(command, 1);
+        let command = command.map(|position| &COMMANDS[position]);
+        if command.is_none() && commands::is_of_browser(arguments.name()) {
+            self.bad_input("protocol");
+            return Flow::Close;
+        }
+        if !client.is_authenticated && !command.is_some_and(|command| command.before_auth) {
+            self.bad_input("not_authenticated");
+            reply::error(out, b"NOAUTH Authentication required.");
+            return Flow::Done;
+        }
+        let Some(command) = command else {
+            self.refuse_unknown(&arguments, out);
+            return Flow::Done;
+        };
+        let mut call = Call { handler: self, client, arguments, out, context };
+        if !command.takes(arguments.len()) {
+            return call.wrong_arity(command.name);
+        }
+        (command.run)(&mut call)
+    }
+
+    fn refuse_unknown(&self, arguments: &Arguments<'_>, out: &mut Vec<u8>) {
+        if commands::is_script(arguments.name()) {
+            self.bad_input("script");
+            let text = b"ERR scripts are not supported: use CL.THROTTLE or TG.CHECK";
+            return reply::error(out, text);
+        }
+        self.bad_input("unknown_command");
+        let mut text = b"ERR unknown command '".to_vec();
+        text.extend_from_slice(cut(arguments.name(), ECHO_BYTES_MAX));
+        text.extend_from_slice(b"', with args beginning with: ");
+        let begin = text.len();
+        for argument in arguments.iter().skip(1) {
+            let room = ECHO_BYTES_MAX.saturating_sub(text.len() - begin);
+            if room == 0 {
+                break;
+            }
+            text.push(b'\'');
+            text.extend_from_slice(cut(argument, room));
+            text.extend_from_slice(b"' ");
+        }
+        reply::error(out, &text);
+    }
+}
+
+/// The first bytes of `text`.
+pub(super) fn cut(text: &[u8], bytes_max: usize) -> &[u8] {
+    &text[..text.len().min(bytes_max)]
+}

@@ -1,0 +1,105 @@
+//! The protocol as an event loop drives it: sessions, replies that come later, and clients that
+//! leave replies unread.
+
+use std::convert::Infallible;
+
+use tidegate_core::Now;
+use tidegate_core::time::SECOND;
+
+use super::handler::{OUTPUT_BYTES_MAX, RespHandler};
+use super::pending::LateReply;
+use super::session::Session;
+use crate::doors::io::handler::{Context, Handler, Linger, Policy, Progress};
+use crate::doors::io::listener::Peer;
+use crate::doors::io::pushes::Pushes;
+use crate::metrics::Door;
+
+impl Handler for RespHandler {
+    type Session = Session;
+    type Message = Infallible;
+    type Answer = LateReply;
+
+    const DOOR: Door = Door::Resp;
+    const POLICY: Policy = Policy {
+        brief: false,
+        // Clients write whole pipelines before they read: a server that stops reading would wait
+        // for a client that waits for it.
+        reads_on: true,
+        refusal: b"-ERR max number of clients reached\r\n",
+        output_bytes: OUTPUT_BYTES_MAX,
+        push_bytes_max: 0,
+        drain_max: 30 * SECOND,
+        linger: Linger {
+            span: 2 * SECOND,
+            span_at_end: 0,
+            bytes_max: 1 << 20,
+            slow: None,
+            too_much: None,
+        },
+    };
+
+    fn on_open(
+        &mut self,
+        peer: Peer,
+        _: &mut Vec<u8>,
+        context: &Context,
+    ) -> Result<(Session, Progress), &'static str> {
+        self.renew_settings();
+        let is_open = !self.settings.credentials.are_required();
+        let id = self.parts.state.enter();
+        Ok((Session::new(id, peer, is_open, context.now.mono), Progress::More))
+    }
+
+    #[inline]
+    fn on_bytes(
+        &mut self,
+        session: &mut Session,
+        input: &[u8],
+        output: &mut Vec<u8>,
+        context: &Context,
+    ) -> (usize, Progress) {
+        if context.fresh_bytes > 0 {
+            self.counts.has_read(context.fresh_bytes);
+        }
+        self.execute(session, input, output, context)
+    }
+
+    fn on_answer(
+        &mut self,
+        session: &mut Session,
+        answer: LateReply,
+        output: &mut Vec<u8>,
+        _: Now,
+    ) -> Progress {
+        match session.client.pending.take(answer, output) {
+            true => Progress::More,
+            false => Progress::Pending,
+        }
+    }
+
+    fn on_message(&mut self, message: Infallible, _: &mut Pushes<'_, Self>) -> usize {
+        match message {}
+    }
+
+    #[inline]
+    fn on_written(&mut self, _: &mut Session, bytes: usize, _: bool) {
+        self.counts.has_written(bytes);
+    }
+
+    fn on_unread(&mut self, session: &mut Session, bytes: usize) -> bool {
+        let before = std::mem::replace(&mut session.client.unread, bytes);
+        self.parts.state.leaves_unread(before, bytes)
+    }
+
+    fn is_listening(&self, _: &Session) -> bool {
+        false
+    }
+
+    fn on_close(&mut self, session: Session) {
+        self.parts.state.leave(session.client.unread);
+    }
+
+    fn on_end(&mut self) {
+        self.parts.state.end_loop(self.counts.clone());
+    }
+}

@@ -1,0 +1,130 @@
+//! The RESP door: the Redis protocol over TCP and Unix sockets.
+//!
+//! - [`config`]: the `[resp]` table; [`credentials`]: passwords
+//! - [`handler`]: from bytes to replies, without a socket; [`conversation`] is a client of it
+//! - [`in_loop`]: the handler as an event loop drives it
+//! - [`commands`]: the table of commands, and a file for each topic
+//! - [`session`], [`pending`]: what is kept for a connection, and replies that come later
+//! - [`state`], [`counts`], [`series`]: what all loops share and count
+//!
+//! Sockets, buffers and idle clients are the business of `doors::io`, the bytes of the protocol that
+//! of `tidegate_wire::resp`.
+
+mod commands;
+mod config;
+mod conversation;
+mod counts;
+mod credentials;
+mod handler;
+mod in_loop;
+mod pending;
+mod series;
+mod session;
+mod state;
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use self::config::Config;
+pub use self::conversation::RespConversation;
+use self::handler::{Parts, RespHandler};
+use self::state::{RespState, Settings};
+use super::io::certificates::Certificates;
+use super::io::inbox::InboxOf;
+use super::io::limits::Bounds;
+use super::io::listeners::{Listeners, LoopSettings};
+use super::{BoundDoor, DoorConfig, Gate, Serving, table_of};
+use crate::metrics::Door;
+use crate::settings::listen::{Allow, ListenAddress};
+
+/// What other threads leave for a loop of this door.
+type RespInbox = InboxOf<RespHandler>;
+
+impl DoorConfig for Config {
+    fn door(&self) -> Door {
+        Door::Resp
+    }
+
+    fn listens_at(&self) -> Vec<(&'static str, ListenAddress)> {
+        let listen = self.listen.iter().flat_map(|listen| listen.places());
+        let unix = self.unix.iter().map(|path| ("unix", ListenAddress::Unix(path.clone())));
+        listen.chain(unix).collect()
+    }
+
+    fn allow(&self) -> &Allow {
+        &self.allow
+    }
+
+    fn same_sockets(&self, other: &dyn DoorConfig) -> bool {
+        table_of::<Self>(other).is_some_and(|other| self.same_door(other))
+    }
+
+    fn waits_for_store(&self) -> bool {
+        true
+    }
+
+    fn wrong_files(&self) -> Vec<(&'static str, String)> {
+        self.wrong_files()
+    }
+
+    fn renew(&self, gate: &Gate) {
+        // Passwords that cannot be read leave the old ones in force; the check has told of them.
+        if let Ok(settings) = self.settings() {
+            RespState::of(gate).settings.store(Arc::new(settings));
+        }
+    }
+
+    fn bind(&self) -> io::Result<Box<dyn BoundDoor>> {
+        let listen = self.listen.iter().flat_map(|listen| listen.addresses());
+        Ok(Box::new(Bound {
+            settings: self.settings().map_err(io::Error::other)?,
+            listeners: Listeners::bind(listen, self.unix.as_deref(), self.tls.as_ref())?,
+            value_max: usize::try_from(self.max_value.0).unwrap_or(usize::MAX),
+            idle_max: self.idle_max(),
+            connections: self.connections(),
+        }))
+    }
+
+    fn boxed(&self) -> Box<dyn DoorConfig> {
+        Box::new(self.clone())
+    }
+}
+
+/// A door whose addresses are taken and that answers nobody yet.
+struct Bound {
+    settings: Settings,
+    listeners: Listeners,
+    value_max: usize,
+    idle_max: Duration,
+    connections: Bounds,
+}
+
+impl BoundDoor for Bound {
+    fn addresses(&self) -> Vec<ListenAddress> {
+        self.listeners.addresses()
+    }
+
+    fn certificates(&self) -> Option<Arc<Certificates>> {
+        self.listeners.certificates()
+    }
+
+    fn serve(self: Box<Self>, gate: Gate) -> Serving {
+        let Self { settings, listeners, value_max, idle_max, connections } = *self;
+        let loops = LoopSettings::of::<RespHandler>(&gate, connections, idle_max);
+        let state = RespState::of(&gate);
+        state.settings.store(Arc::new(settings));
+        Serving::threads(listeners.serve(loops, &gate.door.shutdown, |inbox: &Arc<RespInbox>| {
+            RespHandler::new(Parts {
+                limiter: gate.limiter.handle(Door::Resp),
+                records: gate.records.clone(),
+                uses: gate.uses.clone(),
+                waiting: gate.waiting.clone(),
+                metrics: gate.metrics.clone(),
+                state: state.clone(),
+                inbox: inbox.clone(),
+                value_max,
+            })
+        }))
+    }
+}

@@ -1,0 +1,53 @@
+//! What the door keeps for one connection.
+
+use tidegate_core::Nanos;
+use tidegate_wire::resp::{Parser, ProtocolVersion};
+
+use super::pending::PendingReplies;
+use crate::doors::io::listener::Peer;
+
+/// One connection in its loop.
+pub(super) struct Session {
+    pub(super) parser: Parser,
+    pub(super) client: RespClient,
+}
+
+/// What commands know of a connection.
+pub(super) struct RespClient {
+    pub(super) id: u64,
+    pub(super) peer: Peer,
+    /// On the monotonic clock.
+    pub(super) connected_at: Nanos,
+    pub(super) version: ProtocolVersion,
+    /// As CLIENT SETNAME says; empty: none.
+    pub(super) name: Box<[u8]>,
+    /// As CLIENT SETINFO says.
+    pub(super) library: Box<[u8]>,
+    pub(super) library_version: Box<[u8]>,
+    pub(super) is_authenticated: bool,
+    /// Since the client last authenticated.
+    pub(super) wrong_passwords: u32,
+    pub(super) pending: PendingReplies,
+    /// Bytes of replies that wait to be written.
+    pub(super) unread: usize,
+}
+
+impl Session {
+    /// A connection that has just come.
+    pub(super) fn new(id: u64, peer: Peer, is_authenticated: bool, now: Nanos) -> Self {
+        let client = RespClient {
+            id,
+            peer,
+            connected_at: now,
+            version: ProtocolVersion::default(),
+            name: Box::default(),
+            library: Box::default(),
+            library_version: Box::default(),
+            is_authenticated,
+            wrong_passwords: 0,
+            pending: PendingReplies::default(),
+            unread: 0,
+        };
+        Self { parser: Parser::default(), client }
+    }
+}

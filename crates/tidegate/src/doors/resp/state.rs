@@ -1,0 +1,124 @@
+//! What the loops share: settings that a reload changes, who is connected, what waits to be read,
+//! and counts.
+//!
+//! None of it is written to by a request, except for what a slow client leaves unread.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use tidegate_core::Nanos;
+
+use super::counts::{AllCounts, CountsSum, LoopCounts};
+use super::credentials::Credentials;
+use super::series::RespSeries;
+use crate::doors::Gate;
+
+/// The most bytes of replies that wait for one connection. A client that leaves more unread is
+/// closed.
+pub(super) const UNREAD_BYTES_MAX: usize = 32 << 20;
+/// The same for all connections of the door.
+pub(super) const UNREAD_BYTES_TOTAL_MAX: usize = 256 << 20;
+
+/// What a reload changes while the door is open.
+#[derive(Default)]
+pub(super) struct Settings {
+    pub(super) credentials: Credentials,
+    pub(super) max_connections: u32,
+}
+
+/// Shared by all loops of the door.
+pub(super) struct RespState {
+    pub(super) settings: ArcSwap<Settings>,
+    pub(super) started_at: Nanos,
+    /// The id of the next connection.
+    next: AtomicU64,
+    connected: AtomicUsize,
+    unread: AtomicUsize,
+    counts: Mutex<AllCounts>,
+}
+
+impl RespState {
+    /// Nobody is connected yet.
+    pub(super) fn new(started_at: Nanos) -> Arc<Self> {
+        Arc::new(Self {
+            settings: ArcSwap::default(),
+            started_at,
+            next: AtomicU64::new(1),
+            connected: AtomicUsize::new(0),
+            unread: AtomicUsize::new(0),
+            counts: Mutex::default(),
+        })
+    }
+
+    /// The one of the process.
+    pub(super) fn of(gate: &Gate) -> Arc<Self> {
+        gate.shared.part(|| {
+            let state = Self::new(gate.control.state().begun_at());
+            gate.metrics.register(Box::new(RespSeries(state.clone())));
+            state
+        })
+    }
+
+    /// Enters a connection, and returns its id.
+    pub(super) fn enter(&self) -> u64 {
+        self.connected.fetch_add(1, Relaxed);
+        self.next.fetch_add(1, Relaxed)
+    }
+
+    /// Removes a connection that left so many bytes unread.
+    pub(super) fn leave(&self, unread: usize) {
+        self.connected.fetch_sub(1, Relaxed);
+        self.unread.fetch_sub(unread, Relaxed);
+    }
+
+    /// How many clients are connected.
+    pub(super) fn connected(&self) -> usize {
+        self.connected.load(Relaxed)
+    }
+
+    /// A connection that left `before` bytes unread leaves `now`. `false` if that is too much.
+    pub(super) fn leaves_unread(&self, before: usize, now: usize) -> bool {
+        let total = if now >= before {
+            self.unread.fetch_add(now - before, Relaxed) + (now - before)
+        } else {
+            self.unread.fetch_sub(before - now, Relaxed) - (before - now)
+        };
+        now <= UNREAD_BYTES_MAX && total <= UNREAD_BYTES_TOTAL_MAX
+    }
+
+    /// A place to count for a loop that begins.
+    pub(super) fn loop_counts(&self) -> Arc<LoopCounts> {
+        self.counts.lock().take()
+    }
+
+    /// Takes back the place of a loop that has ended.
+    pub(super) fn end_loop(&self, counts: Arc<LoopCounts>) {
+        self.counts.lock().give_back(counts);
+    }
+
+    /// What all loops counted.
+    pub(super) fn sum(&self) -> CountsSum {
+        self.counts.lock().sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_unread_is_bounded_for_one_and_for_all() {
+        let state = RespState::new(0);
+        assert!(state.leaves_unread(0, UNREAD_BYTES_MAX));
+        assert!(!state.leaves_unread(UNREAD_BYTES_MAX, UNREAD_BYTES_MAX + 1));
+        state.enter();
+        state.leave(UNREAD_BYTES_MAX + 1);
+        for _ in 0..8 {
+            assert!(state.leaves_unread(0, UNREAD_BYTES_MAX));
+        }
+        assert!(!state.leaves_unread(0, 1), "256 MiB wait already");
+        assert!(state.leaves_unread(UNREAD_BYTES_MAX, 0));
+    }
+}

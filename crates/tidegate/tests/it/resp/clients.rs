@@ -1,0 +1,103 @@
+//! redis-cli and redis-benchmark as they are installed: plain, with a password, over TLS and a Unix
+//! socket, in both protocols.
+
+use std::io::Write as _;
+use std::process::{Command, Output, Stdio};
+
+use super::{Client, DOOR};
+use crate::papers::Papers;
+use crate::program::Program;
+
+/// The door with everything that a client can be asked for.
+const GUARDED: &str = "[resp]\nlisten = '127.0.0.1:0'\npassword = 'file:password'\n";
+
+fn run(program: &str, arguments: &[&str], input: &str) -> Output {
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| panic!("{program}: {error}; `make setup-test` installs it"));
+    child.stdin.take().expect("a pipe").write_all(input.as_bytes()).expect("it reads");
+    child.wait_with_output().expect("it ends")
+}
+
+fn redis_cli(program: &Program, arguments: &[&str], input: &str) -> String {
+    let port = program.address("resp").port().to_string();
+    let all = [&["-p", port.as_str()], arguments].concat();
+    let output = run("redis-cli", &all, input);
+    String::from_utf8(output.stdout).expect("text")
+}
+
+#[test]
+fn redis_cli_asks_one_question_or_many() {
+    let program = Program::serve(DOOR);
+    assert_eq!(redis_cli(&program, &["PING"], ""), "PONG\n");
+    let throttle = ["CL.THROTTLE", "user", "15", "30", "60"];
+    assert_eq!(redis_cli(&program, &throttle, ""), "0\n16\n15\n-1\n2\n");
+    let three = [&["-3"], &throttle[..]].concat();
+    assert_eq!(redis_cli(&program, &three, ""), "0\n16\n14\n-1\n4\n");
+    let input = "SET\nECHO \"a b\"\nSELECT 0\nHELLO 3\n";
+    let said = redis_cli(&program, &[], input);
+    let (first, rest) = said.split_once('\n').expect("lines");
+    assert_eq!(first, "ERR unknown command 'SET', with args beginning with: ");
+    assert!(rest.contains("a b\nOK\n"), "{rest}");
+    assert!(rest.contains("tidegate"), "{rest}");
+    let piped = "*1\r\n$4\r\nPING\r\n".repeat(10_000);
+    let said = redis_cli(&program, &["--pipe"], &piped);
+    assert!(said.contains("errors: 0, replies: 10000"), "{said}");
+}
+
+#[test]
+fn redis_cli_gives_a_password_and_a_name() {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("password"), "s3cret\n").expect("a file");
+    let mut program = Program::start_in(folder, GUARDED, "");
+    program.wait_until_ready();
+    let noauth = "NOAUTH Authentication required.\n\n";
+    assert_eq!(redis_cli(&program, &["PING"], ""), noauth);
+    for version in ["-2", "-3"] {
+        let said = redis_cli(&program, &["-a", "s3cret", "--no-auth-warning", version, "PING"], "");
+        assert_eq!(said, "PONG\n");
+        let user = ["--user", "default", "--pass", "s3cret", "--no-auth-warning", version, "PING"];
+        assert_eq!(redis_cli(&program, &user, ""), "PONG\n");
+    }
+    let wrong = redis_cli(&program, &["-a", "wrong", "--no-auth-warning", "PING"], "");
+    assert_eq!(wrong, noauth);
+}
+
+#[test]
+fn redis_cli_comes_through_a_unix_socket_and_tls() {
+    let papers = Papers::new();
+    papers.sign("server", "localhost");
+    let config = format!(
+        "[resp]\nlisten = '127.0.0.1:0'\nunix = 'resp.sock'\ntls = {{ cert = '{}', key = '{}' }}\n",
+        papers.path("server.pem").display(),
+        papers.path("server.key").display(),
+    );
+    let program = Program::serve(&config);
+    let path = program.paths()[0].to_str().expect("a path").to_owned();
+    let output = run("redis-cli", &["-s", &path, "PING"], "");
+    assert_eq!(output.stdout, b"PONG\n");
+    let ca = papers.path("ca.pem").display().to_string();
+    let secure = ["-h", "localhost", "--tls", "--cacert", &ca, "CL.THROTTLE", "u", "1", "1", "10"];
+    assert_eq!(redis_cli(&program, &secure, ""), "0\n2\n1\n-1\n10\n");
+}
+
+#[test]
+fn redis_benchmark_runs_to_its_end() {
+    let program = Program::serve(DOOR);
+    let port = program.address("resp").port().to_string();
+    let common = ["-p", port.as_str(), "-n", "10000", "-c", "8", "-P", "64", "-q"];
+    let throttle = ["CL.THROTTLE", "key:__rand_int__", "15", "30", "60"];
+    for more in
+        [&["-t", "ping"][..], &["-3", "-t", "ping"], &[&["-r", "100"], &throttle[..]].concat()]
+    {
+        let output = run("redis-benchmark", &[&common, more].concat(), "");
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && said.contains("requests per second"), "{said}");
+    }
+    let mut client = Client::new(&program);
+    client.ask("DBSIZE", ":0\r\n");
+}
