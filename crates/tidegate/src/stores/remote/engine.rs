@@ -1,9 +1,9 @@
-//! What a remote store must be able to do, and the engines that can.
+//! What a remote store must be able to do, and the engines that do it.
 //!
 //! An engine keeps values under names, each with a version that changes with every write, and
 //! changes several of them at once if their versions are still those that were seen. It knows
-//! nothing of limits, states or nodes' uses: values are bytes. Connections, their repair and
-//! everything that a protocol says stay behind this file.
+//! nothing of limits, states or uses in flight: values are bytes. Connections, their repair and
+//! the protocols stay behind this file.
 
 use std::sync::Arc;
 
@@ -12,13 +12,13 @@ use tidegate_core::Nanos;
 use super::etcd::Etcd;
 use super::redis::Redis;
 
-/// Which writing of a value this is. Never the same for two values of one name.
+/// The version of a value. No two values of one name have the same.
 pub(crate) type Version = u64;
 
-/// The version of what is not there.
+/// The version of a value that does not exist.
 pub(crate) const ABSENT: Version = 0;
 
-/// A value as the engine has it.
+/// A value in the store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct StoredValue {
     /// [`ABSENT`] if there is none.
@@ -27,13 +27,13 @@ pub(crate) struct StoredValue {
     pub(crate) value: Vec<u8>,
 }
 
-/// One value that is compared, and written if it was seen as it is.
+/// A change of one value: it is written if its version is still the one that was seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CellChange {
     pub(crate) name: Arc<[u8]>,
     /// The version that was seen.
     pub(crate) seen: Version,
-    /// What to write; `None`: it is only compared.
+    /// What to write; `None`: the version is only compared.
     pub(crate) write: Option<Write>,
 }
 
@@ -44,32 +44,34 @@ pub(crate) struct Write {
     pub(crate) value: Vec<u8>,
     /// How long it is kept, at least. The engine may round up, never down.
     pub(crate) lives: Nanos,
-    /// Whether what lies there now is as long as the new value, and kept for long enough already:
-    /// an engine that can may write over it in place.
+    /// Whether the value in the store is as long as the new one, and is kept for long enough: then
+    /// an engine may overwrite it in place.
     pub(crate) keeps: bool,
-    /// Whether it gives something back that others may wait for: whoever watches the name is told.
+    /// Whether it gives something back that others may wait for: nodes that watch the name hear
+    /// of it.
     pub(crate) frees: bool,
 }
 
-/// What became of the changes of one request.
+/// The outcome of the changes of one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Swapped {
     /// All were as seen, and all are written: their versions from now on, in order.
     Done(Vec<Version>),
     /// Some were not as seen, and nothing is written: how all of them are, in order.
     Stale(Vec<StoredValue>),
+    /// The engine changes names that lie apart one after the other. It has written those of
+    /// `written`, and then found the one at `at` not as seen.
+    Broken { written: Vec<usize>, at: usize, found: StoredValue },
 }
 
-/// What came of an exchange, and the engine's own time during it, where it has one: nanoseconds
-/// since the Unix epoch.
+/// An answer with the engine's own time, if it tells one: nanoseconds since the Unix epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Timed<T> {
     pub(crate) what: T,
     pub(crate) time: Option<Nanos>,
 }
 
-/// Why an engine did not do what it was asked. What it was asked may have happened nevertheless,
-/// unless it says otherwise.
+/// Why an engine failed. It may have done what was asked nevertheless, unless it says otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum EngineFault {
     /// There is no connection, or it broke.
@@ -98,10 +100,10 @@ impl EngineFault {
     }
 }
 
-/// What a fault says of the store as a whole.
+/// What a fault means for the store as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Blame {
-    /// It concerns a part of it: the rest is asked as ever.
+    /// Only a part of it has failed: the rest is asked as before.
     APart,
     /// Several in a row mean that it is away.
     Counts,
@@ -125,8 +127,8 @@ impl Engine {
         }
     }
 
-    /// What a fault says of the store as a whole: a Cluster goes on without one of its nodes, and
-    /// whoever asks for that node's counts is told at once that they cannot be had.
+    /// What a fault means for the store as a whole. A Cluster goes on without one of its nodes, and
+    /// requests for that node's counts fail at once.
     pub(crate) fn blame(&self, fault: &EngineFault) -> Blame {
         match (self, fault) {
             (Engine::Redis(redis), _) if redis.is_partly_up() => match fault {
@@ -138,11 +140,11 @@ impl Engine {
         }
     }
 
-    /// How many calls of [`Self::swap`] may be under way: few, where a call carries many requests
-    /// for little more than the price of one.
+    /// How many calls of [`Self::swap`] may be under way: few, where a call with many requests
+    /// costs little more than one with a single request.
     pub(crate) fn calls_max(&self) -> usize {
         match self {
-            // With two a server sleeps between calls, and waking it costs more than they save.
+            // With two, the server sleeps between calls, and waking it costs more than is saved.
             Engine::Redis(_) => 8,
             Engine::Etcd(_) => 64,
         }
@@ -156,7 +158,7 @@ impl Engine {
         }
     }
 
-    /// Whether a value is written for less if it is kept as long as the one before it.
+    /// Whether a write costs less if the value is kept as long as the one before it.
     pub(crate) fn keeps_ends(&self) -> bool {
         match self {
             Engine::Redis(_) => true,
@@ -164,17 +166,9 @@ impl Engine {
         }
     }
 
-    /// Whether one [`Self::swap`] can change all of these names at once.
-    pub(crate) fn together<'a>(&self, names: impl IntoIterator<Item = &'a [u8]>) -> bool {
-        match self {
-            Engine::Redis(redis) => redis.together(names),
-            Engine::Etcd(_) => true,
-        }
-    }
-
     /// Several requests in one go, each all or nothing and independent of the others: no name is
-    /// in two of them. Results are in order. Returns when all are answered; never hangs for longer
-    /// than the engine's own timeout.
+    /// in two of them. There is one result for each, in order. Returns when all are answered, and
+    /// after the engine's own timeout at the latest.
     pub(crate) async fn swap(
         &self,
         requests: Vec<Vec<CellChange>>,
@@ -185,7 +179,7 @@ impl Engine {
         }
     }
 
-    /// Forgets a name, whatever its version; whether there was a value.
+    /// Removes a name, whatever its version. Returns whether there was a value.
     pub(crate) async fn remove(&self, name: &[u8]) -> Result<bool, EngineFault> {
         match self {
             Engine::Redis(redis) => redis.remove(name).await,
@@ -207,8 +201,8 @@ impl Engine {
         }
     }
 
-    /// Says that `node` lives, and goes on to for `lives` if it is not said again. Returns all
-    /// nodes that live, this one included.
+    /// Reports that `node` is alive, which counts for `lives`. Returns all nodes that are alive,
+    /// this one included.
     pub(crate) async fn beat(
         &self,
         node: u64,
@@ -220,7 +214,7 @@ impl Engine {
         }
     }
 
-    /// Says that `node` is gone, at a clean end.
+    /// Reports that `node` ends.
     pub(crate) async fn leave(&self, node: u64) {
         match self {
             Engine::Redis(redis) => redis.leave(node).await,
@@ -228,7 +222,7 @@ impl Engine {
         }
     }
 
-    /// Begins to watch a name, for [`Self::freed`]. Watching twice is watching once.
+    /// Begins to watch a name, for [`Self::freed`]. Watching it twice has no further effect.
     pub(crate) fn watch(&self, name: &Arc<[u8]>) {
         match self {
             Engine::Redis(redis) => redis.watch(name),

@@ -13,7 +13,7 @@ use tidegate_core::{Limit, Now, Op, Outcome as Verdict, algorithms};
 
 use super::engine::{ABSENT, CellChange, EngineFault, StoredValue, Swapped};
 use super::update::{DeferredStep, RemoteSlot, StoreError, Update, UpdateKind};
-use super::update_queue::{ChangeInFlight, ChangeOutcome, UpdateQueue};
+use super::update_queue::{ChangeInFlight, UpdateQueue};
 use crate::stores::memory::Body;
 
 const NOW: Now = Now { mono: 1_000_000 * SECOND, unix: 1_000_000 * SECOND };
@@ -128,7 +128,7 @@ impl World {
 
     fn send(&mut self, node: usize) {
         self.local += 10 * MILLISECOND;
-        while let Some((changes, attempt)) = self.nodes[node].next(self.local, NOW, |_| true) {
+        while let Some((changes, attempt)) = self.nodes[node].next(self.local, NOW) {
             self.under_way.push((node, changes, attempt));
         }
     }
@@ -160,11 +160,11 @@ impl World {
         }
         let (node, changes, attempt) = self.under_way.swap_remove(which % self.under_way.len());
         let outcome = match lost {
-            Lost::Nothing => ChangeOutcome::Swapped(self.swap(&changes)),
-            Lost::Request => ChangeOutcome::Fault(EngineFault::Slow),
+            Lost::Nothing => Ok(self.swap(&changes)),
+            Lost::Request => Err(EngineFault::Slow),
             Lost::Answer => {
                 self.swap(&changes);
-                ChangeOutcome::Fault(EngineFault::Slow)
+                Err(EngineFault::Slow)
             }
         };
         self.nodes[node].finish(attempt, outcome, self.local);
@@ -201,7 +201,7 @@ fn a_pause_that_is_over_is_not_due_for_ever() {
         world.deliver(1, Lost::Nothing);
         world.deliver(0, Lost::Nothing);
     }
-    assert!(world.nodes[0].next(world.local, NOW, |_| true).is_none(), "it pauses");
+    assert!(world.nodes[0].next(world.local, NOW).is_none(), "it pauses");
     let due = world.nodes[0].due().unwrap();
     assert!(world.local < due && due < NOW.mono + HOUR);
     world.nodes[0].end_rests(due);
@@ -435,13 +435,13 @@ fn who_waits_for_silence_is_told_at_its_time_and_the_store_is_to_blame() {
     let mut world = World::new(1, "5 per 1h");
     world.submit(0, &[0], UpdateKind::Take);
     let due = world.nodes[0].due().expect("a deadline");
-    let (_, attempt) = world.nodes[0].next(due - TIMEOUT, NOW, |_| true).expect("a change");
+    let (_, attempt) = world.nodes[0].next(due - TIMEOUT, NOW).expect("a change");
     assert!(!world.nodes[0].expire(due - 1));
     assert!(world.fates.lock().is_empty());
     assert!(world.nodes[0].expire(due));
     assert_eq!(world.count(Fate::Failed), 1);
     // The answer comes after all: the use stays charged, and nobody is told twice.
-    world.nodes[0].finish(attempt, ChangeOutcome::Swapped(Swapped::Done(vec![3])), due);
+    world.nodes[0].finish(attempt, Ok(Swapped::Done(vec![3])), due);
     assert!(world.nodes[0].is_idle());
 }
 
@@ -450,7 +450,7 @@ fn contention_is_not_the_stores_fault() {
     let mut world = World::new(1, "5 per 1h");
     world.submit(0, &[0], UpdateKind::Take);
     let due = world.nodes[0].due().expect("a deadline");
-    world.nodes[0].next(due - 1, NOW, |_| true).expect("a change");
+    world.nodes[0].next(due - 1, NOW).expect("a change");
     assert!(!world.nodes[0].expire(due), "it was sent a moment ago");
     assert_eq!(world.count(Fate::Failed), 1);
 }

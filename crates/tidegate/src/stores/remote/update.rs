@@ -1,4 +1,4 @@
-//! What is asked of a remote store: one step over the counts of a request.
+//! An update of a remote store: one step over the counts of a request.
 
 use std::sync::Arc;
 
@@ -33,14 +33,14 @@ pub(crate) trait DeferredStep: Send {
     /// Judges and changes the counts, in the order of the job's slots.
     fn run(&mut self, bodies: &mut [Body], now: Now);
 
-    /// Takes back from one count what the last run took, where that run came to nothing.
+    /// A step that takes back from one count what the last run took.
     fn undo(&self, slot: usize) -> Box<dyn DeferredStep>;
 
-    /// The last run is in force since `now`, or nothing is known to be.
+    /// Ends the step: its last run is in force since `now`, or it failed.
     fn end(self: Box<Self>, outcome: Result<Now, StoreError>);
 }
 
-/// Why a step was not done. It may have been nevertheless, if the store was asked.
+/// Why a step failed. If the store was asked, it may have done it nevertheless.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum StoreError {
     /// The store failed or kept silent.
@@ -69,7 +69,7 @@ impl StoreError {
     }
 }
 
-/// A step with its counts, no two of them the same.
+/// A step with its counts, no two of which are the same.
 pub(crate) struct Update {
     pub(crate) slots: Vec<RemoteSlot>,
     pub(crate) step: Box<dyn DeferredStep>,
@@ -78,7 +78,7 @@ pub(crate) struct Update {
     pub(crate) deadline: Nanos,
 }
 
-/// How a job is treated.
+/// How the store treats an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UpdateKind {
     /// It is answered by its deadline, one way or the other.

@@ -20,7 +20,7 @@ use super::cell::{Cell, CellValue, UpdateId};
 use super::cell_cache::{CellCache, CellId};
 use super::engine::{ABSENT, CellChange, EngineFault, StoredValue, Swapped, Version};
 use super::members::Members;
-use super::stored_count::{StoredCount, UnreadableCount};
+use super::stored_count::StoredCount;
 use super::update::{DeferredStep, RemoteSlot, StoreError, Update, UpdateKind};
 use crate::stores::memory::{Body, KeyTally};
 
@@ -58,8 +58,6 @@ pub(super) struct ChangeInFlight {
     at: Now,
     /// Since when, on our monotonic clock.
     sent: Nanos,
-    /// The counts cannot be changed at once: the engine changes one after the other.
-    pub(super) apart: bool,
 }
 
 impl ChangeInFlight {
@@ -67,19 +65,6 @@ impl ChangeInFlight {
     pub(super) fn sent(&self) -> Nanos {
         self.sent
     }
-}
-
-/// What became of a change.
-#[derive(Debug)]
-pub(super) enum ChangeOutcome {
-    Swapped(Swapped),
-    /// Of counts that are changed one after the other, those in `charged` were changed, and then
-    /// one was not as seen: `found` says how it is.
-    Broken {
-        found: Vec<(usize, StoredValue)>,
-        charged: Vec<usize>,
-    },
-    Fault(EngineFault),
 }
 
 /// All waiting updates, and the counts as last seen.
@@ -169,7 +154,6 @@ impl UpdateQueue {
         &mut self,
         local: Nanos,
         now: Now,
-        together: impl Fn(&[CellChange]) -> bool,
     ) -> Option<(Vec<CellChange>, ChangeInFlight)> {
         self.end_rests(local);
         while let Some(id) = self.ready.pop_front() {
@@ -185,10 +169,9 @@ impl UpdateQueue {
             let made = if several { self.several(first, moment) } else { self.group(id, moment) };
             if let Some((changes, ids, updates, after)) = made {
                 self.set_under_way(&ids, &updates, Some(local));
-                let apart = changes.len() > 1 && !together(&changes);
                 return Some((
                     changes,
-                    ChangeInFlight { ids, updates, after, at: now, sent: local, apart },
+                    ChangeInFlight { ids, updates, after, at: now, sent: local },
                 ));
             }
         }
@@ -260,10 +243,15 @@ impl UpdateQueue {
     }
 
     /// Takes the outcome of a change: ends updates that are done, and queues what must be undone.
-    pub(super) fn finish(&mut self, attempt: ChangeInFlight, outcome: ChangeOutcome, local: Nanos) {
+    pub(super) fn finish(
+        &mut self,
+        attempt: ChangeInFlight,
+        outcome: Result<Swapped, EngineFault>,
+        local: Nanos,
+    ) {
         self.set_under_way(&attempt.ids, &attempt.updates, None);
         match outcome {
-            ChangeOutcome::Swapped(Swapped::Done(versions)) => {
+            Ok(Swapped::Done(versions)) => {
                 let done = attempt.ids.iter().zip(versions).zip(attempt.after);
                 for ((&id, version), (value, kept)) in done {
                     self.cache.know(id, version, value);
@@ -271,23 +259,19 @@ impl UpdateQueue {
                 }
                 self.end(&attempt.updates, |_| Ok(attempt.at));
             }
-            ChangeOutcome::Swapped(Swapped::Stale(found)) => {
-                let found = found.into_iter().enumerate().collect();
-                self.stale(&attempt, found, local);
+            Ok(Swapped::Stale(found)) => {
+                self.stale(&attempt, found.into_iter().enumerate(), local);
             }
-            ChangeOutcome::Broken { found, charged } => {
-                self.put_right(&attempt, &charged, local);
-                self.stale(&attempt, found, local);
+            Ok(Swapped::Broken { written, at, found }) => {
+                self.put_right(&attempt, &written, local);
+                self.stale(&attempt, [(at, found)].into_iter(), local);
             }
-            ChangeOutcome::Fault(fault) => {
-                // Whether it was done is unknown: the next change learns how the counts are.
+            Err(fault) => {
+                // Whether it was done is unknown: the next change learns how the counts are. A use
+                // whose outcome is unknown stays charged.
                 for &id in &attempt.ids {
                     self.cache.know(id, ABSENT, CellValue::new());
                     self.cache[id].unsure = true;
-                }
-                if attempt.apart {
-                    // Some may have been changed: a use whose outcome is unknown stays charged.
-                    tracing::debug!(%fault, "a change of several counts was broken off");
                 }
                 self.end(&attempt.updates, |kind| match kind {
                     UpdateKind::Take | UpdateKind::Refund => {
@@ -302,8 +286,14 @@ impl UpdateQueue {
         self.ready.extend(wanted);
     }
 
-    /// Some counts were not as seen: the same updates run again on what was found.
-    fn stale(&mut self, attempt: &ChangeInFlight, found: Vec<(usize, StoredValue)>, local: Nanos) {
+    /// Some counts were not as seen: the same updates run again on what was found. A value that is
+    /// no count of ours fails them, and nothing is written over it.
+    fn stale(
+        &mut self,
+        attempt: &ChangeInFlight,
+        found: impl Iterator<Item = (usize, StoredValue)>,
+        local: Nanos,
+    ) {
         let mut garbage = None;
         for (at, found) in found {
             match StoredCount::decode(&found.value) {
@@ -311,19 +301,13 @@ impl UpdateQueue {
                     self.members.see(entry.holders());
                     self.learn(attempt.ids[at], found.version, entry);
                 }
-                Err(unreadable) => garbage = Some(unreadable),
+                Err(unreadable) => garbage = Some(EngineFault::Garbage(unreadable.to_string())),
             }
         }
-        if let Some(unreadable) = garbage {
-            return self.unreadable(attempt, &unreadable);
+        match garbage {
+            Some(fault) => self.end(&attempt.updates, |_| Err(Some(fault.clone().into()))),
+            None => self.rest(&attempt.ids, local),
         }
-        self.rest(&attempt.ids, local);
-    }
-
-    /// A value is no count of ours: the updates fail, and nothing is written over it.
-    fn unreadable(&mut self, attempt: &ChangeInFlight, unreadable: &UnreadableCount) {
-        let fault = EngineFault::Garbage(unreadable.to_string());
-        self.end(&attempt.updates, |_| Err(Some(StoreError::Fault(fault.clone()))));
     }
 
     /// Takes back what an update has taken from some of its counts and not from all.

@@ -16,37 +16,37 @@ use tokio::time::sleep;
 
 use super::Shared;
 use super::breaker::Breaker;
-use super::engine::{Blame, CellChange, Engine, EngineFault, Swapped, Timed};
+use super::engine::{Blame, Engine, EngineFault, Swapped, Timed};
 use super::time::StoreTime;
 use super::update::Update;
-use super::update_queue::{ChangeInFlight, ChangeOutcome, UpdateQueue};
+use super::update_queue::{ChangeInFlight, UpdateQueue};
 
-/// Messages that are taken in one turn.
+/// Messages that the loop takes at once.
 const INBOX_MAX: usize = 1024;
 /// Changes that are sent in one call.
 const SENT_MAX: usize = 256;
-/// A call of so few changes waits for others as long as another is under way, and at most for so
-/// long: to a server a call costs more than a change.
+/// While a call is under way, a call with fewer changes than this waits for more of them, and at
+/// most for so long: a call costs the server more than a change.
 const FEW: usize = 32;
 const GATHER: Nanos = MILLISECOND;
-/// A loop that wakes so much too late was not given the processor: timers are late by two
+/// A loop that wakes later than this did not get the processor: timers are late by two
 /// milliseconds at most.
 const OVERSLEPT: Nanos = 5 * MILLISECOND;
-/// How often a node says that it lives, and for how long others believe it.
+/// How often a node reports that it is alive, and how long a report counts.
 const BEAT: Nanos = 3 * SECOND;
 const BEAT_LIVES: Nanos = 10 * SECOND;
-/// How often a store that is away is tried, chance included.
+/// How often the worker tries a store that is away, with a random part.
 const PROBE: Nanos = 200 * MILLISECOND;
 /// The first pause between two tries before the store has ever answered; it doubles each time.
 const FIRST_PROBE: Nanos = 5 * MILLISECOND;
 /// The longest sleep of the loop.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
-/// How often a failure is told in the log.
+/// How often a failure is logged.
 const TELL_EVERY: Nanos = 10 * SECOND;
-/// How long closing waits for what is to be given back.
+/// How long closing waits for updates that give back.
 const CLOSE_MAX: Nanos = SECOND;
 
-/// What the thread is told.
+/// What other threads ask of the worker.
 pub(super) enum WorkerMessage {
     Update(Update),
     Remove(Arc<[u8]>, oneshot::Sender<Result<bool, EngineFault>>),
@@ -59,9 +59,10 @@ pub(super) enum WorkerMessage {
 /// A page of names and values, where the next begins, and the store's time.
 pub(super) type Scanned = Result<(Vec<(Vec<u8>, Vec<u8>)>, Option<Vec<u8>>, Now), EngineFault>;
 
-/// What comes back.
+/// What comes back from the store.
 enum Heard {
-    Swapped(u64, Vec<ChangeOutcome>, Option<(Nanos, Nanos)>),
+    /// The answers to a call, and when they came.
+    Swapped(u64, Vec<Result<Timed<Swapped>, EngineFault>>, Nanos),
     Beat(Result<Timed<Vec<u64>>, EngineFault>, Nanos),
     /// A name that was removed.
     Removed(Arc<[u8]>),
@@ -80,14 +81,14 @@ pub(super) struct StoreWorker {
     /// When the last call was sent.
     called_at: Nanos,
     heard: JoinSet<Heard>,
-    /// Names that somebody waits for, and how many do.
+    /// Names that requests wait for, and how many requests.
     watched: HashMap<Arc<[u8]>, usize>,
     beat_at: Nanos,
     beating: bool,
     told_at: Option<Nanos>,
-    /// The kind of the fault that the log gives as the reason why the store is away.
+    /// The kind of fault that was logged as the reason why the store is away.
     told_kind: Option<&'static str>,
-    /// Until when the start waits for the first answer; `None` once the start is over.
+    /// When the start stops to wait for the first answer; `None` once it is over.
     start_until: Option<Nanos>,
     /// The next pause between two tries, before the store has ever answered.
     first_probe: Nanos,
@@ -121,7 +122,7 @@ impl StoreWorker {
         }
     }
 
-    /// Runs until it is told to close, or until nobody is left who could.
+    /// Runs until it is closed, or until all senders of messages are gone.
     pub(super) async fn run(mut self, mut inbox: mpsc::Receiver<WorkerMessage>) {
         let mut messages = Vec::with_capacity(INBOX_MAX);
         let mut wake_at = Nanos::MAX;
@@ -147,7 +148,7 @@ impl StoreWorker {
                     }
                     messages.drain(..).for_each(|message| self.take(message));
                     self.send(self.local());
-                    // However many come: what was sent must get out, and answers in.
+                    // Lets the connections send and receive, however many messages come.
                     yield_now().await;
                 }
                 Some(heard) = self.heard.join_next() => self.hear(heard.unwrap_or(Heard::Nothing)),
@@ -176,7 +177,7 @@ impl StoreWorker {
     fn sleep_for(&self, now: Nanos) -> Duration {
         let beat = (!self.beating).then_some(self.beat_at);
         let closing = self.closing.as_ref().map(|(_, until)| *until);
-        // Where that is past, nothing but an answer can help.
+        // If that is past, only an answer lets the next call go.
         let gathered = Some(self.called_at + GATHER).filter(|at| *at > now);
         let gathered = gathered.filter(|_| self.updates.ready() > 0);
         let due = [self.updates.due(), beat, closing, gathered, self.start_until];
@@ -223,19 +224,17 @@ impl StoreWorker {
         }
     }
 
-    /// Sends all changes that can be made, as long as not too many calls are under way.
+    /// Sends all changes that can be sent, as long as not too many calls are under way.
     fn send(&mut self, now: Nanos) {
-        // Also those that are not sent yet: the loop must not wake for them again and again.
+        // Also of changes that are not sent now: the loop must not wake for them again and again.
         self.updates.end_rests(now);
         while !self.breaker.is_open() && self.may_call(now) {
             let at = self.time.at(self.shared.clock.now());
             let (mut requests, mut attempts) = (Vec::new(), Vec::new());
-            let together =
-                |all: &[CellChange]| self.engine.together(all.iter().map(|one| &*one.name));
             while requests.len() < SENT_MAX
-                && let Some((changes, attempt)) = self.updates.next(now, at, together)
+                && let Some((changes, attempt)) = self.updates.next(now, at)
             {
-                requests.push((changes, attempt.apart));
+                requests.push(changes);
                 attempts.push(attempt);
             }
             if requests.is_empty() {
@@ -247,13 +246,13 @@ impl StoreWorker {
             self.flights.insert(id, attempts);
             let (engine, clock) = (self.engine.clone(), self.shared.pace.clone());
             self.heard.spawn(async move {
-                let (outcomes, time) = exchange(&engine, requests).await;
-                Heard::Swapped(id, outcomes, time.map(|time| (time, clock.now().mono)))
+                let answers = engine.swap(requests).await;
+                Heard::Swapped(id, answers, clock.now().mono)
             });
         }
     }
 
-    /// Whether what can be changed is worth a call at this moment.
+    /// Whether the changes that are ready are worth a call now.
     fn may_call(&self, now: Nanos) -> bool {
         let calls = self.flights.len();
         let since_last = now.saturating_sub(self.called_at);
@@ -264,18 +263,18 @@ impl StoreWorker {
     fn hear(&mut self, heard: Heard) {
         let now = self.local();
         match heard {
-            Heard::Swapped(id, outcomes, time) => {
+            Heard::Swapped(id, answers, heard) => {
                 let attempts = self.flights.remove(&id).unwrap_or_default();
                 let sent = attempts.first().map_or(now, ChangeInFlight::sent);
-                if let Some((told, heard)) = time {
+                if let Some(told) = answers.iter().flatten().find_map(|answer| answer.time) {
                     self.learn_time(told, sent, heard);
                 }
-                for (attempt, outcome) in attempts.into_iter().zip(outcomes) {
-                    match &outcome {
-                        ChangeOutcome::Fault(fault) => self.failed(fault, now),
-                        _ => self.answered(now),
+                for (attempt, answer) in attempts.into_iter().zip(answers) {
+                    match &answer {
+                        Err(fault) => self.failed(fault, now),
+                        Ok(_) => self.answered(now),
                     }
-                    self.updates.finish(attempt, outcome, now);
+                    self.updates.finish(attempt, answer.map(|answer| answer.what), now);
                 }
             }
             Heard::Beat(beat, asked) => {
@@ -306,7 +305,7 @@ impl StoreWorker {
         }
     }
 
-    /// Says that this node lives; while the store is away, tries whether it is back.
+    /// Reports that this node is alive. While the store is away, this tries whether it is back.
     fn beat(&mut self, now: Nanos) {
         if self.beating || now < self.beat_at {
             return;
@@ -319,7 +318,8 @@ impl StoreWorker {
 
     fn expire(&mut self, now: Nanos) {
         if self.updates.expire(now) {
-            // A store that answers others is busy, or we are: asking it less would not help them.
+            // A store that answers other calls is busy, or this node is: asking it less would not
+            // help.
             let is_silent = self.breaker.is_silent(now, self.shared.timeout / 2);
             let blame =
                 if is_silent { self.engine.blame(&EngineFault::Slow) } else { Blame::APart };
@@ -327,8 +327,8 @@ impl StoreWorker {
         }
     }
 
-    /// How long after a try that failed the next one follows. Quickly at the start, because doors
-    /// wait for the first answer; then at the pace of [`PROBE`].
+    /// The pause after a try that failed. Short at the start, because doors wait for the first
+    /// answer; then [`PROBE`].
     fn probe_after(&mut self) -> Nanos {
         let usual = PROBE / 2 + self.shared.node % (PROBE / 2);
         let pause = self.first_probe.min(usual);
@@ -336,7 +336,7 @@ impl StoreWorker {
         pause
     }
 
-    /// Ends a start that has waited for the first answer for long enough.
+    /// Ends the start if the store has not answered within `start_timeout`.
     fn end_start(&mut self, now: Nanos) {
         if self.start_until.is_none_or(|until| now < until) {
             return;
@@ -393,7 +393,7 @@ impl StoreWorker {
         *self.shared.last_fault.lock() = Some(fault.clone());
     }
 
-    /// A store that is away has failed again: worth a line only if the cause is another one.
+    /// A store that is away has failed again: logs it only if the kind of fault is another one.
     fn still_away(&mut self, fault: &EngineFault) {
         if self.start_until.is_none() && self.told_kind != Some(fault.kind()) {
             self.told_kind = Some(fault.kind());
@@ -402,74 +402,9 @@ impl StoreWorker {
     }
 }
 
-/// Whether so many changes are worth a call of their own beside those that are under way.
+/// Whether so many changes are worth another call beside those that are under way.
 fn is_worth(calls: usize, changes: usize, since_last: Nanos) -> bool {
     calls == 0 || changes >= FEW || since_last >= GATHER
-}
-
-/// One call of the engine for all requests that it can change at once, and one after the other for
-/// those that it cannot.
-async fn exchange(
-    engine: &Engine,
-    requests: Vec<(Vec<CellChange>, bool)>,
-) -> (Vec<ChangeOutcome>, Option<Nanos>) {
-    let mut outcomes: Vec<Option<ChangeOutcome>> = requests.iter().map(|_| None).collect();
-    let (mut whole, mut places, mut apart) = (Vec::new(), Vec::new(), Vec::new());
-    for (at, (changes, is_apart)) in requests.into_iter().enumerate() {
-        if is_apart {
-            apart.push((at, changes));
-        } else {
-            whole.push(changes);
-            places.push(at);
-        }
-    }
-    let mut time = None;
-    if !whole.is_empty() {
-        for (at, told) in places.into_iter().zip(engine.swap(whole).await) {
-            outcomes[at] = Some(match told {
-                Ok(Timed { what, time: told }) => {
-                    time = told.or(time);
-                    ChangeOutcome::Swapped(what)
-                }
-                Err(fault) => ChangeOutcome::Fault(fault),
-            });
-        }
-    }
-    for (at, changes) in apart {
-        outcomes[at] = Some(one_after_the_other(engine, changes).await);
-    }
-    let missing = || ChangeOutcome::Fault(EngineFault::Garbage("an answer is missing".to_owned()));
-    (outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(missing)).collect(), time)
-}
-
-/// Changes counts that lie apart, in the order of their names. What was changed is put back where
-/// a later one turns out to be different; what cannot be put back is told.
-async fn one_after_the_other(engine: &Engine, changes: Vec<CellChange>) -> ChangeOutcome {
-    let mut order: Vec<usize> = (0..changes.len()).collect();
-    order.sort_by(|a, b| changes[*a].name.cmp(&changes[*b].name));
-    let mut versions = vec![0; changes.len()];
-    let mut done: Vec<usize> = Vec::new();
-    for &at in &order {
-        match engine.swap(vec![vec![changes[at].clone()]]).await.pop() {
-            Some(Ok(Timed { what: Swapped::Done(written), .. })) => {
-                versions[at] = written.first().copied().unwrap_or_default();
-                done.push(at);
-            }
-            Some(Ok(Timed { what: Swapped::Stale(found), .. })) => {
-                let found = found.into_iter().map(|found| (at, found)).collect();
-                // A change that only compared has nothing to be taken back.
-                let charged = done.into_iter().filter(|at| changes[*at].write.is_some()).collect();
-                return ChangeOutcome::Broken { found, charged };
-            }
-            Some(Err(fault)) => return ChangeOutcome::Fault(fault),
-            None => {
-                return ChangeOutcome::Fault(EngineFault::Garbage(
-                    "an answer is missing".to_owned(),
-                ));
-            }
-        }
-    }
-    ChangeOutcome::Swapped(Swapped::Done(versions))
 }
 
 #[cfg(test)]

@@ -173,6 +173,7 @@ async fn count(engine: &Engine, name: &Arc<[u8]>, stop: &AtomicBool) -> (u64, u6
                 seen = StoredValue { version: versions[0], value: next };
             }
             Ok(Swapped::Stale(mut found)) => seen = found.remove(0),
+            Ok(broken) => panic!("one name cannot lie apart: {broken:?}"),
             Err(_) => unknown += 1,
         }
     }

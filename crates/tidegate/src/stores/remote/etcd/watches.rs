@@ -134,7 +134,9 @@ impl Watches {
             let mut live = Live::default();
             let ended = tokio::select! {
                 ended = self.listen(link, &line, &mut live) => ended,
-                () = line.ended() => Err(EngineFault::Unreachable("the connection was given up".into())),
+                () = line.ended() => {
+                    Err(EngineFault::Unreachable("the connection was given up".into()))
+                }
             };
             self.wanted.lock().without_stream();
             // A token that has expired since is of no use for further names; a new one may be.
@@ -171,7 +173,7 @@ impl Watches {
         loop {
             let next = self.wanted.lock().steps.front().cloned();
             tokio::select! {
-                message = stream.message() => match message.map_err(etcd_error).map_err(EngineFault::from)? {
+                message = stream.message() => match message.map_err(etcd_error)? {
                     Some(message) => self.heard(live, &message)?,
                     None => return Ok(()),
                 },

@@ -1,7 +1,7 @@
-//! One connection to one server: whether it is up, what is asked over it, and its repair.
+//! One connection to one server.
 //!
-//! A task of its own connects, drives the connection and connects again when it broke, one attempt
-//! at a time. Whoever asks while it is down is told so at once.
+//! A task connects, drives the connection, and connects again when it broke, one attempt at a time.
+//! Requests that come while it is down fail at once.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ const EXCHANGE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MIN_MS: u64 = 100;
 const PAUSE_MORE_MS: u64 = 150;
 
-/// A connection that repairs itself as long as somebody holds this.
+/// A connection that reconnects until this is dropped.
 pub(super) struct RedisLink {
     shared: Arc<Shared>,
     task: AbortHandle,
@@ -46,7 +46,7 @@ struct Shared {
     given_up: Notify,
     /// The address of the last attempt.
     reached: AtomicUsize,
-    /// Whether this connection was of any use yet.
+    /// Whether the server has answered over this connection.
     useful: AtomicBool,
 }
 
@@ -92,14 +92,14 @@ impl RedisLink {
         &self.shared.addresses[0]
     }
 
-    /// Asks for one thing. An error that the server answers with is a value here.
+    /// Sends one command. An error that the server answers with is a value here.
     pub(super) async fn ask(&self, cmd: &Cmd) -> Result<Value, EngineFault> {
         let (mut connection, turn) = self.connection()?;
         let asked = timeout(self.shared.patience, connection.send_packed_command(cmd)).await;
         self.heard(turn, asked.map_err(|_| EngineFault::Slow))
     }
 
-    /// Asks for several things at once, in order.
+    /// Sends several commands at once, in order.
     pub(super) async fn ask_all(&self, pipeline: &Pipeline) -> Result<Vec<Value>, EngineFault> {
         let (mut connection, turn) = self.connection()?;
         let count = pipeline.len();
@@ -133,7 +133,7 @@ impl RedisLink {
         Err(fault)
     }
 
-    /// No longer trusts the connection that is up: it leads to the wrong server, or to none.
+    /// Closes the connection: it leads to the wrong server.
     pub(super) fn give_up(&self, fault: &EngineFault) {
         let turn = *self.shared.turns.borrow();
         self.shared.useful.store(false, Ordering::Relaxed);
@@ -177,6 +177,7 @@ impl Shared {
 /// Connects, and again, for ever.
 async fn keep(shared: Arc<Shared>) {
     let attempt_max = (2 * shared.patience).max(ATTEMPT_MIN);
+    let closed = || EngineFault::Unreachable("the connection was closed".to_owned());
     loop {
         let next = shared.reached.load(Ordering::Relaxed);
         let address = &shared.addresses[next % shared.addresses.len()];
@@ -187,15 +188,14 @@ async fn keep(shared: Arc<Shared>) {
                 let turn = shared.come_up(connection);
                 tokio::select! {
                     () = driver => {
-                        let fault = EngineFault::Unreachable("the connection was closed".to_owned());
-                        shared.give_up(turn, &fault);
-                        // The notice is of what is known here.
+                        shared.give_up(turn, &closed());
+                        // Takes the notice of what is known here already.
                         shared.given_up.notified().await;
                     }
                     () = shared.given_up.notified() => {}
                 }
                 if shared.useful.load(Ordering::Relaxed) {
-                    // It served: idle ones are closed by some, and the way back is open.
+                    // It worked: servers close idle connections, and accept the next one.
                     continue;
                 }
             }
@@ -206,14 +206,15 @@ async fn keep(shared: Arc<Shared>) {
     }
 }
 
-/// So long that nodes that lost the same server do not come back at the same moment.
+/// The pause before the next attempt, with a random part: nodes that lost the same server must not
+/// come back at the same moment.
 pub(super) fn pause() -> Duration {
     let random = getrandom::u64().unwrap_or_default() % (PAUSE_MORE_MS + 1);
     Duration::from_millis(PAUSE_MIN_MS + random)
 }
 
-/// Opens a connection, logged in. It is alive while the second part is polled. `pushed` is given
-/// what the server says unasked.
+/// Opens a connection and logs in. The connection works while the driver is polled. `pushed` gets
+/// the server's messages.
 pub(super) async fn connect(
     address: &RedisAddress,
     pushed: Option<PushHandler>,
@@ -244,5 +245,5 @@ pub(super) async fn connect(
 /// Reads and writes as long as it is polled, and ends with the connection.
 pub(super) type ConnectionDriver = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Hears what a server says unasked.
+/// Takes messages of the server that answer no command.
 pub(super) type PushHandler = Box<dyn Fn(redis::PushInfo) + Send + Sync>;

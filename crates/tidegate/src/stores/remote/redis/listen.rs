@@ -1,7 +1,7 @@
-//! Being told when something is given back: names are channels, on a connection of its own.
+//! Messages about what was given back: names are channels, on a connection of its own.
 //!
-//! The connection is opened when the first name is watched. Whatever was missed while there was
-//! none, everybody who watches is told to look once it is there again.
+//! The connection is opened when the first name is watched. Messages may be missed while it is
+//! broken: once it is back, all waiting requests try again.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// How many names are put into one command.
 const NAMES_MAX: usize = 1_000;
 
-/// Who listens, and what was heard.
+/// Subscribes to watched names, and keeps the messages until they are taken.
 pub(super) struct FreedListener {
     shared: Arc<Shared>,
     task: AbortHandle,
@@ -131,7 +131,7 @@ fn server(route: &Route, attempt: usize) -> Option<(RedisAddress, watch::Receive
     }
 }
 
-/// Listens whenever there is somebody to tell.
+/// Listens whenever a name is watched.
 async fn keep(shared: Arc<Shared>, route: Arc<Route>) {
     let mut was_there = false;
     for attempt in 0.. {

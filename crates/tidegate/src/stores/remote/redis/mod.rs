@@ -1,10 +1,10 @@
 //! The Redis engine: one server and those it fails over to, or a Cluster.
 //!
 //! - [`address`]: where servers are, TLS and users
-//! - [`link`]: one connection, which repairs itself
+//! - [`link`]: one connection, which reconnects by itself
 //! - [`route`]: which server has a name; Clusters
 //! - [`script`]: the script that changes values, its arguments and its answers
-//! - [`listen`]: being told when something is given back
+//! - [`listen`]: messages about what was given back
 //! - [`faults`], [`slots`]: what errors mean, and which slot a name is in
 //!
 //! A value is stored behind eight bytes of version. One script compares and writes; one call of it
@@ -38,7 +38,7 @@ use self::link::RedisLink;
 use self::listen::FreedListener;
 use self::route::{Cluster, Route};
 use self::script::{BEAT, Versions};
-use super::engine::{CellChange, EngineFault, Swapped, Timed, Version};
+use super::engine::{ABSENT, CellChange, EngineFault, Swapped, Timed, Version};
 use super::settings::Settings;
 
 /// What names begin with, unless told otherwise.
@@ -71,7 +71,7 @@ pub(super) fn check(settings: &Settings) -> Result<(), String> {
 }
 
 impl Redis {
-    /// Makes ready what connects by itself. Must be called inside of the runtime that will use it.
+    /// Starts to connect. Must be called inside of the runtime that will use it.
     pub(crate) fn new(settings: &Settings) -> Result<Self, String> {
         let addresses = RedisAddress::all(settings)?;
         let patience = settings.timeout();
@@ -96,22 +96,22 @@ impl Redis {
         matches!(&*self.0.route, Route::Cluster(cluster) if !cluster.up().is_empty())
     }
 
-    pub(crate) fn together<'a>(&self, names: impl IntoIterator<Item = &'a [u8]>) -> bool {
-        self.0.is_single() || common_slot(names).is_some()
-    }
-
     pub(crate) async fn swap(
         &self,
         requests: Vec<Vec<CellChange>>,
     ) -> Vec<Result<Timed<Swapped>, EngineFault>> {
-        let apart = || Err(EngineFault::Refused("the names are in several slots".to_owned()));
-        let mut answers = vec![apart(); requests.len()];
-        let calls = self.0.calls(&requests);
+        let (calls, apart) = self.0.calls(&requests);
         let running = calls.iter().map(|call| Box::pin(self.0.perform(call, &requests)));
-        for (call, answered) in calls.iter().zip(all(running.collect()).await) {
+        let parting = apart.iter().map(|&at| Box::pin(self.0.swap_apart(&requests[at])));
+        let (called, parted) = tokio::join!(all(running.collect()), all(parting.collect()));
+        let mut answers = vec![Err(EngineFault::Slow); requests.len()];
+        for (call, answered) in calls.iter().zip(called) {
             for (&number, answer) in call.requests.iter().zip(answered) {
                 answers[number] = answer;
             }
+        }
+        for (at, answer) in apart.into_iter().zip(parted) {
+            answers[at] = answer;
         }
         answers
     }
@@ -179,7 +179,7 @@ impl Redis {
     pub(crate) async fn leave(&self, node: u64) {
         let name = &self.0.nodes;
         let make = |_| redis::cmd("ZREM").arg(name).arg(node).take();
-        // Whoever cannot say that it leaves is silent soon.
+        // If this fails, the node's last report runs out soon.
         let _ = self.0.route.call(slots::slot(name), make).await;
     }
 
@@ -196,7 +196,7 @@ impl Redis {
     }
 }
 
-/// Requests that go to a server together.
+/// Requests that one call carries to a server.
 struct Call {
     slot: u16,
     /// Their places among all.
@@ -209,10 +209,10 @@ impl Inner {
         matches!(*self.route, Route::One(_))
     }
 
-    /// Puts requests together: not too many, not too large, and those of one slot only. Those
-    /// whose names are in several slots are in none.
-    fn calls(&self, requests: &[Vec<CellChange>]) -> Vec<Call> {
-        let mut calls: Vec<Call> = Vec::new();
+    /// Puts requests together: not too many, not too large, and those of one slot only. Also
+    /// returns the numbers of requests whose names are in several slots.
+    fn calls(&self, requests: &[Vec<CellChange>]) -> (Vec<Call>, Vec<usize>) {
+        let (mut calls, mut apart): (Vec<Call>, _) = (Vec::new(), Vec::new());
         // The open call of each slot.
         let mut open = HashMap::<u16, usize, RandomState>::default();
         for (number, request) in requests.iter().enumerate() {
@@ -220,7 +220,10 @@ impl Inner {
                 true => Some(0),
                 false => common_slot(request.iter().map(|change| &*change.name)),
             };
-            let Some(slot) = slot else { continue };
+            let Some(slot) = slot else {
+                apart.push(number);
+                continue;
+            };
             let bytes = script::bytes(request);
             let fits = |call: &Call| {
                 call.requests.len() < script::REQUESTS_MAX
@@ -237,7 +240,34 @@ impl Inner {
             calls[at].requests.push(number);
             calls[at].bytes += bytes;
         }
-        calls
+        (calls, apart)
+    }
+
+    /// Changes names of several slots one after the other, in their order, until one of them is not
+    /// as seen.
+    async fn swap_apart(&self, changes: &[CellChange]) -> Result<Timed<Swapped>, EngineFault> {
+        let mut order: Vec<usize> = (0..changes.len()).collect();
+        order.sort_by(|a, b| changes[*a].name.cmp(&changes[*b].name));
+        let mut versions = vec![ABSENT; changes.len()];
+        let mut written = Vec::new();
+        for at in order {
+            let request = vec![changes[at].clone()];
+            let call = Call { slot: slots::slot(&request[0].name), requests: vec![0], bytes: 0 };
+            let answer = self.perform(&call, &[request]).await.pop();
+            let missing = || Err(faults::nonsense("an answer is missing"));
+            let Timed { what, time } = answer.unwrap_or_else(missing)?;
+            match what {
+                Swapped::Done(done) => versions[at] = done.first().copied().unwrap_or_default(),
+                Swapped::Stale(mut found) => {
+                    let found = found.pop().unwrap_or_default();
+                    return Ok(Timed { what: Swapped::Broken { written, at, found }, time });
+                }
+                broken @ Swapped::Broken { .. } => return Ok(Timed { what: broken, time }),
+            }
+            // A change that only compared has nothing to be taken back.
+            written.extend(changes[at].write.is_some().then_some(at));
+        }
+        Ok(Timed { what: Swapped::Done(versions), time: None })
     }
 
     async fn perform(
@@ -341,7 +371,7 @@ fn pattern(prefix: &[u8]) -> Vec<u8> {
     pattern
 }
 
-/// Polls all of them until all are ready.
+/// The outputs of all futures, which run at once.
 async fn all<F: Future>(futures: Vec<Pin<Box<F>>>) -> Vec<F::Output> {
     let mut running: Vec<_> = futures.into_iter().map(|future| (future, None)).collect();
     poll_fn(|context| {

@@ -16,16 +16,16 @@ use super::link::{RedisLink, pause};
 use super::slots::SLOTS;
 use super::{faults, script};
 
-/// How many times a request is sent on before it is given up.
+/// How many redirections a request follows.
 pub(super) const REDIRECTS_MAX: usize = 4;
-/// How long a request waits for names that are on their way.
+/// How long a request waits while its names move to another node.
 const TRY_AGAIN: Duration = Duration::from_millis(5);
-/// How many nodes of a Cluster are believed in.
+/// The most nodes of a Cluster.
 const NODES_MAX: usize = 1_000;
-/// How often a Cluster is asked who has which slots, if nothing else tells.
+/// How often a Cluster is asked for its slots, if nothing else asks.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
 
-/// The way to every name.
+/// The way to the server of a name.
 pub(super) enum Route {
     One(RedisLink),
     Cluster(Cluster),
@@ -38,7 +38,7 @@ pub(super) struct Cluster {
 }
 
 struct Shared {
-    /// Where to ask first, and how any node is spoken to.
+    /// The nodes to ask first. Their settings are those of every node.
     seeds: Vec<RedisAddress>,
     patience: Duration,
     map: ArcSwap<Map>,
@@ -136,7 +136,7 @@ impl Shared {
         links.entry(place.clone()).or_insert_with(|| Arc::new(make())).clone()
     }
 
-    /// Draws the map anew from what a node says, and lets go of nodes that it does not name.
+    /// Makes a new map from a node's answer, and closes connections to nodes that it does not name.
     fn draw(&self, slots: &[Value], from: &RedisLink) -> Option<()> {
         let mut map = Map { owners: vec![0; SLOTS], nodes: Vec::new() };
         let mut numbers: HashMap<ServerPlace, u16> = HashMap::new();
@@ -166,7 +166,7 @@ impl Shared {
     }
 }
 
-/// Where a node is. One that does not know its own name has that by which it was asked.
+/// The place of a node. A node that does not know its own host has the one that was asked.
 fn place(host: &str, port: u16, asked: &RedisAddress) -> Option<ServerPlace> {
     match (host, &asked.place) {
         ("" | "?", ServerPlace::Tcp(host, _)) => Some(ServerPlace::Tcp(host.clone(), port)),
@@ -175,7 +175,7 @@ fn place(host: &str, port: u16, asked: &RedisAddress) -> Option<ServerPlace> {
     }
 }
 
-/// Asks who has which slots, again when somebody found it otherwise, and every now and then.
+/// Asks which node has which slots: now and then, and after a redirection.
 async fn follow(shared: Arc<Shared>) {
     loop {
         let mut drawn = false;
@@ -188,7 +188,7 @@ async fn follow(shared: Arc<Shared>) {
                 break;
             }
         }
-        // However many found it otherwise, it is asked for a few times a second.
+        // A few times a second at most, however many redirections there are.
         tokio::time::sleep(pause()).await;
         if drawn {
             let _ = tokio::time::timeout(ASK_AGAIN, shared.changed.notified()).await;
@@ -201,8 +201,8 @@ fn slots_cmd() -> Cmd {
 }
 
 impl Route {
-    /// Calls a script on a name's server: by its hash, and whole if the server does not know it;
-    /// in a Cluster, wherever the server sends us on to.
+    /// Calls a script on the server of a slot: by its hash, or whole if the server does not know
+    /// it. In a Cluster it follows redirections.
     pub(super) async fn call(
         &self,
         slot: u16,
@@ -231,7 +231,7 @@ impl Route {
             let Value::ServerError(error) = &answer else { return Ok(answer) };
             match (error.code(), self) {
                 ("NOSCRIPT", _) if !whole => whole = true,
-                // The names of one request are on their way to another node.
+                // The names of one request are moving to another node.
                 ("TRYAGAIN", _) => tokio::time::sleep(TRY_AGAIN).await,
                 (code @ ("MOVED" | "ASK"), Route::Cluster(cluster)) => {
                     asking = code == "ASK";
@@ -242,7 +242,7 @@ impl Route {
                     link = Some(named.ok_or_else(|| script::unexpected(&answer))?);
                 }
                 (_, Route::Cluster(cluster)) => {
-                    // A Cluster in trouble changes its map before long.
+                    // A Cluster that fails changes its map soon.
                     cluster.ask_again();
                     return Err(faults::refused(error));
                 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::super::super::suite::{eventually, try_look};
+use super::super::common_slot;
 use super::super::slots::slot;
 use super::*;
 
@@ -18,21 +19,31 @@ fn id(node: &Server) -> String {
 }
 
 #[tokio::test]
-async fn names_of_one_slot_are_together() {
+async fn names_of_several_slots_are_changed_one_after_the_other() {
     let cluster = Cluster::start();
-    let engine = engine(&cluster.urls()[..1], "cluster = true");
+    let engine = engine(&cluster.urls()[..1], "cluster = true\ntimeout = \"2s\"");
     ready(&engine).await;
-    let together = |names: &[&str]| engine.together(names.iter().map(|name| name.as_bytes()));
-    assert!(together(&["a{x}", "b{x}", "x"]));
-    assert!(together(&["a"]) && together(&[]));
-    assert!(!together(&["a", "b"]));
-    let apart = vec![put(&name("a"), ABSENT, b"one"), put(&name("b"), ABSENT, b"one")];
+    assert_eq!(common_slot([&b"a{x}"[..], b"b{x}", b"x"]), Some(slot(b"x")));
+    assert_eq!(common_slot([&b"a"[..], b"b"]), None);
+    let both = |seen: [u64; 2], value: &[u8]| {
+        vec![put(&name("a"), seen[0], value), put(&name("b"), seen[1], value)]
+    };
     let good = vec![put(&name("c"), ABSENT, b"one")];
-    let results = engine.swap(vec![apart, good]).await;
-    assert!(matches!(results[0], Err(EngineFault::Refused(_))), "{results:?}");
-    assert!(results[1].is_ok());
+    let mut results = engine.swap(vec![both([ABSENT; 2], b"one"), good]).await;
+    assert!(results.pop().expect("an answer").is_ok());
+    let Ok(Timed { what: Swapped::Done(versions), .. }) = results.remove(0) else {
+        panic!("both are absent");
+    };
+    // The second one is not as seen, and the first is written before that is noticed.
+    let wrong = both([versions[0], versions[1] ^ 1], b"two");
+    let Some(Ok(Timed { what: Swapped::Broken { written, at, found }, .. })) =
+        engine.swap(vec![wrong]).await.pop()
+    else {
+        panic!("one was not as seen");
+    };
+    assert_eq!((written, at, found.version), (vec![0], 1, versions[1]));
     let found = try_look(&engine, &[name("a")]).await.expect("an answer");
-    assert_eq!(found[0].version, ABSENT);
+    assert_ne!(found[0].version, versions[0]);
 }
 
 #[tokio::test]

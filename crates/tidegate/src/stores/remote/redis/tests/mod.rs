@@ -7,7 +7,7 @@ mod outages;
 
 use tidegate_core::time::SECOND;
 
-use super::super::engine::{ABSENT, Engine, EngineFault, Swapped};
+use super::super::engine::{ABSENT, Engine, EngineFault, Swapped, Timed};
 use super::super::engines::redis::{Cluster, Server};
 use super::super::settings::Settings;
 use super::super::suite::{

@@ -102,6 +102,7 @@ async fn count(engine: &Engine, stop: &AtomicBool) -> (u64, u64) {
                     StoredValue { version: versions[0], value: (told + 1).to_le_bytes().to_vec() };
             }
             Ok(Swapped::Stale(mut found)) => seen = found.remove(0),
+            Ok(broken) => panic!("one name cannot lie apart: {broken:?}"),
             Err(_) => unknown += 1,
         }
     }
