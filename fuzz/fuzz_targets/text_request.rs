@@ -5,7 +5,7 @@ use libfuzzer_sys::fuzz_target;
 use tidegate_wire::text::ask::{self, Answer};
 use tidegate_wire::text::{
     CHECK_REPLY_BYTES_MAX, Check, Command, KEY_BYTES_MAX, Line, REPLY_BYTES_MAX, Size, Stats,
-    parse, reply,
+    parse, server,
 };
 
 fuzz_target!(|datagram: &[u8]| {
@@ -17,15 +17,15 @@ fuzz_target!(|datagram: &[u8]| {
         Line { over: bits % 2 == 1, rate: f64::from_bits(bits), limit: bits, period_ns: bits };
     let mut out = vec![0; REPLY_BYTES_MAX];
     let written = match request.command {
-        Command::OverLimit(_) => reply::over_limit(&mut out, id, &line),
+        Command::OverLimit(_) => server::over_limit(&mut out, id, &line),
         Command::GetStats(key) => {
             let stats = Stats { requests: bits, over: bits / 2, last_max_rate: u64::MAX };
-            reply::get_stats(&mut out, id, &stats, key)
+            server::get_stats(&mut out, id, &stats, key)
         }
         Command::GetSize => {
-            reply::get_size(&mut out, id, &Size { used: bits, total: u64::MAX, keys: bits / 2 })
+            server::get_size(&mut out, id, &Size { used: bits, total: u64::MAX, keys: bits / 2 })
         }
-        Command::Ping => reply::ping(&mut out, id),
+        Command::Ping => server::ping(&mut out, id),
         Command::CheckLimit(json) => {
             let Ok(check) = Check::parse(json) else { return };
             assert!(check.keys().iter().all(|key| key.len() <= KEY_BYTES_MAX));

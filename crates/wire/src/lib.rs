@@ -6,7 +6,7 @@
 //! door's `Y` means *over*) stop here.
 //!
 //! - [`http1`]: answers of an upstream, as a proxy reads them
-//! - [`jarl`]: a delay in seconds for whoever connects
+//! - [`jarl`]: a delay in seconds for each client that connects
 //! - [`path`]: paths of URLs, as they are counted
 //! - [`percent`]: percent-encoding, decoded
 //! - [`resp`]: the Redis protocol: arrays of bulk strings over byte streams

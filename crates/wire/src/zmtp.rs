@@ -1,8 +1,8 @@
 //! As much of ZMTP 3, ZeroMQ's protocol on a TCP stream, as a publisher that connects needs.
 //!
 //! A publisher greets, says what it is, hears what its peer subscribes to, and from then on writes
-//! messages. Whoever writes one message for each request cannot afford a library's queue for each
-//! of them; frames are simple enough to be written in place. Whoever needs more of ZeroMQ, or
+//! messages. One that writes a message for each request cannot afford a library's queue for each of
+//! them; frames are simple enough to be written in place. A program that needs more of ZeroMQ, or
 //! wants to receive, uses a library. This file knows no sockets: bytes in, frames out, and back.
 
 /// Bytes of a greeting.

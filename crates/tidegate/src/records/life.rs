@@ -5,58 +5,20 @@
 use tidegate_core::time::{HOUR, MICROSECOND, MILLISECOND, MINUTE, SECOND};
 use tidegate_core::{Nanos, Now};
 
-use super::Change;
+use super::{Change, Unit};
 
-/// What a record counts its life in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[expect(missing_docs, reason = "each is its own name")]
-pub enum Unit {
-    Nanoseconds,
-    Microseconds,
-    Milliseconds,
-    Seconds,
-    Minutes,
-    Hours,
-}
-
-impl Unit {
-    /// Every unit, smallest first.
-    pub const ALL: [Unit; 6] = [
-        Unit::Nanoseconds,
-        Unit::Microseconds,
-        Unit::Milliseconds,
-        Unit::Seconds,
-        Unit::Minutes,
-        Unit::Hours,
-    ];
-
-    /// One of it.
-    #[inline]
-    #[must_use]
-    pub fn nanos(self) -> Nanos {
-        match self {
-            Unit::Nanoseconds => 1,
-            Unit::Microseconds => MICROSECOND,
-            Unit::Milliseconds => MILLISECOND,
-            Unit::Seconds => SECOND,
-            Unit::Minutes => MINUTE,
-            Unit::Hours => HOUR,
-        }
-    }
-
-    /// Whole units that are left until `expiry`: 60 s that were just given read as 59.
-    #[inline]
-    pub(super) fn left(self, expiry: Nanos, now: Now) -> u64 {
-        let left = expiry.saturating_sub(now.mono).saturating_sub(1);
-        // Each arm divides by a constant, which is several times as fast as by a variable.
-        match self {
-            Unit::Nanoseconds => left,
-            Unit::Microseconds => left / MICROSECOND,
-            Unit::Milliseconds => left / MILLISECOND,
-            Unit::Seconds => left / SECOND,
-            Unit::Minutes => left / MINUTE,
-            Unit::Hours => left / HOUR,
-        }
+/// Whole units that are left until `expiry`: 60 s that were just given read as 59.
+#[inline]
+pub(super) fn units_left(unit: Unit, expiry: Nanos, now: Now) -> u64 {
+    let left = expiry.saturating_sub(now.mono).saturating_sub(1);
+    // Each arm divides by a constant, which is several times as fast as by a variable.
+    match unit {
+        Unit::Nanoseconds => left,
+        Unit::Microseconds => left / MICROSECOND,
+        Unit::Milliseconds => left / MILLISECOND,
+        Unit::Seconds => left / SECOND,
+        Unit::Minutes => left / MINUTE,
+        Unit::Hours => left / HOUR,
     }
 }
 

@@ -1,6 +1,6 @@
 //! All live records in the order of their insertion.
 //!
-//! The table knows no order: each record has a number, and whoever lists sorts. A listing copies
+//! The table knows no order: each record has a number, and a listing sorts by it. A listing copies
 //! a few records under each lock, so that it keeps no other loop waiting.
 
 use tidegate_core::{Nanos, Now};

@@ -2,15 +2,15 @@
 //!
 //! They are not limits. Whether a record has expired is judged at each access, on the monotonic
 //! clock; the memory of expired ones comes back a little at each insertion and by a background
-//! sweep. A live record is never evicted: when the bounds are reached, new keys are refused. It
-//! knows no protocol: doors bring keys, numbers and the time.
+//! sweep. A live record is never evicted: when the bounds are reached, new keys are refused. Kinds,
+//! units and changes are the Throttr protocol's, whose records these are; no byte of it is known here.
 
+mod capacity;
 mod earliest;
 mod export;
 mod life;
 mod listing;
 mod record;
-mod room;
 mod several;
 mod tally;
 #[cfg(test)]
@@ -25,17 +25,19 @@ use foldhash::SharedSeed;
 use foldhash::quality::SeedableRandomState;
 use tidegate_core::key::same;
 use tidegate_core::{Nanos, Now};
+pub use tidegate_wire::throttr::fragments::RecordKind as Kind;
+pub use tidegate_wire::throttr::reply::Stat;
+pub use tidegate_wire::throttr::{Change, Unit};
 
+pub use self::capacity::Size;
+use self::capacity::{Footprint, MemoryUse};
 use self::earliest::Earliest;
 pub(crate) use self::export::{Kept, KeptValue};
-pub use self::life::{Life, Unit};
+pub use self::life::Life;
+use self::life::units_left;
 pub use self::listing::Listed;
-pub use self::record::Kind;
 use self::record::{Record, Value};
-pub use self::room::Size;
-use self::room::{Books, Footprint};
 pub use self::several::Take;
-pub use self::tally::Stat;
 use self::tally::Use;
 use crate::budget::Budget;
 use crate::limiter::Limiter;
@@ -57,17 +59,6 @@ impl Default for Settings {
     fn default() -> Self {
         Self { max_records: 10_000_000, max_bytes: 4 << 30 }
     }
-}
-
-/// How a quota or a life is changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// To this value.
-    Patch,
-    /// By this value, upwards.
-    Increase,
-    /// By this value, downwards.
-    Decrease,
 }
 
 /// What a counter reads.
@@ -139,7 +130,7 @@ pub struct Records {
     max_records: AtomicUsize,
     /// The most records that the table was made for.
     reserved_records: usize,
-    books: Books,
+    memory: MemoryUse,
     earliest: Earliest,
     swept: AtomicUsize,
 }
@@ -149,28 +140,28 @@ impl Records {
     #[must_use]
     pub fn new(settings: Settings) -> Arc<Self> {
         let budget = Arc::new(Budget::new(settings.max_bytes));
-        Self::with(settings.max_records, Books::new(budget, None))
+        Self::with(settings.max_records, MemoryUse::new(budget, None))
     }
 
     /// No records yet; their bytes and those of the limiter's keys are bounded together.
     #[must_use]
     pub fn beside(limiter: &Arc<Limiter>, max_records: usize) -> Arc<Self> {
-        Self::with(max_records, Books::new(limiter.budget().clone(), Some(limiter.clone())))
+        Self::with(max_records, MemoryUse::new(limiter.budget().clone(), Some(limiter.clone())))
     }
 
-    fn with(max_records: usize, books: Books) -> Arc<Self> {
-        // Keys are chosen by strangers: without a secret seed they could all be made to collide.
+    fn with(max_records: usize, memory: MemoryUse) -> Arc<Self> {
+        // Clients choose the keys: without a secret seed they could make all of them collide.
         let seed = getrandom::u64().unwrap_or(0x7265_636f_7264_7321);
         let shared = getrandom::u64().unwrap_or(0x7468_726f_7474_6c65);
         // The shared part is made once for each table, and a process has one: nothing leaks.
         let shared: &'static SharedSeed = Box::leak(Box::new(SharedSeed::from_u64(shared)));
         Arc::new(Self {
-            table: Table::new(room::capacity(max_records)),
+            table: Table::new(capacity::slots_for(max_records)),
             hasher: SeedableRandomState::with_seed(seed, shared),
             sequence: AtomicU64::new(0),
             max_records: max_records.into(),
             reserved_records: max_records,
-            books,
+            memory,
             earliest: Earliest::new(),
             swept: AtomicUsize::new(0),
         })
@@ -425,7 +416,7 @@ impl Consumed {
             taken: outcome.is_ok(),
             refusal: outcome.err(),
             remaining,
-            left: unit.left(expiry, now),
+            left: units_left(unit, expiry, now),
             left_nanos: life::left_nanos(expiry, now),
         }
     }

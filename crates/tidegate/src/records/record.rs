@@ -4,19 +4,11 @@
 
 use tidegate_core::{Nanos, Now};
 
-use super::life::{Life, Unit, left_nanos};
-use super::room::Footprint;
-use super::tally::{Minute, Minutes, Stat, Use};
+use super::capacity::Footprint;
+use super::life::{Life, left_nanos, units_left};
+use super::tally::{Minute, Minutes, Use};
+use super::{Kind, Stat, Unit};
 use crate::table::Name;
-
-/// What kind a record is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// A quota that can be raised and taken from.
-    Counter,
-    /// Bytes.
-    Buffer,
-}
 
 /// What a record holds.
 pub(super) enum Value {
@@ -83,7 +75,7 @@ impl Record {
     /// What is left of its life, in its own unit.
     #[inline]
     pub(super) fn left(&self, now: Now) -> u64 {
-        self.unit.left(self.expiry, now)
+        units_left(self.unit, self.expiry, now)
     }
 
     /// The same in nanoseconds; [`Nanos::MAX`] if it never expires.

@@ -4,7 +4,7 @@ use tidegate_core::Now;
 use tidegate_core::key::same;
 
 use super::record::{Record, Value};
-use super::{Life, Nanos, Probe, Records, Use, find};
+use super::{Life, Nanos, Probe, Records, Use, find, units_left};
 use crate::table::{Locked, Spot};
 
 /// One of several takes that are made together.
@@ -50,7 +50,7 @@ impl Records {
                 continue;
             };
             let spent = if granted { spent_until(takes, at + 1, take) } else { 0 };
-            see(quota.saturating_sub(spent), take.life.unit.left(expiry, now));
+            see(quota.saturating_sub(spent), units_left(take.life.unit, expiry, now));
         }
         granted
     }

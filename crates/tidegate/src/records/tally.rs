@@ -12,19 +12,6 @@ pub(super) enum Use {
     Write = 1,
 }
 
-/// What people are shown of a record's use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stat {
-    /// Reads in the last full minute.
-    pub reads_per_minute: u64,
-    /// Writes in the last full minute.
-    pub writes_per_minute: u64,
-    /// Reads since the record was made.
-    pub reads: u64,
-    /// Writes since the record was made; its making is none.
-    pub writes: u64,
-}
-
 /// The number of a minute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Minute(pub(super) u32);

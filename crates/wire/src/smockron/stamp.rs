@@ -9,7 +9,7 @@ const DIGITS_MAX: usize = 20;
 const DECIMALS: usize = 6;
 const FRACTION_DIGITS_MAX: usize = 40;
 
-/// Whole milliseconds, rounded up: whoever waits until then does not come too early.
+/// Whole milliseconds, rounded up: a client that waits until then does not come too early.
 #[must_use]
 pub fn ms_up(ns: u64) -> u64 {
     ns.div_ceil(MILLISECOND_NS)

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::DATAGRAM_BYTES_MAX;
 use super::number::{U64_BYTES_MAX, put_u64};
-use super::parse::{Command, split_id};
+use super::server::{Command, split_id};
 
 /// A request cannot be written in this protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +86,7 @@ impl Fields<'_> {
 /// A reply, with the id of the request that it answers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reply<'a> {
-    /// The id's digits, byte for byte. Whoever sent an id must compare.
+    /// The id's digits, byte for byte. A client that sent an id must compare.
     pub id: Option<&'a [u8]>,
     /// What is answered.
     pub answer: Answer<'a>,
@@ -228,7 +228,9 @@ fn decimal(text: &[u8]) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Check, Line, REPLY_BYTES_MAX, Request, Size, Stats, parse, reply as write};
+    use super::super::{
+        Check, Line, REPLY_BYTES_MAX, Request, Size, Stats, parse, server as write,
+    };
     use super::*;
     use proptest::prelude::*;
 

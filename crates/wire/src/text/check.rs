@@ -10,8 +10,7 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 
 use super::LINE_BYTES_MAX;
-use super::parse::Ignored;
-use super::reply::{Line, put_line};
+use super::server::{Ignored, Line, put_line};
 
 /// How many keys a `check_limit` asks about.
 pub const KEYS: usize = 3;

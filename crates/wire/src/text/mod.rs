@@ -1,7 +1,6 @@
 //! The UDP text protocol: one datagram asks, one datagram answers.
 //!
-//! - [`parse`]: the server's side of a request
-//! - [`reply`]: the server's answers, written into the caller's buffer
+//! - [`server`]: the server's side: reading requests, writing replies
 //! - [`check`]: `check_limit`, the request that asks about several keys in JSON
 //! - [`ask`]: the client's side: writing requests, reading replies
 //! - [`number`]: the decimal forms that replies use
@@ -11,12 +10,10 @@
 pub mod ask;
 pub mod check;
 pub mod number;
-mod parse;
-pub mod reply;
+pub mod server;
 
 pub use check::Check;
-pub use parse::{Command, Ignored, Request, parse};
-pub use reply::{Line, NoRoom, Size, Stats};
+pub use server::{Command, Ignored, Line, NoRoom, Request, Size, Stats, parse};
 /// The longest key that may be asked about.
 pub use tidegate_core::key::KEY_BYTES_MAX;
 

@@ -250,7 +250,7 @@ impl Info {
     }
 }
 
-/// The fields of a record, taken one behind the other. Whoever takes more than there are gets
+/// The fields of a record, taken one behind the other. Taking more than there are gives
 /// zeroes; the lengths are fixed, and a test reads every field back.
 struct Fields<'a>(&'a [u8]);
 

@@ -1,7 +1,7 @@
 //! The answers that list: LIST, STATS, CONNECTIONS and CHANNELS, written a fragment at a time.
 //!
 //! `01 | fragments u64 | per fragment: index u64 (from 1) | n u64 | n fixed parts | n keys`. The
-//! number of fragments comes first, so whoever answers goes over the lengths once with [`count`],
+//! number of fragments comes first, so a server goes over the lengths once with [`count`],
 //! writes the [`head`], and then lets [`Fragments`] append one fragment whenever there is room: an
 //! answer of a gigabyte never needs more than a fragment of memory.
 

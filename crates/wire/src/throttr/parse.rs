@@ -76,7 +76,7 @@ fn front<const N: usize>(bytes: &[u8], value_max: usize) -> Front<'_> {
         type_byte::GET => keyed(bytes, |key| Request::Get { key }),
         type_byte::CONSUME => consume::<N>(bytes),
         type_byte::SET => return set::<N>(bytes, value_max),
-        _ => return seldom::<N>(kind, bytes, value_max),
+        _ => return cold::<N>(kind, bytes, value_max),
     };
     complete(whole)
 }
@@ -169,9 +169,9 @@ fn length<const N: usize>(bytes: &[u8], value_max: usize) -> Result<usize, Broke
     }
 }
 
-/// The requests that nobody sends by the million; they stay out of the way of those.
+/// Requests off the hot path, in a function of their own so that they do not slow the others.
 #[inline(never)]
-fn seldom<const N: usize>(kind: u8, bytes: &[u8], value_max: usize) -> Front<'_> {
+fn cold<const N: usize>(kind: u8, bytes: &[u8], value_max: usize) -> Front<'_> {
     complete(match kind {
         type_byte::LIST => Some((Request::List, 1)),
         type_byte::INFO => Some((Request::Info, 1)),

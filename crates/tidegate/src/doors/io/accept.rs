@@ -87,7 +87,7 @@ impl Acceptor {
                 self.bad_input("not_allowed");
                 continue;
             }
-            // A place is asked for only after the accept: a newcomer whose source has too many is
+            // A place is asked for only after the accept: a client whose source has too many is
             // closed without a wait, and a listener without clients reserves no place.
             let place = tokio::select! {
                 place = self.limits.wait_for_place(Some(peer.ip()), &stream) => place,

@@ -179,8 +179,9 @@ impl<H: Handler> EventLoop<H> {
                     self.follow(id.slot, next);
                 }
                 Token::Listener => self.accept_some(),
-                // Whoever wakes the loop may be late with the wake-up itself: the inbox was read,
-                // and the loop would be woken for ever.
+                // A thread that leaves something sets the flag first and then writes the wake-up.
+                // The inbox may have been read between both: the wake-up must be taken, too, or the
+                // loop would be woken for ever.
                 Token::Inbox if !woken => self.read_inbox(),
                 Token::Inbox => {}
             }

@@ -1,9 +1,9 @@
-//! How many connections a door may have, and which one gives way to a newcomer.
+//! How many connections a door may have, and which one gives way to a new one.
 //!
 //! Every accept loop of a TCP door asks its door's [`Limits`] for a [`Place`] and keeps it for as
 //! long as the connection lives. The owner of a connection says whether it is idle: no request has
 //! begun, no reply is owed, nothing is waited for, no subscription and no tunnel. When the door is
-//! full, the connection that has been idle for longest loses its place to the newcomer, if that is
+//! full, the connection that has been idle for longest loses its place to the new one, if that is
 //! over a second; its owner is woken and closes it. Where descriptors are short, the same holds
 //! for the connections of all doors.
 //!
@@ -38,7 +38,7 @@ pub(crate) const GRAIN: Nanos = 100 * MILLISECOND;
 const IDLE_MIN: Nanos = SECOND + GRAIN;
 /// All connections are looked through at most this often.
 const LOOK_EVERY_MIN: Nanos = 10 * MILLISECOND;
-/// Connections that one look finds for this newcomer and those after it.
+/// Connections that one look finds, for this new connection and for those after it.
 const FOUND_MAX: usize = 256;
 /// Connections that have given way and are not closed yet, when descriptors are short.
 const LEAVING_MAX: usize = 16;
@@ -143,7 +143,7 @@ impl Admission {
     }
 }
 
-/// Why a newcomer has no place.
+/// Why a new connection gets no place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
     /// Its source has as many as it may have.
@@ -211,7 +211,7 @@ impl Limits {
             tracing::warn!(door = self.door.name(), "cannot accept: file descriptors are short");
         }
         if short && self.descriptors.are_spent(socket) {
-            // Whoever gave way has left its descriptor to the next newcomer.
+            // The connection that gave way leaves its descriptor to the next new one.
             return Err(Refused::Spent);
         }
         place.map(|mut place| {
@@ -309,7 +309,7 @@ impl Limits {
 }
 
 /// The doors of a process whose connections may give way where descriptors are short. They share
-/// the descriptors, so a crowd at one door must not close the others.
+/// the descriptors, so many clients of one door must not close the others.
 #[derive(Default)]
 pub(crate) struct AllDoors {
     doors: Mutex<Vec<Weak<Limits>>>,
@@ -453,7 +453,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         let Limits { table, freed, emptied, .. } = &*self.limits;
         let mut table = table.lock();
-        // Taken away under the lock: whoever has it now keeps it.
+        // The place was taken away under the lock: the connection that has it now keeps it.
         let entry = if self.gave_way() {
             table.leaving -= 1;
             None

@@ -9,7 +9,7 @@
 //! - [`certificates`]: what clients are shown
 //! - [`client_socket`]: a client of a door on tokio, and when it closes the connection
 //! - [`tcp`]: listening sockets, and options of connections
-//! - [`limits`]: how many connections a door has, and which one gives way to a newcomer
+//! - [`limits`]: how many connections a door has, and which one gives way to a new one
 //! - [`sources`]: how many of them come from one source
 //! - [`descriptors`]: which file descriptors are kept back
 //! - [`activity`]: what an HTTP/1 client is doing, and how long it may

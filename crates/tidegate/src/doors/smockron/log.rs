@@ -42,14 +42,14 @@ impl Log {
         keep: u32,
         lost: Counter,
     ) -> io::Result<(Self, Writer)> {
-        let mut shelf = Shelf::open(path, bytes_max, keep)?;
+        let mut file = LogFile::open(path, bytes_max, keep)?;
         let (queue, lines) = sync_channel::<(Vec<u8>, u64)>(BUFFERS_MAX);
         let (back, written) = sync_channel(BUFFERS_MAX);
         let not_written = lost.clone();
         let writer = thread::Builder::new().name("accounting-log".to_owned()).spawn(move || {
             let mut failing = false;
             while let Ok((mut buffer, count)) = lines.recv() {
-                let result = shelf.write(&buffer);
+                let result = file.write(&buffer);
                 if let Err(error) = &result {
                     not_written.inc_by(count);
                     if !failing {
@@ -141,7 +141,7 @@ fn text(bytes: &[u8], out: &mut Vec<u8>) {
 }
 
 /// The file, and those that were put aside: `path.1` is the newest of them.
-struct Shelf {
+struct LogFile {
     path: PathBuf,
     file: File,
     bytes: u64,
@@ -149,7 +149,7 @@ struct Shelf {
     keep: u32,
 }
 
-impl Shelf {
+impl LogFile {
     fn open(path: &Path, bytes_max: u64, keep: u32) -> io::Result<Self> {
         let file = open(path)?;
         let bytes = file.metadata()?.len();
@@ -253,11 +253,11 @@ mod tests {
     fn large_files_are_put_aside_and_old_ones_go() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
-        let mut shelf = Shelf::open(&path, 10, 2).unwrap();
+        let mut file = LogFile::open(&path, 10, 2).unwrap();
         for text in
             ["one-one\n", "two-two\n", "three\n", "x\n", "four-four\n", "longer than that\n"]
         {
-            shelf.write(text.as_bytes()).unwrap();
+            file.write(text.as_bytes()).unwrap();
         }
         for name in ["log", "log.1", "log.2"] {
             let mode = fs::metadata(folder.path().join(name)).unwrap().permissions().mode();
@@ -268,7 +268,7 @@ mod tests {
         assert_eq!(read("log.1").as_deref(), Some("four-four\n"));
         assert_eq!(read("log.2").as_deref(), Some("three\nx\n"));
         assert_eq!(read("log.3"), None);
-        let mut none = Shelf::open(&path, 10, 0).unwrap();
+        let mut none = LogFile::open(&path, 10, 0).unwrap();
         none.write(b"new\n").unwrap();
         assert_eq!(read("log").as_deref(), Some("new\n"));
         assert_eq!(read("log.1").as_deref(), Some("four-four\n"), "left alone");

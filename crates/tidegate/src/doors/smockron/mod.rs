@@ -90,7 +90,7 @@ pub fn bind(config: &Config) -> io::Result<Bound> {
     let work = move || {
         runtime.block_on(async {
             let bound = Sockets::bind(&config).await;
-            // Whoever asked waits for this; it is sent once.
+            // The caller below waits for this; it is sent once.
             let _ = match bound {
                 Ok(sockets) => {
                     let _ = tell.send(Ok(sockets.addresses()));

@@ -1,23 +1,27 @@
-//! One event loop of the door: receive a batch, answer it, send the replies.
+//! One event loop of the door: receive a batch, answer it, send the replies. Replies of one length to
+//! one client leave joined, in one send.
 //!
 //! A loop owns its socket, its buffers and its handle on the limiter, and shares nothing with the
 //! other loops. No datagram and no error of the kernel ends it. It never waits for a remote store
 //! alone: the store's answers wake it as datagrams do.
 
-use std::io;
-use std::os::fd::AsFd;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use smallvec::SmallVec;
 use tidegate_core::Nanos;
 use tidegate_core::time::SECOND;
+use tidegate_wire::text::Ignored;
 
-use super::handler::{Replies, TextHandler};
-use super::mmsg::{Address, BATCH, Local, ReceiveBuffers, receive_joined};
-use super::sender::{Outgoing, Sender};
+use super::handler::TextHandler;
+use super::mmsg::{
+    BATCH, LocalAddress, RawAddress, ReceiveBuffers, SendHeaders, Transmit, receive_joined,
+};
 use super::socket::{LoopSocket, NOTICE_SHUTDOWN};
 use crate::limiter::LimiterHandle;
 use crate::settings::listen::Allow;
@@ -33,17 +37,29 @@ const ERROR_PAUSE: Duration = Duration::from_millis(10);
 /// shorter, unless the operator has set a very long one.
 const LAST_ANSWERS_MAX: Nanos = 3 * SECOND;
 
+/// The most bytes that one send may carry; the kernel's own bound is 64 KiB with headers.
+const SEND_BYTES_MAX: usize = 60_000;
+
+/// Datagrams longer than this leave alone: a segment must fit the path's packets, and longer ones
+/// may have to be fragmented.
+const SEGMENT_MAX: usize = 1200;
+
+/// Slots of the hash table of groups: a power of two, well above [`BATCH`], so that probes are short.
+const SLOTS: usize = 256;
+
+const NONE: u8 = u8::MAX;
+
 /// Where a reply goes.
 #[derive(Clone, Copy)]
 struct ReplyPath {
     /// The client.
-    to: Address,
+    to: RawAddress,
     /// Our address that the client asked.
-    from: Local,
+    from: LocalAddress,
 }
 
 /// One loop.
-pub(super) struct EventLoop {
+pub(super) struct TextLoop {
     socket: LoopSocket,
     allow: Arc<ArcSwap<Allow>>,
     received: ReceiveBuffers,
@@ -51,7 +67,7 @@ pub(super) struct EventLoop {
     sender: Sender,
 }
 
-impl EventLoop {
+impl TextLoop {
     /// Allocates all that the loop will need.
     pub(super) fn new(
         socket: LoopSocket,
@@ -109,18 +125,56 @@ impl EventLoop {
         let Self { socket, allow, received, handler, sender } = self;
         let count = received.receive(socket.udp.as_fd(), wait && !owed)?;
         let (allow, received) = (allow.load(), &*received);
-        each_batch(received, count, &allow, handler, |handler, datagrams, buffers| {
-            let path = |number: usize| {
-                let buffer = usize::from(buffers[number]);
-                (received.sender(buffer), received.local(buffer))
+        // Answers at most BATCH datagrams, each with the number of its buffer.
+        let mut answer =
+            |handler: &mut TextHandler<ReplyPath>, datagrams: &[&[u8]], buffers: &[u8]| {
+                let path = |number: usize| {
+                    let buffer = usize::from(buffers[number]);
+                    (received.sender(buffer), received.local(buffer))
+                };
+                let replies = handler.on_datagrams(
+                    datagrams,
+                    |number| ReplyPath { to: *path(number).0, from: path(number).1 },
+                    |peer| is_trusted(&allow, &peer.to),
+                );
+                let bytes = replies.bytes();
+                let outgoing = replies.places().iter().map(|(number, place)| {
+                    let (to, from) = path(*number);
+                    Outgoing { to, from, start: place.start, end: place.end }
+                });
+                sender.send(socket.udp.as_fd(), socket.segments, bytes, outgoing);
             };
-            let replies = handler.on_datagrams(
-                datagrams,
-                |number| ReplyPath { to: *path(number).0, from: path(number).1 },
-                |peer| is_trusted(&allow, &peer.to),
-            );
-            send(sender, socket, replies, path);
-        });
+        let mut datagrams: [&[u8]; BATCH] = [&[]; BATCH];
+        let mut buffers = [0; BATCH];
+        let mut filled = 0;
+        for buffer in 0..count {
+            let source = received.sender(buffer);
+            let reason = if source.port() == 0 {
+                "no_source_port"
+            } else if !allow.is_open() && !source.ip().is_some_and(|ip| allow.permits(ip)) {
+                "not_allowed"
+            } else if let Some(whole) = received.datagrams(buffer) {
+                for datagram in whole {
+                    datagrams[filled] = datagram;
+                    buffers[filled] = buffer as u8;
+                    filled += 1;
+                    if filled == BATCH {
+                        answer(handler, &datagrams, &buffers);
+                        filled = 0;
+                    }
+                }
+                continue;
+            } else {
+                // Longer than its buffer is longer than any request.
+                Ignored::TooLong.reason()
+            };
+            for _ in 0..received.datagrams(buffer).map_or(1, Iterator::count) {
+                handler.ignore(reason);
+            }
+        }
+        if filled > 0 {
+            answer(handler, &datagrams[..filled], &buffers[..filled]);
+        }
         Ok(count)
     }
 
@@ -143,7 +197,11 @@ impl EventLoop {
     fn send_answers(&mut self) {
         let Self { socket, handler, sender, .. } = self;
         handler.on_answers(|paths, replies| {
-            send(sender, socket, replies, |number| (&paths[number].to, paths[number].from));
+            let outgoing = replies.places().iter().map(|(number, place)| {
+                let ReplyPath { to, from } = &paths[*number];
+                Outgoing { to, from: *from, start: place.start, end: place.end }
+            });
+            sender.send(socket.udp.as_fd(), socket.segments, replies.bytes(), outgoing);
         });
     }
 }
@@ -154,187 +212,228 @@ fn is_quiet(error: &io::Error) -> bool {
     matches!(error.kind(), WouldBlock | TimedOut | Interrupted)
 }
 
-/// Passes on the datagrams of the first `count` buffers, at most [`BATCH`] at a time, each with its
-/// buffer. Those whose source is not allowed are counted.
-#[inline(always)]
-fn each_batch<'a>(
-    received: &'a ReceiveBuffers,
-    count: usize,
-    allow: &Allow,
-    handler: &mut TextHandler<ReplyPath>,
-    mut answer: impl FnMut(&mut TextHandler<ReplyPath>, &[&'a [u8]], &[u8]),
-) {
-    let mut datagrams: [&[u8]; BATCH] = [&[]; BATCH];
-    let mut buffers = [0; BATCH];
-    let mut filled = 0;
-    for buffer in 0..count {
-        match screen(received, buffer, allow) {
-            Ok(screened) => {
-                for datagram in screened {
-                    datagrams[filled] = datagram;
-                    buffers[filled] = buffer as u8;
-                    filled += 1;
-                    if filled == BATCH {
-                        answer(handler, &datagrams, &buffers);
-                        filled = 0;
-                    }
-                }
-            }
-            Err(reason) => {
-                for _ in 0..received.datagrams(buffer).map_or(1, Iterator::count) {
-                    handler.ignore(reason);
-                }
-            }
-        }
-    }
-    if filled > 0 {
-        answer(handler, &datagrams[..filled], &buffers[..filled]);
-    }
-}
-
-/// The datagrams of a buffer if their source is allowed, or why they get no reply.
-fn screen<'a>(
-    received: &'a ReceiveBuffers,
-    buffer: usize,
-    allow: &Allow,
-) -> Result<impl Iterator<Item = &'a [u8]>, &'static str> {
-    let sender = received.sender(buffer);
-    if sender.port() == 0 {
-        return Err("no_source_port");
-    }
-    if !allow.is_open() && !sender.ip().is_some_and(|ip| allow.permits(ip)) {
-        return Err("not_allowed");
-    }
-    // Longer than its buffer is longer than any request; the codec says so of the rest.
-    received.datagrams(buffer).ok_or(tidegate_wire::text::Ignored::TooLong.reason())
-}
-
 /// Whether a source may have a reply that is much longer than its request: loopback, which no other
 /// machine can pretend to be, and the networks that the operator has named.
-fn is_trusted(allow: &Allow, source: &Address) -> bool {
+fn is_trusted(allow: &Allow, source: &RawAddress) -> bool {
     source.ip().is_some_and(|ip| ip.to_canonical().is_loopback() || allow.names(ip))
 }
 
-/// Sends every reply to the source of its request, from the address that the request came to.
-/// `path` says both.
-#[inline(always)]
-fn send<'a>(
-    sender: &mut Sender,
-    socket: &LoopSocket,
-    replies: &Replies,
-    path: impl Fn(usize) -> (&'a Address, Local),
-) {
-    let unset = Address::default();
-    let mut outgoing = [Outgoing { to: &unset, from: Local::Bound, start: 0, end: 0 }; BATCH];
-    let mut count = 0;
-    for (number, place) in replies.places() {
-        let (to, from) = path(*number);
-        outgoing[count] = Outgoing { to, from, start: place.start, end: place.end };
-        count += 1;
+/// A datagram to send: where it goes, and where its bytes lie among those of its batch.
+#[derive(Clone, Copy, Debug)]
+struct Outgoing<'a> {
+    /// The receiver.
+    to: &'a RawAddress,
+    /// Our address to leave from: the one that the client asked.
+    from: LocalAddress,
+    /// Where its bytes begin.
+    start: usize,
+    /// Where its bytes end.
+    end: usize,
+}
+
+impl Outgoing<'_> {
+    /// Bytes of the datagram.
+    fn length(&self) -> usize {
+        self.end - self.start
     }
-    let bytes = replies.bytes();
-    sender.send(socket.udp.as_fd(), socket.segments, bytes, &outgoing[..count]);
+
+    /// Whether both can leave in one send.
+    fn suits(&self, other: &Self) -> bool {
+        self.length() == other.length() && self.to == other.to && self.from == other.from
+    }
+}
+
+#[derive(Clone, Copy, Default)]
+struct Group {
+    /// A member that stands for all.
+    sample: u8,
+    count: u8,
+    start: u8,
+}
+
+/// The groups of one batch. Made once and used again.
+struct Grouping {
+    slots: [u8; SLOTS],
+    groups: [Group; BATCH],
+    count: usize,
+    /// The group of each datagram.
+    of: [u8; BATCH],
+    /// Datagrams, group by group.
+    order: [u8; BATCH],
+}
+
+impl Grouping {
+    fn new() -> Self {
+        Self {
+            slots: [NONE; SLOTS],
+            groups: [Group::default(); BATCH],
+            count: 0,
+            of: [0; BATCH],
+            order: [0; BATCH],
+        }
+    }
+
+    /// Groups `datagrams`, [`BATCH`] at most. Without `join` every datagram is a group of its own.
+    fn group(&mut self, datagrams: &[Outgoing<'_>], join: bool) {
+        self.count = 0;
+        self.slots.fill(NONE);
+        for (at, datagram) in datagrams.iter().enumerate() {
+            let group = self.find(datagrams, datagram, join).unwrap_or_else(|slot| {
+                let group = self.count;
+                self.groups[group] = Group { sample: at as u8, count: 0, start: 0 };
+                self.count += 1;
+                self.slots[slot] = group as u8;
+                group
+            });
+            self.groups[group].count += 1;
+            self.of[at] = group as u8;
+        }
+        let mut start = 0;
+        for group in &mut self.groups[..self.count] {
+            group.start = start;
+            start += group.count;
+        }
+        let mut next = self.groups.map(|group| group.start);
+        for at in 0..datagrams.len() {
+            let place = &mut next[usize::from(self.of[at])];
+            self.order[usize::from(*place)] = at as u8;
+            *place += 1;
+        }
+    }
+
+    /// The group that `datagram` can join, or the free slot for one of its own.
+    fn find(
+        &self,
+        datagrams: &[Outgoing<'_>],
+        datagram: &Outgoing<'_>,
+        join: bool,
+    ) -> Result<usize, usize> {
+        let length = datagram.length();
+        let bits = datagram.to.mix() ^ ((length as u64) << 48);
+        let mut slot = (bits.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as usize % SLOTS;
+        let join = join && length > 0 && length <= SEGMENT_MAX;
+        loop {
+            let group = usize::from(self.slots[slot]);
+            if group == usize::from(NONE) {
+                return Err(slot);
+            }
+            let Group { sample, count, .. } = self.groups[group];
+            let room = (usize::from(count) + 1) * length <= SEND_BYTES_MAX;
+            if join && room && datagrams[usize::from(sample)].suits(datagram) {
+                return Ok(group);
+            }
+            slot = (slot + 1) % SLOTS;
+        }
+    }
+
+    /// The groups: positions of datagrams that can leave together.
+    fn groups(&self) -> impl Iterator<Item = &[u8]> {
+        self.groups[..self.count].iter().map(|group| {
+            let start = usize::from(group.start);
+            &self.order[start..start + usize::from(group.count)]
+        })
+    }
+}
+
+/// What sending needs, allocated once.
+struct Sender {
+    grouping: Grouping,
+    headers: SendHeaders,
+}
+
+impl Sender {
+    fn new() -> Self {
+        Self { grouping: Grouping::new(), headers: SendHeaders::new() }
+    }
+
+    /// Sends `datagrams`, [`BATCH`] at most, which lie in `bytes`; joined where they can be, if
+    /// `join`. Datagrams have no order, so those to one receiver may be gathered from all over the
+    /// batch. They may be lost, too, and one that the kernel refuses is.
+    #[inline(always)]
+    fn send<'a>(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        join: bool,
+        bytes: &[u8],
+        datagrams: impl Iterator<Item = Outgoing<'a>>,
+    ) {
+        let datagrams: SmallVec<[_; BATCH]> = datagrams.collect();
+        self.grouping.group(&datagrams, join);
+        let mut parts = [IoSlice::new(&[]); BATCH];
+        let mut ends = [0; BATCH];
+        let mut used = 0;
+        for (group, end) in self.grouping.groups().zip(&mut ends) {
+            used += gather(group, bytes, &datagrams, &mut parts[used..]);
+            *end = used;
+        }
+        let unset = RawAddress::default();
+        let mut messages = [Transmit::new(&unset, &[]); BATCH];
+        let mut start = 0;
+        let mut sends = 0;
+        for (group, &end) in self.grouping.groups().zip(&ends) {
+            let datagram = &datagrams[usize::from(group[0])];
+            let segment = (group.len() > 1).then_some(datagram.length() as u16);
+            let parts = &parts[start..end];
+            messages[sends] = Transmit { to: datagram.to, from: datagram.from, segment, parts };
+            start = end;
+            sends += 1;
+        }
+        // A joined send that the kernel or the device refuses goes out one by one.
+        let mut refused: SmallVec<[usize; BATCH]> = SmallVec::new();
+        self.headers.send(socket, &messages[..sends], |at, error| {
+            if messages[at].segment.is_some() {
+                refused.push(at);
+            } else {
+                tracing::debug!(%error, "text: a datagram was lost");
+            }
+        });
+        for at in refused {
+            self.send_apart(socket, &messages[at]);
+        }
+    }
+
+    /// Sends what was joined as the datagrams that it is made of.
+    fn send_apart(&mut self, socket: BorrowedFd<'_>, joined: &Transmit<'_>) {
+        let length = usize::from(joined.segment.unwrap_or(u16::MAX)).max(1);
+        let mut parts = [IoSlice::new(&[]); BATCH];
+        let mut count = 0;
+        let datagrams = joined.parts.iter().flat_map(|part| part.chunks(length));
+        for (part, datagram) in parts.iter_mut().zip(datagrams) {
+            *part = IoSlice::new(datagram);
+            count += 1;
+        }
+        let mut messages = [Transmit::new(joined.to, &[]); BATCH];
+        for (message, part) in messages.iter_mut().zip(&parts) {
+            message.from = joined.from;
+            message.parts = std::slice::from_ref(part);
+        }
+        self.headers.send(socket, &messages[..count], |_, error| {
+            tracing::debug!(%error, "text: a datagram was lost");
+        });
+    }
+}
+
+/// Lists the bytes of a group in `parts`, in as few pieces as they lie in; returns how many.
+/// Replies to one client often lie end to end, and the kernel copies one piece more quickly.
+fn gather<'a>(
+    group: &[u8],
+    bytes: &'a [u8],
+    datagrams: &[Outgoing<'_>],
+    parts: &mut [IoSlice<'a>],
+) -> usize {
+    let mut used = 0;
+    let (mut start, mut end) = (0, 0);
+    for &at in group {
+        let datagram = &datagrams[usize::from(at)];
+        if used == 0 || datagram.start != end {
+            start = datagram.start;
+            used += 1;
+        }
+        end = datagram.end;
+        parts[used - 1] = IoSlice::new(&bytes[start..end]);
+    }
+    used
 }
 
 #[cfg(test)]
-mod tests {
-    use std::net::{SocketAddr, UdpSocket};
-    use std::time::Duration;
-
-    use super::super::socket;
-    use super::*;
-    use crate::clock::Clock;
-    use crate::config::Config;
-    use crate::limiter::Limiter;
-    use crate::metrics::{Door, Metrics};
-
-    const FILE: &str = "
-        [text]
-        listen = '127.0.0.1:0'
-        [[rule]]
-        match = 'k'
-        limit = '100/d'
-        algorithm = 'fixed-window'
-    ";
-
-    /// A client of a loop, and how it sends requests: joined, as many as one send takes.
-    struct Client(UdpSocket, Address);
-
-    impl Client {
-        fn send(&self, requests: &[String]) {
-            for requests in requests.chunks(BATCH) {
-                let datagram =
-                    |at| Outgoing { to: &self.1, from: Local::Bound, start: at, end: at + 16 };
-                let list: Vec<_> = (0..requests.len()).map(|at| datagram(16 * at)).collect();
-                Sender::new().send(self.0.as_fd(), true, requests.concat().as_bytes(), &list);
-            }
-        }
-
-        fn receive(&self) -> String {
-            let mut buffer = [0; 100];
-            let length = self.0.recv(&mut buffer).expect("a reply");
-            String::from_utf8_lossy(&buffer[..length]).into_owned()
-        }
-    }
-
-    #[test]
-    fn loopback_and_those_that_the_list_names_are_trusted() {
-        let list = |networks: &str| {
-            let file = format!("[text]\nlisten = '127.0.0.1:0'\n{networks}");
-            Config::parse("t", &file).expect("a sound file").file.text.expect("a door").allow
-        };
-        for (networks, sender, expected) in [
-            ("", "127.0.0.1:7", true),
-            ("", "[::1]:7", true),
-            ("", "[::ffff:127.0.0.9]:7", true),
-            ("", "192.0.2.1:7", false),
-            ("", "[::ffff:192.0.2.1]:7", false),
-            ("", "[2001:db8::1]:7", false),
-            ("allow = ['192.0.2.0/24']", "192.0.2.1:7", true),
-            ("allow = ['192.0.2.0/24']", "[::ffff:192.0.2.1]:7", true),
-            ("allow = ['192.0.2.0/24']", "192.0.3.1:7", false),
-            ("allow = ['0.0.0.0/0']", "203.0.113.9:7", true),
-        ] {
-            let sender: SocketAddr = sender.parse().expect("an address");
-            assert_eq!(
-                is_trusted(&list(networks), &sender.into()),
-                expected,
-                "{networks} {sender}"
-            );
-        }
-    }
-
-    #[test]
-    fn joined_requests_are_each_answered_or_each_counted() {
-        let config = Config::parse("t", FILE).expect("a sound file");
-        let memory = config.file.memory.settings();
-        let limiter = Limiter::new(Clock::system(), Metrics::new().into(), config.rules, memory);
-        let ours =
-            socket::bind(SocketAddr::from(([127, 0, 0, 1], 0)), 1).expect("a port").remove(0);
-        let server = ours.udp.local_addr().expect("bound");
-        let socket = UdpSocket::bind("127.0.0.1:0").expect("a free port");
-        socket.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
-        let client = Client(socket, server.into());
-        let allow = Arc::new(ArcSwap::from_pointee(Allow::default()));
-        let handle = limiter.handle(Door::Text);
-        let mut own = EventLoop::new(ours, handle, Arc::clone(&allow)).expect("a loop");
-
-        let requests: Vec<_> = (100..250).map(|id| format!("{id} over_limit k")).collect();
-        client.send(&requests);
-        assert_eq!(own.turn(true).expect("requests"), 3, "150 datagrams in three buffers");
-        let mut replies: Vec<_> = requests.iter().map(|_| client.receive()).collect();
-        replies.sort_unstable();
-        let over = replies.iter().position(|reply| reply.contains("ok Y"));
-        assert_eq!(over, Some(100), "in the order in which they were sent");
-        assert!(replies.iter().zip(&requests).all(|(reply, asked)| reply[..3] == asked[..3]));
-
-        let nobody = "[text]\nlisten = '127.0.0.1:0'\nallow = ['10.0.0.0/8']";
-        let strict = Config::parse("t", nobody).expect("a sound file").file.text.expect("a door");
-        allow.store(Arc::new(strict.allow));
-        client.send(&requests[..70]);
-        assert_eq!(own.turn(true).expect("requests"), 2);
-        let page = limiter.metrics().encode(Default::default());
-        let counted = "tidegate_bad_input_total{door=\"text\",reason=\"not_allowed\"} 70";
-        assert!(page.contains(counted), "{page}");
-    }
-}
+mod tests;

@@ -14,7 +14,7 @@ use std::os::fd::BorrowedFd;
 
 use smallvec::SmallVec;
 use tidegate_core::Now;
-use tidegate_wire::text::{self, Check, Command, reply};
+use tidegate_wire::text::{self, Check, Command, server};
 
 use super::mmsg::BATCH;
 use crate::completions::Inbox;
@@ -152,17 +152,17 @@ impl<P: Send + 'static> TextHandler<P> {
             let is_trusted = || is_trusted(&peer(number));
             match command {
                 Command::OverLimit(key) => uses.push(number, id, key),
-                Command::Ping => self.replies.add(number, |out| reply::ping(out, id)),
+                Command::Ping => self.replies.add(number, |out| server::ping(out, id)),
                 Command::GetSize => {
                     self.decide_uses(&mut uses, now, &peer);
                     let size = self.size();
-                    let write = |out: &mut [u8]| reply::get_size(out, id, &size);
+                    let write = |out: &mut [u8]| server::get_size(out, id, &size);
                     self.add_bounded(number, datagram, is_trusted, write);
                 }
                 Command::GetStats(key) => {
                     self.decide_uses(&mut uses, now, &peer);
                     let stats = self.stats(key, now);
-                    let write = |out: &mut [u8]| reply::get_stats(out, id, &stats, key);
+                    let write = |out: &mut [u8]| server::get_stats(out, id, &stats, key);
                     self.add_bounded(number, datagram, is_trusted, write);
                 }
                 Command::CheckLimit(_) if !is_trusted() => self.ignore(AMPLIFIES),
@@ -188,7 +188,7 @@ impl<P: Send + 'static> TextHandler<P> {
         for (decision, &(number, id)) in decisions.drain(..).zip(&uses.requests) {
             match decision {
                 Ok(Decision::Ready(verdict)) => {
-                    self.replies.add(number, |out| reply::over_limit(out, id, &line(&verdict)));
+                    self.replies.add(number, |out| server::over_limit(out, id, &line(&verdict)));
                 }
                 Ok(Decision::Pending(verdict)) => {
                     let (peer, id) = (peer(number), id.map(Box::from));
@@ -306,7 +306,7 @@ impl<P: Send + 'static> TextHandler<P> {
         let PendingRequest { peer, id, check } = request;
         let number = self.peers.len();
         let Some(mut progress) = check else {
-            self.replies.add(number, |out| reply::over_limit(out, id.as_deref(), &line));
+            self.replies.add(number, |out| server::over_limit(out, id.as_deref(), &line));
             return Some(peer);
         };
         progress.lines.push(line);

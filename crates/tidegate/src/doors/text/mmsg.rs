@@ -38,12 +38,12 @@ const CONTROL_HEADER: usize = mem::size_of::<libc::cmsghdr>();
 /// from a request to its reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C, align(8))]
-pub(super) struct Address {
+pub(super) struct RawAddress {
     bytes: [u8; ADDRESS_BYTES],
     length: u32,
 }
 
-impl Address {
+impl RawAddress {
     fn family(&self) -> c_int {
         c_int::from(u16::from_ne_bytes([self.bytes[0], self.bytes[1]]))
     }
@@ -76,7 +76,7 @@ impl Address {
     }
 }
 
-impl From<SocketAddr> for Address {
+impl From<SocketAddr> for RawAddress {
     fn from(address: SocketAddr) -> Self {
         let mut bytes = [0; ADDRESS_BYTES];
         bytes[2..4].copy_from_slice(&address.port().to_be_bytes());
@@ -98,7 +98,7 @@ impl From<SocketAddr> for Address {
 
 /// The address of ours that a datagram came to, where the socket was told to say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Local {
+pub(super) enum LocalAddress {
     /// The socket is bound to one address, and replies leave from it anyway.
     #[default]
     Bound,
@@ -114,11 +114,11 @@ struct Control([u8; CONTROL_BYTES]);
 
 impl Control {
     /// Reads which of our addresses a datagram came to.
-    fn local(&self, length: usize) -> Local {
+    fn local(&self, length: usize) -> LocalAddress {
         let found = self.messages(length).find_map(|(level, kind, data)| match (level, kind) {
             // in_pktinfo: interface, our address on it, destination in the header.
             (libc::IPPROTO_IP, libc::IP_PKTINFO) if data.len() >= 12 => {
-                Some(Local::V4([data[4], data[5], data[6], data[7]]))
+                Some(LocalAddress::V4([data[4], data[5], data[6], data[7]]))
             }
             (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) if data.len() >= 20 => {
                 let mut ip = [0; 16];
@@ -126,7 +126,7 @@ impl Control {
                 // Naming the interface would override routing; only a link-local address
                 // means nothing without it.
                 let link_local = ip[0] == 0xfe && ip[1] & 0xc0 == 0x80;
-                Some(Local::V6(ip, if link_local { u32_at(data, 16) } else { 0 }))
+                Some(LocalAddress::V6(ip, if link_local { u32_at(data, 16) } else { 0 }))
             }
             _ => None,
         });
@@ -155,16 +155,16 @@ impl Control {
     }
 
     /// Writes the address to leave from and the segment size; returns the bytes in use.
-    fn fill(&mut self, from: Local, segment: Option<u16>) -> usize {
+    fn fill(&mut self, from: LocalAddress, segment: Option<u16>) -> usize {
         let mut used = 0;
         match from {
-            Local::Bound => {}
-            Local::V4(ip) => {
+            LocalAddress::Bound => {}
+            LocalAddress::V4(ip) => {
                 let mut info = [0; 12];
                 info[4..8].copy_from_slice(&ip);
                 used = self.put(used, libc::IPPROTO_IP, libc::IP_PKTINFO, &info);
             }
-            Local::V6(ip, interface) => {
+            LocalAddress::V6(ip, interface) => {
                 let mut info = [0; 20];
                 info[..16].copy_from_slice(&ip);
                 info[16..].copy_from_slice(&interface.to_ne_bytes());
@@ -217,7 +217,7 @@ pub(super) struct ReceiveBuffers {
     buffers: Box<[u8]>,
     /// Bytes of each packet buffer.
     buffer_bytes: usize,
-    names: Box<[Address]>,
+    names: Box<[RawAddress]>,
     controls: Box<[Control]>,
     headers: Box<[libc::mmsghdr]>,
     vectors: Box<[libc::iovec]>,
@@ -234,7 +234,7 @@ impl ReceiveBuffers {
         Self {
             buffers: vec![0; BATCH * buffer_bytes].into_boxed_slice(),
             buffer_bytes,
-            names: vec![Address::default(); BATCH].into_boxed_slice(),
+            names: vec![RawAddress::default(); BATCH].into_boxed_slice(),
             controls: vec![Control([0; CONTROL_BYTES]); BATCH].into_boxed_slice(),
             headers: blank_headers(),
             vectors: vec![vector; BATCH].into_boxed_slice(),
@@ -308,14 +308,14 @@ impl ReceiveBuffers {
     }
 
     /// Who sent what is in buffer `at` of the last batch.
-    pub(super) fn sender(&self, at: usize) -> &Address {
+    pub(super) fn sender(&self, at: usize) -> &RawAddress {
         &self.names[at]
     }
 
     /// Which of our addresses the datagrams in buffer `at` of the last batch came to.
-    pub(super) fn local(&self, at: usize) -> Local {
+    pub(super) fn local(&self, at: usize) -> LocalAddress {
         if self.control_bytes == 0 {
-            return Local::Bound;
+            return LocalAddress::Bound;
         }
         self.controls[at].local(self.headers[at].msg_hdr.msg_controllen as _)
     }
@@ -325,9 +325,9 @@ impl ReceiveBuffers {
 #[derive(Clone, Copy)]
 pub(super) struct Transmit<'a> {
     /// The receiver.
-    pub(super) to: &'a Address,
+    pub(super) to: &'a RawAddress,
     /// Our address to leave from.
-    pub(super) from: Local,
+    pub(super) from: LocalAddress,
     /// The length at which the kernel cuts the parts, joined, into datagrams.
     pub(super) segment: Option<u16>,
     /// The bytes.
@@ -336,8 +336,8 @@ pub(super) struct Transmit<'a> {
 
 impl<'a> Transmit<'a> {
     /// One datagram from wherever the socket is bound.
-    pub(super) fn new(to: &'a Address, parts: &'a [IoSlice<'a>]) -> Self {
-        Self { to, from: Local::Bound, segment: None, parts }
+    pub(super) fn new(to: &'a RawAddress, parts: &'a [IoSlice<'a>]) -> Self {
+        Self { to, from: LocalAddress::Bound, segment: None, parts }
     }
 }
 
@@ -425,7 +425,12 @@ pub(super) fn receive_joined(socket: BorrowedFd<'_>) -> io::Result<()> {
     set_option(socket, libc::SOL_UDP, libc::UDP_GRO, 1)
 }
 
-fn set_option(socket: BorrowedFd<'_>, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
+pub(super) fn set_option(
+    socket: BorrowedFd<'_>,
+    level: c_int,
+    name: c_int,
+    value: c_int,
+) -> io::Result<()> {
     // SAFETY: the pointer and length describe `value`, an integer that lives until the call
     // returns; the kernel only reads it. The descriptor is open while `socket` is borrowed.
     let done = unsafe {

@@ -1,8 +1,7 @@
 //! The text door, over UDP: one datagram asks and one answers.
 //!
-//! - [`event_loop`]: receive a batch, answer it, send the replies
+//! - [`event_loop`]: receive a batch, answer it, send the replies, as many as possible at once
 //! - [`handler`]: parse, decide, encode, without a socket
-//! - [`sender`]: sending, as many datagrams as possible at once
 //! - [`socket`]: binding, one socket for each loop
 //! - [`mmsg`]: batched system calls
 //!
@@ -13,7 +12,6 @@
 mod event_loop;
 mod handler;
 mod mmsg;
-mod sender;
 mod socket;
 
 use std::io;
@@ -24,7 +22,7 @@ use std::thread;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use self::event_loop::EventLoop;
+use self::event_loop::TextLoop;
 pub use self::handler::{Replies, TextHandler};
 use self::socket::LoopSocket;
 use super::{BoundDoor, DoorConfig, Gate, Serving, table_of};
@@ -132,7 +130,7 @@ impl BoundDoor for Bound {
                 .name(format!("text-{number}"))
                 .spawn(move || {
                     let handle = gate.limiter.handle(Door::Text);
-                    EventLoop::new(socket, handle, gate.door.allow)
+                    TextLoop::new(socket, handle, gate.door.allow)
                         .expect("the system has file descriptors left at start-up")
                         .run(&gate.door.shutdown);
                 })

@@ -17,7 +17,6 @@ use tidegate_wire::throttr::{ValueSize, reply};
 
 use super::ThrottrInbox;
 use super::channels::ChannelFigures;
-use super::convert;
 use super::permits::{Permit, Permits};
 use super::state::ThrottrState;
 use crate::doors::io::handler::ConnectionId;
@@ -102,19 +101,19 @@ impl Question {
 }
 
 fn stats_row(record: &records::Listed) -> KeyStat<'_> {
-    KeyStat { key: record.key(), stat: convert::stat(&record.stat) }
+    KeyStat { key: record.key(), stat: record.stat }
 }
 
 fn list_row(record: &records::Listed, size: ValueSize) -> Listed<'_> {
-    let (kind, bytes_used) = match record.kind {
+    let bytes_used = match record.kind {
         // A counter is the one number that it holds.
-        records::Kind::Counter => (RecordKind::Counter, size.bytes()),
-        records::Kind::Buffer => (RecordKind::Buffer, record.value_bytes),
+        RecordKind::Counter => size.bytes(),
+        RecordKind::Buffer => record.value_bytes,
     };
     Listed {
         key: record.key(),
-        kind,
-        unit: convert::unit_to_wire(record.unit),
+        kind: record.kind,
+        unit: record.unit,
         expires_at_ns: record.expires_at,
         bytes_used: bytes_used as u64,
     }

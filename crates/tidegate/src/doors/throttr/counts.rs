@@ -1,7 +1,7 @@
 //! What the loops count: requests by kind, bytes, events; since the start and by the minute.
 //!
-//! Each loop counts in a lane of its own, so that counting never makes two cores meet. Whoever
-//! asks sums the lanes. Minutes are those of the monotonic clock, so that a step of the wall clock
+//! Each loop has counts of its own, so that two cores never write to one of them. INFO and /metrics
+//! sum them. Minutes are those of the monotonic clock, so that a step of the wall clock
 //! loses no count; they turn when somebody counts or asks, and need no timer.
 
 use std::sync::Arc;
@@ -12,6 +12,8 @@ use tidegate_core::Now;
 use tidegate_core::time::MINUTE;
 use tidegate_wire::throttr::Kind;
 use tidegate_wire::throttr::figures::Rate;
+
+use super::connection_stats::ConnectionStats;
 
 /// What is counted beside the kinds of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,6 +178,34 @@ impl Sum {
     /// Another figure.
     pub(super) fn figure(&self, figure: Figure) -> Rate {
         self.figures[figure as usize]
+    }
+}
+
+/// Requests by kind that are not yet in the lane and in the connection's figures.
+#[derive(Default)]
+pub(super) struct Tally {
+    counts: [u32; Kind::COUNT],
+    /// The kinds that were counted, a bit each.
+    seen: u32,
+}
+
+impl Tally {
+    #[inline]
+    pub(super) fn count(&mut self, kind: Kind) {
+        self.counts[kind.index()] += 1;
+        self.seen |= 1 << kind.index();
+    }
+
+    /// Adds them there.
+    #[inline]
+    pub(super) fn settle(&mut self, stats: &ConnectionStats, lane: &Lane) {
+        while self.seen != 0 {
+            let kind = self.seen.trailing_zeros() as usize;
+            self.seen &= self.seen - 1;
+            let count = u64::from(std::mem::take(&mut self.counts[kind]));
+            stats.count(kind, count);
+            lane.requests(kind, count);
+        }
     }
 }
 

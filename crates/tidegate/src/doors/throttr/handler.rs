@@ -1,25 +1,28 @@
-//! From bytes to replies, without a socket: parse ahead, execute in order, append the replies.
+//! The protocol as an event loop drives it: parse ahead, execute in order, append the replies; events
+//! from other loops, listings that are written in the background, and slow readers.
 //!
 //! The door's loops, the golden vectors and the property tests all go through
 //! [`ThrottrHandler::execute`]. Many requests of one read are parsed ahead, so that the cells and
-//! slots of their keys are on their way to the cache when the first of them is executed. What the
-//! event loop asks of a handler is in `in_loop`.
+//! slots of their keys are on their way to the cache when the first of them is executed.
 
 use std::sync::Arc;
 
-use tidegate_core::Now;
+use tidegate_core::time::SECOND;
+use tidegate_core::{Nanos, Now};
 use tidegate_wire::throttr::{
-    self, Attribute, Broken, Change, Front, Kind, Request, Take, Takes, Ttl, ValueSize, reply,
+    self, Attribute, Broken, Front, Kind, Request, Take, Takes, Ttl, ValueSize, reply,
 };
 
-use super::background::Question;
-use super::connection_stats::ConnectionStats;
-use super::convert::{self, unit_to_wire};
-use super::counts::{Figure, Lane};
-use super::session::{LocalSubscriptions, NotSubscribed, Session};
+use super::background::{Answer, Job, Question};
+use super::channels::Event;
+use super::counts::{Figure, Lane, Tally};
+use super::session::{Listing, LocalSubscriptions, NotSubscribed, Session};
 use super::state::ThrottrState;
+use crate::doors::io::handler::{Context, Handler, Linger, Policy, Progress, SlowReader};
+use crate::doors::io::listener::Peer;
+use crate::doors::io::pushes::{Pushed, Pushes};
 use crate::metrics::{Door, Metrics};
-use crate::records::{self, Probe, Records};
+use crate::records::{self, Life, Probe, Records};
 
 /// Requests that are parsed, called for and executed together, which was measured to cost less than
 /// one after another: calls for memory that follow closely seem to be held up together.
@@ -31,6 +34,17 @@ const _: () = assert!(AHEAD_MAX >= 3 * GROUP && AHEAD_MAX.is_power_of_two());
 
 /// With so many bytes of replies, the rest of the input waits until they are written.
 pub(super) const OUTPUT_BYTES_MAX: usize = 128 << 10;
+
+/// The most bytes of events that wait for a connection, unless a single one is longer.
+const EVENT_BYTES_MAX: usize = 256 << 10;
+/// How long a client may leave a listing unread.
+const LISTING_STALL_MAX: Nanos = 30 * SECOND;
+/// The same while other connections wait for one.
+const LISTING_STALL_WANTED_MAX: Nanos = SECOND;
+/// How slowly a client may read a listing.
+const LISTING_BYTES_PER_SECOND_MIN: u64 = 64 << 10;
+/// How long a client that was told to go may take to read what it was sent.
+pub(super) const LINGER_MAX: Nanos = 2 * SECOND;
 
 /// Why execution stopped.
 #[derive(Debug, PartialEq, Eq)]
@@ -86,8 +100,8 @@ impl ThrottrHandler {
     }
 
     /// Executes the whole requests at the front of `input` as of `now`, appends their replies to
-    /// `out`, and says how many bytes it took and why it stopped. A later request sees what an
-    /// earlier one did.
+    /// `out`, which is empty, and says how many bytes it took and why it stopped. A later request
+    /// sees what an earlier one did.
     pub(super) fn execute(
         &mut self,
         session: &mut Session,
@@ -101,10 +115,9 @@ impl ThrottrHandler {
             Front::Request { request, bytes } if bytes == input.len() => {
                 let records = self.records.clone();
                 let probe = records.probe(key(&request));
-                match self.next(session, &request, probe, now, out) {
-                    Err(pause) => (0, pause),
-                    Ok(pause) => (bytes, pause.unwrap_or(Pause::Starved)),
-                }
+                self.tally.count(request.kind());
+                let pause = self.one(session, &request, probe, now, out);
+                (bytes, pause.unwrap_or(Pause::Starved))
             }
             Front::Request { .. } => self.stream(session, input, now, out),
             Front::Incomplete => (0, Pause::Starved),
@@ -153,11 +166,17 @@ impl ThrottrHandler {
             }
             while done < slots_called {
                 let Ahead { request, probe, end } = &ahead[done % AHEAD_MAX];
-                match self.next(session, request, *probe, now, out) {
-                    Err(pause) => return (taken, pause),
-                    Ok(Some(pause)) => return (*end, pause),
-                    Ok(None) => taken = *end,
+                if out.len() >= OUTPUT_BYTES_MAX {
+                    return (taken, Pause::Full);
                 }
+                if !out.is_empty() && self.is_event_to_self(session, request) {
+                    return (taken, Pause::Flush);
+                }
+                self.tally.count(request.kind());
+                if let Some(pause) = self.one(session, request, *probe, now, out) {
+                    return (*end, pause);
+                }
+                taken = *end;
                 done += 1;
             }
             if end.is_some() && done == parsed {
@@ -168,27 +187,6 @@ impl ThrottrHandler {
             Some(Front::Broken(broken)) => (taken, self.broken(broken)),
             _ => (taken, Pause::Starved),
         }
-    }
-
-    /// Executes a request, unless there is a reason to stop before it, which is the error. There
-    /// may be one to stop behind it.
-    #[inline]
-    fn next(
-        &mut self,
-        session: &mut Session,
-        request: &Request<'_>,
-        probe: Probe<'_>,
-        now: Now,
-        out: &mut Vec<u8>,
-    ) -> Result<Option<Pause>, Pause> {
-        if out.len() >= OUTPUT_BYTES_MAX {
-            return Err(Pause::Full);
-        }
-        if !out.is_empty() && self.is_event_to_self(session, request) {
-            return Err(Pause::Flush);
-        }
-        self.tally.count(request.kind());
-        Ok(self.one(session, request, probe, now, out))
     }
 
     /// Whether the reply begins with an event, which existing clients understand best at the
@@ -225,30 +223,36 @@ impl ThrottrHandler {
         match *request {
             Request::Query { key } => match records.query(key, probe, now) {
                 Some(counter) => {
-                    let unit = unit_to_wire(counter.unit);
-                    reply::query(out, size, counter.quota, unit, counter.left);
+                    reply::query(out, size, counter.quota, counter.unit, counter.left);
                 }
                 None => reply::status(out, false),
             },
-            Request::Update { attribute, change, value, key } => {
-                let done = self.update(attribute, change, value, key, probe, now);
-                reply::status(out, done);
+            Request::Update { attribute, change: Some(change), value, key } => {
+                reply::status(
+                    out,
+                    match attribute {
+                        Some(Attribute::Quota) => {
+                            records.update_quota(key, probe, change, value, size.max(), now)
+                        }
+                        Some(Attribute::Ttl) => records.update_ttl(key, probe, change, value, now),
+                        None => false,
+                    },
+                );
             }
+            Request::Update { change: None, .. } => reply::status(out, false),
             Request::Insert { quota, ttl, key } => {
-                let life = convert::life(ttl);
+                let life = life(ttl);
                 let done = life.is_some_and(|life| records.insert(key, probe, quota, life, now));
                 reply::status(out, done);
             }
             Request::Purge { key } => reply::status(out, records.purge(key, probe, now)),
             Request::Set { ttl, key, value } => {
-                let life = convert::life(ttl);
+                let life = life(ttl);
                 let done = life.is_some_and(|life| records.set(key, probe, value, life, now));
                 reply::status(out, done);
             }
             Request::Get { key } => {
-                let see = |value: &[u8], unit, left| {
-                    reply::get(out, size, unit_to_wire(unit), left, value);
-                };
+                let see = |value: &[u8], unit, left| reply::get(out, size, unit, left, value);
                 if records.get(key, probe, now, see).is_none() {
                     reply::status(out, false);
                 }
@@ -259,26 +263,6 @@ impl ThrottrHandler {
             _ => return self.cold(session, request, now, out),
         }
         None
-    }
-
-    #[inline]
-    fn update(
-        &self,
-        attribute: Option<Attribute>,
-        change: Option<Change>,
-        value: u64,
-        key: &[u8],
-        probe: Probe<'_>,
-        now: Now,
-    ) -> bool {
-        let (Some(attribute), Some(change)) = (attribute, change) else { return false };
-        let change = convert::change(change);
-        match attribute {
-            Attribute::Quota => {
-                self.records.update_quota(key, probe, change, value, self.size.max(), now)
-            }
-            Attribute::Ttl => self.records.update_ttl(key, probe, change, value, now),
-        }
     }
 
     #[expect(clippy::too_many_arguments, reason = "a request's fields, its probe and the time")]
@@ -292,14 +276,14 @@ impl ThrottrHandler {
         now: Now,
         out: &mut Vec<u8>,
     ) {
-        let Some(life) = convert::life(ttl) else {
+        let Some(life) = life(ttl) else {
             return reply::consume(out, self.size, false, 0, 0);
         };
         let consumed = self.records.consume(key, probe, cost, quota, life, now);
         reply::consume(out, self.size, consumed.taken, consumed.remaining, consumed.left);
     }
 
-    /// What nobody asks by the million.
+    /// Requests off the hot path.
     #[inline(never)]
     fn cold(
         &mut self,
@@ -311,7 +295,7 @@ impl ThrottrHandler {
         match *request {
             Request::Whoami => reply::whoami(out, &session.stats.id),
             Request::Stat { key } => match self.records.stat(key, self.records.probe(key), now) {
-                Some(stat) => reply::stat(out, &convert::stat(&stat)),
+                Some(stat) => reply::stat(out, &stat),
                 None => reply::status(out, false),
             },
             Request::Info => {
@@ -355,7 +339,7 @@ impl ThrottrHandler {
             | Request::Purge { .. }
             | Request::Set { .. }
             | Request::Get { .. }
-            | Request::Consume { .. } => unreachable!("these are asked by the million"),
+            | Request::Consume { .. } => unreachable!("these are on the hot path"),
             Request::ConsumeMany { takes } => self.consume_many(&takes, now, out),
         }
         None
@@ -366,7 +350,7 @@ impl ThrottrHandler {
         let records = &self.records;
         let known = takes.iter().map(|take| {
             let Take { cost, quota, ttl, key } = take;
-            let life = convert::life(ttl)?;
+            let life = life(ttl)?;
             Some(records::Take { key, probe: records.probe(key), cost, quota, life })
         });
         let Some(known) = known.collect::<Option<Vec<_>>>() else {
@@ -430,6 +414,162 @@ impl ThrottrHandler {
     }
 }
 
+impl Handler for ThrottrHandler {
+    type Session = Session;
+    type Message = Arc<Event>;
+    type Answer = Answer;
+
+    const DOOR: Door = Door::Throttr;
+    const POLICY: Policy = Policy {
+        brief: false,
+        reads_on: false,
+        refusal: b"",
+        output_bytes: OUTPUT_BYTES_MAX,
+        push_bytes_max: EVENT_BYTES_MAX,
+        drain_max: 30 * SECOND,
+        linger: Linger {
+            span: LINGER_MAX,
+            span_at_end: 0,
+            bytes_max: 1 << 20,
+            slow: Some("slow_to_leave"),
+            too_much: None,
+        },
+    };
+
+    fn on_open(
+        &mut self,
+        peer: Peer,
+        _: &mut Vec<u8>,
+        context: &Context,
+    ) -> Result<(Session, Progress), &'static str> {
+        let slot = context.id.slot;
+        match Session::open(peer, slot, &self.state, &mut self.local, context.now) {
+            Ok(session) => Ok((session, Progress::More)),
+            Err(error) => {
+                tracing::error!(%error, "throttr: the system has no randomness for an id");
+                Err("no_randomness")
+            }
+        }
+    }
+
+    #[inline]
+    fn on_bytes(
+        &mut self,
+        session: &mut Session,
+        input: &[u8],
+        output: &mut Vec<u8>,
+        context: &Context,
+    ) -> (usize, Progress) {
+        if context.fresh_bytes > 0 {
+            session.stats.has_read(context.fresh_bytes);
+            self.lane.add(Figure::Read, context.fresh_bytes as u64);
+        }
+        let (taken, pause) = self.execute(session, input, context.now, output);
+        let progress = match pause {
+            Pause::Starved => Progress::More,
+            Pause::Full | Pause::Flush => Progress::Flush,
+            Pause::Broken => Progress::Close,
+            Pause::Ask(question) => {
+                let taken = self.state.background.run(Job {
+                    question,
+                    from: context.id,
+                    size: self.size,
+                    state: self.state.clone(),
+                    records: self.records.clone(),
+                    inbox: self.local.inbox.clone(),
+                });
+                if taken { Progress::Pending } else { Progress::Close }
+            }
+        };
+        (taken, progress)
+    }
+
+    fn on_answer(
+        &mut self,
+        session: &mut Session,
+        answer: Answer,
+        output: &mut Vec<u8>,
+        now: Now,
+    ) -> Progress {
+        let Answer { bytes, permit } = answer;
+        session.listing = Some(Listing { permit, answered_at: now.mono });
+        if output.is_empty() {
+            *output = bytes;
+        } else {
+            output.extend_from_slice(&bytes);
+        }
+        Progress::More
+    }
+
+    /// Hands an event to the subscribers in this loop.
+    fn on_message(&mut self, event: Arc<Event>, pushes: &mut Pushes<'_, Self>) -> usize {
+        self.encoded.clear();
+        let encoded = &mut self.encoded;
+        let fits = reply::event(encoded, self.size, &event.name, &event.payload).is_ok();
+        let (mut delivered, mut lost) = (0, 0);
+        for (slot, member) in self.local.audience(&event) {
+            match if fits { pushes.push(slot, encoded) } else { Pushed::Full } {
+                Pushed::Gone => {}
+                Pushed::Full => lost += 1,
+                Pushed::Closing => delivered += 1,
+                Pushed::Taken => {
+                    event.got_by(member);
+                    delivered += 1;
+                }
+            }
+        }
+        self.lane.add(Figure::Delivered, delivered);
+        self.lane.add(Figure::Lost, lost);
+        (delivered + lost) as usize
+    }
+
+    #[inline]
+    fn on_written(&mut self, session: &mut Session, bytes: usize, all: bool) {
+        session.stats.has_written(bytes);
+        self.lane.add(Figure::Written, bytes as u64);
+        if all {
+            session.listing = None;
+        }
+    }
+
+    #[inline]
+    fn on_buffers(&mut self, session: &Session, allocated: usize, used: usize) {
+        session.stats.holds(allocated, used);
+    }
+
+    #[inline]
+    fn is_listening(&self, session: &Session) -> bool {
+        session.has_chosen()
+    }
+
+    /// A listing takes memory that others wait for, so it must be read sooner than replies.
+    fn is_too_slow(&self, session: &Session, reader: &SlowReader) -> bool {
+        let SlowReader { now, stalled, idle_max } = *reader;
+        let Some(Listing { permit, answered_at }) = &session.listing else {
+            return stalled > idle_max;
+        };
+        let stall_max =
+            if permit.is_wanted() { LISTING_STALL_WANTED_MAX } else { LISTING_STALL_MAX };
+        let reading_max = permit.bytes() as u64 * SECOND / LISTING_BYTES_PER_SECOND_MIN;
+        stalled > stall_max.min(idle_max)
+            || now.saturating_sub(*answered_at) > stall_max + reading_max
+    }
+
+    fn on_close(&mut self, session: Session) {
+        session.close(&self.state, &mut self.local);
+    }
+
+    fn on_end(&mut self) {
+        self.state.leave_lane(self.lane.clone());
+    }
+}
+
+/// How long a record shall live; `None` where the unit is unknown.
+#[inline]
+fn life(ttl: Ttl) -> Option<Life> {
+    Some(Life { unit: ttl.unit?, amount: ttl.amount })
+}
+
 /// The key that a request looks up; the empty one where it looks up none.
 #[inline]
 fn key<'a>(request: &Request<'a>) -> &'a [u8] {
@@ -445,127 +585,5 @@ fn key<'a>(request: &Request<'a>) -> &'a [u8] {
     }
 }
 
-/// Requests by kind that are not yet in the lane and in the connection's figures.
-#[derive(Default)]
-struct Tally {
-    counts: [u32; Kind::COUNT],
-    /// The kinds that were counted, a bit each.
-    seen: u32,
-}
-
-impl Tally {
-    #[inline]
-    fn count(&mut self, kind: Kind) {
-        self.counts[kind.index()] += 1;
-        self.seen |= 1 << kind.index();
-    }
-
-    #[inline]
-    fn settle(&mut self, stats: &ConnectionStats, lane: &Lane) {
-        while self.seen != 0 {
-            let kind = self.seen.trailing_zeros() as usize;
-            self.seen &= self.seen - 1;
-            let count = u64::from(std::mem::take(&mut self.counts[kind]));
-            stats.count(kind, count);
-            lane.requests(kind, count);
-        }
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use std::net::{Ipv4Addr, SocketAddr};
-
-    use tidegate_wire::throttr::Unit;
-
-    use super::*;
-    use crate::clock::Clock;
-    use crate::doors::io::inbox::Inbox;
-    use crate::doors::io::listener::Peer;
-
-    const NOW: Now = Now { mono: 1 << 60, unix: 1 << 60 };
-    const SIZE: ValueSize = ValueSize::Bits32;
-
-    fn open(value_max: usize) -> (ThrottrHandler, Session) {
-        let clock = Clock::manual(NOW);
-        let settings = records::Settings { max_records: 100, max_bytes: 64 << 20 };
-        let (records, state) = (Records::new(settings), ThrottrState::new(clock));
-        let local = LocalSubscriptions::new(Inbox::new().expect("an eventfd"));
-        let metrics = Arc::new(Metrics::new());
-        let mut handler = ThrottrHandler::new(records, state, local, metrics, SIZE, value_max);
-        let peer = Peer::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 1)));
-        let session = Session::open(peer, 0, &handler.state, &mut handler.local, NOW);
-        (handler, session.expect("randomness"))
-    }
-
-    fn written(requests: &[Request<'_>]) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        for request in requests {
-            request.encode(SIZE, &mut bytes).expect("it can be written");
-        }
-        bytes
-    }
-
-    #[test]
-    fn an_event_to_the_publisher_starts_a_write_of_its_own() {
-        let (mut handler, mut session) = open(100);
-        let query = written(&[Request::Query { key: b"k" }]);
-        let publish = written(&[Request::Publish { channel: b"*", payload: b"hi" }]);
-        let inner = [Request::Event { channel: b"", payload: &publish }];
-        let cases = [(publish.clone(), &b"*hi\x01\x00"[..]), (written(&inner), b"*hi\x01\x01\x00")];
-        for (event, replies) in cases {
-            let input = [&query[..], &event, &query].concat();
-            let mut out = Vec::new();
-            let first = handler.execute(&mut session, &input, NOW, &mut out);
-            assert_eq!((first, &out[..]), ((query.len(), Pause::Flush), &[0][..]));
-            out.clear();
-            let rest = &input[query.len()..];
-            let second = handler.execute(&mut session, rest, NOW, &mut out);
-            assert_eq!(second, (rest.len(), Pause::Starved));
-            assert!(out[0] == 0x19 && out.ends_with(replies), "{out:?}");
-        }
-        // To others it is a status like any other.
-        let nobody = written(&[Request::Publish { channel: b"nobody", payload: b"hi" }]);
-        let mut out = vec![1];
-        let done = handler.execute(&mut session, &nobody, NOW, &mut out);
-        assert_eq!((done, &out[..]), ((nobody.len(), Pause::Starved), &[1, 0][..]));
-    }
-
-    #[test]
-    fn replies_of_one_write_are_bounded() {
-        const VALUE: usize = 50_000;
-        let (mut handler, mut session) = open(VALUE);
-        let ttl = Ttl::new(9, Unit::Hours);
-        let set = written(&[Request::Set { ttl, key: b"k", value: &[7; VALUE] }]);
-        let mut out = Vec::new();
-        handler.execute(&mut session, &set, NOW, &mut out);
-        let get = written(&[Request::Get { key: b"k" }]);
-        let input = get.repeat(1000);
-        let (mut at, mut replies, mut writes) = (0, 0, 0);
-        while at < input.len() {
-            out.clear();
-            let (taken, pause) = handler.execute(&mut session, &input[at..], NOW, &mut out);
-            assert!(taken > 0 && out.len() < OUTPUT_BYTES_MAX + VALUE + 100);
-            assert_eq!(pause == Pause::Full, at + taken < input.len());
-            (at, replies, writes) = (at + taken, replies + out.len(), writes + 1);
-        }
-        assert_eq!(replies, 1000 * (VALUE + 10));
-        assert!(writes <= 334, "as few writes as fit: {writes}");
-    }
-
-    #[test]
-    fn requests_are_counted_by_kind_for_the_loop_and_the_connection() {
-        let (mut handler, mut session) = open(100);
-        let query = Request::Query { key: b"k" };
-        let input = written(&[query, query, Request::Whoami, query]);
-        // Half a request more, which does not count.
-        let input = [&input[..], &[2]].concat();
-        let mut out = Vec::new();
-        let (taken, pause) = handler.execute(&mut session, &input, NOW, &mut out);
-        assert_eq!((taken, pause), (input.len() - 1, Pause::Starved));
-        let kinds = handler.state.sum().kinds();
-        assert_eq!(kinds[Kind::Query.index()].total, 3);
-        assert_eq!(kinds[Kind::Whoami.index()].total, 1);
-        assert_eq!(session.stats.record().requests[Kind::Query.index()], 3);
-    }
-}
+mod tests;

@@ -1,12 +1,10 @@
 //! The Throttr door: records over TCP and Unix sockets, one value size per listener.
 //!
 //! - [`config`]: the `[[throttr]]` table
-//! - [`handler`]: from bytes to replies, without a socket; [`conversation`] is a client of it
-//! - [`in_loop`]: the handler as an event loop drives it
+//! - [`handler`]: the protocol as an event loop drives it; [`conversation`] is a client without a socket
 //! - [`session`], [`channels`]: what a connection is subscribed to, and events between loops
 //! - [`state`], [`connection_stats`], [`counts`], [`series`]: what all loops share and count
 //! - [`background`]: the answers that go over everything there is; [`permits`] bounds their memory
-//! - [`convert`]: wire words and the records' words
 //!
 //! Sockets, buffers and clients that are slow or idle are the business of `doors::io`, the bytes of
 //! the protocol that of `tidegate_wire::throttr`.
@@ -16,10 +14,8 @@ mod channels;
 mod config;
 mod connection_stats;
 mod conversation;
-mod convert;
 mod counts;
 mod handler;
-mod in_loop;
 mod permits;
 mod series;
 mod session;

@@ -10,7 +10,7 @@ use tidegate_wire::throttr::{Request, ValueSize};
 
 use super::background::Answer;
 use super::counts::Figure;
-use super::in_loop::LINGER_MAX;
+use super::handler::LINGER_MAX;
 use super::permits::Permits;
 use super::session::Session;
 use super::*;

@@ -3,7 +3,7 @@
 use tidegate_core::limit::{Algorithm, Limit};
 use tidegate_core::rules::{Consistency, OnFull, OnStoreError, Pattern, Rule, RuleSet};
 
-use super::super::room::SLOT_BYTES;
+use super::super::capacity::SLOT_BYTES;
 use super::*;
 use crate::clock::Clock;
 use crate::limiter::{Key, Request};

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use proptest::prelude::*;
 use tidegate_core::time::{DAY, HOUR, MINUTE, SECOND};
 
-use super::super::room::SLOT_BYTES;
+use super::super::capacity::SLOT_BYTES;
 use super::*;
 
 const KEYS: usize = 7;
@@ -115,7 +115,7 @@ fn clock(nanos: u128) -> u128 {
 }
 
 fn span(unit: Unit, amount: u64) -> u128 {
-    clock(u128::from(amount) * NANOS[unit as usize])
+    clock(u128::from(amount) * NANOS[unit as usize - 1])
 }
 
 fn footprint(key_number: usize, content: &Result<u64, Vec<u8>>) -> usize {
@@ -144,7 +144,7 @@ impl Model {
     fn left(&self, expiry: u128, unit: Unit) -> u64 {
         // A life of nothing has not one nanosecond to give away.
         let left = expiry.saturating_sub(self.mono()).saturating_sub(1);
-        (left / NANOS[unit as usize]) as u64
+        (left / NANOS[unit as usize - 1]) as u64
     }
 
     fn has_room(&self, key: usize, content: &Result<u64, Vec<u8>>) -> bool {

@@ -1,4 +1,4 @@
-//! Room for records: making, removing, sweeping, and what all of them take.
+//! How many records there may be and what they may take: making, removing, sweeping.
 //!
 //! No lock is held for more than a bounded number of cells, however many records expire at once.
 
@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use tidegate_core::{Nanos, Now};
 
-use super::record::{Kind, Record, Value};
-use super::{Life, Records, Settings, find};
+use super::record::{Record, Value};
+use super::{Kind, Life, Records, Settings, find};
 use crate::budget::Budget;
 use crate::limiter::Limiter;
 use crate::table::{Locked, Name, Spot};
@@ -48,12 +48,12 @@ impl Size {
 }
 
 /// The places to ask of a table for so many records: shards keep a few places for themselves.
-pub(super) fn capacity(max_records: usize) -> usize {
+pub(super) fn slots_for(max_records: usize) -> usize {
     max_records.saturating_add(max_records / 16).saturating_add(128)
 }
 
-/// What the records take, and whether there may be more of it.
-pub(super) struct Books {
+/// The bytes that the records take, within their budget.
+pub(super) struct MemoryUse {
     budget: Arc<Budget>,
     /// Whose keys share the budget.
     limiter: Option<Arc<Limiter>>,
@@ -77,13 +77,13 @@ impl Footprint {
     }
 }
 
-impl Books {
+impl MemoryUse {
     pub(super) fn new(budget: Arc<Budget>, limiter: Option<Arc<Limiter>>) -> Self {
         let (buffers, value_bytes) = (AtomicUsize::new(0), AtomicUsize::new(0));
         Self { budget, limiter, buffers, value_bytes }
     }
 
-    /// Books that a record became another one, came, or went. `false`, and nothing booked, if
+    /// Counts that a record became another one, came, or went. `false`, and nothing is counted, if
     /// that would take more bytes than there are.
     pub(super) fn change(&self, before: Option<Footprint>, after: Option<Footprint>) -> bool {
         let bytes = |side: Option<Footprint>| side.map_or(0, |footprint| footprint.bytes);
@@ -115,7 +115,7 @@ impl Records {
             return false;
         }
         self.max_records.store(settings.max_records, Relaxed);
-        self.books.budget.set_max_bytes(settings.max_bytes);
+        self.memory.budget.set_max_bytes(settings.max_bytes);
         true
     }
 
@@ -142,12 +142,12 @@ impl Records {
     /// How many records there are, and what they take.
     #[must_use]
     pub fn size(&self) -> Size {
-        let buffers = self.books.buffers.load(Relaxed);
+        let buffers = self.memory.buffers.load(Relaxed);
         Size {
             counters: self.table.len().saturating_sub(buffers),
             buffers,
-            bytes: self.books.budget.records(),
-            value_bytes: self.books.value_bytes.load(Relaxed),
+            bytes: self.memory.budget.records(),
+            value_bytes: self.memory.value_bytes.load(Relaxed),
             cells: self.table.cells(),
         }
     }
@@ -177,7 +177,7 @@ impl Records {
         let record = shard.entry(spot);
         let sequence = self.sequence.fetch_add(1, Relaxed);
         let after = Footprint::new(&record.name, &value);
-        if !self.books.change(Some(record.footprint()), Some(after)) {
+        if !self.memory.change(Some(record.footprint()), Some(after)) {
             // Among others that have expired there may be room.
             let name = self.remove(shard, spot).name;
             return self.add(shard, hash, Record::new(name, value, life, sequence, now), now);
@@ -188,7 +188,7 @@ impl Records {
         true
     }
 
-    /// Books that a live record will take as much as `after`, sweeping first if it must.
+    /// Counts that a live record will take as much as `after`, sweeping first if it must.
     pub(super) fn regrow<'a>(
         &self,
         shard: &'a mut Locked<'_, Record>,
@@ -198,12 +198,12 @@ impl Records {
         now: Now,
     ) -> Option<&'a mut Record> {
         let spot = find(shard, hash, key)?;
-        if self.books.change(Some(shard.entry(spot).footprint()), Some(after)) {
+        if self.memory.change(Some(shard.entry(spot).footprint()), Some(after)) {
             return Some(shard.entry(spot));
         }
         self.sweep_shard(shard, SWEEP_WHEN_FULL, now, drop);
         let spot = find(shard, hash, key)?;
-        let fits = self.books.change(Some(shard.entry(spot).footprint()), Some(after));
+        let fits = self.memory.change(Some(shard.entry(spot).footprint()), Some(after));
         fits.then(|| shard.entry(spot))
     }
 
@@ -221,7 +221,7 @@ impl Records {
         self.earliest.note(record.expiry);
         let footprint = record.footprint();
         let most = self.max_records.load(Relaxed);
-        let fits = || self.table.len() < most && self.books.change(None, Some(footprint));
+        let fits = || self.table.len() < most && self.memory.change(None, Some(footprint));
         if !fits() {
             self.sweep_shard(shard, SWEEP_WHEN_FULL, now, drop);
             if !fits() {
@@ -229,7 +229,7 @@ impl Records {
             }
         }
         let Ok(spot) = shard.insert(hash, record, |record| self.hash_of(record)) else {
-            self.books.change(Some(footprint), None);
+            self.memory.change(Some(footprint), None);
             return false;
         };
         if self.table.len() > most {
@@ -243,7 +243,7 @@ impl Records {
     /// Takes a record out.
     pub(super) fn remove(&self, shard: &mut Locked<'_, Record>, spot: Spot) -> Record {
         let record = shard.remove(spot, |record| self.hash_of(record));
-        self.books.change(Some(record.footprint()), None);
+        self.memory.change(Some(record.footprint()), None);
         record
     }
 
@@ -253,7 +253,7 @@ impl Records {
         shard: &mut Locked<'_, Record>,
         budget: usize,
         now: Now,
-        mut buried: impl FnMut(Record),
+        mut removed: impl FnMut(Record),
     ) -> Nanos {
         let mut earliest = Nanos::MAX;
         shard.sweep(
@@ -267,8 +267,8 @@ impl Records {
                 expired
             },
             |record| {
-                self.books.change(Some(record.footprint()), None);
-                buried(record);
+                self.memory.change(Some(record.footprint()), None);
+                removed(record);
             },
         );
         earliest

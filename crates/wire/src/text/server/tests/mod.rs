@@ -1,0 +1,4 @@
+//! The server's side against slow models of the grammar and of formatting.
+
+mod replies;
+mod requests;
