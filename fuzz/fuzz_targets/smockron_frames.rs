@@ -2,7 +2,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tidegate_wire::smockron::{Control, Frames, MILLISECOND_NS, Message, Status, parse};
+use tidegate_wire::smockron::{
+    AccountingMessage, ControlMessage, Frames, MILLISECOND_NS, Status, parse,
+};
 
 fn frames(mut bytes: &[u8]) -> Vec<&[u8]> {
     let mut frames = Vec::new();
@@ -21,7 +23,7 @@ fn whole_ms(ns: u64) -> u64 {
 fuzz_target!(|bytes: &[u8]| {
     let frames = frames(bytes);
     let mut written = Frames::new();
-    if let Ok(Message::Accounting(mut read)) = parse(&frames) {
+    if let Ok(AccountingMessage::Accounting(mut read)) = parse(&frames) {
         assert!(!read.domain.is_empty() && !read.domain.contains(&0));
         read.write(&mut written);
         // What is written again is the same but for times below a millisecond.
@@ -31,12 +33,12 @@ fuzz_target!(|bytes: &[u8]| {
             *until_ns = whole_ms(*until_ns);
         }
         let again: Vec<&[u8]> = written.iter().collect();
-        assert_eq!(parse(&again), Ok(Message::Accounting(read)));
+        assert_eq!(parse(&again), Ok(AccountingMessage::Accounting(read)));
     }
-    if let Some(control) = Control::parse(&frames) {
+    if let Some(control) = ControlMessage::parse(&frames) {
         control.write(&mut written);
         let again: Vec<&[u8]> = written.iter().collect();
-        assert_eq!(Control::parse(&again), Some(control));
+        assert_eq!(ControlMessage::parse(&again), Some(control));
         let atol = |frame: &&[u8]| !frame.is_empty() && frame.iter().all(u8::is_ascii_digit);
         assert!(again.get(3).is_none_or(atol), "a reader in C would not understand");
     }

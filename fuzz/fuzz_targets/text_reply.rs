@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tidegate_wire::text::ask::{self, Answer, LineShown};
+use tidegate_wire::text::ask::{self, LineShown, ReplyBody};
 
 fn sane(line: &LineShown) {
     assert!(line.rate.is_finite() && line.rate.is_sign_positive());
@@ -14,13 +14,13 @@ fuzz_target!(|datagram: &[u8]| {
     assert_eq!(reply.id.is_some(), datagram[0].is_ascii_digit());
     assert!(reply.id.is_none_or(|id| id.iter().all(u8::is_ascii_digit)));
     match reply.answer {
-        Answer::Line(line) => sane(&line),
-        Answer::Checked(keys) => {
+        ReplyBody::Line(line) => sane(&line),
+        ReplyBody::Checked(keys) => {
             assert!(!keys.is_empty());
             keys.iter().for_each(|checked| sane(&checked.line));
         }
-        Answer::Stats { key, .. } => assert!(datagram.ends_with(key)),
-        Answer::Size { size, .. } => assert!(!size.contains(&b' ')),
-        Answer::Pong => assert!(datagram.ends_with(b"pong")),
+        ReplyBody::Stats { key, .. } => assert!(datagram.ends_with(key)),
+        ReplyBody::Size { size, .. } => assert!(!size.contains(&b' ')),
+        ReplyBody::Pong => assert!(datagram.ends_with(b"pong")),
     }
 });

@@ -5,10 +5,12 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tidegate_wire::throttr::ask::{Expected, Incoming, Piece, Reader, reply_bytes_max};
+use tidegate_wire::throttr::ask::{Expected, Incoming, Piece, ReplyReader, reply_bytes_max};
 use tidegate_wire::throttr::figures::{ConnectionRecord, Info};
 use tidegate_wire::throttr::fragments::{ChannelRow, KeyStat, Listed};
-use tidegate_wire::throttr::{ID_BYTES, Kind, Request, Take, Takes, Ttl, Unit, ValueSize, reply};
+use tidegate_wire::throttr::{
+    ID_BYTES, Request, RequestKind, Take, Takes, Ttl, Unit, ValueSize, reply,
+};
 
 const VALUE_MAX: usize = 300;
 
@@ -16,29 +18,31 @@ const TTL: Ttl = Ttl::new(1, Unit::Seconds);
 const TAKES: [Take<'_>; 3] = [Take { cost: 1, quota: 1, ttl: TTL, key: b"" }; 3];
 
 fn request(choice: u8) -> Request<'static> {
-    match Kind::ALL[usize::from(choice) % Kind::COUNT] {
-        Kind::Insert => Request::Insert { quota: 1, ttl: TTL, key: b"" },
-        Kind::Query => Request::Query { key: b"" },
-        Kind::Update => Request::Update { attribute: None, change: None, value: 1, key: b"" },
-        Kind::Purge => Request::Purge { key: b"" },
-        Kind::Set => Request::Set { ttl: TTL, key: b"", value: b"" },
-        Kind::Get => Request::Get { key: b"" },
-        Kind::List => Request::List,
-        Kind::Info => Request::Info,
-        Kind::Stat => Request::Stat { key: b"" },
-        Kind::Stats => Request::Stats,
-        Kind::Subscribe => Request::Subscribe { channel: b"" },
-        Kind::Unsubscribe => Request::Unsubscribe { channel: b"" },
-        Kind::Publish => Request::Publish { channel: b"", payload: b"" },
-        Kind::Connections => Request::Connections,
-        Kind::Connection => Request::Connection { id: [0; ID_BYTES] },
-        Kind::Channels => Request::Channels,
-        Kind::Channel => Request::Channel { channel: b"" },
-        Kind::Whoami => Request::Whoami,
+    match RequestKind::ALL[usize::from(choice) % RequestKind::COUNT] {
+        RequestKind::Insert => Request::Insert { quota: 1, ttl: TTL, key: b"" },
+        RequestKind::Query => Request::Query { key: b"" },
+        RequestKind::Update => {
+            Request::Update { attribute: None, change: None, value: 1, key: b"" }
+        }
+        RequestKind::Purge => Request::Purge { key: b"" },
+        RequestKind::Set => Request::Set { ttl: TTL, key: b"", value: b"" },
+        RequestKind::Get => Request::Get { key: b"" },
+        RequestKind::List => Request::List,
+        RequestKind::Info => Request::Info,
+        RequestKind::Stat => Request::Stat { key: b"" },
+        RequestKind::Stats => Request::Stats,
+        RequestKind::Subscribe => Request::Subscribe { channel: b"" },
+        RequestKind::Unsubscribe => Request::Unsubscribe { channel: b"" },
+        RequestKind::Publish => Request::Publish { channel: b"", payload: b"" },
+        RequestKind::Connections => Request::Connections,
+        RequestKind::Connection => Request::Connection { id: [0; ID_BYTES] },
+        RequestKind::Channels => Request::Channels,
+        RequestKind::Channel => Request::Channel { channel: b"" },
+        RequestKind::Whoami => Request::Whoami,
         // A QUERY of the empty key, in an EVENT.
-        Kind::Event => Request::Event { channel: b"", payload: &[2, 0] },
-        Kind::Consume => Request::Consume { cost: 1, quota: 1, ttl: TTL, key: b"" },
-        Kind::ConsumeMany => Request::ConsumeMany { takes: Takes::new(&TAKES) },
+        RequestKind::Event => Request::Event { channel: b"", payload: &[2, 0] },
+        RequestKind::Consume => Request::Consume { cost: 1, quota: 1, ttl: TTL, key: b"" },
+        RequestKind::ConsumeMany => Request::ConsumeMany { takes: Takes::new(&TAKES) },
     }
 }
 
@@ -83,7 +87,7 @@ fuzz_target!(|input: &[u8]| {
     let mut rest = rest;
     let size = ValueSize::ALL[usize::from(size % 4)];
     let expected = Some(Expected::of(&request(*choice), size));
-    let mut reader = Reader::new(size, VALUE_MAX);
+    let mut reader = ReplyReader::new(size, VALUE_MAX);
     loop {
         match reader.next(rest, expected) {
             Incoming::Piece { piece, bytes, .. } => {

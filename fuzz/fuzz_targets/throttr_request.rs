@@ -6,11 +6,11 @@
 
 use libfuzzer_sys::fuzz_target;
 use tidegate_wire::throttr::{
-    Front, Kind, Request, TAKES_MAX, ValueSize, parse, request_bytes_max,
+    Front, Request, RequestKind, TAKES_MAX, ValueSize, parse, request_bytes_max,
 };
 
 /// Where each request of a stream begins, how the stream ends, and what was read on the way.
-fn read(bytes: &[u8], size: ValueSize, value_max: usize) -> (usize, Vec<Kind>) {
+fn read(bytes: &[u8], size: ValueSize, value_max: usize) -> (usize, Vec<RequestKind>) {
     let mut at = 0;
     let mut kinds = Vec::new();
     loop {
@@ -44,7 +44,7 @@ fn check(request: &Request<'_>, used: usize, size: ValueSize, value_max: usize) 
     match request {
         Request::Event { payload, .. } => match parse(payload, size, value_max) {
             Front::Request { request, bytes } => {
-                assert!(request.kind() != Kind::Event && bytes == payload.len());
+                assert!(request.kind() != RequestKind::Event && bytes == payload.len());
             }
             other => panic!("the payload of an EVENT is {other:?}"),
         },

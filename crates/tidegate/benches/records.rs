@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 use tidegate::clock::Clock;
-use tidegate::records::{Change, Life, Probe, Records, Settings, Unit};
+use tidegate::records::{Life, RecordProbe, Records, Settings, Unit, UpdateChange};
 use tidegate_core::Nanos;
 use tidegate_core::Now;
 use tidegate_core::time::SECOND;
@@ -60,14 +60,14 @@ fn seconds(amount: u64) -> Life {
 }
 
 /// Probes and prefetches a batch ahead, then uses each record, as a door does.
-fn batches<'r>(records: &'r Records, keys: &[Key], mut each: impl FnMut(&Key, Probe<'r>)) {
+fn batches<'r>(records: &'r Records, keys: &[Key], mut each: impl FnMut(&Key, RecordProbe<'r>)) {
     let mut probes = [records.probe(&[]); BATCH];
     for keys in keys.chunks(BATCH) {
         for (key, probe) in keys.iter().zip(&mut probes) {
             *probe = records.probe(key);
             probe.prefetch();
         }
-        probes[..keys.len()].iter_mut().for_each(Probe::prefetch_slot);
+        probes[..keys.len()].iter_mut().for_each(RecordProbe::prefetch_slot);
         keys.iter().zip(&probes).for_each(|(key, probe)| each(key, *probe));
     }
 }
@@ -104,7 +104,7 @@ fn uses(records: &Records, count: usize, now: Now) {
         }));
         writes.push(cpu_nanos(MILLION, || {
             batches(records, &keys, |key, probe| {
-                assert!(records.update_quota(key, probe, Change::Increase, 1, u64::MAX, now));
+                assert!(records.update_quota(key, probe, UpdateChange::Increase, 1, u64::MAX, now));
             });
         }));
     }

@@ -16,7 +16,7 @@ use tidegate::doors::text::TextHandler;
 use tidegate::doors::throttr::{Conversation, ThrottrState};
 use tidegate::limiter::Limiter;
 use tidegate::metrics::{Door, Metrics};
-use tidegate::records::{self, Change, Life, Probe, Records, Unit};
+use tidegate::records::{self, Life, RecordProbe, Records, Unit, UpdateChange};
 use tidegate::stores::memory;
 use tidegate::waiting::{Began, WaitRequest, Waiting};
 use tidegate_core::rules::{Rule, RuleSet};
@@ -228,7 +228,7 @@ fn known_records_are_used_without_allocating() {
     let now = Now { mono: 1 << 40, unix: 1 << 60 };
     let life = Life { unit: Unit::Seconds, amount: 60 };
     let keys: Vec<String> = (0..1_000).map(|n| format!("{n} {}", "k".repeat(n % 200))).collect();
-    let keys: Vec<(&[u8], Probe<'_>)> =
+    let keys: Vec<(&[u8], RecordProbe<'_>)> =
         keys.iter().map(|key| (key.as_bytes(), records.probe(key.as_bytes()))).collect();
     for (key, probe) in &keys {
         assert!(records.insert(key, *probe, 1_000, life, now));
@@ -239,9 +239,9 @@ fn known_records_are_used_without_allocating() {
             probe.prefetch();
             probe.prefetch_slot();
             answered += usize::from(records.query(key, probe, now).is_some());
-            let less = records.update_quota(key, probe, Change::Decrease, 1, u64::MAX, now);
+            let less = records.update_quota(key, probe, UpdateChange::Decrease, 1, u64::MAX, now);
             answered += usize::from(less);
-            answered += usize::from(records.update_ttl(key, probe, Change::Increase, 1, now));
+            answered += usize::from(records.update_ttl(key, probe, UpdateChange::Increase, 1, now));
             answered += usize::from(records.consume(key, probe, 1, 9, life, now).taken);
             answered += usize::from(records.stat(key, probe, now).is_some());
             answered += usize::from(!records.insert(key, probe, 1, life, now));
@@ -284,7 +284,7 @@ fn the_throttr_path_allocates_nothing_per_request() {
                     6 => Request::Query { key },
                     _ => Request::Update {
                         attribute: Some(wire::Attribute::Quota),
-                        change: Some(wire::Change::Patch),
+                        change: Some(wire::UpdateChange::Patch),
                         value: 5,
                         key,
                     },

@@ -56,21 +56,21 @@ pub fn encode(out: &mut [u8; ANSWER_BYTES_MAX], delay_ns: u64, rounding: Roundin
 
 /// An answer that is no number of seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unreadable;
+pub struct UnreadableDelay;
 
-impl fmt::Display for Unreadable {
+impl fmt::Display for UnreadableDelay {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("the answer is not a number of seconds")
     }
 }
 
-impl std::error::Error for Unreadable {}
+impl std::error::Error for UnreadableDelay {}
 
 /// Reads a whole answer: digits, and after a point up to nine more.
 ///
 /// # Errors
 /// Whatever else it is.
-pub fn parse(answer: &[u8]) -> Result<Duration, Unreadable> {
+pub fn parse(answer: &[u8]) -> Result<Duration, UnreadableDelay> {
     let point = answer.iter().position(|&byte| byte == b'.');
     let (seconds, decimals) = match point {
         Some(point) => (&answer[..point], &answer[point + 1..]),
@@ -80,12 +80,12 @@ pub fn parse(answer: &[u8]) -> Result<Duration, Unreadable> {
     let fraction = number(decimals, DECIMALS_MAX)?;
     let nanos = fraction * 10_u64.pow((DECIMALS_MAX - decimals.len()) as u32);
     // Nine digits at most, so it is less than a second.
-    Ok(Duration::new(seconds, u32::try_from(nanos).map_err(|_| Unreadable)?))
+    Ok(Duration::new(seconds, u32::try_from(nanos).map_err(|_| UnreadableDelay)?))
 }
 
-fn number(digits: &[u8], most: usize) -> Result<u64, Unreadable> {
+fn number(digits: &[u8], most: usize) -> Result<u64, UnreadableDelay> {
     if digits.is_empty() || digits.len() > most || !digits.iter().all(u8::is_ascii_digit) {
-        return Err(Unreadable);
+        return Err(UnreadableDelay);
     }
     Ok(digits.iter().fold(0, |number, digit| number * 10 + u64::from(digit - b'0')))
 }
@@ -147,7 +147,7 @@ mod tests {
             "0.0000000001",
             "HTTP/1.1 400",
         ] {
-            assert_eq!(read(wrong), Err(Unreadable), "{wrong:?}");
+            assert_eq!(read(wrong), Err(UnreadableDelay), "{wrong:?}");
         }
     }
 

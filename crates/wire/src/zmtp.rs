@@ -24,7 +24,7 @@ const CONTEXT_BYTES_MAX: usize = 16;
 
 /// Why a peer is no peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum ZmtpFault {
     /// It does not greet as ZMTP 3 does, or wants more security than none.
     Greeting,
     /// It is nobody who subscribes.
@@ -51,11 +51,11 @@ pub fn greeting() -> [u8; GREETING_BYTES] {
 ///
 /// # Errors
 /// If it does not.
-pub fn check_greeting(bytes: &[u8; GREETING_BYTES]) -> Result<(), Fault> {
+pub fn check_greeting(bytes: &[u8; GREETING_BYTES]) -> Result<(), ZmtpFault> {
     let signed = bytes[0] == 0xff && bytes[9] & 1 == 1;
     let mechanism = &bytes[12..32];
     let null = mechanism.starts_with(b"NULL\0");
-    if signed && bytes[10] >= 3 && null { Ok(()) } else { Err(Fault::Greeting) }
+    if signed && bytes[10] >= 3 && null { Ok(()) } else { Err(ZmtpFault::Greeting) }
 }
 
 /// Writes the command by which a publisher says what it is.
@@ -125,10 +125,10 @@ pub struct Frame<'a> {
 ///
 /// # Errors
 /// If it will never be a frame that is worth waiting for.
-pub fn parse(bytes: &[u8]) -> Result<Option<(Frame<'_>, usize)>, Fault> {
+pub fn parse(bytes: &[u8]) -> Result<Option<(Frame<'_>, usize)>, ZmtpFault> {
     let Some(&flags) = bytes.first() else { return Ok(None) };
     if flags & !(MORE | LONG | COMMAND) != 0 || flags & (MORE | COMMAND) == MORE | COMMAND {
-        return Err(Fault::Frame);
+        return Err(ZmtpFault::Frame);
     }
     let (head, length) = if flags & LONG == 0 {
         let Some(&length) = bytes.get(1) else { return Ok(None) };
@@ -139,7 +139,7 @@ pub fn parse(bytes: &[u8]) -> Result<Option<(Frame<'_>, usize)>, Fault> {
     };
     let length = usize::try_from(length).unwrap_or(usize::MAX);
     if length > FRAME_BYTES_MAX {
-        return Err(Fault::Frame);
+        return Err(ZmtpFault::Frame);
     }
     let Some(body) = bytes.get(head..head + length) else { return Ok(None) };
     let (command, more) = (flags & COMMAND != 0, flags & MORE != 0);
@@ -164,21 +164,21 @@ impl<'a> Frame<'a> {
     ///
     /// # Errors
     /// If it is no subscriber.
-    pub fn check_ready(&self) -> Result<(), Fault> {
-        let Some((name, mut properties)) = self.name() else { return Err(Fault::Frame) };
+    pub fn check_ready(&self) -> Result<(), ZmtpFault> {
+        let Some((name, mut properties)) = self.name() else { return Err(ZmtpFault::Frame) };
         match name {
             b"READY" => {}
-            b"ERROR" => return Err(Fault::Refused),
-            _ => return Err(Fault::Frame),
+            b"ERROR" => return Err(ZmtpFault::Refused),
+            _ => return Err(ZmtpFault::Frame),
         }
         while let Some((name, value, rest)) = property(properties) {
             if name.eq_ignore_ascii_case(b"Socket-Type") {
                 let subscribes = value == b"SUB" || value == b"XSUB";
-                return if subscribes { Ok(()) } else { Err(Fault::Role) };
+                return if subscribes { Ok(()) } else { Err(ZmtpFault::Role) };
             }
             properties = rest;
         }
-        Err(Fault::Role)
+        Err(ZmtpFault::Role)
     }
 
     /// What the frame says after that. Subscriptions are messages in ZMTP 3.0, commands in 3.1.
@@ -247,7 +247,7 @@ mod tests {
         for (at, byte) in [(0, 0), (9, 0), (10, 2), (10, 1), (12, b'P'), (15, 0), (16, b'X')] {
             let mut other = own;
             other[at] = byte;
-            assert_eq!(check_greeting(&other), Err(Fault::Greeting), "{at}");
+            assert_eq!(check_greeting(&other), Err(ZmtpFault::Greeting), "{at}");
         }
         for (at, byte) in [(3, 7), (8, 0), (10, 4), (11, 1), (32, 1), (63, 9)] {
             let mut other = own;
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn only_a_subscriber_is_a_peer() {
-        let check = |body: &[u8], expected: Result<(), Fault>| {
+        let check = |body: &[u8], expected: Result<(), ZmtpFault>| {
             let mut bytes = vec![COMMAND, body.len() as u8];
             bytes.extend_from_slice(body);
             let (frame, used) = parse(&bytes).unwrap().unwrap();
@@ -268,17 +268,17 @@ mod tests {
         check(b"\x05READY\x0bSocket-Type\0\0\0\x03SUB", Ok(()));
         check(b"\x05READY\x08Identity\0\0\0\0\x0bSocket-Type\0\0\0\x04XSUB", Ok(()));
         check(b"\x05READY\x0bsocket-type\0\0\0\x03SUB", Ok(()));
-        check(b"\x05READY\x0bSocket-Type\0\0\0\x03PUB", Err(Fault::Role));
-        check(b"\x05READY\x0bSocket-Type\0\0\0\x09SUB", Err(Fault::Role));
-        check(b"\x05READY", Err(Fault::Role));
-        check(b"\x05ERROR\x02no", Err(Fault::Refused));
-        check(b"\x05HELLO", Err(Fault::Frame));
-        check(b"\x50READY", Err(Fault::Frame));
-        check(b"", Err(Fault::Frame));
+        check(b"\x05READY\x0bSocket-Type\0\0\0\x03PUB", Err(ZmtpFault::Role));
+        check(b"\x05READY\x0bSocket-Type\0\0\0\x09SUB", Err(ZmtpFault::Role));
+        check(b"\x05READY", Err(ZmtpFault::Role));
+        check(b"\x05ERROR\x02no", Err(ZmtpFault::Refused));
+        check(b"\x05HELLO", Err(ZmtpFault::Frame));
+        check(b"\x50READY", Err(ZmtpFault::Frame));
+        check(b"", Err(ZmtpFault::Frame));
         let mut own = Vec::new();
         write_ready(&mut own);
         let (frame, used) = parse(&own).unwrap().unwrap();
-        assert_eq!((frame.check_ready(), used), (Err(Fault::Role), own.len()), "a publisher");
+        assert_eq!((frame.check_ready(), used), (Err(ZmtpFault::Role), own.len()), "a publisher");
     }
 
     #[test]
@@ -303,10 +303,10 @@ mod tests {
     #[test]
     fn lengths_that_are_declared_are_bounded() {
         for bytes in [&b"\x02\0\0\0\0\0\0\x10\x01"[..], b"\x02\xff\xff\xff\xff\xff\xff\xff\xff"] {
-            assert_eq!(parse(bytes), Err(Fault::Frame), "{bytes:?}");
+            assert_eq!(parse(bytes), Err(ZmtpFault::Frame), "{bytes:?}");
         }
         for flags in [8, 16, 0x80, 5] {
-            assert_eq!(parse(&[flags, 0]), Err(Fault::Frame), "{flags}");
+            assert_eq!(parse(&[flags, 0]), Err(ZmtpFault::Frame), "{flags}");
         }
     }
 

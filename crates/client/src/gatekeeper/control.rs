@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use tidegate_wire::smockron::{Control, FRAMES_MAX, Frames, write_resync};
+use tidegate_wire::smockron::{ControlMessage, FRAMES_MAX, Frames, write_resync};
 use tidegate_wire::zmtp::write_frame;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
@@ -72,17 +72,19 @@ fn take(core: &Core, master: usize, frames: &[&[u8]]) {
         let domain = core.domain(name);
         domain.filter(|domain| usize::from(core.domains[usize::from(domain.0)].master) == master)
     };
-    let known_domain = match Control::parse(frames) {
-        Some(Control::DelayUntil { domain, identifier, at_ms }) => known(domain).map(|domain| {
-            let until_ms = i64::try_from(at_ms).unwrap_or(i64::MAX);
-            core.remember(domain, identifier, until_ms);
-        }),
-        Some(Control::ResyncStart { domain }) => known(domain).map(|Domain(domain)| {
+    let known_domain = match ControlMessage::parse(frames) {
+        Some(ControlMessage::DelayUntil { domain, identifier, at_ms }) => {
+            known(domain).map(|domain| {
+                let until_ms = i64::try_from(at_ms).unwrap_or(i64::MAX);
+                core.remember(domain, identifier, until_ms);
+            })
+        }
+        Some(ControlMessage::ResyncStart { domain }) => known(domain).map(|Domain(domain)| {
             core.domains[usize::from(domain)].synced.store(true, Relaxed);
             core.masters[master].changed.notify_waiters();
         }),
         // A delay that the master does not mention stays until its time ends.
-        Some(Control::ResyncDone { domain }) => known(domain).map(drop),
+        Some(ControlMessage::ResyncDone { domain }) => known(domain).map(drop),
         None => {
             count(&core.counts.not_understood);
             return;

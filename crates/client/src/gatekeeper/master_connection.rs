@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use tidegate_wire::zmtp::{
-    Fault, GREETING_BYTES, Said, check_greeting, greeting, parse, write_pong, write_ready,
+    GREETING_BYTES, Said, ZmtpFault, check_greeting, greeting, parse, write_pong, write_ready,
 };
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
@@ -85,7 +85,7 @@ impl<'a> MasterConnection<'a> {
             connection.read().await?;
         }
         let (theirs, _) =
-            connection.heard.split_first_chunk().ok_or_else(|| wrong(Fault::Greeting))?;
+            connection.heard.split_first_chunk().ok_or_else(|| wrong(ZmtpFault::Greeting))?;
         check_greeting(theirs).map_err(wrong)?;
         connection.heard.drain(..GREETING_BYTES);
         loop {
@@ -172,7 +172,7 @@ impl<'a> MasterConnection<'a> {
         let mut room = [0; 2048];
         let most = room.len().min(READ_BYTES - self.heard.len());
         if most == 0 {
-            return Err(wrong(Fault::Frame));
+            return Err(wrong(ZmtpFault::Frame));
         }
         match self.stream.try_read(&mut room[..most]) {
             Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
@@ -194,7 +194,7 @@ impl<'a> MasterConnection<'a> {
             match frame.said() {
                 Said::Subscribe(topic) => {
                     if self.topics.len() >= TOPICS_MAX {
-                        return Err(wrong(Fault::Frame));
+                        return Err(wrong(ZmtpFault::Frame));
                     }
                     self.topics.push(topic.into());
                     changed = true;
@@ -233,12 +233,12 @@ impl<'a> MasterConnection<'a> {
     }
 }
 
-fn wrong(fault: Fault) -> io::Error {
+fn wrong(fault: ZmtpFault) -> io::Error {
     let text = match fault {
-        Fault::Greeting => "no ZMTP 3 greeting, or one that asks for security",
-        Fault::Role => "the socket is not one that subscribes",
-        Fault::Refused => "the other side refuses",
-        Fault::Frame => "a frame that is malformed or too long",
+        ZmtpFault::Greeting => "no ZMTP 3 greeting, or one that asks for security",
+        ZmtpFault::Role => "the socket is not one that subscribes",
+        ZmtpFault::Refused => "the other side refuses",
+        ZmtpFault::Frame => "a frame that is malformed or too long",
     };
     io::Error::new(io::ErrorKind::InvalidData, text)
 }

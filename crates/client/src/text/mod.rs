@@ -15,9 +15,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-pub use tidegate_wire::text::Stats;
-pub use tidegate_wire::text::ask::{Checked, Fields, LineShown, Unwritable};
-use tidegate_wire::text::{CHECK_REPLY_BYTES_MAX, Command, DATAGRAM_BYTES_MAX, ask};
+pub use tidegate_wire::text::StatsReply as Stats;
+pub use tidegate_wire::text::ask::{
+    CheckFields as Fields, Checked, LineShown, UnwritableText as Unwritable,
+};
+use tidegate_wire::text::{CHECK_REPLY_BYTES_MAX, DATAGRAM_BYTES_MAX, TextCommand, ask};
 use tokio::net::{ToSocketAddrs, UdpSocket, lookup_host};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::AbortHandle;
@@ -174,7 +176,7 @@ impl TextClient {
     /// Only if the protocol cannot carry the key. Everything that may happen on the way is
     /// [`Reading::Assumed`].
     pub async fn over_limit(&self, key: &[u8]) -> Result<Reading<LineShown>, Unwritable> {
-        assume(self.ask(Command::OverLimit(key), ReplySender::Line).await)
+        assume(self.ask(TextCommand::OverLimit(key), ReplySender::Line).await)
     }
 
     /// Tries to make one use of each key that the fields stand for, up to the first that is over
@@ -188,7 +190,7 @@ impl TextClient {
         fields: Fields<'_>,
     ) -> Result<Reading<Vec<Checked>>, Unwritable> {
         let json = fields.json();
-        assume(self.ask(Command::CheckLimit(json.as_bytes()), ReplySender::Checked).await)
+        assume(self.ask(TextCommand::CheckLimit(json.as_bytes()), ReplySender::Checked).await)
     }
 
     /// Asks for the statistics of `key`.
@@ -196,7 +198,7 @@ impl TextClient {
     /// # Errors
     /// [`TextError`] if there is no answer.
     pub async fn get_stats(&self, key: &[u8]) -> Result<Stats, TextError> {
-        self.ask(Command::GetStats(key), ReplySender::Stats).await
+        self.ask(TextCommand::GetStats(key), ReplySender::Stats).await
     }
 
     /// Asks how full the server's table is.
@@ -204,7 +206,7 @@ impl TextClient {
     /// # Errors
     /// [`TextError`] if there is no answer.
     pub async fn get_size(&self) -> Result<SizeShown, TextError> {
-        self.ask(Command::GetSize, ReplySender::Size).await
+        self.ask(TextCommand::GetSize, ReplySender::Size).await
     }
 
     /// Asks whether the server is there.
@@ -212,13 +214,13 @@ impl TextClient {
     /// # Errors
     /// [`TextError`] if there is no answer.
     pub async fn ping(&self) -> Result<(), TextError> {
-        self.ask(Command::Ping, ReplySender::Pong).await
+        self.ask(TextCommand::Ping, ReplySender::Pong).await
     }
 
     /// Sends one request and waits for the reply that matches its id and its kind.
     async fn ask<T>(
         &self,
-        command: Command<'_>,
+        command: TextCommand<'_>,
         waiting: fn(oneshot::Sender<T>) -> ReplySender,
     ) -> Result<T, TextError> {
         let Connection { shared, next_id, places, .. } = &*self.connection;

@@ -6,8 +6,8 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tidegate_wire::text::Stats;
-use tidegate_wire::text::ask::{self, Answer, Checked, LineShown};
+use tidegate_wire::text::StatsReply as Stats;
+use tidegate_wire::text::ask::{self, Checked, LineShown, ReplyBody};
 use tokio::sync::oneshot::Sender;
 
 use super::SizeShown;
@@ -54,14 +54,16 @@ impl OpenRequests {
         let Some(waiting) = requests.remove(&id) else { return };
         // The caller may have given up: then the reply is late, and dropped.
         match (waiting, reply.answer) {
-            (ReplySender::Line(waiter), Answer::Line(line)) => drop(waiter.send(line)),
-            (ReplySender::Stats(waiter), Answer::Stats { stats, .. }) => drop(waiter.send(stats)),
-            (ReplySender::Checked(waiter), Answer::Checked(keys)) => drop(waiter.send(keys)),
-            (ReplySender::Size(waiter), Answer::Size { size, keys }) => {
+            (ReplySender::Line(waiter), ReplyBody::Line(line)) => drop(waiter.send(line)),
+            (ReplySender::Stats(waiter), ReplyBody::Stats { stats, .. }) => {
+                drop(waiter.send(stats))
+            }
+            (ReplySender::Checked(waiter), ReplyBody::Checked(keys)) => drop(waiter.send(keys)),
+            (ReplySender::Size(waiter), ReplyBody::Size { size, keys }) => {
                 let size = String::from_utf8_lossy(size).into_owned();
                 drop(waiter.send(SizeShown { size, keys }));
             }
-            (ReplySender::Pong(waiter), Answer::Pong) => drop(waiter.send(())),
+            (ReplySender::Pong(waiter), ReplyBody::Pong) => drop(waiter.send(())),
             (waiting, _) => drop(requests.insert(id, waiting)),
         }
     }

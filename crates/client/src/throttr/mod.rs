@@ -21,11 +21,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use tidegate_wire::throttr::ask::BrokenReply;
-pub use tidegate_wire::throttr::figures::{ConnectionRecord, Info, Rate, Transport};
+pub use tidegate_wire::throttr::figures::{ConnectionRecord, CountRate as Rate, Info, Transport};
 pub use tidegate_wire::throttr::fragments::RecordKind;
-pub use tidegate_wire::throttr::reply::{Stat, Subscriber};
+pub use tidegate_wire::throttr::reply::{ChannelSubscriber as Subscriber, Stat};
 pub use tidegate_wire::throttr::{
-    Attribute, Change, ID_BYTES, Kind, Request, Take, Takes, Ttl, Unit, Unwritable, ValueSize,
+    Attribute, ID_BYTES, Request, RequestKind as Kind, Take, Takes, Ttl, Unit, Unwritable,
+    UpdateChange as Change, ValueSize,
 };
 
 use tidegate_wire::throttr::ask::Expected;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::vec;
 
 use tidegate_wire::throttr::Request;
-use tidegate_wire::throttr::ask::{Expected, Incoming, Reader, reply_bytes_max};
+use tidegate_wire::throttr::ask::{Expected, Incoming, ReplyReader, reply_bytes_max};
 use tokio::sync::oneshot;
 
 use super::events::SubscriptionTable;
@@ -77,7 +77,7 @@ pub(super) struct Pipeline {
     /// What has come is its first `filled` bytes.
     incoming: Vec<u8>,
     filled: usize,
-    reader: Reader,
+    reader: ReplyReader,
     waiting: VecDeque<SentRequests>,
     /// Requests that were sent and not answered.
     in_flight: usize,
@@ -94,7 +94,7 @@ impl Pipeline {
             sent: 0,
             incoming: vec![0; IN_BYTES_MIN],
             filled: 0,
-            reader: Reader::new(settings.value_size, settings.value_bytes_max),
+            reader: ReplyReader::new(settings.value_size, settings.value_bytes_max),
             waiting: VecDeque::new(),
             in_flight: 0,
             partial: None,

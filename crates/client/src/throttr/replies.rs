@@ -3,8 +3,8 @@
 use tidegate_wire::throttr::ask::{BrokenReply, Expected, Fragment, Piece};
 use tidegate_wire::throttr::figures::{ConnectionRecord, Info};
 use tidegate_wire::throttr::fragments::{ChannelRow, KeyStat, Listed, RecordKind};
-use tidegate_wire::throttr::reply::{Stat, Subscriber};
-use tidegate_wire::throttr::{ID_BYTES, Kind, Unit};
+use tidegate_wire::throttr::reply::{ChannelSubscriber as Subscriber, Stat};
+use tidegate_wire::throttr::{ID_BYTES, RequestKind as Kind, Unit};
 
 /// What answers a request.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use tidegate_core::{Nanos, Now};
 
-use super::record::{Record, Value};
-use super::{Kind, Life, Records, Settings, find};
+use super::record::{RecordEntry, RecordValue};
+use super::{Life, RecordKind, Records, Settings, find};
 use crate::budget::Budget;
 use crate::limiter::Limiter;
 use crate::table::{Locked, Name, Spot};
@@ -22,11 +22,11 @@ const SWEEP_WHEN_FULL: usize = 256;
 const SWEEP_STRIDE: usize = 64;
 
 /// A record and its share of an index that is a little over half full.
-pub(super) const SLOT_BYTES: usize = size_of::<Record>() + 8;
+pub(super) const SLOT_BYTES: usize = size_of::<RecordEntry>() + 8;
 
 /// How many records there are, expired ones that are not swept yet included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Size {
+pub struct RecordsSize {
     /// Counters.
     pub counters: usize,
     /// Buffers.
@@ -39,7 +39,7 @@ pub struct Size {
     pub cells: usize,
 }
 
-impl Size {
+impl RecordsSize {
     /// Records of either kind.
     #[must_use]
     pub fn records(&self) -> usize {
@@ -64,13 +64,13 @@ pub(super) struct MemoryUse {
 /// What one record takes, all included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Footprint {
-    kind: Kind,
+    kind: RecordKind,
     bytes: usize,
     value_bytes: usize,
 }
 
 impl Footprint {
-    pub(super) fn new(name: &Name, value: &Value) -> Self {
+    pub(super) fn new(name: &Name, value: &RecordValue) -> Self {
         let value_bytes = value.heap_bytes();
         let bytes = SLOT_BYTES + name.heap_bytes() + value_bytes;
         Self { kind: value.kind(), bytes, value_bytes }
@@ -95,7 +95,7 @@ impl MemoryUse {
         } else if bytes(before) > bytes(after) {
             self.budget.give_back(bytes(before) - bytes(after));
         }
-        let buffer = |side: &Footprint| side.kind == Kind::Buffer;
+        let buffer = |side: &Footprint| side.kind == RecordKind::Buffer;
         if let Some(footprint) = before.filter(buffer) {
             self.buffers.fetch_sub(1, Relaxed);
             self.value_bytes.fetch_sub(footprint.value_bytes, Relaxed);
@@ -141,9 +141,9 @@ impl Records {
 
     /// How many records there are, and what they take.
     #[must_use]
-    pub fn size(&self) -> Size {
+    pub fn size(&self) -> RecordsSize {
         let buffers = self.memory.buffers.load(Relaxed);
-        Size {
+        RecordsSize {
             counters: self.table.len().saturating_sub(buffers),
             buffers,
             bytes: self.memory.budget.records(),
@@ -157,11 +157,11 @@ impl Records {
     #[expect(clippy::too_many_arguments, reason = "a private step of one request, spelt out")]
     pub(super) fn make(
         &self,
-        shard: &mut Locked<'_, Record>,
+        shard: &mut Locked<'_, RecordEntry>,
         found: Option<Spot>,
         key: &[u8],
         hash: u64,
-        value: Value,
+        value: RecordValue,
         life: Life,
         now: Now,
     ) -> bool {
@@ -171,7 +171,8 @@ impl Records {
         }
         let Some(spot) = found else {
             let name = Name::new(key);
-            let record = Record::new(name, value, life, self.sequence.fetch_add(1, Relaxed), now);
+            let record =
+                RecordEntry::new(name, value, life, self.sequence.fetch_add(1, Relaxed), now);
             return self.add(shard, hash, record, now);
         };
         let record = shard.entry(spot);
@@ -180,10 +181,10 @@ impl Records {
         if !self.memory.change(Some(record.footprint()), Some(after)) {
             // Among others that have expired there may be room.
             let name = self.remove(shard, spot).name;
-            return self.add(shard, hash, Record::new(name, value, life, sequence, now), now);
+            return self.add(shard, hash, RecordEntry::new(name, value, life, sequence, now), now);
         }
         let name = mem::replace(&mut record.name, Name::new(&[]));
-        *record = Record::new(name, value, life, sequence, now);
+        *record = RecordEntry::new(name, value, life, sequence, now);
         self.earliest.note(record.expiry);
         true
     }
@@ -191,12 +192,12 @@ impl Records {
     /// Counts that a live record will take as much as `after`, sweeping first if it must.
     pub(super) fn regrow<'a>(
         &self,
-        shard: &'a mut Locked<'_, Record>,
+        shard: &'a mut Locked<'_, RecordEntry>,
         hash: u64,
         key: &[u8],
         after: Footprint,
         now: Now,
-    ) -> Option<&'a mut Record> {
+    ) -> Option<&'a mut RecordEntry> {
         let spot = find(shard, hash, key)?;
         if self.memory.change(Some(shard.entry(spot).footprint()), Some(after)) {
             return Some(shard.entry(spot));
@@ -210,9 +211,9 @@ impl Records {
     /// Adds a record whose key has none, sweeping a little first. `false` if there is no room.
     pub(super) fn add(
         &self,
-        shard: &mut Locked<'_, Record>,
+        shard: &mut Locked<'_, RecordEntry>,
         hash: u64,
-        record: Record,
+        record: RecordEntry,
         now: Now,
     ) -> bool {
         if self.earliest.passed(now) {
@@ -241,7 +242,7 @@ impl Records {
     }
 
     /// Takes a record out.
-    pub(super) fn remove(&self, shard: &mut Locked<'_, Record>, spot: Spot) -> Record {
+    pub(super) fn remove(&self, shard: &mut Locked<'_, RecordEntry>, spot: Spot) -> RecordEntry {
         let record = shard.remove(spot, |record| self.hash_of(record));
         self.memory.change(Some(record.footprint()), None);
         record
@@ -250,10 +251,10 @@ impl Records {
     /// Looks at `budget` more cells of a shard. Returns the earliest expiry of what lives there.
     fn sweep_shard(
         &self,
-        shard: &mut Locked<'_, Record>,
+        shard: &mut Locked<'_, RecordEntry>,
         budget: usize,
         now: Now,
-        mut removed: impl FnMut(Record),
+        mut removed: impl FnMut(RecordEntry),
     ) -> Nanos {
         let mut earliest = Nanos::MAX;
         shard.sweep(

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use tidegate_core::{Nanos, Now};
 
 use super::listing::WALK_STRIDE;
-use super::record::{Record, Value};
+use super::record::{RecordEntry, RecordValue};
 use super::tally::{Minute, Minutes};
 use super::{KEY_BYTES_MAX, Records, Unit, find};
 use crate::table::{Name, Step};
@@ -17,9 +17,9 @@ const SEQUENCE_MAX: u64 = 1 << 62;
 
 /// One record as it is written down.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Kept {
+pub(crate) struct KeptRecord {
     pub(crate) key: Vec<u8>,
-    pub(crate) value: KeptValue,
+    pub(crate) value: RecordValue,
     pub(crate) unit: Unit,
     /// On the monotonic clock.
     pub(crate) expiry: Nanos,
@@ -33,22 +33,12 @@ pub(crate) struct Kept {
     pub(crate) by_minute: [u32; 4],
 }
 
-/// What a record holds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum KeptValue {
-    Counter(u64),
-    Buffer(Vec<u8>),
-}
-
-impl Kept {
-    fn new(record: &Record) -> Self {
+impl KeptRecord {
+    fn new(record: &RecordEntry) -> Self {
         let Minutes { number, running, last } = record.minutes;
         Self {
             key: record.name.as_bytes().to_vec(),
-            value: match &record.value {
-                Value::Counter(quota) => KeptValue::Counter(*quota),
-                Value::Buffer(bytes) => KeptValue::Buffer(bytes.to_vec()),
-            },
+            value: record.value.clone(),
             unit: record.unit,
             expiry: record.expiry,
             sequence: record.sequence,
@@ -78,14 +68,14 @@ impl Kept {
 
 impl Records {
     /// Shows every live record, a shard at a time; no lock is held while `see` works.
-    pub(crate) fn export(&self, now: Now, mut see: impl FnMut(Kept)) {
+    pub(crate) fn export(&self, now: Now, mut see: impl FnMut(KeptRecord)) {
         let mut shard = Vec::new();
         for number in 0..self.table.shards() {
             let mut walk = self.table.walk(number);
             loop {
                 let step = walk.step(WALK_STRIDE, |record| {
                     if !record.expired(now) {
-                        shard.push(Kept::new(record));
+                        shard.push(KeptRecord::new(record));
                     }
                 });
                 match step {
@@ -100,15 +90,12 @@ impl Records {
 
     /// Takes a record of an earlier process back, in its old place of the order. `false` if there
     /// is no room, or one of that key.
-    pub(crate) fn import(&self, kept: Kept, now: Now) -> bool {
+    pub(crate) fn import(&self, kept: KeptRecord, now: Now) -> bool {
         let hash = self.hash(&kept.key);
         let [reads, writes, last_reads, last_writes] = kept.by_minute;
-        let record = Record {
+        let record = RecordEntry {
             name: Name::new(&kept.key),
-            value: match kept.value {
-                KeptValue::Counter(quota) => Value::Counter(quota),
-                KeptValue::Buffer(bytes) => Value::Buffer(bytes.into()),
-            },
+            value: kept.value,
             expiry: kept.expiry,
             sequence: kept.sequence,
             totals: kept.totals,

@@ -5,7 +5,7 @@
 use tidegate_core::time::{HOUR, MICROSECOND, MILLISECOND, MINUTE, SECOND};
 use tidegate_core::{Nanos, Now};
 
-use super::{Change, Unit};
+use super::{Unit, UpdateChange};
 
 /// Whole units that are left until `expiry`: 60 s that were just given read as 59.
 #[inline]
@@ -51,11 +51,11 @@ impl Life {
     }
 
     /// The expiry of a record after its life was changed by this one.
-    pub(super) fn changed(self, change: Change, expiry: Nanos, now: Now) -> Nanos {
+    pub(super) fn changed(self, change: UpdateChange, expiry: Nanos, now: Now) -> Nanos {
         match change {
-            Change::Patch => self.expiry(now),
-            Change::Increase => expiry.saturating_add(self.nanos()),
-            Change::Decrease => expiry.saturating_sub(self.nanos()),
+            UpdateChange::Patch => self.expiry(now),
+            UpdateChange::Increase => expiry.saturating_add(self.nanos()),
+            UpdateChange::Decrease => expiry.saturating_sub(self.nanos()),
         }
     }
 }

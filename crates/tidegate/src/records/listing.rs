@@ -5,18 +5,18 @@
 
 use tidegate_core::{Nanos, Now};
 
-use super::record::{Record, Value};
-use super::{Kind, Probe, Records, Stat, Unit};
+use super::record::{RecordEntry, RecordValue};
+use super::{RecordKind, RecordProbe, Records, Stat, Unit};
 use crate::table::{Name, Step};
 
 /// Cells looked at under one lock, at least.
 pub(super) const WALK_STRIDE: usize = 64;
 
 /// One record as others see it.
-pub struct Listed {
+pub struct ListedRecord {
     name: Name,
     /// What it is.
-    pub kind: Kind,
+    pub kind: RecordKind,
     /// The unit of its life.
     pub unit: Unit,
     /// When it expires, in nanoseconds since the Unix epoch; [`Nanos::MAX`] if it never does.
@@ -32,14 +32,14 @@ pub struct Listed {
     sequence: u64,
 }
 
-impl Listed {
+impl ListedRecord {
     /// Its key.
     #[must_use]
     pub fn key(&self) -> &[u8] {
         self.name.as_bytes()
     }
 
-    fn new(record: &Record, now: Now) -> Self {
+    fn new(record: &RecordEntry, now: Now) -> Self {
         let left_nanos = record.left_nanos(now);
         Self {
             name: Name::new(record.name.as_bytes()),
@@ -48,8 +48,8 @@ impl Listed {
             expires_at: now.unix.saturating_add(left_nanos),
             left_nanos,
             quota: match record.value {
-                Value::Counter(quota) => quota,
-                Value::Buffer(_) => 0,
+                RecordValue::Counter(quota) => quota,
+                RecordValue::Buffer(_) => 0,
             },
             value_bytes: record.value.heap_bytes(),
             stat: record.stat(now),
@@ -61,13 +61,13 @@ impl Listed {
 impl Records {
     /// One live record. Looking at it counts as no use.
     #[must_use]
-    pub fn look(&self, key: &[u8], probe: Probe<'_>, now: Now) -> Option<Listed> {
-        self.live(key, probe, now, |record| Some(Listed::new(record, now)))
+    pub fn look(&self, key: &[u8], probe: RecordProbe<'_>, now: Now) -> Option<ListedRecord> {
+        self.live(key, probe, now, |record| Some(ListedRecord::new(record, now)))
     }
 
     /// The live records, oldest insertion first. It takes about as much memory as they do.
     #[must_use]
-    pub fn list(&self, now: Now) -> Vec<Listed> {
+    pub fn list(&self, now: Now) -> Vec<ListedRecord> {
         let mut listed = Vec::with_capacity(self.table.len());
         for number in 0..self.table.shards() {
             let before = listed.len();
@@ -77,7 +77,7 @@ impl Records {
                 listed.reserve(4 * WALK_STRIDE);
                 let step = walk.step(WALK_STRIDE, |record| {
                     if !record.expired(now) {
-                        listed.push(Listed::new(record, now));
+                        listed.push(ListedRecord::new(record, now));
                     }
                 });
                 match step {

@@ -3,7 +3,8 @@
 //! They are not limits. Whether a record has expired is judged at each access, on the monotonic
 //! clock; the memory of expired ones comes back a little at each insertion and by a background
 //! sweep. A live record is never evicted: when the bounds are reached, new keys are refused. Kinds,
-//! units and changes are the Throttr protocol's, whose records these are; no byte of it is known here.
+//! units and changes are the Throttr protocol's, whose records these are; no byte of it is known
+//! here.
 
 mod capacity;
 mod earliest;
@@ -25,19 +26,20 @@ use foldhash::SharedSeed;
 use foldhash::quality::SeedableRandomState;
 use tidegate_core::key::same;
 use tidegate_core::{Nanos, Now};
-pub use tidegate_wire::throttr::fragments::RecordKind as Kind;
+pub use tidegate_wire::throttr::fragments::RecordKind;
 pub use tidegate_wire::throttr::reply::Stat;
-pub use tidegate_wire::throttr::{Change, Unit};
+pub use tidegate_wire::throttr::{Unit, UpdateChange};
 
-pub use self::capacity::Size;
+pub use self::capacity::RecordsSize;
 use self::capacity::{Footprint, MemoryUse};
 use self::earliest::Earliest;
-pub(crate) use self::export::{Kept, KeptValue};
+pub(crate) use self::export::KeptRecord;
 pub use self::life::Life;
 use self::life::units_left;
-pub use self::listing::Listed;
-use self::record::{Record, Value};
-pub use self::several::Take;
+pub use self::listing::ListedRecord;
+use self::record::RecordEntry;
+pub(crate) use self::record::RecordValue;
+pub use self::several::RecordTake;
 use self::tally::Use;
 use crate::budget::Budget;
 use crate::limiter::Limiter;
@@ -74,7 +76,7 @@ pub struct Counter {
 
 /// Why nothing was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum ConsumeRefusal {
     /// The quota is smaller than the cost.
     Short,
     /// The key holds a buffer.
@@ -85,11 +87,11 @@ pub enum Refusal {
 
 /// What became of [`Records::consume`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Consumed {
+pub struct ConsumeOutcome {
     /// Whether the cost was taken.
     pub taken: bool,
     /// Why not.
-    pub refusal: Option<Refusal>,
+    pub refusal: Option<ConsumeRefusal>,
     /// What can still be taken.
     pub remaining: u64,
     /// What is left of the record's life, in whole units of the request: the answer names none.
@@ -100,9 +102,9 @@ pub struct Consumed {
 
 /// Where the record of a key lies, if there is one.
 #[derive(Clone, Copy)]
-pub struct Probe<'r>(table::Probe<'r, Record>);
+pub struct RecordProbe<'r>(table::Probe<'r, RecordEntry>);
 
-impl Probe<'_> {
+impl RecordProbe<'_> {
     /// First half of the look-ahead of a batch.
     #[inline]
     pub fn prefetch(&self) {
@@ -123,7 +125,7 @@ impl Probe<'_> {
 
 /// All records of the process.
 pub struct Records {
-    table: Table<Record>,
+    table: Table<RecordEntry>,
     hasher: SeedableRandomState,
     /// The number of the next record in the order of insertion.
     sequence: AtomicU64,
@@ -170,8 +172,8 @@ impl Records {
     /// Where a key's record lies, which every operation on it wants to know: a batch probes ahead.
     #[inline]
     #[must_use]
-    pub fn probe(&self, key: &[u8]) -> Probe<'_> {
-        Probe(self.table.probe(self.hash(key)))
+    pub fn probe(&self, key: &[u8]) -> RecordProbe<'_> {
+        RecordProbe(self.table.probe(self.hash(key)))
     }
 
     #[inline]
@@ -183,20 +185,29 @@ impl Records {
 
     /// Makes a counter. `false` if the key holds a live record of either kind, or there is no
     /// room.
-    pub fn insert(&self, key: &[u8], probe: Probe<'_>, quota: u64, life: Life, now: Now) -> bool {
+    pub fn insert(
+        &self,
+        key: &[u8],
+        probe: RecordProbe<'_>,
+        quota: u64,
+        life: Life,
+        now: Now,
+    ) -> bool {
         let hash = probe.hash();
         let mut shard = self.lock(hash);
         match find(&mut shard, hash, key) {
             Some(spot) if !shard.entry(spot).expired(now) => false,
-            found => self.make(&mut shard, found, key, hash, Value::Counter(quota), life, now),
+            found => {
+                self.make(&mut shard, found, key, hash, RecordValue::Counter(quota), life, now)
+            }
         }
     }
 
     /// Reads a counter. `None` if there is no live one.
     #[inline]
-    pub fn query(&self, key: &[u8], probe: Probe<'_>, now: Now) -> Option<Counter> {
+    pub fn query(&self, key: &[u8], probe: RecordProbe<'_>, now: Now) -> Option<Counter> {
         self.live(key, probe, now, |record| {
-            let Value::Counter(quota) = record.value else { return None };
+            let RecordValue::Counter(quota) = record.value else { return None };
             record.count(Use::Read, now);
             Some(Counter { quota, unit: record.unit, left: record.left(now) })
         })
@@ -207,18 +218,18 @@ impl Records {
     pub fn update_quota(
         &self,
         key: &[u8],
-        probe: Probe<'_>,
-        change: Change,
+        probe: RecordProbe<'_>,
+        change: UpdateChange,
         value: u64,
         max: u64,
         now: Now,
     ) -> bool {
         let changed = self.live(key, probe, now, |record| {
-            let Value::Counter(quota) = &mut record.value else { return None };
+            let RecordValue::Counter(quota) = &mut record.value else { return None };
             *quota = match change {
-                Change::Patch => value,
-                Change::Increase => quota.checked_add(value).filter(|sum| *sum <= max)?,
-                Change::Decrease => quota.checked_sub(value)?,
+                UpdateChange::Patch => value,
+                UpdateChange::Increase => quota.checked_add(value).filter(|sum| *sum <= max)?,
+                UpdateChange::Decrease => quota.checked_sub(value)?,
             };
             record.count(Use::Write, now);
             Some(())
@@ -230,8 +241,8 @@ impl Records {
     pub fn update_ttl(
         &self,
         key: &[u8],
-        probe: Probe<'_>,
-        change: Change,
+        probe: RecordProbe<'_>,
+        change: UpdateChange,
         value: u64,
         now: Now,
     ) -> bool {
@@ -246,7 +257,7 @@ impl Records {
     }
 
     /// Removes a record. `false` if there is no live one.
-    pub fn purge(&self, key: &[u8], probe: Probe<'_>, now: Now) -> bool {
+    pub fn purge(&self, key: &[u8], probe: RecordProbe<'_>, now: Now) -> bool {
         let hash = probe.hash();
         let mut shard = self.lock(hash);
         let Some(spot) = find(&mut shard, hash, key) else { return false };
@@ -257,9 +268,16 @@ impl Records {
 
     /// Makes a buffer, or overwrites a live one with its life and unit. `false` if the key holds a
     /// live counter, or there is no room.
-    pub fn set(&self, key: &[u8], probe: Probe<'_>, value: &[u8], life: Life, now: Now) -> bool {
+    pub fn set(
+        &self,
+        key: &[u8],
+        probe: RecordProbe<'_>,
+        value: &[u8],
+        life: Life,
+        now: Now,
+    ) -> bool {
         // What takes longer, allocating and freeing, happens outside of the lock.
-        let value = Value::Buffer(value.into());
+        let value = RecordValue::Buffer(value.into());
         let hash = probe.hash();
         let mut shard = self.lock(hash);
         let Some(spot) = find(&mut shard, hash, key) else {
@@ -269,7 +287,7 @@ impl Records {
         if record.expired(now) {
             return self.make(&mut shard, Some(spot), key, hash, value, life, now);
         }
-        if record.value.kind() == Kind::Counter {
+        if record.value.kind() == RecordKind::Counter {
             return false;
         }
         if life.amount == 0 {
@@ -294,17 +312,17 @@ impl Records {
     pub fn get<R>(
         &self,
         key: &[u8],
-        probe: Probe<'_>,
+        probe: RecordProbe<'_>,
         now: Now,
         see: impl FnOnce(&[u8], Unit, u64) -> R,
     ) -> Option<R> {
         self.live(key, probe, now, |record| {
-            if record.value.kind() == Kind::Buffer {
+            if record.value.kind() == RecordKind::Buffer {
                 record.count(Use::Read, now);
             }
             match &record.value {
-                Value::Buffer(value) => Some(see(value, record.unit, record.left(now))),
-                Value::Counter(_) => None,
+                RecordValue::Buffer(value) => Some(see(value, record.unit, record.left(now))),
+                RecordValue::Counter(_) => None,
             }
         })
     }
@@ -314,12 +332,12 @@ impl Records {
     pub fn consume(
         &self,
         key: &[u8],
-        probe: Probe<'_>,
+        probe: RecordProbe<'_>,
         cost: u64,
         quota: u64,
         life: Life,
         now: Now,
-    ) -> Consumed {
+    ) -> ConsumeOutcome {
         if let Some(mut record) = probe.0.find(|record| is(record, key))
             && !record.expired(now)
         {
@@ -331,23 +349,29 @@ impl Records {
         let live = found.filter(|spot| !shard.entry(*spot).expired(now));
         let Some(spot) = live else {
             let rest = quota.checked_sub(cost);
-            let value = Value::Counter(rest.unwrap_or(quota));
+            let value = RecordValue::Counter(rest.unwrap_or(quota));
             if !self.make(&mut shard, found, key, hash, value, life, now) {
-                return Consumed::new(Err(Refusal::Full), 0, life.unit, now.mono, now);
+                return ConsumeOutcome::new(Err(ConsumeRefusal::Full), 0, life.unit, now.mono, now);
             }
-            let outcome = rest.map(|_| ()).ok_or(Refusal::Short);
-            return Consumed::new(outcome, rest.unwrap_or(quota), life.unit, life.expiry(now), now);
+            let outcome = rest.map(|_| ()).ok_or(ConsumeRefusal::Short);
+            return ConsumeOutcome::new(
+                outcome,
+                rest.unwrap_or(quota),
+                life.unit,
+                life.expiry(now),
+                now,
+            );
         };
         shard.entry(spot).consume(cost, life, now)
     }
 
     /// The statistics of a record. Asking for them counts as no use.
-    pub fn stat(&self, key: &[u8], probe: Probe<'_>, now: Now) -> Option<Stat> {
+    pub fn stat(&self, key: &[u8], probe: RecordProbe<'_>, now: Now) -> Option<Stat> {
         self.live(key, probe, now, |record| Some(record.stat(now)))
     }
 
     #[inline]
-    fn lock(&self, hash: u64) -> Locked<'_, Record> {
+    fn lock(&self, hash: u64) -> Locked<'_, RecordEntry> {
         self.table.lock(self.table.shard_of(hash))
     }
 
@@ -356,11 +380,11 @@ impl Records {
     fn live<R>(
         &self,
         key: &[u8],
-        probe: Probe<'_>,
+        probe: RecordProbe<'_>,
         now: Now,
-        act: impl FnOnce(&mut Record) -> Option<R>,
+        act: impl FnOnce(&mut RecordEntry) -> Option<R>,
     ) -> Option<R> {
-        let step = |record: &mut Record| if record.expired(now) { None } else { act(record) };
+        let step = |record: &mut RecordEntry| if record.expired(now) { None } else { act(record) };
         match probe.0.find(|record| is(record, key)) {
             Some(mut record) => step(&mut record),
             None => self.live_anywhere(key, probe.hash(), step),
@@ -374,25 +398,25 @@ impl Records {
         &self,
         key: &[u8],
         hash: u64,
-        step: impl FnOnce(&mut Record) -> Option<R>,
+        step: impl FnOnce(&mut RecordEntry) -> Option<R>,
     ) -> Option<R> {
         let mut shard = self.lock(hash);
         let spot = find(&mut shard, hash, key)?;
         step(shard.entry(spot))
     }
 
-    fn hash_of(&self, record: &Record) -> u64 {
+    fn hash_of(&self, record: &RecordEntry) -> u64 {
         self.hash(record.name.as_bytes())
     }
 }
 
-impl Record {
+impl RecordEntry {
     /// Takes `cost` if there is as much.
-    fn consume(&mut self, cost: u64, life: Life, now: Now) -> Consumed {
+    fn consume(&mut self, cost: u64, life: Life, now: Now) -> ConsumeOutcome {
         let (outcome, remaining) = match &mut self.value {
-            Value::Buffer(_) => (Err(Refusal::Buffer), 0),
-            Value::Counter(quota) => match quota.checked_sub(cost) {
-                None => (Err(Refusal::Short), *quota),
+            RecordValue::Buffer(_) => (Err(ConsumeRefusal::Buffer), 0),
+            RecordValue::Counter(quota) => match quota.checked_sub(cost) {
+                None => (Err(ConsumeRefusal::Short), *quota),
                 Some(rest) => {
                     *quota = rest;
                     (Ok(()), rest)
@@ -400,13 +424,13 @@ impl Record {
             },
         };
         self.count(if outcome.is_ok() { Use::Write } else { Use::Read }, now);
-        Consumed::new(outcome, remaining, life.unit, self.expiry, now)
+        ConsumeOutcome::new(outcome, remaining, life.unit, self.expiry, now)
     }
 }
 
-impl Consumed {
+impl ConsumeOutcome {
     fn new(
-        outcome: Result<(), Refusal>,
+        outcome: Result<(), ConsumeRefusal>,
         remaining: u64,
         unit: Unit,
         expiry: Nanos,
@@ -423,11 +447,11 @@ impl Consumed {
 }
 
 #[inline]
-fn find(shard: &mut Locked<'_, Record>, hash: u64, key: &[u8]) -> Option<Spot> {
+fn find(shard: &mut Locked<'_, RecordEntry>, hash: u64, key: &[u8]) -> Option<Spot> {
     shard.find(hash, |record| is(record, key))
 }
 
 #[inline(always)]
-fn is(record: &Record, key: &[u8]) -> bool {
+fn is(record: &RecordEntry, key: &[u8]) -> bool {
     same(record.name.as_bytes(), key)
 }

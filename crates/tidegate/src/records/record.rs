@@ -7,38 +7,39 @@ use tidegate_core::{Nanos, Now};
 use super::capacity::Footprint;
 use super::life::{Life, left_nanos, units_left};
 use super::tally::{Minute, Minutes, Use};
-use super::{Kind, Stat, Unit};
+use super::{RecordKind, Stat, Unit};
 use crate::table::Name;
 
 /// What a record holds.
-pub(super) enum Value {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum RecordValue {
     Counter(u64),
     Buffer(Box<[u8]>),
 }
 
-const _: () = assert!(size_of::<Value>() == 16);
+const _: () = assert!(size_of::<RecordValue>() == 16);
 
-impl Value {
-    pub(super) fn kind(&self) -> Kind {
+impl RecordValue {
+    pub(super) fn kind(&self) -> RecordKind {
         match self {
-            Value::Counter(_) => Kind::Counter,
-            Value::Buffer(_) => Kind::Buffer,
+            RecordValue::Counter(_) => RecordKind::Counter,
+            RecordValue::Buffer(_) => RecordKind::Buffer,
         }
     }
 
     /// Bytes held outside of the record.
     pub(super) fn heap_bytes(&self) -> usize {
         match self {
-            Value::Counter(_) => 0,
-            Value::Buffer(bytes) => bytes.len(),
+            RecordValue::Counter(_) => 0,
+            RecordValue::Buffer(bytes) => bytes.len(),
         }
     }
 }
 
 /// One record.
-pub(super) struct Record {
+pub(super) struct RecordEntry {
     pub(super) name: Name,
-    pub(super) value: Value,
+    pub(super) value: RecordValue,
     /// On the monotonic clock.
     pub(super) expiry: Nanos,
     /// Its place in the order of insertion.
@@ -49,12 +50,12 @@ pub(super) struct Record {
     pub(super) unit: Unit,
 }
 
-const _: () = assert!(size_of::<Record>() <= 96);
+const _: () = assert!(size_of::<RecordEntry>() <= 96);
 
-impl Record {
+impl RecordEntry {
     /// A record that is made now. That is not a use of it: existing clients expect a record they
     /// have just made to have no writes.
-    pub(super) fn new(name: Name, value: Value, life: Life, sequence: u64, now: Now) -> Self {
+    pub(super) fn new(name: Name, value: RecordValue, life: Life, sequence: u64, now: Now) -> Self {
         Self {
             name,
             value,

@@ -3,17 +3,17 @@
 use tidegate_core::Now;
 use tidegate_core::key::same;
 
-use super::record::{Record, Value};
-use super::{Life, Nanos, Probe, Records, Use, find, units_left};
+use super::record::{RecordEntry, RecordValue};
+use super::{Life, Nanos, RecordProbe, Records, Use, find, units_left};
 use crate::table::{Locked, Spot};
 
 /// One of several takes that are made together.
 #[derive(Clone, Copy)]
-pub struct Take<'a> {
+pub struct RecordTake<'a> {
     /// The counter's key.
     pub key: &'a [u8],
     /// Where its record lies.
-    pub probe: Probe<'a>,
+    pub probe: RecordProbe<'a>,
     /// How much is taken.
     pub cost: u64,
     /// What a counter is made with if there is none.
@@ -33,7 +33,12 @@ impl Records {
     /// Takes every cost from its counter if each has as much, in one step. Counters that are
     /// absent or have expired are made first, unless nothing is taken. A key may be named several
     /// times. Shows for each take what remains and the whole units of its life that are left.
-    pub fn consume_all(&self, takes: &[Take<'_>], now: Now, mut see: impl FnMut(u64, u64)) -> bool {
+    pub fn consume_all(
+        &self,
+        takes: &[RecordTake<'_>],
+        now: Now,
+        mut see: impl FnMut(u64, u64),
+    ) -> bool {
         let mut shards = self.lock_all(takes);
         let mut standing: Vec<Option<Standing>> = Vec::with_capacity(takes.len());
         for take in takes {
@@ -56,7 +61,7 @@ impl Records {
     }
 
     /// Every shard of the takes once, locked in the order of their numbers.
-    fn lock_all(&self, takes: &[Take<'_>]) -> Shards<'_> {
+    fn lock_all(&self, takes: &[RecordTake<'_>]) -> Shards<'_> {
         let mut numbers: Vec<usize> =
             takes.iter().map(|take| self.table.shard_of(take.probe.hash())).collect();
         numbers.sort_unstable();
@@ -68,7 +73,7 @@ impl Records {
     fn grant(
         &self,
         shards: &mut Shards<'_>,
-        takes: &[Take<'_>],
+        takes: &[RecordTake<'_>],
         standing: &[Option<Standing>],
         now: Now,
     ) -> bool {
@@ -87,13 +92,13 @@ impl Records {
             made.push(spot.is_none());
             if let Some(spot) = spot {
                 let record = shard.entry(spot);
-                if let Value::Counter(quota) = &mut record.value {
+                if let RecordValue::Counter(quota) = &mut record.value {
                     *quota = quota.saturating_sub(take.cost);
                 }
                 record.count(Use::Write, now);
                 continue;
             }
-            let value = Value::Counter(take.quota.saturating_sub(take.cost));
+            let value = RecordValue::Counter(take.quota.saturating_sub(take.cost));
             if !self.make(shard, found, take.key, take.probe.hash(), value, take.life, now) {
                 made.pop();
                 self.take_back(shards, takes, &made, now);
@@ -104,14 +109,20 @@ impl Records {
     }
 
     /// Undoes the first takes, the last of them first; `made` says which of them made its counter.
-    fn take_back(&self, shards: &mut Shards<'_>, takes: &[Take<'_>], made: &[bool], now: Now) {
+    fn take_back(
+        &self,
+        shards: &mut Shards<'_>,
+        takes: &[RecordTake<'_>],
+        made: &[bool],
+        now: Now,
+    ) {
         for (take, made) in takes.iter().zip(made).rev() {
             let shard = shards.of(self, take);
             let found = find(shard, take.probe.hash(), take.key);
             let Some(spot) = live(shard, found, now) else { continue };
             if *made {
                 self.remove(shard, spot);
-            } else if let Value::Counter(quota) = &mut shard.entry(spot).value {
+            } else if let RecordValue::Counter(quota) = &mut shard.entry(spot).value {
                 *quota = quota.saturating_add(take.cost);
             }
         }
@@ -119,33 +130,33 @@ impl Records {
 }
 
 /// What the takes before `end` that name the same key as `take` cost together.
-fn spent_until(takes: &[Take<'_>], end: usize, take: &Take<'_>) -> u64 {
+fn spent_until(takes: &[RecordTake<'_>], end: usize, take: &RecordTake<'_>) -> u64 {
     let same_key = takes[..end].iter().filter(|other| same(other.key, take.key));
     same_key.fold(0, |sum, other| sum.saturating_add(other.cost))
 }
 
-fn live(shard: &mut Locked<'_, Record>, found: Option<Spot>, now: Now) -> Option<Spot> {
+fn live(shard: &mut Locked<'_, RecordEntry>, found: Option<Spot>, now: Now) -> Option<Spot> {
     found.filter(|spot| !shard.entry(*spot).expired(now))
 }
 
 /// `None` where there is a buffer.
-fn stand(shard: &mut Locked<'_, Record>, take: &Take<'_>, now: Now) -> Option<Standing> {
+fn stand(shard: &mut Locked<'_, RecordEntry>, take: &RecordTake<'_>, now: Now) -> Option<Standing> {
     let found = find(shard, take.probe.hash(), take.key);
     let Some(spot) = live(shard, found, now) else {
         return Some(Standing { quota: take.quota, expiry: take.life.expiry(now) });
     };
     let record = shard.entry(spot);
     match record.value {
-        Value::Counter(quota) => Some(Standing { quota, expiry: record.expiry }),
-        Value::Buffer(_) => None,
+        RecordValue::Counter(quota) => Some(Standing { quota, expiry: record.expiry }),
+        RecordValue::Buffer(_) => None,
     }
 }
 
 /// Shards that are locked together.
-struct Shards<'a>(Vec<(usize, Locked<'a, Record>)>);
+struct Shards<'a>(Vec<(usize, Locked<'a, RecordEntry>)>);
 
 impl<'a> Shards<'a> {
-    fn of(&mut self, records: &Records, take: &Take<'_>) -> &mut Locked<'a, Record> {
+    fn of(&mut self, records: &Records, take: &RecordTake<'_>) -> &mut Locked<'a, RecordEntry> {
         let number = records.table.shard_of(take.probe.hash());
         let at = self.0.binary_search_by_key(&number, |(number, _)| *number);
         &mut self.0[at.expect("the shards of all takes are locked")].1
@@ -169,11 +180,11 @@ mod tests {
     /// Takes `cost` of each key, from quotas of ten; what remains of each.
     fn take(records: &Records, takes: &[(&str, u64)]) -> (bool, Vec<u64>) {
         let life = Life { unit: Unit::Seconds, amount: 60 };
-        let takes: Vec<Take<'_>> = takes
+        let takes: Vec<RecordTake<'_>> = takes
             .iter()
             .map(|(key, cost)| {
                 let key = key.as_bytes();
-                Take { key, probe: records.probe(key), cost: *cost, quota: 10, life }
+                RecordTake { key, probe: records.probe(key), cost: *cost, quota: 10, life }
             })
             .collect();
         let mut remaining = Vec::new();
@@ -236,10 +247,10 @@ mod tests {
                                 let n = if thread.is_multiple_of(2) { n } else { 7 - n };
                                 keys[(round + 8 * n) % keys.len()].as_bytes()
                             });
-                            let takes: Vec<Take<'_>> = named
+                            let takes: Vec<RecordTake<'_>> = named
                                 .map(|key| {
                                     let probe = records.probe(key);
-                                    Take { key, probe, cost: 1, quota: 150, life }
+                                    RecordTake { key, probe, cost: 1, quota: 150, life }
                                 })
                                 .collect();
                             granted += u64::from(records.consume_all(&takes, NOW, |_, _| {}));

@@ -11,7 +11,7 @@ use tidegate_core::{Now, State};
 
 use super::Problem;
 use crate::limiter;
-use crate::records::{self, KeptValue, Unit};
+use crate::records::{self, RecordValue, Unit};
 
 const MAGIC: &[u8; 8] = b"TIDEGATE";
 const VERSION: u32 = 2;
@@ -26,7 +26,7 @@ const BUFFER: u8 = 1;
 pub(super) enum Entry {
     /// A count of the limiter.
     Count(limiter::Kept),
-    Record(records::Kept),
+    Record(records::KeptRecord),
 }
 
 /// When and under which boot a snapshot was begun.
@@ -101,16 +101,16 @@ impl<W: Write> Writer<W> {
         self.put_entry()
     }
 
-    pub(super) fn record(&mut self, kept: &records::Kept) -> io::Result<()> {
+    pub(super) fn record(&mut self, kept: &records::KeptRecord) -> io::Result<()> {
         self.entry.clear();
         self.entry.push(RECORD);
         put_text(&mut self.entry, &kept.key);
         match &kept.value {
-            KeptValue::Counter(quota) => {
+            RecordValue::Counter(quota) => {
                 self.entry.push(COUNTER);
                 self.entry.extend(quota.to_le_bytes());
             }
-            KeptValue::Buffer(bytes) => {
+            RecordValue::Buffer(bytes) => {
                 self.entry.push(BUFFER);
                 put_text(&mut self.entry, bytes);
             }
@@ -208,12 +208,12 @@ impl<R: Read> Reader<R> {
         Ok(limiter::Kept { rule, name: named.then_some(name), tally, states })
     }
 
-    fn record(&mut self) -> Result<records::Kept, Problem> {
+    fn record(&mut self) -> Result<records::KeptRecord, Problem> {
         let damaged = || Problem::Damaged("a record that cannot be read");
         let key = self.text()?;
         let value = match self.bytes::<1>()?[0] {
-            COUNTER => KeptValue::Counter(self.u64()?),
-            BUFFER => KeptValue::Buffer(self.text()?),
+            COUNTER => RecordValue::Counter(self.u64()?),
+            BUFFER => RecordValue::Buffer(self.text()?.into()),
             _ => return Err(damaged()),
         };
         let unit = self.bytes::<1>()?[0];
@@ -222,7 +222,8 @@ impl<R: Read> Reader<R> {
         let totals = [self.u64()?, self.u64()?];
         let minute = self.u32()?;
         let by_minute = [self.u32()?, self.u32()?, self.u32()?, self.u32()?];
-        let kept = records::Kept { key, value, unit, expiry, sequence, totals, minute, by_minute };
+        let kept =
+            records::KeptRecord { key, value, unit, expiry, sequence, totals, minute, by_minute };
         if kept.is_sound() { Ok(kept) } else { Err(damaged()) }
     }
 

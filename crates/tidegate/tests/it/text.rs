@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 
-use tidegate_wire::text::{self, Check, Command};
+use tidegate_wire::text::{self, CheckLimit, TextCommand};
 
 use crate::program::{DOORS, PATIENCE, Program};
 
@@ -193,7 +193,7 @@ fn a_second_server_does_not_share_the_port() {
 /// Whether a datagram must be answered, by the codec's word.
 fn answers(datagram: &[u8]) -> bool {
     match text::parse(datagram).map(|request| request.command) {
-        Ok(Command::CheckLimit(json)) => Check::parse(json).is_ok(),
+        Ok(TextCommand::CheckLimit(json)) => CheckLimit::parse(json).is_ok(),
         Ok(_) => true,
         Err(_) => false,
     }

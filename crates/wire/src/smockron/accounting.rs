@@ -39,7 +39,7 @@ pub struct Accounting<'a> {
 
 /// What a gatekeeper sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Message<'a> {
+pub enum AccountingMessage<'a> {
     /// What became of a request.
     Accounting(Accounting<'a>),
     /// It has just started and asks who is delayed.
@@ -51,7 +51,7 @@ pub enum Message<'a> {
 
 /// What is wrong with a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum AccountingFault {
     /// It has fewer than five frames.
     FewFrames,
     /// Its domain is empty or has a NUL inside, which would make it part of another topic.
@@ -62,7 +62,7 @@ pub enum Fault {
     Timestamp,
 }
 
-impl Fault {
+impl AccountingFault {
     /// A word for metrics.
     #[must_use]
     pub fn reason(self) -> &'static str {
@@ -81,35 +81,45 @@ impl Fault {
 /// # Errors
 /// If it is no message of this protocol.
 #[inline]
-pub fn parse<'a>(frames: &[&'a [u8]]) -> Result<Message<'a>, Fault> {
-    let &[first, status, ref rest @ ..] = frames else { return Err(Fault::FewFrames) };
+pub fn parse<'a>(frames: &[&'a [u8]]) -> Result<AccountingMessage<'a>, AccountingFault> {
+    let &[first, status, ref rest @ ..] = frames else { return Err(AccountingFault::FewFrames) };
     let domain = domain(first);
     let resync = status == RESYNC;
     let &[identifier, received, delayed, ref more @ ..] = rest else {
-        return if resync { checked(domain).map(resync_of) } else { Err(Fault::FewFrames) };
+        return if resync {
+            checked(domain).map(resync_of)
+        } else {
+            Err(AccountingFault::FewFrames)
+        };
     };
     if resync {
         return checked(domain).map(resync_of);
     }
     let domain = checked(domain)?;
-    let stamp = |frame| stamp::parse(frame).ok_or(Fault::Timestamp);
+    let stamp = |frame| stamp::parse(frame).ok_or(AccountingFault::Timestamp);
     let status = match status {
         ACCEPTED => Status::Accepted,
         DELAYED => Status::Delayed { until_ns: stamp(delayed)? },
         REJECTED => Status::Rejected,
-        _ => return Err(Fault::Status),
+        _ => return Err(AccountingFault::Status),
     };
     let received_ns = stamp(received)?;
     let log_info = more.first().copied();
-    Ok(Message::Accounting(Accounting { domain, status, identifier, received_ns, log_info }))
+    Ok(AccountingMessage::Accounting(Accounting {
+        domain,
+        status,
+        identifier,
+        received_ns,
+        log_info,
+    }))
 }
 
-fn checked(domain: &[u8]) -> Result<&[u8], Fault> {
-    if domain.is_empty() || domain.contains(&0) { Err(Fault::Domain) } else { Ok(domain) }
+fn checked(domain: &[u8]) -> Result<&[u8], AccountingFault> {
+    if domain.is_empty() || domain.contains(&0) { Err(AccountingFault::Domain) } else { Ok(domain) }
 }
 
-fn resync_of(domain: &[u8]) -> Message<'_> {
-    Message::Resync { domain }
+fn resync_of(domain: &[u8]) -> AccountingMessage<'_> {
+    AccountingMessage::Resync { domain }
 }
 
 impl Accounting<'_> {

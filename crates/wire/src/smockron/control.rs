@@ -9,7 +9,7 @@ const RESYNC_DONE: &[u8] = b"RESYNCDONE";
 
 /// What a master says to the gatekeepers of a domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Control<'a> {
+pub enum ControlMessage<'a> {
     /// Requests of a client are not allowed before a time.
     DelayUntil {
         /// What is limited.
@@ -31,7 +31,7 @@ pub enum Control<'a> {
     },
 }
 
-impl<'a> Control<'a> {
+impl<'a> ControlMessage<'a> {
     /// Reads what a master sent. A command that this gatekeeper does not know, one without its
     /// arguments and a time that is none give nothing: a gatekeeper leaves them alone.
     #[must_use]

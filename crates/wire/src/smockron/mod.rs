@@ -2,10 +2,10 @@
 //! until when a client must wait.
 //!
 //! A message is a list of frames; which bytes carry them is the business of ZeroMQ. Accounting goes
-//! from gatekeeper to master ([`parse`]), control from master to gatekeeper ([`Control`]). Both
-//! borrow from the frames and allocate nothing. A domain is a topic of its own because a NUL ends
-//! it on the wire, and times are ASCII decimal milliseconds: both stop here, and beyond there are a
-//! plain domain and nanoseconds.
+//! from gatekeeper to master ([`parse`]), control from master to gatekeeper ([`ControlMessage`]).
+//! Both borrow from the frames and allocate nothing. A domain is a topic of its own because a NUL
+//! ends it on the wire, and times are ASCII decimal milliseconds: both stop here, and beyond there
+//! are a plain domain and nanoseconds.
 
 mod accounting;
 mod control;
@@ -14,8 +14,8 @@ mod stamp;
 #[cfg(test)]
 mod tests;
 
-pub use accounting::{Accounting, Fault, Message, Status, parse, write_resync};
-pub use control::Control;
+pub use accounting::{Accounting, AccountingFault, AccountingMessage, Status, parse, write_resync};
+pub use control::ControlMessage;
 pub use frames::{FRAMES_MAX, Frames};
 pub use stamp::{MILLISECOND_NS, ms_up};
 

@@ -4,12 +4,12 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn accounting(frames: &[&[u8]]) -> Result<(Vec<u8>, Status, Vec<u8>, u64), Fault> {
+fn accounting(frames: &[&[u8]]) -> Result<(Vec<u8>, Status, Vec<u8>, u64), AccountingFault> {
     match parse(frames)? {
-        Message::Accounting(it) => {
+        AccountingMessage::Accounting(it) => {
             Ok((it.domain.to_vec(), it.status, it.identifier.to_vec(), it.received_ns))
         }
-        Message::Resync { .. } => panic!("a question"),
+        AccountingMessage::Resync { .. } => panic!("a question"),
     }
 }
 
@@ -20,7 +20,7 @@ const TIME: &[u8] = b"1700000000000";
 fn six_frames_are_read() {
     let check = |status: &[u8], delayed: &[u8], expected: Status| {
         let frames = [b"web\0", status, b"1.2.3.4", TIME, delayed, b"curl"];
-        let Ok(Message::Accounting(it)) = parse(&frames) else { panic!("{status:?}") };
+        let Ok(AccountingMessage::Accounting(it)) = parse(&frames) else { panic!("{status:?}") };
         let log_info = Some(&b"curl"[..]);
         let (domain, identifier) = (&b"web"[..], &b"1.2.3.4"[..]);
         let whole = Accounting { domain, status: expected, identifier, received_ns: T, log_info };
@@ -41,44 +41,44 @@ fn five_frames_or_seven_are_enough() {
     let seven: [&[u8]; 7] = [b"web\0", b"ACCEPTED", b"me", TIME, b"", b"", b"more"];
     assert_eq!(accounting(&seven), expected);
     for count in 0..5 {
-        assert_eq!(accounting(&five[..count]), Err(Fault::FewFrames), "{count}");
+        assert_eq!(accounting(&five[..count]), Err(AccountingFault::FewFrames), "{count}");
     }
 }
 
 #[test]
 fn domains_end_with_one_nul() {
-    let check = |frame: &[u8], expected: Result<&[u8], Fault>| {
+    let check = |frame: &[u8], expected: Result<&[u8], AccountingFault>| {
         let found = accounting(&[frame, b"ACCEPTED", b"me", TIME, b""]).map(|it| it.0);
         assert_eq!(found.as_deref(), expected.as_deref(), "{frame:?}");
         let asked = parse(&[frame, b"RESYNC"]);
-        assert_eq!(asked, expected.map(|domain| Message::Resync { domain }));
+        assert_eq!(asked, expected.map(|domain| AccountingMessage::Resync { domain }));
     };
     check(b"web\0", Ok(b"web"));
     check(b"web", Ok(b"web"));
-    check(b"web\0\0", Err(Fault::Domain));
-    check(b"we\0b\0", Err(Fault::Domain));
-    check(b"\0", Err(Fault::Domain));
-    check(b"", Err(Fault::Domain));
+    check(b"web\0\0", Err(AccountingFault::Domain));
+    check(b"we\0b\0", Err(AccountingFault::Domain));
+    check(b"\0", Err(AccountingFault::Domain));
+    check(b"", Err(AccountingFault::Domain));
 }
 
 #[test]
 fn unknown_words_and_garbled_times_are_faults() {
-    let check = |status: &[u8], received: &[u8], delayed: &[u8], expected: Fault| {
+    let check = |status: &[u8], received: &[u8], delayed: &[u8], expected: AccountingFault| {
         let frames = [&b"web\0"[..], status, b"me", received, delayed, b""];
         assert_eq!(accounting(&frames), Err(expected), "{status:?} {received:?} {delayed:?}");
     };
-    check(b"accepted", TIME, b"", Fault::Status);
-    check(b"ACCEPTED\0", TIME, b"", Fault::Status);
-    check(b"", TIME, b"", Fault::Status);
-    check(b"DELAYED", TIME, b"", Fault::Timestamp);
-    check(b"DELAYED", TIME, b"x", Fault::Timestamp);
-    check(b"REJECTED", b"", b"", Fault::Timestamp);
+    check(b"accepted", TIME, b"", AccountingFault::Status);
+    check(b"ACCEPTED\0", TIME, b"", AccountingFault::Status);
+    check(b"", TIME, b"", AccountingFault::Status);
+    check(b"DELAYED", TIME, b"", AccountingFault::Timestamp);
+    check(b"DELAYED", TIME, b"x", AccountingFault::Timestamp);
+    check(b"REJECTED", b"", b"", AccountingFault::Timestamp);
     let wrong: [&[u8]; 12] =
         [b"", b"-1", b"+1", b" 1", b"1 ", b"1e3", b"0x10", b".5", b"nan", b"1.2.3", b"1,5", b"1\0"];
     for received in wrong {
-        check(b"ACCEPTED", received, b"", Fault::Timestamp);
+        check(b"ACCEPTED", received, b"", AccountingFault::Timestamp);
     }
-    check(b"ACCEPTED", &[b'1'; 21], b"", Fault::Timestamp);
+    check(b"ACCEPTED", &[b'1'; 21], b"", AccountingFault::Timestamp);
 }
 
 #[test]
@@ -101,10 +101,10 @@ fn times_keep_their_fraction() {
 
 #[test]
 fn questions_need_a_domain_alone() {
-    let expected = Ok(Message::Resync { domain: b"web" });
+    let expected = Ok(AccountingMessage::Resync { domain: b"web" });
     assert_eq!(parse(&[b"web\0", b"RESYNC"]), expected);
     assert_eq!(parse(&[b"web\0", b"RESYNC", b"", b"", b"", b""]), expected);
-    assert_eq!(parse(&[b"RESYNC"]), Err(Fault::FewFrames));
+    assert_eq!(parse(&[b"RESYNC"]), Err(AccountingFault::FewFrames));
     let mut frames = Frames::new();
     write_resync(b"web", &mut frames);
     assert_eq!(parse(&frames.iter().collect::<Vec<_>>()), expected);
@@ -112,28 +112,28 @@ fn questions_need_a_domain_alone() {
 
 #[test]
 fn control_is_written_for_the_plainest_reader() {
-    let written = |control: Control<'_>| {
+    let written = |control: ControlMessage<'_>| {
         let mut frames = Frames::new();
         control.write(&mut frames);
         let found: Vec<Vec<u8>> = frames.iter().map(<[u8]>::to_vec).collect();
         let slices: Vec<&[u8]> = found.iter().map(Vec::as_slice).collect();
-        assert_eq!(Control::parse(&slices), Some(control));
+        assert_eq!(ControlMessage::parse(&slices), Some(control));
         found.iter().map(|frame| frame.escape_ascii().to_string()).collect::<Vec<_>>().join(" ")
     };
     let (domain, identifier) = (&b"web"[..], &b"1.2.3.4"[..]);
-    let delay = Control::DelayUntil { domain, identifier, at_ms: 1_700_000_000_250 };
+    let delay = ControlMessage::DelayUntil { domain, identifier, at_ms: 1_700_000_000_250 };
     assert_eq!(written(delay), r"web\x00 DELAY_UNTIL 1.2.3.4 1700000000250");
-    assert_eq!(written(Control::ResyncStart { domain }), r"web\x00 RESYNCSTART");
-    assert_eq!(written(Control::ResyncDone { domain }), r"web\x00 RESYNCDONE");
-    let latest = Control::DelayUntil { domain, identifier, at_ms: ms_up(u64::MAX) };
+    assert_eq!(written(ControlMessage::ResyncStart { domain }), r"web\x00 RESYNCSTART");
+    assert_eq!(written(ControlMessage::ResyncDone { domain }), r"web\x00 RESYNCDONE");
+    let latest = ControlMessage::DelayUntil { domain, identifier, at_ms: ms_up(u64::MAX) };
     assert_eq!(written(latest), r"web\x00 DELAY_UNTIL 1.2.3.4 18446744073710");
 }
 
 #[test]
 fn control_that_is_not_understood_is_left_alone() {
     let check = |frames: &[&[u8]], expected: Option<u64>| {
-        let found = match Control::parse(frames) {
-            Some(Control::DelayUntil { at_ms, .. }) => Some(at_ms),
+        let found = match ControlMessage::parse(frames) {
+            Some(ControlMessage::DelayUntil { at_ms, .. }) => Some(at_ms),
             _ => None,
         };
         assert_eq!(found, expected, "{frames:?}");
@@ -180,7 +180,7 @@ proptest! {
         let expected = Accounting { domain, status, identifier, received_ns, log_info };
         let slices: Vec<&[u8]> = frames.iter().collect();
         prop_assert_eq!(slices.len(), FRAMES_MAX);
-        prop_assert_eq!(parse(&slices), Ok(Message::Accounting(expected)));
+        prop_assert_eq!(parse(&slices), Ok(AccountingMessage::Accounting(expected)));
     }
 
     #[test]
@@ -200,6 +200,6 @@ proptest! {
     ) {
         let slices: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
         let _ = parse(&slices);
-        let _ = Control::parse(&slices);
+        let _ = ControlMessage::parse(&slices);
     }
 }

@@ -6,37 +6,37 @@ use serde::{Deserialize, Serialize};
 
 use super::DATAGRAM_BYTES_MAX;
 use super::number::{U64_BYTES_MAX, put_u64};
-use super::server::{Command, split_id};
+use super::server::{TextCommand, split_id};
 
 /// A request cannot be written in this protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unwritable {
+pub enum UnwritableText {
     /// The request would be longer than [`DATAGRAM_BYTES_MAX`]; servers ignore such a datagram.
     TooLong,
     /// The key or the JSON holds a newline; servers do not recognise such a request.
     Newline,
 }
 
-impl std::fmt::Display for Unwritable {
+impl std::fmt::Display for UnwritableText {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.write_str(match self {
-            Unwritable::TooLong => "the request is longer than 1000 bytes, shorten the key",
-            Unwritable::Newline => "the key holds a newline, which this protocol cannot carry",
+            UnwritableText::TooLong => "the request is longer than 1000 bytes, shorten the key",
+            UnwritableText::Newline => "the key holds a newline, which this protocol cannot carry",
         })
     }
 }
 
-impl std::error::Error for Unwritable {}
+impl std::error::Error for UnwritableText {}
 
 /// Writes a request at the start of `out` and returns its length.
 ///
 /// # Errors
-/// [`Unwritable`] if no server could understand the request.
+/// [`UnwritableText`] if no server could understand the request.
 pub fn request(
     out: &mut [u8; DATAGRAM_BYTES_MAX],
     id: Option<u64>,
-    command: Command<'_>,
-) -> Result<usize, Unwritable> {
+    command: TextCommand<'_>,
+) -> Result<usize, UnwritableText> {
     let mut at = 0;
     if let Some(id) = id {
         at = put_u64(&mut out[..U64_BYTES_MAX], id);
@@ -44,17 +44,17 @@ pub fn request(
         at += 1;
     }
     let (name, argument): (&[u8], &[u8]) = match command {
-        Command::OverLimit(key) => (b"over_limit ", key),
-        Command::GetStats(key) => (b"get_stats ", key),
-        Command::CheckLimit(json) => (b"check_limit ", json),
-        Command::GetSize => (b"get_size", b""),
-        Command::Ping => (b"ping", b""),
+        TextCommand::OverLimit(key) => (b"over_limit ", key),
+        TextCommand::GetStats(key) => (b"get_stats ", key),
+        TextCommand::CheckLimit(json) => (b"check_limit ", json),
+        TextCommand::GetSize => (b"get_size", b""),
+        TextCommand::Ping => (b"ping", b""),
     };
     if argument.contains(&b'\n') {
-        return Err(Unwritable::Newline);
+        return Err(UnwritableText::Newline);
     }
     for part in [name, argument] {
-        let room = out.get_mut(at..at + part.len()).ok_or(Unwritable::TooLong)?;
+        let room = out.get_mut(at..at + part.len()).ok_or(UnwritableText::TooLong)?;
         room.copy_from_slice(part);
         at += part.len();
     }
@@ -63,7 +63,7 @@ pub fn request(
 
 /// What a `check_limit` asks about. A field that is `None` is left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Fields<'a> {
+pub struct CheckFields<'a> {
     /// Where the use comes from: `ws`, `search`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub origin: Option<&'a str>,
@@ -75,8 +75,8 @@ pub struct Fields<'a> {
     pub ip: Option<&'a str>,
 }
 
-impl Fields<'_> {
-    /// The JSON of [`Command::CheckLimit`]. It holds no newline: strings have theirs escaped.
+impl CheckFields<'_> {
+    /// The JSON of [`TextCommand::CheckLimit`]. It holds no newline: strings have theirs escaped.
     #[must_use]
     pub fn json(&self) -> String {
         serde_json::to_string(self).expect("an object of strings is always JSON")
@@ -89,18 +89,18 @@ pub struct Reply<'a> {
     /// The id's digits, byte for byte. A client that sent an id must compare.
     pub id: Option<&'a [u8]>,
     /// What is answered.
-    pub answer: Answer<'a>,
+    pub answer: ReplyBody<'a>,
 }
 
 /// What a reply answers.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Answer<'a> {
+pub enum ReplyBody<'a> {
     /// To `over_limit`.
     Line(LineShown),
     /// To `get_stats`.
     Stats {
         /// The statistics.
-        stats: super::Stats,
+        stats: super::StatsReply,
         /// The key that they are about.
         key: &'a [u8],
     },
@@ -145,16 +145,16 @@ pub fn reply(datagram: &[u8]) -> Option<Reply<'_>> {
     let (id, text) = split_id(datagram)?;
     let answer = if text.starts_with(b"ok ") {
         match text.windows(3).position(|window| window == b", [") {
-            Some(end) => Answer::Checked(checked(&text[..end], &text[end + 2..])?),
-            None => Answer::Line(line(text)?),
+            Some(end) => ReplyBody::Checked(checked(&text[..end], &text[end + 2..])?),
+            None => ReplyBody::Line(line(text)?),
         }
     } else if let Some(rest) = text.strip_prefix(b"n_req=") {
         stats(rest)?
     } else if let Some(rest) = text.strip_prefix(b"size=") {
         let end = rest.iter().position(|&byte| byte == b' ')?;
-        Answer::Size { size: &rest[..end], keys: whole(rest[end..].strip_prefix(b" keys=")?)? }
+        ReplyBody::Size { size: &rest[..end], keys: whole(rest[end..].strip_prefix(b" keys=")?)? }
     } else if text == b"pong" {
-        Answer::Pong
+        ReplyBody::Pong
     } else {
         return None;
     };
@@ -176,11 +176,11 @@ fn line(text: &[u8]) -> Option<LineShown> {
     words.next().is_none().then_some(LineShown { over, rate, limit, period_s })
 }
 
-fn stats(rest: &[u8]) -> Option<Answer<'_>> {
+fn stats(rest: &[u8]) -> Option<ReplyBody<'_>> {
     let (requests, rest) = field(rest, b" n_over=")?;
     let (over, rest) = field(rest, b" last_max_rate=")?;
     let (last_max_rate, key) = field(rest, b" key=")?;
-    Some(Answer::Stats { stats: super::Stats { requests, over, last_max_rate }, key })
+    Some(ReplyBody::Stats { stats: super::StatsReply { requests, over, last_max_rate }, key })
 }
 
 /// Reads a whole number and the words that must follow it.
@@ -229,13 +229,14 @@ fn decimal(text: &[u8]) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::super::{
-        Check, Line, REPLY_BYTES_MAX, Request, Size, Stats, parse, server as write,
+        CheckLimit, REPLY_BYTES_MAX, ReplyLine, Request, SizeReply, StatsReply, parse,
+        server as write,
     };
     use super::*;
     use proptest::prelude::*;
 
     #[track_caller]
-    fn check(datagram: &str, id: Option<&str>, answer: Answer<'_>) {
+    fn check(datagram: &str, id: Option<&str>, answer: ReplyBody<'_>) {
         let expected = Some(Reply { id: id.map(str::as_bytes), answer });
         assert_eq!(reply(datagram.as_bytes()), expected, "{datagram}");
     }
@@ -244,23 +245,23 @@ mod tests {
 
     #[test]
     fn replies() {
-        check("1332 ok Y 28.1 22.0 20", Some("1332"), Answer::Line(LINE));
-        check("ok N 28.1 22.0 20", None, Answer::Line(LineShown { over: false, ..LINE }));
-        check("ok Y 28 22 20", None, Answer::Line(LineShown { rate: 28.0, ..LINE }));
-        check("pong", None, Answer::Pong);
-        check("007 pong", Some("007"), Answer::Pong);
-        check("size=1/2 keys=3", None, Answer::Size { size: b"1/2", keys: 3 });
-        check("size=4MB keys=3", None, Answer::Size { size: b"4MB", keys: 3 });
-        let stats = Stats { requests: 2, over: 1, last_max_rate: 3 };
+        check("1332 ok Y 28.1 22.0 20", Some("1332"), ReplyBody::Line(LINE));
+        check("ok N 28.1 22.0 20", None, ReplyBody::Line(LineShown { over: false, ..LINE }));
+        check("ok Y 28 22 20", None, ReplyBody::Line(LineShown { rate: 28.0, ..LINE }));
+        check("pong", None, ReplyBody::Pong);
+        check("007 pong", Some("007"), ReplyBody::Pong);
+        check("size=1/2 keys=3", None, ReplyBody::Size { size: b"1/2", keys: 3 });
+        check("size=4MB keys=3", None, ReplyBody::Size { size: b"4MB", keys: 3 });
+        let stats = StatsReply { requests: 2, over: 1, last_max_rate: 3 };
         check(
             "9 n_req=2 n_over=1 last_max_rate=3 key=a key=b",
             Some("9"),
-            Answer::Stats { stats, key: b"a key=b" },
+            ReplyBody::Stats { stats, key: b"a key=b" },
         );
         check(
             r#"ok Y 28.1 22.0 20, ["k\""], [{"key":"k\"","over_limit":"ok Y 28.1 22.0 20"}]"#,
             None,
-            Answer::Checked(vec![Checked { key: "k\"".into(), line: LINE }]),
+            ReplyBody::Checked(vec![Checked { key: "k\"".into(), line: LINE }]),
         );
     }
 
@@ -307,23 +308,23 @@ mod tests {
         let mut out = [0; DATAGRAM_BYTES_MAX];
         let mut check = |id, len: usize, expected| {
             let key = vec![b'k'; len];
-            assert_eq!(request(&mut out, id, Command::OverLimit(&key)), expected);
+            assert_eq!(request(&mut out, id, TextCommand::OverLimit(&key)), expected);
         };
         check(None, 989, Ok(1000));
-        check(None, 990, Err(Unwritable::TooLong));
+        check(None, 990, Err(UnwritableText::TooLong));
         check(Some(7), 987, Ok(1000));
-        check(Some(7), 988, Err(Unwritable::TooLong));
-        check(Some(u64::MAX), 5000, Err(Unwritable::TooLong));
+        check(Some(7), 988, Err(UnwritableText::TooLong));
+        check(Some(u64::MAX), 5000, Err(UnwritableText::TooLong));
         for key in ["a\nb", "a\n", "\n"] {
-            let command = Command::GetStats(key.as_bytes());
-            assert_eq!(request(&mut out, None, command), Err(Unwritable::Newline));
+            let command = TextCommand::GetStats(key.as_bytes());
+            assert_eq!(request(&mut out, None, command), Err(UnwritableText::Newline));
         }
     }
 
     #[test]
     fn fields_that_are_left_out() {
-        assert_eq!(Fields::default().json(), "{}");
-        let fields = Fields { origin: Some("w\n\"s"), ip: Some(""), ..Fields::default() };
+        assert_eq!(CheckFields::default().json(), "{}");
+        let fields = CheckFields { origin: Some("w\n\"s"), ip: Some(""), ..CheckFields::default() };
         assert_eq!(fields.json(), r#"{"origin":"w\n\"s","ip":""}"#);
     }
 
@@ -343,11 +344,11 @@ mod tests {
             key in prop::collection::vec(any::<u8>(), 0..60),
         ) {
             let command = match which {
-                0 => Command::OverLimit(&key),
-                1 => Command::GetStats(&key),
-                2 => Command::CheckLimit(&key),
-                3 => Command::GetSize,
-                _ => Command::Ping,
+                0 => TextCommand::OverLimit(&key),
+                1 => TextCommand::GetStats(&key),
+                2 => TextCommand::CheckLimit(&key),
+                3 => TextCommand::GetSize,
+                _ => TextCommand::Ping,
             };
             let mut out = [0; DATAGRAM_BYTES_MAX];
             let with_argument = which < 3;
@@ -357,8 +358,8 @@ mod tests {
                     let id = digits.as_ref().map(String::as_bytes);
                     prop_assert_eq!(parse(&out[..len]), Ok(Request { id, command }));
                 }
-                Err(Unwritable::Newline) => prop_assert!(with_argument && key.contains(&b'\n')),
-                Err(Unwritable::TooLong) => prop_assert!(false, "60 bytes are not too long"),
+                Err(UnwritableText::Newline) => prop_assert!(with_argument && key.contains(&b'\n')),
+                Err(UnwritableText::TooLong) => prop_assert!(false, "60 bytes are not too long"),
             }
         }
 
@@ -369,10 +370,10 @@ mod tests {
             period_s in 1u64..=1 << 30, id: u64
         ) {
             let rate = f64::from(tenths) / 10.0;
-            let line = Line { over, rate, limit, period_ns: period_s * 1_000_000_000 };
+            let line = ReplyLine { over, rate, limit, period_ns: period_s * 1_000_000_000 };
             let id = id.to_string();
             let datagram = written(|out| write::over_limit(out, Some(id.as_bytes()), &line));
-            let answer = Answer::Line(LineShown { over, rate, limit: limit as f64, period_s });
+            let answer = ReplyBody::Line(LineShown { over, rate, limit: limit as f64, period_s });
             prop_assert_eq!(reply(&datagram), Some(Reply { id: Some(id.as_bytes()), answer }));
         }
 
@@ -380,14 +381,16 @@ mod tests {
         fn statistics_and_sizes_go_round(
             a: u64, b: u64, c: u64, key in prop::collection::vec(any::<u8>(), 0..60)
         ) {
-            let stats = Stats { requests: a, over: b, last_max_rate: c };
+            let stats = StatsReply { requests: a, over: b, last_max_rate: c };
             let datagram = written(|out| write::get_stats(out, None, &stats, &key));
-            let answer = Answer::Stats { stats, key: &key };
+            let answer = ReplyBody::Stats { stats, key: &key };
             prop_assert_eq!(reply(&datagram), Some(Reply { id: None, answer }));
             let datagram =
-                written(|out| write::get_size(out, None, &Size { used: a, total: b, keys: c }));
+                written(|out| {
+                    write::get_size(out, None, &SizeReply { used: a, total: b, keys: c })
+                });
             let size = format!("{a}/{b}");
-            let answer = Answer::Size { size: size.as_bytes(), keys: c };
+            let answer = ReplyBody::Size { size: size.as_bytes(), keys: c };
             prop_assert_eq!(reply(&datagram), Some(Reply { id: None, answer }));
         }
 
@@ -396,19 +399,20 @@ mod tests {
             origin in "(?s:.){0,20}", ua in "(?s:.){0,20}", ip in ".{0,20}",
             over: bool, count in 1usize..=3
         ) {
-            let fields = Fields { origin: Some(&origin), ua: Some(&ua), ip: Some(&ip) };
+            let fields = CheckFields { origin: Some(&origin), ua: Some(&ua), ip: Some(&ip) };
             let json = fields.json();
             let mut out = [0; DATAGRAM_BYTES_MAX];
-            prop_assert!(request(&mut out, None, Command::CheckLimit(json.as_bytes())).is_ok());
+            prop_assert!(request(&mut out, None, TextCommand::CheckLimit(json.as_bytes())).is_ok());
             // A server ignores fields with control bytes.
-            let Ok(check) = Check::parse(json.as_bytes()) else { return Ok(()) };
-            let mut lines = vec![Line { over: false, rate: 1.5, limit: 9, period_ns: 1 }; count];
+            let Ok(check) = CheckLimit::parse(json.as_bytes()) else { return Ok(()) };
+            let line = ReplyLine { over: false, rate: 1.5, limit: 9, period_ns: 1 };
+            let mut lines = vec![line; count];
             lines[count - 1].over = over;
             let mut datagram = vec![];
             check.reply(&mut datagram, Some(b"7"), &lines);
             let read = reply(&datagram).unwrap();
             prop_assert_eq!(read.id, Some(&b"7"[..]));
-            let Answer::Checked(checked) = read.answer else { panic!("another answer") };
+            let ReplyBody::Checked(checked) = read.answer else { panic!("another answer") };
             prop_assert_eq!(checked.len(), count);
             for (position, one) in checked.iter().enumerate() {
                 prop_assert_eq!(&one.key, &check.keys()[position]);

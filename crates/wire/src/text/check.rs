@@ -10,18 +10,18 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 
 use super::LINE_BYTES_MAX;
-use super::server::{Ignored, Line, put_line};
+use super::server::{Ignored, ReplyLine, put_line};
 
 /// How many keys a `check_limit` asks about.
 pub const KEYS: usize = 3;
 
 /// The keys of a `check_limit`, in the order in which they are to be checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Check {
+pub struct CheckLimit {
     keys: [String; KEYS],
 }
 
-impl Check {
+impl CheckLimit {
     /// Reads the JSON of a `check_limit`.
     ///
     /// Fields other than `origin`, `ua` and `ip` are ignored if they are strings. If a field comes
@@ -32,7 +32,7 @@ impl Check {
     /// # Errors
     /// [`Ignored::BadJson`] for anything but an object of strings, [`Ignored::ControlByte`] if one
     /// of the three fields holds a control byte.
-    pub fn parse(json: &[u8]) -> Result<Check, Ignored> {
+    pub fn parse(json: &[u8]) -> Result<CheckLimit, Ignored> {
         let fields: Fields<'_> = serde_json::from_slice(json).map_err(|_| Ignored::BadJson)?;
         let origin = fields.origin.as_deref().unwrap_or("unspecified");
         let ua = fields.ua.as_deref().unwrap_or_default();
@@ -42,7 +42,7 @@ impl Check {
         }
         let keys =
             [format!("{origin} ua={ua}"), format!("{origin} ip={ip}"), format!("{origin} global")];
-        Ok(Check { keys })
+        Ok(CheckLimit { keys })
     }
 
     /// The keys, in the order in which they are to be checked.
@@ -53,10 +53,10 @@ impl Check {
 
     /// Appends the reply to `out`: the last line, the keys checked, and each key with its line.
     ///
-    /// `lines` are the answers for the first of [`Check::keys`], as many as were checked. The
+    /// `lines` are the answers for the first of [`CheckLimit::keys`], as many as were checked. The
     /// reply takes at most [`super::CHECK_REPLY_BYTES_MAX`] bytes. Without any line there is
     /// nothing to tell, and nothing is appended.
-    pub fn reply(&self, out: &mut Vec<u8>, id: Option<&[u8]>, lines: &[Line]) {
+    pub fn reply(&self, out: &mut Vec<u8>, id: Option<&[u8]>, lines: &[ReplyLine]) {
         let Some(last) = lines.last() else { return };
         if let Some(id) = id {
             out.extend_from_slice(id);
@@ -80,7 +80,7 @@ impl Check {
     }
 }
 
-fn append_line(out: &mut Vec<u8>, line: &Line) {
+fn append_line(out: &mut Vec<u8>, line: &ReplyLine) {
     let mut room = [0; LINE_BYTES_MAX];
     let len = put_line(&mut room, line);
     out.extend_from_slice(&room[..len]);
@@ -147,7 +147,7 @@ mod tests {
 
     #[track_caller]
     fn check(json: &str, expected: [&str; KEYS]) {
-        let check = Check::parse(json.as_bytes()).expect(json);
+        let check = CheckLimit::parse(json.as_bytes()).expect(json);
         assert_eq!(check.keys(), &expected.map(String::from), "{json}");
     }
 
@@ -179,28 +179,28 @@ mod tests {
         for byte in (0..0x20).chain([0x7f]) {
             for name in ["origin", "ua", "ip"] {
                 let json = format!(r#"{{"{name}":"a\u{byte:04x}b"}}"#);
-                assert_eq!(Check::parse(json.as_bytes()), Err(Ignored::ControlByte), "{json}");
+                assert_eq!(CheckLimit::parse(json.as_bytes()), Err(Ignored::ControlByte), "{json}");
             }
             let json = format!(r#"{{"other":"\u{byte:04x}"}}"#);
-            assert!(Check::parse(json.as_bytes()).is_ok(), "{json}");
+            assert!(CheckLimit::parse(json.as_bytes()).is_ok(), "{json}");
         }
     }
 
     #[test]
     fn anything_but_an_object_of_strings() {
         for json in ["", "null", "7", "\"ws\"", "[]", "[\"ws\",\"x\",\"y\"]", "{", "{}x", "{}{}"] {
-            assert_eq!(Check::parse(json.as_bytes()), Err(Ignored::BadJson), "{json}");
+            assert_eq!(CheckLimit::parse(json.as_bytes()), Err(Ignored::BadJson), "{json}");
         }
         for value in ["null", "1", "true", "[]", "{}", "[\"x\"]", "\"", "\"\\ud800\"", "'x'"] {
             for name in ["origin", "ua", "ip", "other"] {
                 let json = format!("{{\"{name}\":{value}}}");
-                assert_eq!(Check::parse(json.as_bytes()), Err(Ignored::BadJson), "{json}");
+                assert_eq!(CheckLimit::parse(json.as_bytes()), Err(Ignored::BadJson), "{json}");
             }
         }
-        assert_eq!(Check::parse(b"{\"ua\":\"\xff\"}"), Err(Ignored::BadJson));
-        assert_eq!(Check::parse(b"\xef\xbb\xbf{}"), Err(Ignored::BadJson));
-        assert_eq!(Check::parse(&[b'['; 900]), Err(Ignored::BadJson));
-        assert_eq!(Check::parse(&b"{\"ua\":".repeat(140)), Err(Ignored::BadJson));
+        assert_eq!(CheckLimit::parse(b"{\"ua\":\"\xff\"}"), Err(Ignored::BadJson));
+        assert_eq!(CheckLimit::parse(b"\xef\xbb\xbf{}"), Err(Ignored::BadJson));
+        assert_eq!(CheckLimit::parse(&[b'['; 900]), Err(Ignored::BadJson));
+        assert_eq!(CheckLimit::parse(&b"{\"ua\":".repeat(140)), Err(Ignored::BadJson));
     }
 
     /// However a datagram spends its bytes, its keys are within the bound on keys.
@@ -211,16 +211,16 @@ mod tests {
             let empty = format!("{{\"{name}\":\"\"}}");
             let json = empty.replace("\"\"", &format!("\"{}\"", "x".repeat(room - empty.len())));
             assert_eq!(json.len(), room);
-            let check = Check::parse(json.as_bytes()).expect("an object of strings");
+            let check = CheckLimit::parse(json.as_bytes()).expect("an object of strings");
             assert!(check.keys().iter().all(|key| key.len() <= KEY_BYTES_MAX), "{name}");
         }
     }
 
-    fn line(over: bool, rate: f64) -> Line {
-        Line { over, rate, limit: 22, period_ns: 20_000_000_000 }
+    fn line(over: bool, rate: f64) -> ReplyLine {
+        ReplyLine { over, rate, limit: 22, period_ns: 20_000_000_000 }
     }
 
-    fn reply(check: &Check, id: Option<&[u8]>, lines: &[Line]) -> String {
+    fn reply(check: &CheckLimit, id: Option<&[u8]>, lines: &[ReplyLine]) -> String {
         let mut out = vec![];
         check.reply(&mut out, id, lines);
         String::from_utf8(out).unwrap()
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn replies() {
-        let check = Check::parse(br#"{"origin":"ws","ip":"\"1","ua":"x"}"#).unwrap();
+        let check = CheckLimit::parse(br#"{"origin":"ws","ip":"\"1","ua":"x"}"#).unwrap();
         let lines = [line(false, 1.4), line(false, 2.0), line(true, 28.1)];
         assert_eq!(
             reply(&check, None, &lines[..1]),
@@ -246,8 +246,8 @@ mod tests {
         assert_eq!(reply(&check, Some(b"07"), &[]), "");
     }
 
-    const LONGEST_LINE: Line =
-        Line { over: true, rate: f64::MAX, limit: u64::MAX, period_ns: u64::MAX };
+    const LONGEST_LINE: ReplyLine =
+        ReplyLine { over: true, rate: f64::MAX, limit: u64::MAX, period_ns: u64::MAX };
 
     /// Fields that are likely to need escapes or none; a few hold control bytes.
     fn field() -> impl Strategy<Value = String> {
@@ -265,7 +265,7 @@ mod tests {
             if json.len() > DATAGRAM_BYTES_MAX {
                 return Ok(());
             }
-            let Ok(check) = Check::parse(json.as_bytes()) else { return Ok(()) };
+            let Ok(check) = CheckLimit::parse(json.as_bytes()) else { return Ok(()) };
             let text = reply(&check, None, &vec![LONGEST_LINE; count]);
             prop_assert!(text.len() + DATAGRAM_BYTES_MAX <= CHECK_REPLY_BYTES_MAX);
             let ok = "ok Y 9999999.9 18446744073709551615.0 18446744074";
@@ -283,7 +283,7 @@ mod tests {
         #[test]
         fn any_bytes_are_json_or_not(json in prop::collection::vec(any::<u8>(), 0..60)) {
             let read = serde_json::from_slice::<std::collections::HashMap<String, String>>(&json);
-            prop_assert_eq!(Check::parse(&json) == Err(Ignored::BadJson), read.is_err());
+            prop_assert_eq!(CheckLimit::parse(&json) == Err(Ignored::BadJson), read.is_err());
         }
 
         #[test]
@@ -298,7 +298,7 @@ mod tests {
         ) {
             let json = pieces.concat();
             let read = serde_json::from_str::<std::collections::HashMap<String, String>>(&json);
-            prop_assert_eq!(Check::parse(json.as_bytes()).is_ok(), read.is_ok(), "{}", json);
+            prop_assert_eq!(CheckLimit::parse(json.as_bytes()).is_ok(), read.is_ok(), "{}", json);
         }
     }
 }

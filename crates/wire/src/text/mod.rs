@@ -12,8 +12,8 @@ pub mod check;
 pub mod number;
 pub mod server;
 
-pub use check::Check;
-pub use server::{Command, Ignored, Line, NoRoom, Request, Size, Stats, parse};
+pub use check::CheckLimit;
+pub use server::{Ignored, NoRoom, ReplyLine, Request, SizeReply, StatsReply, TextCommand, parse};
 /// The longest key that may be asked about.
 pub use tidegate_core::key::KEY_BYTES_MAX;
 

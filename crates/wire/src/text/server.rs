@@ -16,17 +16,17 @@ pub struct Request<'a> {
     /// The digits that the reply must begin with, byte for byte as they came.
     pub id: Option<&'a [u8]>,
     /// What is asked.
-    pub command: Command<'a>,
+    pub command: TextCommand<'a>,
 }
 
 /// What a request asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Command<'a> {
+pub enum TextCommand<'a> {
     /// Make one use of this key. The key may be empty.
     OverLimit(&'a [u8]),
     /// Tell the statistics of this key.
     GetStats(&'a [u8]),
-    /// Make one use of each of the keys that this JSON names; see [`super::Check`].
+    /// Make one use of each of the keys that this JSON names; see [`super::CheckLimit`].
     CheckLimit(&'a [u8]),
     /// Tell how full the table is.
     GetSize,
@@ -85,17 +85,17 @@ pub(super) fn split_id(datagram: &[u8]) -> Option<(Option<&[u8]>, &[u8])> {
     Some((Some(id), rest.strip_prefix(b" ")?))
 }
 
-fn command(text: &[u8]) -> Option<Command<'_>> {
+fn command(text: &[u8]) -> Option<TextCommand<'_>> {
     if let Some(rest) = text.strip_prefix(b"over_limit ") {
-        argument(rest).map(Command::OverLimit)
+        argument(rest).map(TextCommand::OverLimit)
     } else if let Some(rest) = text.strip_prefix(b"get_stats ") {
-        argument(rest).map(Command::GetStats)
+        argument(rest).map(TextCommand::GetStats)
     } else if let Some(rest) = text.strip_prefix(b"check_limit ") {
-        argument(rest).map(Command::CheckLimit)
+        argument(rest).map(TextCommand::CheckLimit)
     } else {
         match text {
-            b"get_size" => Some(Command::GetSize),
-            b"ping" => Some(Command::Ping),
+            b"get_size" => Some(TextCommand::GetSize),
+            b"ping" => Some(TextCommand::Ping),
             _ => None,
         }
     }
@@ -109,7 +109,7 @@ fn argument(rest: &[u8]) -> Option<&[u8]> {
 
 /// What an `ok …` line tells about a use of a key.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Line {
+pub struct ReplyLine {
     /// Whether the key is over its limit, so that the use was refused.
     pub over: bool,
     /// The key's rate in uses per period.
@@ -122,7 +122,7 @@ pub struct Line {
 
 /// What `get_stats` tells about a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
+pub struct StatsReply {
     /// Uses that were tried since the key was remembered.
     pub requests: u64,
     /// How many of them were over the limit.
@@ -133,7 +133,7 @@ pub struct Stats {
 
 /// What `get_size` tells about the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Size {
+pub struct SizeReply {
     /// Slots that are occupied.
     pub used: u64,
     /// Slots that are allocated.
@@ -159,7 +159,7 @@ impl std::error::Error for NoRoom {}
 /// # Errors
 /// [`NoRoom`] if the longest such line would not fit.
 #[inline]
-pub fn over_limit(out: &mut [u8], id: Option<&[u8]>, line: &Line) -> Result<usize, NoRoom> {
+pub fn over_limit(out: &mut [u8], id: Option<&[u8]>, line: &ReplyLine) -> Result<usize, NoRoom> {
     let start = put_id(out, id)?;
     let room = out[start..].first_chunk_mut::<LINE_BYTES_MAX>().ok_or(NoRoom)?;
     Ok(start + put_line(room, line))
@@ -172,7 +172,7 @@ pub fn over_limit(out: &mut [u8], id: Option<&[u8]>, line: &Line) -> Result<usiz
 pub fn get_stats(
     out: &mut [u8],
     id: Option<&[u8]>,
-    stats: &Stats,
+    stats: &StatsReply,
     key: &[u8],
 ) -> Result<usize, NoRoom> {
     let mut at = put_id(out, id)?;
@@ -191,7 +191,7 @@ pub fn get_stats(
 ///
 /// # Errors
 /// [`NoRoom`] if the longest such reply would not fit.
-pub fn get_size(out: &mut [u8], id: Option<&[u8]>, size: &Size) -> Result<usize, NoRoom> {
+pub fn get_size(out: &mut [u8], id: Option<&[u8]>, size: &SizeReply) -> Result<usize, NoRoom> {
     let mut at = put_id(out, id)?;
     if out.len() - at < "size=/ keys=".len() + 3 * U64_BYTES_MAX {
         return Err(NoRoom);
@@ -227,7 +227,7 @@ fn put_id(out: &mut [u8], id: Option<&[u8]>) -> Result<usize, NoRoom> {
 
 /// Writes `ok Y|N rate limit period`. Here, and only here, being over becomes a `Y`.
 #[inline]
-pub(super) fn put_line(out: &mut [u8; LINE_BYTES_MAX], line: &Line) -> usize {
+pub(super) fn put_line(out: &mut [u8; LINE_BYTES_MAX], line: &ReplyLine) -> usize {
     out[..5].copy_from_slice(if line.over { b"ok Y " } else { b"ok N " });
     let mut at = 5;
     at += put_tenths(&mut out[at..], tenths(line.rate));

@@ -1,9 +1,9 @@
 //! What INFO, CONNECTION and CONNECTIONS tell, in the order in which the protocol tells it.
 //!
-//! Counts by kind of request are given in arrays by [`Kind::index`]; the two orders of the wire are
-//! known only here. CONSUME, CONSUME MANY and EVENT have no place in either.
+//! Counts by kind of request are given in arrays by [`RequestKind::index`]; the two orders of the
+//! wire are known only here. CONSUME, CONSUME MANY and EVENT have no place in either.
 
-use super::{ID_BYTES, Kind};
+use super::{ID_BYTES, RequestKind};
 
 /// Bytes of a connection's record.
 pub const CONNECTION_BYTES: usize = 237;
@@ -18,47 +18,47 @@ pub const ADDRESS_BYTES: usize = 16;
 pub const VERSION_BYTES: usize = 16;
 
 /// The order of the counts in a connection's record.
-const CONNECTION_ORDER: [Kind; 18] = [
-    Kind::Insert,
-    Kind::Set,
-    Kind::Query,
-    Kind::Get,
-    Kind::Update,
-    Kind::Purge,
-    Kind::List,
-    Kind::Info,
-    Kind::Stat,
-    Kind::Stats,
-    Kind::Publish,
-    Kind::Subscribe,
-    Kind::Unsubscribe,
-    Kind::Connections,
-    Kind::Connection,
-    Kind::Channels,
-    Kind::Channel,
-    Kind::Whoami,
+const CONNECTION_ORDER: [RequestKind; 18] = [
+    RequestKind::Insert,
+    RequestKind::Set,
+    RequestKind::Query,
+    RequestKind::Get,
+    RequestKind::Update,
+    RequestKind::Purge,
+    RequestKind::List,
+    RequestKind::Info,
+    RequestKind::Stat,
+    RequestKind::Stats,
+    RequestKind::Publish,
+    RequestKind::Subscribe,
+    RequestKind::Unsubscribe,
+    RequestKind::Connections,
+    RequestKind::Connection,
+    RequestKind::Channels,
+    RequestKind::Channel,
+    RequestKind::Whoami,
 ];
 
 /// The order of the counts in an INFO.
-const INFO_ORDER: [Kind; 18] = [
-    Kind::Insert,
-    Kind::Query,
-    Kind::Update,
-    Kind::Purge,
-    Kind::Get,
-    Kind::Set,
-    Kind::List,
-    Kind::Info,
-    Kind::Stats,
-    Kind::Stat,
-    Kind::Subscribe,
-    Kind::Unsubscribe,
-    Kind::Publish,
-    Kind::Channel,
-    Kind::Channels,
-    Kind::Whoami,
-    Kind::Connection,
-    Kind::Connections,
+const INFO_ORDER: [RequestKind; 18] = [
+    RequestKind::Insert,
+    RequestKind::Query,
+    RequestKind::Update,
+    RequestKind::Purge,
+    RequestKind::Get,
+    RequestKind::Set,
+    RequestKind::List,
+    RequestKind::Info,
+    RequestKind::Stats,
+    RequestKind::Stat,
+    RequestKind::Subscribe,
+    RequestKind::Unsubscribe,
+    RequestKind::Publish,
+    RequestKind::Channel,
+    RequestKind::Channels,
+    RequestKind::Whoami,
+    RequestKind::Connection,
+    RequestKind::Connections,
 ];
 
 /// What a connection came over.
@@ -98,8 +98,8 @@ pub struct ConnectionRecord {
     pub allocated_bytes: u64,
     /// Bytes of its buffers that are in use.
     pub consumed_bytes: u64,
-    /// Its requests, by [`Kind::index`].
-    pub requests: [u64; Kind::COUNT],
+    /// Its requests, by [`RequestKind::index`].
+    pub requests: [u64; RequestKind::COUNT],
 }
 
 impl ConnectionRecord {
@@ -145,7 +145,7 @@ impl ConnectionRecord {
             received_bytes: rest.number(),
             allocated_bytes: rest.number(),
             consumed_bytes: rest.number(),
-            requests: [0; Kind::COUNT],
+            requests: [0; RequestKind::COUNT],
         };
         for kind in CONNECTION_ORDER {
             record.requests[kind.index()] = rest.number();
@@ -156,7 +156,7 @@ impl ConnectionRecord {
 
 /// A count since the start, and over the last full minute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rate {
+pub struct CountRate {
     /// Since the start.
     pub total: u64,
     /// Over the last full minute.
@@ -169,13 +169,13 @@ pub struct Info {
     /// The server's clock, in Unix seconds.
     pub now_s: u64,
     /// All requests.
-    pub requests: Rate,
-    /// The requests of each kind, by [`Kind::index`].
-    pub kinds: [Rate; Kind::COUNT],
+    pub requests: CountRate,
+    /// The requests of each kind, by [`RequestKind::index`].
+    pub kinds: [CountRate; RequestKind::COUNT],
     /// Bytes that were read.
-    pub read_bytes: Rate,
+    pub read_bytes: CountRate,
     /// Bytes that were written.
-    pub written_bytes: Rate,
+    pub written_bytes: CountRate,
     /// Records.
     pub keys: u64,
     /// Records that are counters.
@@ -202,7 +202,7 @@ impl Info {
     pub(super) fn append(&self, out: &mut Vec<u8>) {
         append_all(out, &[self.now_s, self.requests.total, self.requests.per_minute]);
         for kind in INFO_ORDER {
-            let Rate { total, per_minute } = self.kinds[kind.index()];
+            let CountRate { total, per_minute } = self.kinds[kind.index()];
             append_all(out, &[total, per_minute]);
         }
         append_all(
@@ -265,8 +265,8 @@ impl Fields<'_> {
         u64::from_le_bytes(self.bytes())
     }
 
-    fn rate(&mut self) -> Rate {
-        Rate { total: self.number(), per_minute: self.number() }
+    fn rate(&mut self) -> CountRate {
+        CountRate { total: self.number(), per_minute: self.number() }
     }
 }
 

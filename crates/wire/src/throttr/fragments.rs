@@ -16,7 +16,7 @@ use super::{FRAGMENT_BYTES_MAX, KEY_BYTES_MAX};
 pub const FRAGMENT_WHOLE_BYTES_MAX: usize = 16 + FRAGMENT_BYTES_MAX;
 
 /// A row of such an answer.
-pub trait Row {
+pub trait ListingRow {
     /// Bytes of its fixed part at this value size.
     fn fixed_bytes(size: ValueSize) -> usize;
 
@@ -52,7 +52,7 @@ pub struct Listed<'a> {
     pub bytes_used: u64,
 }
 
-impl Row for Listed<'_> {
+impl ListingRow for Listed<'_> {
     fn fixed_bytes(size: ValueSize) -> usize {
         1 + 1 + 1 + 8 + size.bytes()
     }
@@ -77,7 +77,7 @@ pub struct KeyStat<'a> {
     pub stat: Stat,
 }
 
-impl Row for KeyStat<'_> {
+impl ListingRow for KeyStat<'_> {
     fn fixed_bytes(_: ValueSize) -> usize {
         1 + 4 * 8
     }
@@ -93,7 +93,7 @@ impl Row for KeyStat<'_> {
 }
 
 /// A row of CONNECTIONS: the record alone.
-impl Row for ConnectionRecord {
+impl ListingRow for ConnectionRecord {
     fn fixed_bytes(_: ValueSize) -> usize {
         CONNECTION_BYTES
     }
@@ -120,7 +120,7 @@ pub struct ChannelRow<'a> {
     pub connections: u64,
 }
 
-impl Row for ChannelRow<'_> {
+impl ListingRow for ChannelRow<'_> {
     fn fixed_bytes(_: ValueSize) -> usize {
         1 + 3 * 8
     }
@@ -139,7 +139,7 @@ impl Row for ChannelRow<'_> {
 
 /// How many fragments rows with keys of these lengths make. The rows that are written afterwards
 /// must have the same lengths in the same order.
-pub fn count<R: Row>(size: ValueSize, key_lens: impl IntoIterator<Item = usize>) -> u64 {
+pub fn count<R: ListingRow>(size: ValueSize, key_lens: impl IntoIterator<Item = usize>) -> u64 {
     let fixed = R::fixed_bytes(size);
     let mut fragments = 0;
     // Full at first, so that the first row opens the first fragment.
@@ -171,7 +171,7 @@ pub struct Fragments<I: Iterator> {
     keys: Vec<u8>,
 }
 
-impl<I: Iterator<Item: Row>> Fragments<I> {
+impl<I: Iterator<Item: ListingRow>> Fragments<I> {
     /// All of it.
     pub fn new(size: ValueSize, rows: impl IntoIterator<IntoIter = I>) -> Self {
         Self { size, rows: rows.into_iter().peekable(), written: 0, keys: Vec::new() }

@@ -11,15 +11,15 @@ macro_rules! kinds {
         /// The kinds of requests, for those who count them or wait for their replies.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[expect(missing_docs, reason = "each is a variant of Request and documented there")]
-        pub enum Kind {
+        pub enum RequestKind {
             $($kind,)*
         }
 
-        impl Kind {
+        impl RequestKind {
             /// How many kinds there are.
             pub const COUNT: usize = [$($byte),*].len();
 
-            /// All of them; each stands at its own [`Kind::index`].
+            /// All of them; each stands at its own [`RequestKind::index`].
             pub const ALL: [Self; Self::COUNT] = [$(Self::$kind),*];
 
             /// The first byte of such a request.
@@ -66,8 +66,8 @@ kinds! {
     ConsumeMany CONSUME_MANY 0x41 "consume_many",
 }
 
-impl Kind {
-    /// Its place in an array of [`Kind::COUNT`].
+impl RequestKind {
+    /// Its place in an array of [`RequestKind::COUNT`].
     #[must_use]
     #[inline]
     pub const fn index(self) -> usize {

@@ -22,10 +22,10 @@ pub mod request;
 mod tests;
 pub mod value;
 
-pub use kind::Kind;
-pub use parse::{Broken, Front, parse};
+pub use kind::RequestKind;
+pub use parse::{BrokenRequest, Front, parse};
 pub use request::{Request, Take, Takes, Unwritable};
-pub use value::{Attribute, Change, Ttl, Unit, ValueSize};
+pub use value::{Attribute, Ttl, Unit, UpdateChange, ValueSize};
 
 /// The longest key, and the longest name of a channel: their lengths have one byte.
 pub const KEY_BYTES_MAX: usize = 255;

@@ -5,7 +5,7 @@
 
 use super::kind::type_byte;
 use super::request::{Request, Takes};
-use super::value::{Attribute, Change, Ttl, Unit, ValueSize, for_size, number};
+use super::value::{Attribute, Ttl, Unit, UpdateChange, ValueSize, for_size, number};
 use super::{ID_BYTES, TAKES_MAX};
 
 /// What the front of a buffer holds.
@@ -22,12 +22,12 @@ pub enum Front<'a> {
     /// [`request_bytes_max`](super::request_bytes_max).
     Incomplete,
     /// No request, and nothing behind it can be understood: flush the replies so far and close.
-    Broken(Broken),
+    Broken(BrokenRequest),
 }
 
 /// Why a stream of requests cannot go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Broken {
+pub enum BrokenRequest {
     /// No request has this type.
     UnknownType(u8),
     /// The value of a SET, or the payload of a PUBLISH or EVENT, is longer than is allowed here.
@@ -43,7 +43,7 @@ pub enum Broken {
     UnevenEvent,
 }
 
-impl Broken {
+impl BrokenRequest {
     /// A word for a metric's label.
     #[must_use]
     pub const fn reason(self) -> &'static str {
@@ -119,7 +119,7 @@ fn insert<const N: usize>(bytes: &[u8]) -> Option<Whole<'_>> {
 fn update<const N: usize>(bytes: &[u8]) -> Option<Whole<'_>> {
     let (header, key) = header(bytes, 4 + N)?;
     let attribute = Attribute::from_byte(header[1]);
-    let change = Change::from_byte(header[2]);
+    let change = UpdateChange::from_byte(header[2]);
     let value = number::<N>(&header[3..]);
     Some((Request::Update { attribute, change, value, key }, 4 + N + key.len()))
 }
@@ -161,11 +161,11 @@ fn set<const N: usize>(bytes: &[u8], value_max: usize) -> Front<'_> {
 /// A declared length of N bytes, if it is allowed. One that is allowed fits memory, so it can be
 /// added to the lengths of a header and a key.
 #[inline(always)]
-fn length<const N: usize>(bytes: &[u8], value_max: usize) -> Result<usize, Broken> {
+fn length<const N: usize>(bytes: &[u8], value_max: usize) -> Result<usize, BrokenRequest> {
     let declared = number::<N>(bytes);
     match usize::try_from(declared) {
         Ok(len) if len <= value_max && len <= usize::MAX / 2 => Ok(len),
-        _ => Err(Broken::ValueTooLong { bytes: declared }),
+        _ => Err(BrokenRequest::ValueTooLong { bytes: declared }),
     }
 }
 
@@ -194,7 +194,7 @@ fn cold<const N: usize>(kind: u8, bytes: &[u8], value_max: usize) -> Front<'_> {
         type_byte::WHOAMI => Some((Request::Whoami, 1)),
         type_byte::EVENT => return event::<N>(bytes, value_max),
         type_byte::CONSUME_MANY => return consume_many::<N>(bytes),
-        unknown => return Front::Broken(Broken::UnknownType(unknown)),
+        unknown => return Front::Broken(BrokenRequest::UnknownType(unknown)),
     })
 }
 
@@ -202,7 +202,10 @@ fn cold<const N: usize>(kind: u8, bytes: &[u8], value_max: usize) -> Front<'_> {
 type Payload<'a> = (&'a [u8], &'a [u8], usize);
 
 /// `type 1 | clen 1 | plen N | channel | payload`
-fn payload<const N: usize>(bytes: &[u8], value_max: usize) -> Result<Option<Payload<'_>>, Broken> {
+fn payload<const N: usize>(
+    bytes: &[u8],
+    value_max: usize,
+) -> Result<Option<Payload<'_>>, BrokenRequest> {
     let Some((header, rest)) = bytes.split_at_checked(2 + N) else { return Ok(None) };
     let channel_len = usize::from(header[1]);
     let payload_len = length::<N>(&header[2..], value_max)?;
@@ -219,13 +222,13 @@ fn event<const N: usize>(bytes: &[u8], value_max: usize) -> Front<'_> {
         Err(broken) => return Front::Broken(broken),
     };
     if payload.first() == Some(&type_byte::EVENT) {
-        return Front::Broken(Broken::NestedEvent);
+        return Front::Broken(BrokenRequest::NestedEvent);
     }
     match front::<N>(payload, value_max) {
         Front::Request { bytes, .. } if bytes == payload.len() => {
             Front::Request { request: Request::Event { channel, payload }, bytes: len }
         }
-        Front::Request { .. } | Front::Incomplete => Front::Broken(Broken::UnevenEvent),
+        Front::Request { .. } | Front::Incomplete => Front::Broken(BrokenRequest::UnevenEvent),
         Front::Broken(broken) => Front::Broken(broken),
     }
 }
@@ -235,7 +238,7 @@ fn consume_many<const N: usize>(bytes: &[u8]) -> Front<'_> {
     let Some(&count) = bytes.get(1) else { return Front::Incomplete };
     let takes = usize::from(count);
     if takes > TAKES_MAX {
-        return Front::Broken(Broken::TooManyTakes(count));
+        return Front::Broken(BrokenRequest::TooManyTakes(count));
     }
     let each = 2 + 3 * N;
     let whole = || {

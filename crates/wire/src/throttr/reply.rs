@@ -130,7 +130,7 @@ pub fn whoami(out: &mut Vec<u8>, id: &[u8; ID_BYTES]) {
 
 /// One subscriber of a channel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Subscriber {
+pub struct ChannelSubscriber {
     /// The connection's id.
     pub id: [u8; ID_BYTES],
     /// Since when, in Unix nanoseconds.
@@ -148,7 +148,7 @@ pub fn channel(out: &mut Vec<u8>, subscribers: u64) {
 }
 
 /// One subscriber in an answer to CHANNEL.
-pub fn subscriber(out: &mut Vec<u8>, subscriber: &Subscriber) {
+pub fn subscriber(out: &mut Vec<u8>, subscriber: &ChannelSubscriber) {
     out.extend_from_slice(&subscriber.id);
     let figures = [subscriber.subscribed_at_ns, subscriber.read_bytes, subscriber.written_bytes];
     for figure in figures {

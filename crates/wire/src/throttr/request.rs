@@ -1,8 +1,8 @@
 //! The requests of the protocol, and how a client writes them.
 
-use super::kind::Kind;
+use super::kind::RequestKind;
 use super::parse::take;
-use super::value::{Attribute, Change, Ttl, ValueSize, put};
+use super::value::{Attribute, Ttl, UpdateChange, ValueSize, put};
 use super::{ID_BYTES, KEY_BYTES_MAX, TAKES_MAX};
 
 /// One request. Keys, values, channels and payloads are borrowed.
@@ -27,7 +27,7 @@ pub enum Request<'a> {
         /// What is changed; `None` where the byte is unknown: such a request is answered `00`.
         attribute: Option<Attribute>,
         /// How; `None` where the byte is unknown: such a request is answered `00`.
-        change: Option<Change>,
+        change: Option<UpdateChange>,
         /// By how much, or to what.
         value: u64,
         /// The record's key.
@@ -244,29 +244,29 @@ impl std::error::Error for Unwritable {}
 impl<'a> Request<'a> {
     /// What kind of request it is.
     #[must_use]
-    pub const fn kind(&self) -> Kind {
+    pub const fn kind(&self) -> RequestKind {
         match self {
-            Self::Insert { .. } => Kind::Insert,
-            Self::Query { .. } => Kind::Query,
-            Self::Update { .. } => Kind::Update,
-            Self::Purge { .. } => Kind::Purge,
-            Self::Set { .. } => Kind::Set,
-            Self::Get { .. } => Kind::Get,
-            Self::List => Kind::List,
-            Self::Info => Kind::Info,
-            Self::Stat { .. } => Kind::Stat,
-            Self::Stats => Kind::Stats,
-            Self::Subscribe { .. } => Kind::Subscribe,
-            Self::Unsubscribe { .. } => Kind::Unsubscribe,
-            Self::Publish { .. } => Kind::Publish,
-            Self::Connections => Kind::Connections,
-            Self::Connection { .. } => Kind::Connection,
-            Self::Channels => Kind::Channels,
-            Self::Channel { .. } => Kind::Channel,
-            Self::Whoami => Kind::Whoami,
-            Self::Event { .. } => Kind::Event,
-            Self::Consume { .. } => Kind::Consume,
-            Self::ConsumeMany { .. } => Kind::ConsumeMany,
+            Self::Insert { .. } => RequestKind::Insert,
+            Self::Query { .. } => RequestKind::Query,
+            Self::Update { .. } => RequestKind::Update,
+            Self::Purge { .. } => RequestKind::Purge,
+            Self::Set { .. } => RequestKind::Set,
+            Self::Get { .. } => RequestKind::Get,
+            Self::List => RequestKind::List,
+            Self::Info => RequestKind::Info,
+            Self::Stat { .. } => RequestKind::Stat,
+            Self::Stats => RequestKind::Stats,
+            Self::Subscribe { .. } => RequestKind::Subscribe,
+            Self::Unsubscribe { .. } => RequestKind::Unsubscribe,
+            Self::Publish { .. } => RequestKind::Publish,
+            Self::Connections => RequestKind::Connections,
+            Self::Connection { .. } => RequestKind::Connection,
+            Self::Channels => RequestKind::Channels,
+            Self::Channel { .. } => RequestKind::Channel,
+            Self::Whoami => RequestKind::Whoami,
+            Self::Event { .. } => RequestKind::Event,
+            Self::Consume { .. } => RequestKind::Consume,
+            Self::ConsumeMany { .. } => RequestKind::ConsumeMany,
         }
     }
 

@@ -165,7 +165,7 @@ impl Attribute {
 
 /// How an UPDATE changes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum UpdateChange {
     /// `00`: sets it.
     Patch,
     /// `01`: adds to it.
@@ -174,7 +174,7 @@ pub enum Change {
     Decrease,
 }
 
-impl Change {
+impl UpdateChange {
     #[inline]
     pub(super) const fn from_byte(byte: u8) -> Option<Self> {
         match byte {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use serde_json::json;
 use tidegate_core::time::SECOND;
-use tidegate_wire::throttr::ask::{Expected, Incoming, Piece, Reader};
+use tidegate_wire::throttr::ask::{Expected, Incoming, Piece, ReplyReader};
 use tidegate_wire::throttr::figures::Info;
 use tidegate_wire::throttr::{Request, ValueSize};
 
@@ -71,7 +71,7 @@ fn records_held(server: SocketAddr, size: ValueSize) -> io::Result<u64> {
     Request::Info.encode(size, &mut request).map_err(io::Error::other)?;
     let answer = |bytes: &[u8]| {
         let expected = Expected::of(&Request::Info, size);
-        match Reader::new(size, 0).next(bytes, Some(expected)) {
+        match ReplyReader::new(size, 0).next(bytes, Some(expected)) {
             Incoming::Piece { piece: Piece::Info(bytes), .. } => Ok(Some(Info::read(bytes).keys)),
             Incoming::Incomplete => Ok(None),
             _ => Err(io::Error::other("an answer that does not belong to INFO")),

@@ -5,8 +5,8 @@
 use std::io::{self, Write};
 
 use clap::ValueEnum;
-use tidegate_wire::throttr::ask::{Expected, Incoming, Piece, Reader};
-use tidegate_wire::throttr::{Attribute, Change, Request, Ttl, Unit, ValueSize};
+use tidegate_wire::throttr::ask::{Expected, Incoming, Piece, ReplyReader};
+use tidegate_wire::throttr::{Attribute, Request, Ttl, Unit, UpdateChange, ValueSize};
 
 use crate::stream::{self, Answers, key_of};
 
@@ -35,7 +35,7 @@ impl Asked {
             Asked::Query => Request::Query { key },
             Asked::Update => Request::Update {
                 attribute: Some(Attribute::Quota),
-                change: Some(Change::Increase),
+                change: Some(UpdateChange::Increase),
                 value: 1,
                 key,
             },
@@ -98,7 +98,7 @@ impl stream::Speech for Speech {
 
 fn throttr(asked: Asked, size: ValueSize, bytes: &[u8]) -> io::Result<Answers> {
     let expected = Expected::of(&asked.request(size, &[]), size);
-    let mut reader = Reader::new(size, 0);
+    let mut reader = ReplyReader::new(size, 0);
     let mut answers = Answers::default();
     loop {
         match reader.next(&bytes[answers.bytes..], Some(expected)) {

@@ -11,7 +11,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
 use tidegate_wire::smockron::{
-    Control, FRAMES_MAX, Frames, MILLISECOND_NS, Message, Status, parse,
+    AccountingMessage, ControlMessage, FRAMES_MAX, Frames, MILLISECOND_NS, Status, parse,
 };
 
 use super::*;
@@ -70,12 +70,12 @@ impl TestMaster {
                 let frames = self.batch.frames(message, &mut room);
                 let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
                 self.told.push_back(match parse(frames).unwrap() {
-                    Message::Accounting(it) => {
+                    AccountingMessage::Accounting(it) => {
                         assert_eq!(frames.len(), 6);
                         let received_ms = (it.received_ns / MILLISECOND_NS) as i64;
                         Ok((text(it.domain), it.status, text(it.identifier), received_ms))
                     }
-                    Message::Resync { domain } => Err(text(domain)),
+                    AccountingMessage::Resync { domain } => Err(text(domain)),
                 });
             }
         }
@@ -103,17 +103,17 @@ impl TestMaster {
     }
 
     fn answer(&mut self, domain: &str, delays: &[(&str, i64)]) {
-        self.say(Control::ResyncStart { domain: domain.as_bytes() });
+        self.say(ControlMessage::ResyncStart { domain: domain.as_bytes() });
         delays.iter().for_each(|(identifier, at_ms)| self.delay(domain, identifier, *at_ms));
-        self.say(Control::ResyncDone { domain: domain.as_bytes() });
+        self.say(ControlMessage::ResyncDone { domain: domain.as_bytes() });
     }
 
     fn delay(&self, domain: &str, identifier: &str, at_ms: i64) {
         let (domain, identifier) = (domain.as_bytes(), identifier.as_bytes());
-        self.say(Control::DelayUntil { domain, identifier, at_ms: at_ms as u64 });
+        self.say(ControlMessage::DelayUntil { domain, identifier, at_ms: at_ms as u64 });
     }
 
-    fn say(&self, control: Control<'_>) {
+    fn say(&self, control: ControlMessage<'_>) {
         let mut frames = Frames::new();
         control.write(&mut frames);
         let _ = self.control.send(frames.iter());

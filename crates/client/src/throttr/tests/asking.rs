@@ -3,7 +3,9 @@
 use std::pin::pin;
 
 use tidegate_wire::throttr::figures::padded;
-use tidegate_wire::throttr::fragments::{ChannelRow, Fragments, KeyStat, Listed, Row, count, head};
+use tidegate_wire::throttr::fragments::{
+    ChannelRow, Fragments, KeyStat, Listed, ListingRow, count, head,
+};
 use tidegate_wire::throttr::reply;
 use tokio::task::JoinSet;
 
@@ -70,7 +72,7 @@ async fn records(peer: &mut Peer, client: &ThrottrClient, size: ValueSize) {
     assert_eq!(got.unwrap(), Reply::Counter(CounterState { quota: 6, unit, left: 58 }));
 }
 
-fn listed<R: Row + Copy>(size: ValueSize, rows: &[R]) -> Vec<u8> {
+fn listed<R: ListingRow + Copy>(size: ValueSize, rows: &[R]) -> Vec<u8> {
     let mut out = Vec::new();
     head(&mut out, count::<R>(size, rows.iter().map(|row| row.key().len())));
     let mut fragments = Fragments::new(size, rows.iter().copied());

@@ -12,7 +12,7 @@ use super::keys::key_behind;
 use super::router::AdminContext;
 use crate::doors::http_server::json::{millis, respond, shown};
 use crate::doors::http_server::problem::HttpProblem;
-use crate::records::{KEY_BYTES_MAX, Kind, Listed, Stat};
+use crate::records::{KEY_BYTES_MAX, ListedRecord, RecordKind, Stat};
 
 #[derive(Serialize)]
 struct RecordJson<'a> {
@@ -44,8 +44,8 @@ impl From<Stat> for StatJson {
 }
 
 impl<'a> RecordJson<'a> {
-    fn new(record: &'a Listed) -> Self {
-        let counter = record.kind == Kind::Counter;
+    fn new(record: &'a ListedRecord) -> Self {
+        let counter = record.kind == RecordKind::Counter;
         Self {
             key: shown(record.key()),
             kind: if counter { "counter" } else { "buffer" },

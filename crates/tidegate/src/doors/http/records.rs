@@ -15,7 +15,7 @@ use crate::doors::http_server::body::read_json;
 use crate::doors::http_server::json::{millis, respond};
 use crate::doors::http_server::problem::HttpProblem;
 use crate::limiter::InvalidRequest;
-use crate::records::{KEY_BYTES_MAX, Life, Refusal, Unit};
+use crate::records::{ConsumeRefusal, KEY_BYTES_MAX, Life, Unit};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -72,18 +72,18 @@ pub(super) async fn consume(
     };
     match consumed.refusal {
         None => Ok(respond(StatusCode::OK, &json)),
-        Some(Refusal::Short) => {
+        Some(ConsumeRefusal::Short) => {
             // The whole quota is there again once the record has expired.
             let seconds = consumed.left_nanos.div_ceil(SECOND).max(1);
             let mut response = respond(StatusCode::TOO_MANY_REQUESTS, &json);
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
             Ok(response)
         }
-        Some(Refusal::Buffer) => {
+        Some(ConsumeRefusal::Buffer) => {
             let detail = "this key holds a buffer, and there is nothing to take from it";
             Err(HttpProblem::new(StatusCode::CONFLICT, "buffer", detail))
         }
-        Some(Refusal::Full) => {
+        Some(ConsumeRefusal::Full) => {
             let detail = "there are as many records as there may be, or they take too much memory";
             let problem = HttpProblem::new(StatusCode::SERVICE_UNAVAILABLE, "records_full", detail);
             Err(problem.with(RETRY_AFTER, "1"))

@@ -27,10 +27,10 @@ use super::host::LocalAddress;
 use crate::clock::Clock;
 use crate::doors::Gate;
 use crate::doors::io::accept::Acceptor;
-use crate::doors::io::activity::{Activity, Cut, Noted, Patience};
+use crate::doors::io::activity::{Activity, Cut, HttpTimeouts, Noted};
 use crate::doors::io::certificates::Certificates;
 use crate::doors::io::client_socket::{ClientSocket, CloseWatch};
-use crate::doors::io::limits::{self, Place};
+use crate::doors::io::limits::{self, ConnectionPlace};
 use crate::metrics::Door;
 use crate::settings::listen::Allow;
 use crate::settings::units::Span;
@@ -56,7 +56,7 @@ pub(crate) const HTTP_PROTOCOLS: &[&[u8]] = &[b"http/1.1"];
 /// What connections may cost.
 #[derive(Clone)]
 pub(crate) struct HttpBounds {
-    pub(crate) limits: limits::Bounds,
+    pub(crate) limits: limits::DoorLimits,
     pub(crate) idle: Duration,
     pub(crate) write_stall: Duration,
 }
@@ -70,7 +70,7 @@ impl HttpBounds {
         keeps_descriptors_back: bool,
     ) -> Self {
         let trusted = Allow::default();
-        let limits = limits::Bounds {
+        let limits = limits::DoorLimits {
             connections,
             per_source,
             trusted,
@@ -90,7 +90,7 @@ pub(crate) struct HttpServer {
     acceptor: Acceptor,
     router: Router,
     clock: Clock,
-    patience: Patience,
+    patience: HttpTimeouts,
     write_stall: Duration,
 }
 
@@ -107,14 +107,14 @@ impl HttpServer {
             acceptor: Acceptor::of(door, gate, limits, certificates),
             router,
             clock: gate.clock().clone(),
-            patience: Patience { head: HEAD_READ_MAX, idle },
+            patience: HttpTimeouts { head: HEAD_READ_MAX, idle },
             write_stall,
         })
     }
 
     /// The places of connections.
     #[cfg(test)]
-    pub(crate) fn limits(&self) -> &Arc<limits::Limits> {
+    pub(crate) fn limits(&self) -> &Arc<limits::ConnectionLimits> {
         &self.acceptor.limits
     }
 
@@ -152,7 +152,7 @@ impl HttpServer {
     pub(crate) async fn converse<T>(
         &self,
         stream: T,
-        place: Place,
+        place: ConnectionPlace,
         client: Option<CloseWatch>,
         local: LocalAddress,
         peer: PeerAddress,

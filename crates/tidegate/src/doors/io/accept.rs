@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
 use super::certificates::Certificates;
-use super::limits::{Bounds, Limits, Place};
+use super::limits::{ConnectionLimits, ConnectionPlace, DoorLimits};
 use super::tcp;
 use crate::doors::Gate;
 use crate::metrics::{Door, Metrics};
@@ -24,7 +24,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 #[derive(Clone)]
 pub(crate) struct Acceptor {
     pub(crate) door: Door,
-    pub(crate) limits: Arc<Limits>,
+    pub(crate) limits: Arc<ConnectionLimits>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) shutdown: Shutdown,
     allow: Arc<ArcSwap<Allow>>,
@@ -36,12 +36,12 @@ impl Acceptor {
     pub(crate) fn of(
         door: Door,
         gate: &Gate,
-        bounds: Bounds,
+        bounds: DoorLimits,
         certificates: Option<Arc<Certificates>>,
     ) -> Self {
         Self {
             door,
-            limits: Limits::of(door, bounds, gate),
+            limits: ConnectionLimits::of(door, bounds, gate),
             metrics: gate.metrics.clone(),
             shutdown: gate.door.shutdown.clone(),
             allow: gate.door.allow.clone(),
@@ -62,7 +62,7 @@ impl Acceptor {
     pub(crate) async fn run(
         &self,
         listener: TcpListener,
-        mut welcome: impl FnMut(TcpStream, SocketAddr, Place),
+        mut welcome: impl FnMut(TcpStream, SocketAddr, ConnectionPlace),
     ) {
         let mut failing = false;
         loop {

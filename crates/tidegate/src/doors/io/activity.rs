@@ -1,5 +1,6 @@
 //! What an HTTP/1 client is doing, for doors on tokio: nothing, sending the head of a request, or
-//! waiting for its answer. It bounds how long each may take, and tells the client's [`Place`].
+//! waiting for its answer. It bounds how long each may take, and tells the client's
+//! [`ConnectionPlace`].
 //!
 //! Everything of one connection runs in one task. No byte is changed or looked at here.
 
@@ -15,7 +16,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::sleep;
 
-use super::limits::Place;
+use super::limits::ConnectionPlace;
 use crate::clock::Clock;
 
 const IDLE: u8 = 0;
@@ -24,7 +25,7 @@ const BUSY: u8 = 2;
 
 /// How long a client may take.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience {
+pub(crate) struct HttpTimeouts {
     /// For the head of a request, from its first byte on.
     pub(crate) head: Duration,
     /// Before a request and between two.
@@ -63,7 +64,7 @@ impl Cut {
 
 /// What one client is doing.
 pub(crate) struct Activity {
-    place: Place,
+    place: ConnectionPlace,
     clock: Clock,
     phase: AtomicU8,
     /// Bytes for the client wait until it reads.
@@ -74,7 +75,7 @@ pub(crate) struct Activity {
 
 impl Activity {
     /// A client that has said nothing yet.
-    pub(crate) fn new(place: Place, clock: Clock) -> Arc<Self> {
+    pub(crate) fn new(place: ConnectionPlace, clock: Clock) -> Arc<Self> {
         Arc::new(Self {
             place,
             clock,
@@ -138,7 +139,7 @@ impl Activity {
     /// Runs `work`, which serves the client, for as long as the client keeps to its bounds.
     pub(crate) async fn bounds<F: Future>(
         &self,
-        patience: Patience,
+        patience: HttpTimeouts,
         work: F,
     ) -> Result<F::Output, Cut> {
         let mut work = pin!(work);

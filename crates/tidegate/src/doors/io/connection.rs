@@ -12,10 +12,10 @@ use tidegate_core::{Nanos, Now};
 
 use super::epoll::Interest;
 use super::handler::{ConnectionId, Context, Handler, Progress, SlowReader};
-use super::limits::Admission;
+use super::limits::ConnectionAdmission;
 use super::listener::Peer;
 use super::output::OutputBuffer;
-use super::stream::{READ_BYTES, READ_ROOM, Read, Stream};
+use super::stream::{ClientStream, READ_BYTES, READ_ROOM, Read};
 use crate::metrics::Metrics;
 
 /// An unfinished request of up to so many bytes is copied in front of the next read; a longer one
@@ -91,7 +91,7 @@ enum Sent {
 
 /// One connection of a loop of `H`.
 pub(super) struct Connection<H: Handler> {
-    stream: Stream,
+    stream: ClientStream,
     peer: Peer,
     pub(super) id: ConnectionId,
     /// What the socket is watched for; `None` while epoll does not know it.
@@ -122,15 +122,15 @@ pub(super) struct Connection<H: Handler> {
     discarded: usize,
     /// When something was last read or written.
     stirred: Nanos,
-    pub(super) admission: Admission,
+    pub(super) admission: ConnectionAdmission,
 }
 
 impl<H: Handler> Connection<H> {
     pub(super) fn new(
-        stream: Stream,
+        stream: ClientStream,
         peer: Peer,
         id: ConnectionId,
-        admission: Admission,
+        admission: ConnectionAdmission,
         now: Nanos,
     ) -> Self {
         Self {
@@ -547,7 +547,7 @@ impl<H: Handler> Connection<H> {
     /// Tells its place whether it is idle. A request that has stood still for long is none.
     #[inline]
     pub(super) fn tell_place(&self, handler: &H, now: Option<Nanos>) {
-        let Admission::Place(place) = &self.admission else { return };
+        let ConnectionAdmission::Place(place) = &self.admission else { return };
         let silent = now.unwrap_or(self.stirred).saturating_sub(self.stirred);
         let begun = !self.input.is_empty() && silent < REQUEST_STALL_MAX;
         let busy = match &self.session {

@@ -1,67 +1,55 @@
 //! The connections of one loop, by place. A place is used again by later connections.
 
+use slab::Slab;
+
 use super::connection::Connection;
 use super::handler::{ConnectionId, Handler};
 
 /// The connections of one loop.
 pub(super) struct ConnectionPlaces<H: Handler> {
-    places: Vec<Place<H>>,
-    free: Vec<u32>,
-}
-
-struct Place<H: Handler> {
-    /// How many connections were here before.
-    generation: u32,
-    connection: Option<Connection<H>>,
+    places: Slab<Connection<H>>,
+    next_generation: u32,
 }
 
 impl<H: Handler> ConnectionPlaces<H> {
     pub(super) fn new() -> Self {
-        Self { places: Vec::new(), free: Vec::new() }
+        Self { places: Slab::new(), next_generation: 0 }
     }
 
-    /// Makes a connection for the next free place and generation.
+    /// Makes a connection for a free place and the next generation.
     pub(super) fn add(&mut self, make: impl FnOnce(ConnectionId) -> Connection<H>) -> ConnectionId {
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.places.push(Place { generation: 0, connection: None });
-            (self.places.len() - 1) as u32
-        });
-        let place = &mut self.places[slot as usize];
-        let id = ConnectionId { slot, generation: place.generation };
-        place.connection = Some(make(id));
+        let place = self.places.vacant_entry();
+        let id = ConnectionId { slot: place.key() as u32, generation: self.next_generation };
+        self.next_generation = self.next_generation.wrapping_add(1);
+        place.insert(make(id));
         id
     }
 
     /// The connection at a place.
     #[inline]
     pub(super) fn at(&mut self, slot: u32) -> Option<&mut Connection<H>> {
-        self.places.get_mut(slot as usize)?.connection.as_mut()
+        self.places.get_mut(slot as usize)
     }
 
     /// A connection, if it is still there.
     #[inline]
     pub(super) fn same(&mut self, id: ConnectionId) -> Option<&mut Connection<H>> {
-        let place = self.places.get_mut(id.slot as usize)?;
-        place.connection.as_mut().filter(|_| place.generation == id.generation)
+        self.at(id.slot).filter(|connection| connection.id == id)
     }
 
     /// Takes a connection out.
     pub(super) fn remove(&mut self, slot: u32) -> Option<Connection<H>> {
-        let place = self.places.get_mut(slot as usize)?;
-        let connection = place.connection.take()?;
-        place.generation = place.generation.wrapping_add(1);
-        self.free.push(slot);
-        Some(connection)
+        self.places.try_remove(slot as usize)
     }
 
     /// How many there are.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        self.places.len() - self.free.len()
+        self.places.len()
     }
 
     /// The places, used or not.
     pub(super) fn places(&self) -> u32 {
-        self.places.len() as u32
+        self.places.capacity() as u32
     }
 }

@@ -27,12 +27,12 @@ use super::connection_places::ConnectionPlaces;
 use super::epoll::{Epoll, Interest, Ready, Token};
 use super::handler::Handler;
 use super::inbox::{GiveWay, InboxOf, Item};
-use super::limits::Admission;
+use super::limits::ConnectionAdmission;
 use super::linger::Lingering;
-use super::listener::{Listener, Peer, SocketFile};
+use super::listener::{Peer, SocketFile, StreamListener};
 use super::listeners::LoopSettings;
 use super::pushes::Pushes;
-use super::stream::Stream;
+use super::stream::ClientStream;
 use super::tcp;
 use crate::shutdown::Shutdown;
 
@@ -65,7 +65,7 @@ pub(crate) struct EventLoop<H: Handler> {
     pub(super) epoll: Epoll,
     inbox: Arc<InboxOf<H>>,
     /// Where clients come in; a loop may have none and be dealt its clients.
-    pub(super) listener: Option<Listener>,
+    pub(super) listener: Option<StreamListener>,
     /// The loops among which accepted clients are dealt out; empty to keep all.
     deal_to: Vec<Arc<InboxOf<H>>>,
     dealt: usize,
@@ -89,7 +89,7 @@ pub(crate) struct EventLoop<H: Handler> {
 
 /// How a loop is entered.
 pub(super) struct Entrance<H: Handler> {
-    pub(super) listener: Option<Listener>,
+    pub(super) listener: Option<StreamListener>,
     pub(super) deal_to: Vec<Arc<InboxOf<H>>>,
     pub(super) certificates: Option<Arc<Certificates>>,
 }
@@ -338,7 +338,7 @@ impl<H: Handler> EventLoop<H> {
         let admitted = if self.is_brief() {
             limits.admit_brief(peer.ip(), &socket, || self.make_room())
         } else {
-            limits.admit(peer.ip(), &socket).map(Admission::Place)
+            limits.admit(peer.ip(), &socket).map(ConnectionAdmission::Place)
         };
         match admitted {
             // Counted before the socket is closed: its client finds it counted.
@@ -348,7 +348,7 @@ impl<H: Handler> EventLoop<H> {
                     tcp::refuse(&socket, H::POLICY.refusal);
                 }
             }
-            Ok(Admission::Place(place)) if !self.deal_to.is_empty() => {
+            Ok(ConnectionAdmission::Place(place)) if !self.deal_to.is_empty() => {
                 let inbox = &self.deal_to[self.dealt % self.deal_to.len()];
                 self.dealt = self.dealt.wrapping_add(1);
                 inbox.leave(Item::Client(socket, peer, place));
@@ -368,7 +368,7 @@ impl<H: Handler> EventLoop<H> {
     }
 
     /// Gives a connection its place in this loop.
-    pub(super) fn seat(&mut self, socket: OwnedFd, peer: Peer, admission: Admission) {
+    pub(super) fn seat(&mut self, socket: OwnedFd, peer: Peer, admission: ConnectionAdmission) {
         let tls = match &self.certificates {
             None => None,
             Some(certificates) => match ServerConnection::new(certificates.current()) {
@@ -380,11 +380,11 @@ impl<H: Handler> EventLoop<H> {
         };
         let is_plain = tls.is_none();
         let now = self.shared.now.mono;
-        let stream = Stream::new(socket, tls);
+        let stream = ClientStream::new(socket, tls);
         let make = |id| Connection::new(stream, peer, id, admission, now);
         let id = self.connections.add(make);
         if let Some(connection) = self.connections.at(id.slot)
-            && let Admission::Place(place) = &connection.admission
+            && let ConnectionAdmission::Place(place) = &connection.admission
         {
             place.set_owner(Arc::new(GiveWay { inbox: self.inbox.clone(), id }).into());
         }
@@ -433,7 +433,7 @@ impl<H: Handler> EventLoop<H> {
                     work += shared.handler.on_message(message, &mut pushes);
                 }
                 Item::Client(socket, peer, place) => {
-                    self.seat(socket, peer, Admission::Place(place));
+                    self.seat(socket, peer, ConnectionAdmission::Place(place));
                     self.open_arrived();
                 }
                 Item::Answer(id, answer) => {

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::handler::{ConnectionId, Handler};
-use super::limits::Place;
+use super::limits::ConnectionPlace;
 use super::listener::Peer;
 
 /// The most messages that wait for one loop.
@@ -24,7 +24,7 @@ const MESSAGES_MAX: usize = 4096;
 const MESSAGE_BYTES_MAX: usize = 8 << 20;
 
 /// The inbox of a loop of `H`.
-pub(crate) type InboxOf<H> = Inbox<<H as Handler>::Message, <H as Handler>::Answer>;
+pub(crate) type InboxOf<H> = LoopInbox<<H as Handler>::Message, <H as Handler>::Answer>;
 
 /// Something that waits for a loop.
 pub(crate) enum Item<M, A> {
@@ -33,13 +33,13 @@ pub(crate) enum Item<M, A> {
     /// What a connection is pending for.
     Answer(ConnectionId, A),
     /// A client that another loop accepted.
-    Client(OwnedFd, Peer, Place),
+    Client(OwnedFd, Peer, ConnectionPlace),
     /// An idle connection whose place another one needs.
     GaveWay(ConnectionId),
 }
 
 /// One loop's inbox.
-pub(crate) struct Inbox<M, A> {
+pub(crate) struct LoopInbox<M, A> {
     queue: Mutex<Queue<M, A>>,
     /// Whether the loop was woken and has not looked yet.
     woken: AtomicBool,
@@ -52,7 +52,7 @@ struct Queue<M, A> {
     bytes: usize,
 }
 
-impl<M, A> Inbox<M, A> {
+impl<M, A> LoopInbox<M, A> {
     /// An empty inbox.
     pub(crate) fn new() -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
@@ -127,7 +127,7 @@ impl<M, A> Inbox<M, A> {
 
 /// Tells a loop that one of its connections must be closed for another one.
 pub(super) struct GiveWay<M, A> {
-    pub(super) inbox: Arc<Inbox<M, A>>,
+    pub(super) inbox: Arc<LoopInbox<M, A>>,
     pub(super) id: ConnectionId,
 }
 

@@ -1,11 +1,11 @@
 //! How many connections a door may have, and which one gives way to a new one.
 //!
-//! Every accept loop of a TCP door asks its door's [`Limits`] for a [`Place`] and keeps it for as
-//! long as the connection lives. The owner of a connection says whether it is idle: no request has
-//! begun, no reply is owed, nothing is waited for, no subscription and no tunnel. When the door is
-//! full, the connection that has been idle for longest loses its place to the new one, if that is
-//! over a second; its owner is woken and closes it. Where descriptors are short, the same holds
-//! for the connections of all doors.
+//! Every accept loop of a TCP door asks its door's [`ConnectionLimits`] for a [`ConnectionPlace`]
+//! and keeps it for as long as the connection lives. The owner of a connection says whether it is
+//! idle: no request has begun, no reply is owed, nothing is waited for, no subscription and no
+//! tunnel. When the door is full, the connection that has been idle for longest loses its place to
+//! the new one, if that is over a second; its owner is woken and closes it. Where descriptors are
+//! short, the same holds for the connections of all doors.
 //!
 //! An owner says busy or idle with an atomic operation of its own, and no lock. The door's lock is
 //! taken when a connection comes, goes, or gives way. Nothing here touches a socket.
@@ -26,7 +26,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::descriptors::Descriptors;
-use super::sources::{Share, Sources};
+use super::sources::{SourceShare, Sources};
 use crate::clock::Clock;
 use crate::doors::Gate;
 use crate::metrics::Door;
@@ -50,7 +50,7 @@ const GAVE_WAY: u64 = u64::MAX - 1;
 
 /// What a door's table says about its connections.
 #[derive(Clone, Debug)]
-pub(crate) struct Bounds {
+pub(crate) struct DoorLimits {
     pub(crate) connections: u32,
     /// Absent: the usual share of `connections`, and some are exempt.
     pub(crate) per_source: Option<u32>,
@@ -64,7 +64,7 @@ pub(crate) struct Bounds {
 }
 
 /// The connections of one door.
-pub(crate) struct Limits {
+pub(crate) struct ConnectionLimits {
     door: Door,
     max: usize,
     idle_gives_way: bool,
@@ -95,7 +95,7 @@ struct Table {
 
 struct Entry {
     life: Arc<Life>,
-    _share: Option<Share>,
+    _share: Option<SourceShare>,
 }
 
 /// What the owner of a connection and its door share.
@@ -106,8 +106,8 @@ struct Life {
 }
 
 /// The right of one connection to be there; given back when it is dropped.
-pub(crate) struct Place {
-    limits: Arc<Limits>,
+pub(crate) struct ConnectionPlace {
+    limits: Arc<ConnectionLimits>,
     life: Arc<Life>,
     key: usize,
     /// If its descriptor has one of the last numbers.
@@ -124,28 +124,28 @@ impl Drop for High {
 }
 
 /// What lets a connection be there.
-pub(crate) enum Admission {
-    Place(Place),
+pub(crate) enum ConnectionAdmission {
+    Place(ConnectionPlace),
     /// It ends with its first answer and takes no place.
     Brief {
-        _share: Option<Share>,
+        _share: Option<SourceShare>,
         _high: Option<High>,
     },
 }
 
-impl Admission {
+impl ConnectionAdmission {
     /// Since when it has been idle, if it has a place and is.
     pub(crate) fn idle_since(&self) -> Option<Nanos> {
         match self {
-            Admission::Place(place) => place.idle_since(),
-            Admission::Brief { .. } => None,
+            ConnectionAdmission::Place(place) => place.idle_since(),
+            ConnectionAdmission::Brief { .. } => None,
         }
     }
 }
 
 /// Why a new connection gets no place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
+pub(crate) enum PlaceRefused {
     /// Its source has as many as it may have.
     TooManyFromSource,
     /// The door is full, and nobody can give way before this moment.
@@ -156,26 +156,31 @@ pub(crate) enum Refused {
     Spent,
 }
 
-impl Refused {
+impl PlaceRefused {
     /// Under which reason it counts as bad input.
     pub(crate) fn reason(self) -> &'static str {
         match self {
-            Refused::TooManyFromSource => "too_many_from_source",
-            Refused::Full(_) => "too_many_connections",
-            Refused::Short(_) | Refused::Spent => "no_descriptors",
+            PlaceRefused::TooManyFromSource => "too_many_from_source",
+            PlaceRefused::Full(_) => "too_many_connections",
+            PlaceRefused::Short(_) | PlaceRefused::Spent => "no_descriptors",
         }
     }
 }
 
-impl Limits {
+impl ConnectionLimits {
     /// A door without connections, among the other doors of the process.
-    pub(crate) fn of(door: Door, bounds: Bounds, gate: &Gate) -> Arc<Self> {
+    pub(crate) fn of(door: Door, bounds: DoorLimits, gate: &Gate) -> Arc<Self> {
         Self::new(door, bounds, &AllDoors::of(gate), gate.clock().clone())
     }
 
     /// A door without connections.
-    pub(crate) fn new(door: Door, bounds: Bounds, all: &Arc<AllDoors>, clock: Clock) -> Arc<Self> {
-        let Bounds { connections, per_source, trusted, keeps_descriptors_back, idle_gives_way } =
+    pub(crate) fn new(
+        door: Door,
+        bounds: DoorLimits,
+        all: &Arc<AllDoors>,
+        clock: Clock,
+    ) -> Arc<Self> {
+        let DoorLimits { connections, per_source, trusted, keeps_descriptors_back, idle_gives_way } =
             bounds;
         let limits = Arc::new(Self {
             door,
@@ -202,17 +207,19 @@ impl Limits {
         self: &Arc<Self>,
         address: Option<IpAddr>,
         socket: &impl AsFd,
-    ) -> Result<Place, Refused> {
+    ) -> Result<ConnectionPlace, PlaceRefused> {
         let short = self.descriptors.are_short(socket, self.all.high.load(Relaxed));
         let place = self.place(address, short);
         if !short {
             self.told_short.store(false, Relaxed);
-        } else if matches!(place, Err(Refused::Short(_))) && !self.told_short.swap(true, Relaxed) {
+        } else if matches!(place, Err(PlaceRefused::Short(_)))
+            && !self.told_short.swap(true, Relaxed)
+        {
             tracing::warn!(door = self.door.name(), "cannot accept: file descriptors are short");
         }
         if short && self.descriptors.are_spent(socket) {
             // The connection that gave way leaves its descriptor to the next new one.
-            return Err(Refused::Spent);
+            return Err(PlaceRefused::Spent);
         }
         place.map(|mut place| {
             place.high = self.count_high(socket);
@@ -235,18 +242,18 @@ impl Limits {
         address: Option<IpAddr>,
         socket: &impl AsFd,
         make_room: impl FnOnce() -> bool,
-    ) -> Result<Admission, Refused> {
+    ) -> Result<ConnectionAdmission, PlaceRefused> {
         let high = self.all.high.load(Relaxed);
         let short = self.descriptors.are_short(socket, high) && !make_room();
-        let share = self.sources.enter(address).map_err(|_| Refused::TooManyFromSource)?;
+        let share = self.sources.enter(address).map_err(|_| PlaceRefused::TooManyFromSource)?;
         if short
             && !self.all.let_one_go(self.clock.now().mono)
             && self.descriptors.are_spent(socket)
         {
-            return Err(Refused::Spent);
+            return Err(PlaceRefused::Spent);
         }
         let high = self.count_high(socket);
-        Ok(Admission::Brief { _share: share, _high: high })
+        Ok(ConnectionAdmission::Brief { _share: share, _high: high })
     }
 
     /// As [`Self::admit`], but waits while the door is full.
@@ -254,10 +261,10 @@ impl Limits {
         self: &Arc<Self>,
         address: Option<IpAddr>,
         socket: &impl AsFd,
-    ) -> Result<Place, Refused> {
+    ) -> Result<ConnectionPlace, PlaceRefused> {
         loop {
             match self.admit(address, socket) {
-                Err(Refused::Full(again_at) | Refused::Short(again_at)) => {
+                Err(PlaceRefused::Full(again_at) | PlaceRefused::Short(again_at)) => {
                     let span = again_at.saturating_sub(self.clock.now().mono);
                     let _ = timeout(Duration::from_nanos(span), self.freed.notified()).await;
                 }
@@ -273,19 +280,23 @@ impl Limits {
         }
     }
 
-    fn place(self: &Arc<Self>, address: Option<IpAddr>, short: bool) -> Result<Place, Refused> {
-        let share = self.sources.enter(address).map_err(|_| Refused::TooManyFromSource)?;
+    fn place(
+        self: &Arc<Self>,
+        address: Option<IpAddr>,
+        short: bool,
+    ) -> Result<ConnectionPlace, PlaceRefused> {
+        let share = self.sources.enter(address).map_err(|_| PlaceRefused::TooManyFromSource)?;
         let now = self.clock.now().mono;
         let life = Arc::new(Life { state: AtomicU64::new(now), owner: Mutex::default() });
         if short && !self.let_one_go(now) && !self.all.let_one_go(now) {
-            return Err(Refused::Short(now + GRAIN));
+            return Err(PlaceRefused::Short(now + GRAIN));
         }
         let mut leaves = None;
         let mut table = self.table.lock();
         if table.entries.len() >= self.max {
             leaves = if self.idle_gives_way { table.give_way(now) } else { None };
             if leaves.is_none() {
-                return Err(Refused::Full(table.look_at));
+                return Err(PlaceRefused::Full(table.look_at));
             }
         }
         let key = table.entries.insert(Entry { life: life.clone(), _share: share });
@@ -293,7 +304,7 @@ impl Limits {
         if let Some(entry) = leaves {
             entry.life.wake();
         }
-        Ok(Place { limits: self.clone(), life, key, high: None })
+        Ok(ConnectionPlace { limits: self.clone(), life, key, high: None })
     }
 
     /// Lets a connection give way for its descriptor alone; `false` if none can.
@@ -312,7 +323,7 @@ impl Limits {
 /// the descriptors, so many clients of one door must not close the others.
 #[derive(Default)]
 pub(crate) struct AllDoors {
-    doors: Mutex<Vec<Weak<Limits>>>,
+    doors: Mutex<Vec<Weak<ConnectionLimits>>>,
     /// Connections whose descriptors have one of the last numbers.
     high: AtomicUsize,
 }
@@ -323,7 +334,7 @@ impl AllDoors {
         gate.shared.part(Arc::default)
     }
 
-    fn add(&self, limits: &Arc<Limits>) {
+    fn add(&self, limits: &Arc<ConnectionLimits>) {
         let mut doors = self.doors.lock();
         doors.retain(|door| door.strong_count() > 0);
         doors.push(Arc::downgrade(limits));
@@ -395,7 +406,7 @@ impl Life {
     }
 }
 
-impl Place {
+impl ConnectionPlace {
     /// Something is under way.
     #[inline]
     pub(crate) fn set_busy(&self) {
@@ -449,9 +460,9 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPlace {
     fn drop(&mut self) {
-        let Limits { table, freed, emptied, .. } = &*self.limits;
+        let ConnectionLimits { table, freed, emptied, .. } = &*self.limits;
         let mut table = table.lock();
         // The place was taken away under the lock: the connection that has it now keeps it.
         let entry = if self.gave_way() {

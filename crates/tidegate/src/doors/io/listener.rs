@@ -16,7 +16,7 @@ use rustix::net::{SocketAddrAny, SocketFlags, acceptfrom_with};
 use super::tcp;
 
 /// A listening socket of either kind. It does not block.
-pub(crate) enum Listener {
+pub(crate) enum StreamListener {
     /// One of the siblings at an IP address.
     Tcp(TcpListener),
     /// The one socket at a path.
@@ -42,13 +42,13 @@ impl Peer {
     }
 }
 
-impl Listener {
+impl StreamListener {
     /// The client that has waited longest. A connection that stays for long is given the options
     /// for that.
     pub(crate) fn accept(&self, is_long: bool) -> io::Result<(OwnedFd, Peer)> {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         match self {
-            Listener::Tcp(listener) => {
+            StreamListener::Tcp(listener) => {
                 let (socket, from) = acceptfrom_with(listener, flags)?;
                 let from = from.and_then(|from| peer(&from)).ok_or(io::ErrorKind::InvalidData)?;
                 if is_long {
@@ -56,15 +56,15 @@ impl Listener {
                 }
                 Ok((socket, Peer::Tcp(from)))
             }
-            Listener::Unix(listener) => Ok((acceptfrom_with(listener, flags)?.0, Peer::Unix)),
+            StreamListener::Unix(listener) => Ok((acceptfrom_with(listener, flags)?.0, Peer::Unix)),
         }
     }
 
     /// What epoll watches.
     pub(crate) fn socket(&self) -> impl AsFd + '_ {
         match self {
-            Listener::Tcp(listener) => listener.as_fd(),
-            Listener::Unix(listener) => listener.as_fd(),
+            StreamListener::Tcp(listener) => listener.as_fd(),
+            StreamListener::Unix(listener) => listener.as_fd(),
         }
     }
 }
@@ -77,9 +77,9 @@ fn peer(from: &SocketAddrAny) -> Option<SocketAddr> {
 pub(crate) fn bind_tcp(
     address: SocketAddr,
     count: usize,
-) -> io::Result<(SocketAddr, Vec<Listener>)> {
+) -> io::Result<(SocketAddr, Vec<StreamListener>)> {
     let (taken, listeners) = tcp::bind(address, count)?;
-    Ok((taken, listeners.into_iter().map(Listener::Tcp).collect()))
+    Ok((taken, listeners.into_iter().map(StreamListener::Tcp).collect()))
 }
 
 /// The file of a Unix socket, removed when the door has closed.
@@ -112,7 +112,7 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 
 /// Binds the socket at `path`. What a crashed process left behind is removed; a socket on which
 /// somebody answers, or a file that is no socket, is not.
-pub(crate) fn bind_unix(path: &Path) -> io::Result<(Listener, SocketFile)> {
+pub(crate) fn bind_unix(path: &Path) -> io::Result<(StreamListener, SocketFile)> {
     let listener = match UnixListener::bind(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_stale(path) => {
             fs::remove_file(path)?;
@@ -122,7 +122,7 @@ pub(crate) fn bind_unix(path: &Path) -> io::Result<(Listener, SocketFile)> {
     };
     let file = SocketFile { path: path.to_owned(), identity: identity(path)? };
     listener.set_nonblocking(true)?;
-    Ok((Listener::Unix(listener), file))
+    Ok((StreamListener::Unix(listener), file))
 }
 
 fn is_stale(path: &Path) -> bool {

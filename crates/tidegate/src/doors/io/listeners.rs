@@ -6,7 +6,6 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::num::NonZero;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -17,9 +16,10 @@ use arc_swap::ArcSwap;
 use super::certificates::Certificates;
 use super::event_loop::{Entrance, EventLoop};
 use super::handler::Handler;
-use super::inbox::{Inbox, InboxOf};
-use super::limits::{Bounds, Limits};
-use super::listener::{self, Listener, SocketFile};
+use super::inbox::{InboxOf, LoopInbox};
+use super::limits::{ConnectionLimits, DoorLimits};
+use super::listener::{self, SocketFile, StreamListener};
+use super::tcp::loops;
 use crate::clock::Clock;
 use crate::doors::Gate;
 use crate::metrics::Metrics;
@@ -30,7 +30,7 @@ use crate::shutdown::Shutdown;
 /// What all loops of a door are told.
 #[derive(Clone)]
 pub(crate) struct LoopSettings {
-    pub(crate) limits: Arc<Limits>,
+    pub(crate) limits: Arc<ConnectionLimits>,
     pub(crate) allow: Arc<ArcSwap<Allow>>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) clock: Clock,
@@ -41,10 +41,10 @@ pub(crate) struct LoopSettings {
 
 impl LoopSettings {
     /// What the loops of a door are told that serves `gate`.
-    pub(crate) fn of<H: Handler>(gate: &Gate, bounds: Bounds, idle_max: Duration) -> Self {
+    pub(crate) fn of<H: Handler>(gate: &Gate, bounds: DoorLimits, idle_max: Duration) -> Self {
         Self {
             lingering_max: bounds.connections as usize,
-            limits: Limits::of(H::DOOR, bounds, gate),
+            limits: ConnectionLimits::of(H::DOOR, bounds, gate),
             allow: gate.door.allow.clone(),
             metrics: gate.metrics.clone(),
             clock: gate.clock().clone(),
@@ -56,8 +56,8 @@ impl LoopSettings {
 /// Sockets that are bound and at which nobody is answered yet.
 pub(crate) struct Listeners {
     /// For each address, its sockets: one for each loop.
-    tcp: Vec<(SocketAddr, Vec<Listener>)>,
-    unix: Option<(Listener, SocketFile)>,
+    tcp: Vec<(SocketAddr, Vec<StreamListener>)>,
+    unix: Option<(StreamListener, SocketFile)>,
     certificates: Option<Arc<Certificates>>,
 }
 
@@ -116,7 +116,7 @@ impl Listeners {
                 .spawn(move || event_loop.run(&shutdown, file))
                 .expect("the system has threads left at start-up")
         };
-        let open_inbox = || Inbox::new().expect("the system has eventfds left at start-up");
+        let open_inbox = || LoopInbox::new().expect("the system has eventfds left at start-up");
         let mut threads = Vec::new();
         for listener in tcp.into_iter().flat_map(|(_, listeners)| listeners) {
             let certificates = certificates.clone();
@@ -136,9 +136,4 @@ impl Listeners {
         }
         threads
     }
-}
-
-/// Loops for each address: one for each core.
-fn loops() -> usize {
-    thread::available_parallelism().map_or(1, NonZero::get)
 }

@@ -7,7 +7,7 @@ use super::handler::Handler;
 
 /// What became of bytes that were pushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pushed {
+pub(crate) enum PushOutcome {
     /// They will be written when the replies are.
     Taken,
     /// The client reads too slowly: there is no room for them.
@@ -27,20 +27,20 @@ pub(crate) struct Pushes<'a, H: Handler> {
 
 impl<H: Handler> Pushes<'_, H> {
     /// Takes bytes to be written to a connection, behind replies that it is owed.
-    pub(crate) fn push(&mut self, slot: u32, bytes: &[u8]) -> Pushed {
-        let Some(connection) = self.connections.at(slot) else { return Pushed::Gone };
+    pub(crate) fn push(&mut self, slot: u32, bytes: &[u8]) -> PushOutcome {
+        let Some(connection) = self.connections.at(slot) else { return PushOutcome::Gone };
         if connection.is_closing || connection.is_lingering() {
-            return Pushed::Closing;
+            return PushOutcome::Closing;
         }
         let waiting = connection.pushed.len();
         if waiting > 0 && waiting + bytes.len() > H::POLICY.push_bytes_max {
-            return Pushed::Full;
+            return PushOutcome::Full;
         }
         connection.pushed.extend_from_slice(bytes);
         if !connection.has_pushed {
             connection.has_pushed = true;
             self.list.push_back(slot);
         }
-        Pushed::Taken
+        PushOutcome::Taken
     }
 }

@@ -58,7 +58,7 @@ pub(crate) struct Sources {
 }
 
 /// One connection of a source that is counted, until this is dropped.
-pub(crate) struct Share {
+pub(crate) struct SourceShare {
     sources: Arc<Sources>,
     source: Source,
 }
@@ -84,7 +84,7 @@ impl Sources {
     pub(crate) fn enter(
         self: &Arc<Self>,
         address: Option<IpAddr>,
-    ) -> Result<Option<Share>, TooManyFromSource> {
+    ) -> Result<Option<SourceShare>, TooManyFromSource> {
         if !self.counts_all && self.is_exempt(address) {
             return Ok(None);
         }
@@ -96,7 +96,7 @@ impl Sources {
             return Err(TooManyFromSource);
         }
         *count += 1;
-        Ok(Some(Share { sources: self.clone(), source }))
+        Ok(Some(SourceShare { sources: self.clone(), source }))
     }
 
     fn is_exempt(&self, address: Option<IpAddr>) -> bool {
@@ -107,7 +107,7 @@ impl Sources {
     }
 }
 
-impl Drop for Share {
+impl Drop for SourceShare {
     fn drop(&mut self) {
         let mut counts = self.sources.counts[self.source.shard()].lock();
         if let Some(count) = counts.get_mut(&self.source) {

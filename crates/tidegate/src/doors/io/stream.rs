@@ -20,7 +20,7 @@ pub(super) const READ_ROOM: usize = READ_BYTES + (18 << 10);
 const DISCARDS_MAX: usize = 8;
 
 /// One client's socket.
-pub(super) struct Stream {
+pub(super) struct ClientStream {
     socket: OwnedFd,
     tls: Option<Box<Tls>>,
 }
@@ -45,7 +45,7 @@ pub(super) enum Read {
     NotTls,
 }
 
-impl Stream {
+impl ClientStream {
     pub(super) fn new(socket: OwnedFd, tls: Option<ServerConnection>) -> Self {
         let tls = tls.map(|connection| Box::new(Tls { connection, ended: false }));
         Self { socket, tls }
@@ -173,7 +173,7 @@ impl Stream {
     }
 }
 
-impl AsFd for Stream {
+impl AsFd for ClientStream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

@@ -1,11 +1,13 @@
-//! What is common to all who speak TCP: listening sockets for doors with loops of their own, one
-//! for each loop, all of one address sharing its port; and the options of connections.
+//! Sockets of doors with loops of their own, one for each loop, all of one address sharing its
+//! port; and the options of TCP connections.
 //!
 //! Nothing here accepts a client.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::num::NonZero;
 use std::os::fd::AsFd;
+use std::thread;
 use std::time::Duration;
 
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
@@ -30,28 +32,43 @@ pub(crate) fn bind_each(addresses: &[SocketAddr]) -> io::Result<Vec<TcpListener>
     addresses.iter().map(bind_one).collect()
 }
 
-/// Binds `count` sockets to `address`, or none. Port 0 takes a free port, the same for all. They
-/// do not block.
-///
-/// The first binds alone, so that an address which another process has is refused even if that
-/// process shares it; only then does it agree to share with its siblings.
+/// Loops for each address: one for each core.
+pub(crate) fn loops() -> usize {
+    thread::available_parallelism().map_or(1, NonZero::get)
+}
+
+/// Binds `count` sockets to `address`, or none. They do not block.
 pub(crate) fn bind(
     address: SocketAddr,
     count: usize,
 ) -> io::Result<(SocketAddr, Vec<TcpListener>)> {
+    let sockets = bind_siblings(address, count, open)?;
+    let taken = sockets[0].local_addr()?.as_socket().ok_or(io::ErrorKind::InvalidData)?;
+    Ok((taken, sockets.into_iter().map(listen).collect::<io::Result<_>>()?))
+}
+
+/// Binds one socket and `count - 1` siblings of it to `address`, or none. Port 0 takes a free port,
+/// the same for all.
+///
+/// The first binds alone, so that an address which another process has is refused even if that
+/// process shares it; only then does it agree to share with its siblings.
+pub(crate) fn bind_siblings(
+    address: SocketAddr,
+    count: usize,
+    open: impl Fn(SocketAddr) -> io::Result<Socket>,
+) -> io::Result<Vec<Socket>> {
     let first = open(address)?;
     first.bind(&address.into())?;
     first.set_reuse_port(true)?;
     let bound = first.local_addr()?;
-    let taken = bound.as_socket().ok_or(io::ErrorKind::InvalidData)?;
-    let mut listeners = vec![listen(first)?];
+    let mut sockets = vec![first];
     for _ in 1..count {
         let sibling = open(address)?;
         sibling.set_reuse_port(true)?;
         sibling.bind(&bound)?;
-        listeners.push(listen(sibling)?);
+        sockets.push(sibling);
     }
-    Ok((taken, listeners))
+    Ok(sockets)
 }
 
 /// Bytes leave at once, and a peer that vanished does not stay for ever.

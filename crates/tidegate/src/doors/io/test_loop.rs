@@ -13,8 +13,8 @@ use super::epoll::{Interest, Ready, Token};
 use super::event_loop::{Entrance, EventLoop};
 use super::handler::{ConnectionId, Handler};
 use super::inbox::InboxOf;
-use super::limits::{Admission, Bounds, Limits};
-use super::listener::{Listener, Peer};
+use super::limits::{ConnectionAdmission, ConnectionLimits, DoorLimits};
+use super::listener::{Peer, StreamListener};
 use super::listeners::LoopSettings;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
@@ -32,7 +32,7 @@ impl<H: Handler> TestLoop<H> {
     pub(crate) fn new(
         handler: H,
         inbox: Arc<InboxOf<H>>,
-        listener: Option<Listener>,
+        listener: Option<StreamListener>,
         (clock, metrics): (Clock, Arc<Metrics>),
         connections: u32,
     ) -> Self {
@@ -43,13 +43,13 @@ impl<H: Handler> TestLoop<H> {
     pub(crate) fn with_tls(
         handler: H,
         inbox: Arc<InboxOf<H>>,
-        listener: Option<Listener>,
+        listener: Option<StreamListener>,
         (clock, metrics): (Clock, Arc<Metrics>),
         connections: u32,
         certificates: Option<Arc<Certificates>>,
     ) -> Self {
         let trusted = Allow::default();
-        let bounds = Bounds {
+        let bounds = DoorLimits {
             connections,
             per_source: None,
             trusted,
@@ -57,7 +57,7 @@ impl<H: Handler> TestLoop<H> {
             idle_gives_way: true,
         };
         let settings = LoopSettings {
-            limits: Limits::new(H::DOOR, bounds, &Arc::default(), clock.clone()),
+            limits: ConnectionLimits::new(H::DOOR, bounds, &Arc::default(), clock.clone()),
             allow: Arc::default(),
             metrics,
             clock,
@@ -77,7 +77,7 @@ impl<H: Handler> TestLoop<H> {
         let event_loop = &mut self.event_loop;
         event_loop.shared.now = event_loop.settings.clock.now();
         let place = event_loop.settings.limits.admit(None, &ours).expect("a place");
-        event_loop.seat(ours.into(), Peer::Unix, Admission::Place(place));
+        event_loop.seat(ours.into(), Peer::Unix, ConnectionAdmission::Place(place));
         event_loop.open_arrived();
         theirs
     }
@@ -131,7 +131,7 @@ impl<H: Handler> TestLoop<H> {
     /// something.
     pub(crate) fn break_listener(&mut self) {
         let broken = UdpSocket::bind("127.0.0.1:0").expect("a port");
-        let broken = Listener::Tcp(TcpListener::from(OwnedFd::from(broken)));
+        let broken = StreamListener::Tcp(TcpListener::from(OwnedFd::from(broken)));
         let watched = self.event_loop.epoll.watch(broken.socket(), Token::Listener, Interest::IN);
         watched.expect("room");
         self.event_loop.listener = Some(broken);

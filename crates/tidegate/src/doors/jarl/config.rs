@@ -9,7 +9,7 @@ use tidegate_core::limit::AlgorithmName;
 use tidegate_core::rules::Pattern;
 use toml::Spanned;
 
-use crate::doors::io::limits::Bounds;
+use crate::doors::io::limits::DoorLimits;
 use crate::doors::io::settings::{self, CONNECTIONS_MAX};
 use crate::settings::draft::{Draft, RuleOrigin};
 use crate::settings::listen::{Allow, Listen};
@@ -100,8 +100,8 @@ impl Config {
     }
 
     /// What its table says about connections.
-    pub(super) fn connections(&self) -> Bounds {
-        Bounds {
+    pub(super) fn connections(&self) -> DoorLimits {
+        DoorLimits {
             connections: self.max_connections,
             per_source: self.max_connections_per_source,
             trusted: Allow::default(),

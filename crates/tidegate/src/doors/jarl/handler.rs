@@ -15,7 +15,7 @@ use tidegate_wire::jarl::{self as wire, ANSWER_BYTES_MAX, Rounding};
 
 use super::config;
 use crate::doors::io::handler::{ConnectionId, Context, Handler, Linger, Policy, Progress};
-use crate::doors::io::inbox::{Inbox, InboxOf};
+use crate::doors::io::inbox::{InboxOf, LoopInbox};
 use crate::doors::io::listener::Peer;
 use crate::doors::io::pushes::Pushes;
 use crate::limiter::{Decision, InvalidRequest, Key, LimiterHandle, Verdict};
@@ -42,7 +42,7 @@ impl JarlHandler {
     /// # Errors
     /// If the system has no eventfd.
     pub fn new(limiter: LimiterHandle, service: &str) -> io::Result<Self> {
-        Ok(Self::of_key(limiter, config::key(service).into(), Inbox::new()?))
+        Ok(Self::of_key(limiter, config::key(service).into(), LoopInbox::new()?))
     }
 
     pub(super) fn of_key(

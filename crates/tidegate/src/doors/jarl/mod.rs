@@ -18,7 +18,7 @@ use std::time::Duration;
 pub use self::config::{Config, check_service};
 pub use self::handler::JarlHandler;
 use super::io::certificates::Certificates;
-use super::io::limits::Bounds;
+use super::io::limits::DoorLimits;
 use super::io::listeners::{Listeners, LoopSettings};
 use super::{BoundDoor, DoorConfig, Gate, Serving, table_of};
 use crate::metrics::Door;
@@ -70,7 +70,7 @@ impl DoorConfig for Config {
 struct Bound {
     listeners: Listeners,
     key: Box<[u8]>,
-    connections: Bounds,
+    connections: DoorLimits,
 }
 
 impl BoundDoor for Bound {

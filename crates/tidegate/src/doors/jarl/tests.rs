@@ -13,7 +13,7 @@ use super::*;
 use crate::clock::Clock;
 use crate::config::Config as File;
 use crate::doors::io::event_loop::{ACCEPT_PAUSE, FRESH_MAX};
-use crate::doors::io::inbox::Inbox;
+use crate::doors::io::inbox::LoopInbox;
 use crate::doors::io::listener;
 use crate::doors::io::test_loop::TestLoop;
 use crate::limiter::Limiter;
@@ -47,7 +47,7 @@ impl House {
         }
         let bound = listener::bind_tcp(([127, 0, 0, 1], 0).into(), 1).expect("a port");
         let (door, mut listeners) = bound;
-        let inbox = Inbox::new().expect("an eventfd");
+        let inbox = LoopInbox::new().expect("an eventfd");
         let key = config.file.jarl[0].key().into();
         let handler = JarlHandler::of_key(limiter.handle(Door::Jarl), key, inbox.clone());
         let turning = TestLoop::new(handler, inbox, listeners.pop(), (clock, metrics), max);

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 
 use super::ticks::{Deadline, Tick, Ticks};
 use crate::doors::io::activity::Cut;
-use crate::doors::io::limits::Place;
+use crate::doors::io::limits::ConnectionPlace;
 
 /// How long a client may take, in ticks.
 #[derive(Clone, Copy, Debug)]
@@ -60,12 +60,16 @@ pub(super) struct ClientActivity {
     body_missing: Cell<bool>,
     timeouts: ClientTimeouts,
     deadline: Deadline,
-    place: Place,
+    place: ConnectionPlace,
 }
 
 impl ClientActivity {
     /// A client that has sent nothing yet.
-    pub(super) fn new(ticks: &Rc<Ticks>, timeouts: ClientTimeouts, place: Place) -> Rc<Self> {
+    pub(super) fn new(
+        ticks: &Rc<Ticks>,
+        timeouts: ClientTimeouts,
+        place: ConnectionPlace,
+    ) -> Rc<Self> {
         let deadline = ticks.deadline();
         deadline.set(timeouts.idle);
         Rc::new(Self {

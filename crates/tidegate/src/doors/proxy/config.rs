@@ -14,7 +14,7 @@ use toml::Spanned;
 
 use super::gatekeeper::GatekeeperConfig;
 use super::upstream_url::UpstreamUrl;
-use crate::doors::io::limits::Bounds;
+use crate::doors::io::limits::DoorLimits;
 use crate::doors::io::settings::{self, CONNECTIONS_MAX};
 use crate::doors::template::Template;
 use crate::settings::draft::{Draft, RuleOrigin};
@@ -216,8 +216,8 @@ impl Config {
     }
 
     /// What its table says about connections.
-    pub(super) fn connections(&self) -> Bounds {
-        Bounds {
+    pub(super) fn connections(&self) -> DoorLimits {
+        DoorLimits {
             connections: self.max_connections,
             per_source: self.max_connections_per_source,
             trusted: self.trusted_proxies.clone(),

@@ -29,7 +29,7 @@ use super::worker::Worker;
 use super::{H2, MaybeTls};
 use crate::doors::io::activity::Cut;
 use crate::doors::io::client_socket::{ClientSocket, CloseWatch};
-use crate::doors::io::limits::Place;
+use crate::doors::io::limits::ConnectionPlace;
 
 /// What every HTTP/2 connection begins with, and no request of HTTP/1 does.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -61,7 +61,12 @@ pub(super) struct ProxyClient {
 }
 
 /// Serves one client until the connection ends.
-pub(super) async fn serve(worker: Rc<Worker>, stream: TcpStream, peer: IpAddr, place: Place) {
+pub(super) async fn serve(
+    worker: Rc<Worker>,
+    stream: TcpStream,
+    peer: IpAddr,
+    place: ConnectionPlace,
+) {
     let activity = ClientActivity::new(&worker.ticks, worker.client_timeouts, place);
     let served = serve_within_timeouts(&worker, &activity, stream, peer).await;
     if let Some(reason) = served.err().and_then(Cut::reason) {

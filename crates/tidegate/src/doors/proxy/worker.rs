@@ -23,7 +23,7 @@ use super::connection;
 use super::figures::{LoopFigures, UPSTREAM_ERRORS, UpstreamError};
 use super::ticks::{TICK_SPAN, Tick, Ticks, ticks_in};
 use super::upstream::Upstream;
-use crate::doors::io::limits::Place;
+use crate::doors::io::limits::ConnectionPlace;
 use crate::doors::io::tcp;
 use crate::doors::template::{Scratch, Template};
 use crate::limiter::LimiterHandle;
@@ -132,7 +132,7 @@ impl Worker {
         }
     }
 
-    fn welcome(self: &Rc<Self>, stream: TcpStream, peer: SocketAddr, place: Place) {
+    fn welcome(self: &Rc<Self>, stream: TcpStream, peer: SocketAddr, place: ConnectionPlace) {
         if tcp::set_stream_options(&stream).is_err() {
             return;
         }

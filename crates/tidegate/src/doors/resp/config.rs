@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::credentials::{Credentials, DEFAULT_USER};
 use super::state::Settings;
-use crate::doors::io::limits::Bounds;
+use crate::doors::io::limits::DoorLimits;
 use crate::doors::io::settings::{self, CONNECTIONS_MAX};
 use crate::settings::draft::Draft;
 use crate::settings::listen::{Allow, Listen};
@@ -196,8 +196,8 @@ impl Config {
     }
 
     /// What its table says about connections.
-    pub(super) fn connections(&self) -> Bounds {
-        Bounds {
+    pub(super) fn connections(&self) -> DoorLimits {
+        DoorLimits {
             connections: self.max_connections,
             per_source: self.max_connections_per_source,
             trusted: Allow::default(),

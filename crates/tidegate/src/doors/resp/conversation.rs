@@ -10,7 +10,7 @@ use super::handler::{Parts, RespHandler};
 use super::session::Session;
 use super::state::RespState;
 use crate::doors::io::handler::{ConnectionId, Context, Handler as _, Progress};
-use crate::doors::io::inbox::Inbox;
+use crate::doors::io::inbox::LoopInbox;
 use crate::doors::io::listener::Peer;
 use crate::limiter::Limiter;
 use crate::metrics::Door;
@@ -48,7 +48,7 @@ impl RespConversation {
             waiting: Waiting::new(limiter),
             metrics: limiter.metrics().clone(),
             state,
-            inbox: Inbox::new()?,
+            inbox: LoopInbox::new()?,
             value_max: usize::try_from(config.max_value.0).unwrap_or(usize::MAX),
         });
         let opened = handler.on_open(Peer::Unix, &mut Vec::new(), &context(now));

@@ -32,7 +32,7 @@ use self::handler::{Parts, RespHandler};
 use self::state::{RespState, Settings};
 use super::io::certificates::Certificates;
 use super::io::inbox::InboxOf;
-use super::io::limits::Bounds;
+use super::io::limits::DoorLimits;
 use super::io::listeners::{Listeners, LoopSettings};
 use super::{BoundDoor, DoorConfig, Gate, Serving, table_of};
 use crate::metrics::Door;
@@ -97,7 +97,7 @@ struct Bound {
     listeners: Listeners,
     value_max: usize,
     idle_max: Duration,
-    connections: Bounds,
+    connections: DoorLimits,
 }
 
 impl BoundDoor for Bound {

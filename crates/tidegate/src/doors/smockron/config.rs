@@ -42,9 +42,9 @@ const LOG_BYTES_MIN: u64 = 64 * 1024;
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Where gatekeepers send what they let pass: "tcp://127.0.0.1:10004".
-    pub accounting: Endpoint,
+    pub accounting: ZmqEndpoint,
     /// Where gatekeepers hear until when a client must wait: "tcp://127.0.0.1:10005".
-    pub control: Endpoint,
+    pub control: ZmqEndpoint,
     /// Domains whose messages are taken, for several masters behind one ZeroMQ proxy. Absent: all.
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "subscribed")]
     pub subscribe: Vec<String>,
@@ -88,7 +88,7 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        let loopback = |port| Endpoint(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+        let loopback = |port| ZmqEndpoint(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
         Self {
             accounting: loopback(ACCOUNTING_PORT),
             control: loopback(CONTROL_PORT),
@@ -146,15 +146,15 @@ fn pattern(domain: &str) -> Pattern {
 
 /// Where a socket is bound, as ZeroMQ writes it: `tcp://127.0.0.1:10004`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Endpoint(pub SocketAddr);
+pub struct ZmqEndpoint(pub SocketAddr);
 
-impl fmt::Display for Endpoint {
+impl fmt::Display for ZmqEndpoint {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "tcp://{}", self.0)
     }
 }
 
-impl<'de> Deserialize<'de> for Endpoint {
+impl<'de> Deserialize<'de> for ZmqEndpoint {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         let address = text.strip_prefix("tcp://").unwrap_or(&text);
@@ -176,13 +176,13 @@ impl<'de> Deserialize<'de> for Endpoint {
     }
 }
 
-impl Serialize for Endpoint {
+impl Serialize for ZmqEndpoint {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
-impl JsonSchema for Endpoint {
+impl JsonSchema for ZmqEndpoint {
     fn schema_name() -> std::borrow::Cow<'static, str> {
         "Endpoint".into()
     }

@@ -18,7 +18,7 @@ use tokio::time::timeout;
 
 use super::Config;
 use super::handler::{ANSWERS_MAX, Handler, Messages, Publish, Settings};
-use super::log::Log;
+use super::log::UseLog;
 use crate::doors::Gate;
 use crate::metrics::{Door, Metrics};
 use crate::settings::listen::Allow;
@@ -222,10 +222,10 @@ async fn serve(sockets: Sockets, mut handler: Handler, gate: &Gate) {
 }
 
 /// The accounting log, if there is one. One that cannot be opened is no reason not to serve.
-fn open_log(config: &Config, metrics: &Metrics) -> Option<(Log, super::log::Writer)> {
+fn open_log(config: &Config, metrics: &Metrics) -> Option<(UseLog, super::log::LogWriter)> {
     let path = config.accounting_log.as_ref()?;
     let lost = metrics.lost(Door::Smockron, "log");
-    let opened = Log::open(path, config.accounting_log_size.0, config.accounting_log_keep, lost);
+    let opened = UseLog::open(path, config.accounting_log_size.0, config.accounting_log_keep, lost);
     opened.inspect_err(|error| tracing::error!(%error, "smockron: nothing is logged")).ok()
 }
 

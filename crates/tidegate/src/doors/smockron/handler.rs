@@ -7,13 +7,14 @@ use prometheus_client::metrics::counter::Counter;
 use tidegate_core::time::{DAY, HOUR, MINUTE};
 use tidegate_core::{Nanos, Now};
 use tidegate_wire::smockron::{
-    self as wire, Accounting, Control, FRAMES_MAX, Frames, Message, PAIR_BYTES_END, Status, ms_up,
+    self as wire, Accounting, AccountingMessage, ControlMessage, FRAMES_MAX, Frames,
+    PAIR_BYTES_END, Status, ms_up,
 };
 use tokio::sync::mpsc;
 
-use super::log::Log;
+use super::log::UseLog;
 use super::resync::Resync;
-use super::uses::{Uses, record};
+use super::uses::{RecordedUses, record};
 use crate::limiter::{Decision, InvalidRequest, LimiterHandle, Outcome, PendingVerdict};
 use crate::metrics::Door;
 
@@ -109,7 +110,7 @@ impl Sender {
 pub struct Handler {
     handle: LimiterHandle,
     settings: Settings,
-    uses: Uses,
+    uses: RecordedUses,
     decisions: Vec<Result<Decision, InvalidRequest>>,
     /// Where pending decisions send their answers. No more are there than decisions may be
     /// pending: the loop publishes answers as fast as it takes messages.
@@ -119,7 +120,7 @@ pub struct Handler {
     answers: Vec<Answer>,
     resync: Resync,
     frames: Frames,
-    log: Option<Log>,
+    log: Option<UseLog>,
     counts: Counts,
     unknown: Unknown,
 }
@@ -143,7 +144,7 @@ impl Handler {
         Self {
             handle,
             settings,
-            uses: Uses::default(),
+            uses: RecordedUses::default(),
             decisions: Vec::new(),
             sender: Sender(sender),
             inbox,
@@ -157,7 +158,7 @@ impl Handler {
     }
 
     /// The same, and every accounting message is written down.
-    pub(super) fn with_log(self, log: Option<Log>) -> Self {
+    pub(super) fn with_log(self, log: Option<UseLog>) -> Self {
         Self { log, ..self }
     }
 
@@ -174,7 +175,7 @@ impl Handler {
         for index in 0..messages.count() {
             let mut room = [&[][..]; FRAMES_MAX];
             match wire::parse(messages.frames(index, &mut room)) {
-                Ok(Message::Accounting(told)) => {
+                Ok(AccountingMessage::Accounting(told)) => {
                     if let Some(log) = &mut self.log {
                         log.line(&told, now);
                     }
@@ -200,7 +201,7 @@ impl Handler {
                         self.count_bad_input("key_too_long");
                     }
                 }
-                Ok(Message::Resync { domain }) => {
+                Ok(AccountingMessage::Resync { domain }) => {
                     if !self.resync.ask(domain) {
                         self.counts.resync.inc();
                     }
@@ -332,27 +333,27 @@ fn count_bad_input(handle: &LimiterHandle, reason: &'static str) {
 /// The domain and the identifier of an accounting message.
 fn pair<'a>(frames: &[&'a [u8]]) -> Option<Pair<'a>> {
     match wire::parse(frames) {
-        Ok(Message::Accounting(Accounting { domain, identifier, .. })) => {
+        Ok(AccountingMessage::Accounting(Accounting { domain, identifier, .. })) => {
             Some((domain, identifier))
         }
         _ => None,
     }
 }
 
-fn delay_until((domain, identifier): Pair<'_>, span: Nanos, now: Now) -> Control<'_> {
-    Control::DelayUntil { domain, identifier, at_ms: at_ms(span, now) }
+fn delay_until((domain, identifier): Pair<'_>, span: Nanos, now: Now) -> ControlMessage<'_> {
+    ControlMessage::DelayUntil { domain, identifier, at_ms: at_ms(span, now) }
 }
 
 /// Sends a message, or counts why it was not sent.
 #[inline(always)]
 fn publish(
-    control: Control<'_>,
+    control: ControlMessage<'_>,
     settings: Settings,
     counts: &Counts,
     frames: &mut Frames,
     out: &mut impl Publish,
 ) {
-    if let Control::DelayUntil { domain, identifier, .. } = control
+    if let ControlMessage::DelayUntil { domain, identifier, .. } = control
         && !settings.long_pairs
         && domain.len() + identifier.len() >= PAIR_BYTES_END
     {

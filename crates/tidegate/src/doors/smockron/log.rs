@@ -22,7 +22,7 @@ const BUFFER_BYTES: usize = 256 * 1024;
 const TEXT_BYTES_MAX: usize = 1024;
 
 /// The lines of one door, on their way.
-pub(super) struct Log {
+pub(super) struct UseLog {
     lines: Vec<u8>,
     count: u64,
     queue: SyncSender<(Vec<u8>, u64)>,
@@ -32,16 +32,16 @@ pub(super) struct Log {
 }
 
 /// The thread that writes; it ends with its log.
-pub(super) type Writer = thread::JoinHandle<()>;
+pub(super) type LogWriter = thread::JoinHandle<()>;
 
-impl Log {
+impl UseLog {
     /// Opens the file and starts the thread that writes to it.
     pub(super) fn open(
         path: &Path,
         bytes_max: u64,
         keep: u32,
         lost: Counter,
-    ) -> io::Result<(Self, Writer)> {
+    ) -> io::Result<(Self, LogWriter)> {
         let mut file = LogFile::open(path, bytes_max, keep)?;
         let (queue, lines) = sync_channel::<(Vec<u8>, u64)>(BUFFERS_MAX);
         let (back, written) = sync_channel(BUFFERS_MAX);
@@ -213,8 +213,8 @@ mod tests {
         Accounting { domain: b"web", status: Status::Accepted, identifier, received_ns, log_info }
     }
 
-    fn lines(path: &Path, work: impl FnOnce(&mut Log)) -> Vec<serde_json::Value> {
-        let (mut log, writer) = Log::open(path, 1 << 20, 3, Counter::default()).unwrap();
+    fn lines(path: &Path, work: impl FnOnce(&mut UseLog)) -> Vec<serde_json::Value> {
+        let (mut log, writer) = UseLog::open(path, 1 << 20, 3, Counter::default()).unwrap();
         work(&mut log);
         log.flush();
         drop(log);
@@ -279,7 +279,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let lost = Counter::default();
         let (mut log, writer) =
-            Log::open(&folder.path().join("log"), 1 << 20, 1, lost.clone()).unwrap();
+            UseLog::open(&folder.path().join("log"), 1 << 20, 1, lost.clone()).unwrap();
         // The writer is gone: as good as a disk that never answers.
         let (queue, lines) = sync_channel(1);
         let before = std::mem::replace(&mut log.queue, queue);
@@ -292,6 +292,6 @@ mod tests {
         }
         assert_eq!(lost.get(), 4);
         drop(lines);
-        assert!(Log::open(&folder.path().join("no/such"), 1 << 20, 1, lost).is_err());
+        assert!(UseLog::open(&folder.path().join("no/such"), 1 << 20, 1, lost).is_err());
     }
 }

@@ -28,7 +28,7 @@ use std::thread;
 use tokio::runtime;
 use tokio::sync::oneshot;
 
-pub use self::config::{Config, Endpoint};
+pub use self::config::{Config, ZmqEndpoint};
 use self::event_loop::Sockets;
 pub use self::handler::{Handler, Messages, Publish, Settings};
 use super::{BoundDoor, DoorConfig, Gate, Serving, table_of};

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use tidegate_core::key::{KEY_BYTES_MAX, KeyBuilder};
 use tidegate_wire::percent;
-use tidegate_wire::smockron::Control;
+use tidegate_wire::smockron::ControlMessage;
 use tokio::sync::mpsc;
 
 use super::handler::at_ms;
@@ -85,7 +85,7 @@ impl Resync {
     pub(super) fn publish(
         &mut self,
         limiter: &Arc<Limiter>,
-        mut publish: impl FnMut(Control<'_>),
+        mut publish: impl FnMut(ControlMessage<'_>),
     ) -> usize {
         let Self { waiting, walk: present, identifier } = self;
         let Some(walk) = present else {
@@ -97,7 +97,7 @@ impl Resync {
         // Gatekeepers that hear no beginning ask again, so a walk begins with its first page.
         if !walk.is_started && !matches!(step, Step::Failed(_)) {
             walk.is_started = true;
-            domains.values().for_each(|domain| publish(Control::ResyncStart { domain }));
+            domains.values().for_each(|domain| publish(ControlMessage::ResyncStart { domain }));
         }
         match step {
             Step::Page(DelayedPage { mut keys, at }) => {
@@ -109,14 +109,14 @@ impl Resync {
                         && decode(word, identifier)
                     {
                         let at_ms = at_ms(span, at);
-                        publish(Control::DelayUntil { domain, identifier, at_ms });
+                        publish(ControlMessage::DelayUntil { domain, identifier, at_ms });
                     }
                 }
                 walk.next = (!keys.is_empty()).then_some(Step::Page(DelayedPage { keys, at }));
                 0
             }
             Step::Done => {
-                domains.values().for_each(|domain| publish(Control::ResyncDone { domain }));
+                domains.values().for_each(|domain| publish(ControlMessage::ResyncDone { domain }));
                 *present = None;
                 0
             }
@@ -242,9 +242,9 @@ mod tests {
         let mut published = Vec::new();
         let failed = resync.publish(limiter, |control| {
             published.push(match control {
-                Control::ResyncStart { .. } => "start".to_owned(),
-                Control::ResyncDone { .. } => "done".to_owned(),
-                Control::DelayUntil { identifier, .. } => {
+                ControlMessage::ResyncStart { .. } => "start".to_owned(),
+                ControlMessage::ResyncDone { .. } => "done".to_owned(),
+                ControlMessage::DelayUntil { identifier, .. } => {
                     String::from_utf8_lossy(identifier).into_owned()
                 }
             });

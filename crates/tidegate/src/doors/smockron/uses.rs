@@ -15,7 +15,7 @@ const GROUP: usize = 64;
 
 /// Uses that have happened, in the order of their messages.
 #[derive(Default)]
-pub(super) struct Uses {
+pub(super) struct RecordedUses {
     /// The keys, back to back.
     keys: Vec<u8>,
     uses: Vec<Use>,
@@ -28,7 +28,7 @@ struct Use {
     message: usize,
 }
 
-impl Uses {
+impl RecordedUses {
     /// Forgets the last batch.
     pub(super) fn clear(&mut self) {
         self.keys.clear();

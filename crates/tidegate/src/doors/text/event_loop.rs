@@ -1,5 +1,5 @@
-//! One event loop of the door: receive a batch, answer it, send the replies. Replies of one length to
-//! one client leave joined, in one send.
+//! One event loop of the door: receive a batch, answer it, send the replies. Replies of one length
+//! to one client leave joined, in one send.
 //!
 //! A loop owns its socket, its buffers and its handle on the limiter, and shares nothing with the
 //! other loops. No datagram and no error of the kernel ends it. It never waits for a remote store
@@ -20,7 +20,7 @@ use tidegate_wire::text::Ignored;
 
 use super::handler::TextHandler;
 use super::mmsg::{
-    BATCH, LocalAddress, RawAddress, ReceiveBuffers, SendHeaders, Transmit, receive_joined,
+    BATCH, OwnAddress, RawAddress, ReceiveBuffers, SendHeaders, Transmit, receive_joined,
 };
 use super::socket::{LoopSocket, NOTICE_SHUTDOWN};
 use crate::limiter::LimiterHandle;
@@ -44,7 +44,8 @@ const SEND_BYTES_MAX: usize = 60_000;
 /// may have to be fragmented.
 const SEGMENT_MAX: usize = 1200;
 
-/// Slots of the hash table of groups: a power of two, well above [`BATCH`], so that probes are short.
+/// Slots of the hash table of groups: a power of two, well above [`BATCH`], so that probes are
+/// short.
 const SLOTS: usize = 256;
 
 const NONE: u8 = u8::MAX;
@@ -55,7 +56,7 @@ struct ReplyPath {
     /// The client.
     to: RawAddress,
     /// Our address that the client asked.
-    from: LocalAddress,
+    from: OwnAddress,
 }
 
 /// One loop.
@@ -224,7 +225,7 @@ struct Outgoing<'a> {
     /// The receiver.
     to: &'a RawAddress,
     /// Our address to leave from: the one that the client asked.
-    from: LocalAddress,
+    from: OwnAddress,
     /// Where its bytes begin.
     start: usize,
     /// Where its bytes end.

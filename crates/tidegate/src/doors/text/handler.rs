@@ -14,7 +14,7 @@ use std::os::fd::BorrowedFd;
 
 use smallvec::SmallVec;
 use tidegate_core::Now;
-use tidegate_wire::text::{self, Check, Command, server};
+use tidegate_wire::text::{self, CheckLimit, TextCommand, server};
 
 use super::mmsg::BATCH;
 use crate::completions::Inbox;
@@ -48,13 +48,13 @@ struct PendingRequest<P> {
 /// A request and what its store said of the key that was asked last.
 struct AnsweredRequest<P> {
     request: PendingRequest<P>,
-    line: text::Line,
+    line: text::ReplyLine,
 }
 
 /// A `check_limit`: its keys, and what was decided on the first of them.
 struct CheckProgress {
-    check: Check,
-    lines: Vec<text::Line>,
+    check: CheckLimit,
+    lines: Vec<text::ReplyLine>,
 }
 
 impl CheckProgress {
@@ -151,22 +151,22 @@ impl<P: Send + 'static> TextHandler<P> {
             };
             let is_trusted = || is_trusted(&peer(number));
             match command {
-                Command::OverLimit(key) => uses.push(number, id, key),
-                Command::Ping => self.replies.add(number, |out| server::ping(out, id)),
-                Command::GetSize => {
+                TextCommand::OverLimit(key) => uses.push(number, id, key),
+                TextCommand::Ping => self.replies.add(number, |out| server::ping(out, id)),
+                TextCommand::GetSize => {
                     self.decide_uses(&mut uses, now, &peer);
                     let size = self.size();
                     let write = |out: &mut [u8]| server::get_size(out, id, &size);
                     self.add_bounded(number, datagram, is_trusted, write);
                 }
-                Command::GetStats(key) => {
+                TextCommand::GetStats(key) => {
                     self.decide_uses(&mut uses, now, &peer);
                     let stats = self.stats(key, now);
                     let write = |out: &mut [u8]| server::get_stats(out, id, &stats, key);
                     self.add_bounded(number, datagram, is_trusted, write);
                 }
-                Command::CheckLimit(_) if !is_trusted() => self.ignore(AMPLIFIES),
-                Command::CheckLimit(json) => {
+                TextCommand::CheckLimit(_) if !is_trusted() => self.ignore(AMPLIFIES),
+                TextCommand::CheckLimit(json) => {
                     self.decide_uses(&mut uses, now, &peer);
                     self.begin_check(now, number, peer(number), id, json);
                 }
@@ -201,14 +201,14 @@ impl<P: Send + 'static> TextHandler<P> {
         uses.clear();
     }
 
-    fn size(&self) -> text::Size {
+    fn size(&self) -> text::SizeReply {
         let size = self.handle.limiter().size();
-        text::Size { used: size.used as u64, total: size.total as u64, keys: size.keys as u64 }
+        text::SizeReply { used: size.used as u64, total: size.total as u64, keys: size.keys as u64 }
     }
 
-    fn stats(&self, key: &[u8], now: Now) -> text::Stats {
+    fn stats(&self, key: &[u8], now: Now) -> text::StatsReply {
         let KeyStats { requests, over, last_max_rate, .. } = self.handle.limiter().stats(key, now);
-        text::Stats { requests, over, last_max_rate }
+        text::StatsReply { requests, over, last_max_rate }
     }
 
     /// Adds a reply whose length depends on the server's counts, unless it is too long for the
@@ -230,7 +230,7 @@ impl<P: Send + 'static> TextHandler<P> {
     }
 
     fn begin_check(&mut self, now: Now, number: usize, peer: P, id: Option<&[u8]>, json: &[u8]) {
-        match Check::parse(json) {
+        match CheckLimit::parse(json) {
             Ok(check) => {
                 let progress = CheckProgress { check, lines: Vec::new() };
                 self.decide_check(now, number, (peer, id.map(Box::from)), progress);
@@ -302,7 +302,12 @@ impl<P: Send + 'static> TextHandler<P> {
     }
 
     /// Adds the reply to a request, if nothing else has to be decided first, and returns its peer.
-    fn on_answer(&mut self, now: Now, request: PendingRequest<P>, line: text::Line) -> Option<P> {
+    fn on_answer(
+        &mut self,
+        now: Now,
+        request: PendingRequest<P>,
+        line: text::ReplyLine,
+    ) -> Option<P> {
         let PendingRequest { peer, id, check } = request;
         let number = self.peers.len();
         let Some(mut progress) = check else {
@@ -316,9 +321,9 @@ impl<P: Send + 'static> TextHandler<P> {
 
 /// The verdict on one key as a reply shows it.
 #[inline(always)]
-fn line(verdict: &Verdict) -> text::Line {
+fn line(verdict: &Verdict) -> text::ReplyLine {
     let Verdict { rate, amount: limit, period: period_ns, .. } = *verdict;
-    text::Line { over: !verdict.is_allowed(), rate, limit, period_ns }
+    text::ReplyLine { over: !verdict.is_allowed(), rate, limit, period_ns }
 }
 
 /// The replies to one batch, in buffers that are used again for the next.

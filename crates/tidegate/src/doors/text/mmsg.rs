@@ -98,7 +98,7 @@ impl From<SocketAddr> for RawAddress {
 
 /// The address of ours that a datagram came to, where the socket was told to say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum LocalAddress {
+pub(super) enum OwnAddress {
     /// The socket is bound to one address, and replies leave from it anyway.
     #[default]
     Bound,
@@ -114,11 +114,11 @@ struct Control([u8; CONTROL_BYTES]);
 
 impl Control {
     /// Reads which of our addresses a datagram came to.
-    fn local(&self, length: usize) -> LocalAddress {
+    fn local(&self, length: usize) -> OwnAddress {
         let found = self.messages(length).find_map(|(level, kind, data)| match (level, kind) {
             // in_pktinfo: interface, our address on it, destination in the header.
             (libc::IPPROTO_IP, libc::IP_PKTINFO) if data.len() >= 12 => {
-                Some(LocalAddress::V4([data[4], data[5], data[6], data[7]]))
+                Some(OwnAddress::V4([data[4], data[5], data[6], data[7]]))
             }
             (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) if data.len() >= 20 => {
                 let mut ip = [0; 16];
@@ -126,7 +126,7 @@ impl Control {
                 // Naming the interface would override routing; only a link-local address
                 // means nothing without it.
                 let link_local = ip[0] == 0xfe && ip[1] & 0xc0 == 0x80;
-                Some(LocalAddress::V6(ip, if link_local { u32_at(data, 16) } else { 0 }))
+                Some(OwnAddress::V6(ip, if link_local { u32_at(data, 16) } else { 0 }))
             }
             _ => None,
         });
@@ -155,16 +155,16 @@ impl Control {
     }
 
     /// Writes the address to leave from and the segment size; returns the bytes in use.
-    fn fill(&mut self, from: LocalAddress, segment: Option<u16>) -> usize {
+    fn fill(&mut self, from: OwnAddress, segment: Option<u16>) -> usize {
         let mut used = 0;
         match from {
-            LocalAddress::Bound => {}
-            LocalAddress::V4(ip) => {
+            OwnAddress::Bound => {}
+            OwnAddress::V4(ip) => {
                 let mut info = [0; 12];
                 info[4..8].copy_from_slice(&ip);
                 used = self.put(used, libc::IPPROTO_IP, libc::IP_PKTINFO, &info);
             }
-            LocalAddress::V6(ip, interface) => {
+            OwnAddress::V6(ip, interface) => {
                 let mut info = [0; 20];
                 info[..16].copy_from_slice(&ip);
                 info[16..].copy_from_slice(&interface.to_ne_bytes());
@@ -313,9 +313,9 @@ impl ReceiveBuffers {
     }
 
     /// Which of our addresses the datagrams in buffer `at` of the last batch came to.
-    pub(super) fn local(&self, at: usize) -> LocalAddress {
+    pub(super) fn local(&self, at: usize) -> OwnAddress {
         if self.control_bytes == 0 {
-            return LocalAddress::Bound;
+            return OwnAddress::Bound;
         }
         self.controls[at].local(self.headers[at].msg_hdr.msg_controllen as _)
     }
@@ -327,7 +327,7 @@ pub(super) struct Transmit<'a> {
     /// The receiver.
     pub(super) to: &'a RawAddress,
     /// Our address to leave from.
-    pub(super) from: LocalAddress,
+    pub(super) from: OwnAddress,
     /// The length at which the kernel cuts the parts, joined, into datagrams.
     pub(super) segment: Option<u16>,
     /// The bytes.
@@ -337,7 +337,7 @@ pub(super) struct Transmit<'a> {
 impl<'a> Transmit<'a> {
     /// One datagram from wherever the socket is bound.
     pub(super) fn new(to: &'a RawAddress, parts: &'a [IoSlice<'a>]) -> Self {
-        Self { to, from: LocalAddress::Bound, segment: None, parts }
+        Self { to, from: OwnAddress::Bound, segment: None, parts }
     }
 }
 

@@ -16,7 +16,6 @@ mod socket;
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::num::NonZero;
 use std::thread;
 
 use schemars::JsonSchema;
@@ -25,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use self::event_loop::TextLoop;
 pub use self::handler::{Replies, TextHandler};
 use self::socket::LoopSocket;
+use super::io::tcp::loops;
 use super::{BoundDoor, DoorConfig, Gate, Serving, table_of};
 use crate::metrics::{Door, Metrics};
 use crate::settings::listen::{Allow, Listen, ListenAddress};
@@ -102,11 +102,6 @@ pub fn bind(config: &Config) -> io::Result<Bound> {
         .map(|&address| socket::bind(address, loops()))
         .collect::<io::Result<_>>()?;
     Ok(Bound { sockets })
-}
-
-/// Loops for each address: one for each core.
-pub(crate) fn loops() -> usize {
-    thread::available_parallelism().map_or(1, NonZero::get)
 }
 
 impl BoundDoor for Bound {

@@ -12,6 +12,7 @@ use rustix::net::{RecvFlags, recv};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::mmsg;
+use crate::doors::io::tcp::bind_siblings;
 
 /// How long a loop sleeps in the kernel before it looks whether the door is closing.
 pub(super) const NOTICE_SHUTDOWN: Duration = Duration::from_millis(200);
@@ -37,22 +38,9 @@ pub(super) struct LoopSocket {
 }
 
 /// Binds `count` sockets to `address`, or none. Port 0 takes a free port, the same for all.
-///
-/// The first binds alone, so that an address which another process has is refused even if that
-/// process shares it; only then does it agree to share with its siblings.
 pub(super) fn bind(address: SocketAddr, count: usize) -> io::Result<Vec<LoopSocket>> {
-    let first = open(address)?;
-    first.bind(&address.into())?;
-    first.set_reuse_port(true)?;
-    let bound = first.local_addr()?;
-    let mut sockets = vec![configure(first, address)?];
-    for _ in 1..count {
-        let sibling = open(address)?;
-        sibling.set_reuse_port(true)?;
-        sibling.bind(&bound)?;
-        sockets.push(configure(sibling, address)?);
-    }
-    Ok(sockets)
+    let sockets = bind_siblings(address, count, open)?;
+    sockets.into_iter().map(|socket| configure(socket, address)).collect()
 }
 
 /// Drops the datagrams that wait in the kernel, and returns how many they were.

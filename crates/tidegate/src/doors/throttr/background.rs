@@ -11,7 +11,7 @@ use std::thread;
 use tidegate_core::Now;
 use tidegate_wire::throttr::figures::ConnectionRecord;
 use tidegate_wire::throttr::fragments::{
-    self, ChannelRow, Fragments, KeyStat, Listed, RecordKind, Row,
+    self, ChannelRow, Fragments, KeyStat, Listed, ListingRow, RecordKind,
 };
 use tidegate_wire::throttr::{ValueSize, reply};
 
@@ -86,11 +86,11 @@ impl Question {
     fn bytes_max(&self, state: &ThrottrState, records: &Records) -> usize {
         let (rows, row_bytes) = match self {
             Question::List | Question::Stats => {
-                (records.size().records(), size_of::<records::Listed>() + NAME_BYTES_MAX)
+                (records.size().records(), size_of::<records::ListedRecord>() + NAME_BYTES_MAX)
             }
             Question::Connections => (state.len(), 2 * size_of::<ConnectionRecord>()),
             Question::Channels => (state.channels.size().1, size_of::<ChannelFigures>()),
-            Question::Channel(_) => (state.len(), 2 * size_of::<reply::Subscriber>()),
+            Question::Channel(_) => (state.len(), 2 * size_of::<reply::ChannelSubscriber>()),
         };
         rows.saturating_mul(row_bytes + NAME_BYTES_MAX + ROW_BYTES_MAX)
     }
@@ -100,11 +100,11 @@ impl Question {
     }
 }
 
-fn stats_row(record: &records::Listed) -> KeyStat<'_> {
+fn stats_row(record: &records::ListedRecord) -> KeyStat<'_> {
     KeyStat { key: record.key(), stat: record.stat }
 }
 
-fn list_row(record: &records::Listed, size: ValueSize) -> Listed<'_> {
+fn list_row(record: &records::ListedRecord, size: ValueSize) -> Listed<'_> {
     let bytes_used = match record.kind {
         // A counter is the one number that it holds.
         RecordKind::Counter => size.bytes(),
@@ -128,7 +128,11 @@ fn channel_row(channel: &ChannelFigures) -> ChannelRow<'_> {
     }
 }
 
-fn fragmented<R: Row>(out: &mut Vec<u8>, size: ValueSize, rows: impl Iterator<Item = R> + Clone) {
+fn fragmented<R: ListingRow>(
+    out: &mut Vec<u8>,
+    size: ValueSize,
+    rows: impl Iterator<Item = R> + Clone,
+) {
     let lengths = rows.clone().map(|row| row.key().len());
     let count = fragments::count::<R>(size, lengths.clone());
     // All of it at once: growing by doubling would take twice the memory.
@@ -140,14 +144,14 @@ fn fragmented<R: Row>(out: &mut Vec<u8>, size: ValueSize, rows: impl Iterator<It
 }
 
 /// The whole answer to a connection.
-pub(super) struct Answer {
+pub(super) struct ListingAnswer {
     pub(super) bytes: Vec<u8>,
     /// Given back when the answer has been sent, or nobody wants it any more.
     pub(super) permit: Permit,
 }
 
 /// A question, and where its answer goes.
-pub(super) struct Job {
+pub(super) struct ListingJob {
     pub(super) question: Question,
     pub(super) from: ConnectionId,
     pub(super) size: ValueSize,
@@ -157,14 +161,14 @@ pub(super) struct Job {
     pub(super) inbox: Arc<ThrottrInbox>,
 }
 
-impl Job {
+impl ListingJob {
     fn run(self, permits: &Arc<Permits>) {
         let mut permit = permits.wait(self.question.bytes_max(&self.state, &self.records));
         let mut bytes = Vec::new();
         let now = self.state.now();
         self.question.answer(&self.state, &self.records, self.size, now, &mut bytes);
         permit.set_bytes(bytes.capacity());
-        self.inbox.answer(self.from, Answer { bytes, permit });
+        self.inbox.answer(self.from, ListingAnswer { bytes, permit });
     }
 }
 
@@ -172,8 +176,8 @@ impl Job {
 /// first job and end with the process.
 pub(super) struct Background {
     permits: Arc<Permits>,
-    short: OnceLock<Option<Sender<Job>>>,
-    long: OnceLock<Option<Sender<Job>>>,
+    short: OnceLock<Option<Sender<ListingJob>>>,
+    long: OnceLock<Option<Sender<ListingJob>>>,
 }
 
 impl Default for Background {
@@ -185,7 +189,7 @@ impl Default for Background {
 
 impl Background {
     /// Takes a job; `false` if the system has no thread for it.
-    pub(super) fn run(&self, job: Job) -> bool {
+    pub(super) fn run(&self, job: ListingJob) -> bool {
         let sender = if job.question.is_long(&job.records) {
             self.long.get_or_init(|| start("throttr-long", self.permits.clone()))
         } else {
@@ -195,8 +199,8 @@ impl Background {
     }
 }
 
-fn start(name: &str, permits: Arc<Permits>) -> Option<Sender<Job>> {
-    let (sender, jobs): (_, Receiver<Job>) = channel();
+fn start(name: &str, permits: Arc<Permits>) -> Option<Sender<ListingJob>> {
+    let (sender, jobs): (_, Receiver<ListingJob>) = channel();
     let work = move || jobs.iter().for_each(|job| job.run(&permits));
     match thread::Builder::new().name(name.to_owned()).spawn(work) {
         Ok(_) => Some(sender),

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 use tidegate_core::Nanos;
-use tidegate_wire::throttr::reply::Subscriber;
+use tidegate_wire::throttr::reply::ChannelSubscriber;
 
 use super::ThrottrInbox;
 use super::connection_stats::ConnectionStats;
@@ -19,7 +19,7 @@ use super::connection_stats::ConnectionStats;
 pub(super) const EVERYBODY: &[u8] = b"*";
 
 /// What was published.
-pub(super) struct Event {
+pub(super) struct ChannelEvent {
     /// The channel, by number: its name may be used again by a later one.
     pub(super) channel: u64,
     /// The channel's name.
@@ -32,7 +32,7 @@ pub(super) struct Event {
     figures: Arc<Figures>,
 }
 
-impl Event {
+impl ChannelEvent {
     /// Bytes that it takes while it waits.
     pub(super) fn bytes(&self) -> usize {
         self.payload.len() + self.name.len() + size_of::<Self>()
@@ -80,7 +80,7 @@ struct Channel {
 }
 
 /// What a subscription is to the connection that has it.
-pub(super) struct Subscription {
+pub(super) struct ChannelSubscription {
     /// The channel's name.
     pub(super) name: Arc<[u8]>,
     /// The channel's number.
@@ -134,7 +134,7 @@ impl Channels {
         stats: &Arc<ConnectionStats>,
         inbox: &Arc<ThrottrInbox>,
         now: Nanos,
-    ) -> Subscription {
+    ) -> ChannelSubscription {
         let mut directory = self.directory.lock();
         let since = directory.next();
         directory.subscriptions += 1;
@@ -160,13 +160,13 @@ impl Channels {
             Some((_, members)) => *members += 1,
             None => channel.loops.push((inbox.clone(), 1)),
         }
-        Subscription { name, channel: channel.number, member }
+        ChannelSubscription { name, channel: channel.number, member }
     }
 
     /// Ends subscriptions of one connection. A channel without subscribers is no more.
     pub(super) fn unsubscribe<'a>(
         &self,
-        subscriptions: impl IntoIterator<Item = &'a Subscription>,
+        subscriptions: impl IntoIterator<Item = &'a ChannelSubscription>,
         inbox: &Arc<ThrottrInbox>,
     ) {
         let mut directory = self.directory.lock();
@@ -208,7 +208,7 @@ impl Channels {
         if channel.members.len() == usize::from(own.is_some()) {
             return Published { somebody: true, lost: 0 };
         }
-        let event = Arc::new(Event {
+        let event = Arc::new(ChannelEvent {
             channel: channel.number,
             name: channel.name.clone(),
             payload: payload.into(),
@@ -242,10 +242,10 @@ impl Channels {
     }
 
     /// The subscribers of a channel; `None` if there is no such channel.
-    pub(super) fn one(&self, name: &[u8]) -> Option<Vec<Subscriber>> {
+    pub(super) fn one(&self, name: &[u8]) -> Option<Vec<ChannelSubscriber>> {
         let directory = self.directory.lock();
         let members = directory.by_name.get(name)?.members.values();
-        let told = members.map(|member| Subscriber {
+        let told = members.map(|member| ChannelSubscriber {
             id: member.stats.id,
             subscribed_at_ns: member.subscribed_at,
             read_bytes: member.figures.got.load(Relaxed),

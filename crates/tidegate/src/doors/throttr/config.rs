@@ -8,7 +8,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use crate::doors::io::limits::Bounds;
+use crate::doors::io::limits::DoorLimits;
 use crate::doors::io::settings::{self, CONNECTIONS_MAX};
 use crate::settings::listen::{Allow, Listen};
 use crate::settings::tls::Tls;
@@ -133,8 +133,8 @@ impl Config {
     }
 
     /// What its table says about connections.
-    pub(super) fn connections(&self) -> Bounds {
-        Bounds {
+    pub(super) fn connections(&self) -> DoorLimits {
+        DoorLimits {
             connections: self.max_connections,
             per_source: self.max_connections_per_source,
             trusted: Allow::default(),

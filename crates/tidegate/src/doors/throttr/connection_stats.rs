@@ -5,18 +5,18 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use tidegate_core::Nanos;
 use tidegate_wire::throttr::figures::{ConnectionRecord, Transport, padded};
-use tidegate_wire::throttr::{ID_BYTES, Kind};
+use tidegate_wire::throttr::{ID_BYTES, RequestKind};
 
 use crate::doors::io::listener::Peer;
 
 /// The id of a connection: a random UUID, version 4.
-pub(super) type Id = [u8; ID_BYTES];
+pub(super) type ConnectionUuid = [u8; ID_BYTES];
 
 /// The figures of one connection.
 pub(super) struct ConnectionStats {
     /// The order in which connections came.
     pub(super) number: u64,
-    pub(super) id: Id,
+    pub(super) id: ConnectionUuid,
     peer: Peer,
     connected_at: Nanos,
     read: AtomicU64,
@@ -25,7 +25,7 @@ pub(super) struct ConnectionStats {
     received: AtomicU64,
     allocated: AtomicU64,
     consumed: AtomicU64,
-    requests: [AtomicU64; Kind::COUNT],
+    requests: [AtomicU64; RequestKind::COUNT],
 }
 
 /// Adds to a figure that only this thread writes.
@@ -35,7 +35,7 @@ fn bump(figure: &AtomicU64, count: usize) {
 }
 
 impl ConnectionStats {
-    pub(super) fn new(number: u64, id: Id, peer: Peer, connected_at: Nanos) -> Self {
+    pub(super) fn new(number: u64, id: ConnectionUuid, peer: Peer, connected_at: Nanos) -> Self {
         Self {
             number,
             id,
@@ -47,7 +47,7 @@ impl ConnectionStats {
             received: AtomicU64::new(0),
             allocated: AtomicU64::new(0),
             consumed: AtomicU64::new(0),
-            requests: [const { AtomicU64::new(0) }; Kind::COUNT],
+            requests: [const { AtomicU64::new(0) }; RequestKind::COUNT],
         }
     }
 
@@ -124,7 +124,7 @@ impl ConnectionStats {
 }
 
 /// A new random id, version 4.
-pub(super) fn new_id() -> Result<Id, getrandom::Error> {
+pub(super) fn new_id() -> Result<ConnectionUuid, getrandom::Error> {
     let mut id = [0; ID_BYTES];
     getrandom::fill(&mut id)?;
     id[6] = id[6] & 0x0f | 0x40;

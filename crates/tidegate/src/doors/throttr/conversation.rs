@@ -10,7 +10,7 @@ use tidegate_wire::throttr::ValueSize;
 use super::handler::{Pause, ThrottrHandler};
 use super::session::{LocalSubscriptions, Session};
 use super::state::ThrottrState;
-use crate::doors::io::inbox::Inbox;
+use crate::doors::io::inbox::LoopInbox;
 use crate::doors::io::listener::Peer;
 use crate::metrics::Metrics;
 use crate::records::Records;
@@ -38,7 +38,7 @@ impl Conversation {
         value_max: usize,
         now: Now,
     ) -> io::Result<Self> {
-        let local = LocalSubscriptions::new(Inbox::new()?);
+        let local = LocalSubscriptions::new(LoopInbox::new()?);
         let mut handler = ThrottrHandler::new(records, state, local, metrics, size, value_max);
         let peer = Peer::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 1)));
         let session = Session::open(peer, 0, &handler.state, &mut handler.local, now)

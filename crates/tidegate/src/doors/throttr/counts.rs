@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use parking_lot::Mutex;
 use tidegate_core::Now;
 use tidegate_core::time::MINUTE;
-use tidegate_wire::throttr::Kind;
-use tidegate_wire::throttr::figures::Rate;
+use tidegate_wire::throttr::RequestKind;
+use tidegate_wire::throttr::figures::CountRate;
 
 use super::connection_stats::ConnectionStats;
 
@@ -19,7 +19,7 @@ use super::connection_stats::ConnectionStats;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Figure {
     /// Bytes that were read.
-    Read = Kind::COUNT as isize,
+    Read = RequestKind::COUNT as isize,
     /// Bytes that were written.
     Written,
     /// Events that were handed to a subscriber.
@@ -29,12 +29,12 @@ pub(super) enum Figure {
 }
 
 /// Figures of one lane: the kinds of requests, then [`Figure`].
-const FIGURES: usize = Kind::COUNT + 4;
+const FIGURES: usize = RequestKind::COUNT + 4;
 
 type Figures = [u64; FIGURES];
 
 /// The counts of one loop. Only that loop adds to it.
-pub(super) struct Lane {
+pub(super) struct LoopCounts {
     figures: [AtomicU64; FIGURES],
     /// The number of the minute that runs, so that a batch need not take the lock to know.
     number: AtomicU64,
@@ -51,7 +51,7 @@ struct Minutes {
     before: Figures,
 }
 
-impl Lane {
+impl LoopCounts {
     fn new() -> Self {
         Self {
             figures: [const { AtomicU64::new(0) }; FIGURES],
@@ -122,29 +122,29 @@ impl Lane {
 /// The lanes of all loops of the process.
 #[derive(Default)]
 pub(super) struct Lanes {
-    all: Vec<Arc<Lane>>,
+    all: Vec<Arc<LoopCounts>>,
     /// Those whose loop has ended. They keep their counts, and the next loop goes on with them.
-    free: Vec<Arc<Lane>>,
+    free: Vec<Arc<LoopCounts>>,
 }
 
 impl Lanes {
     /// A lane for a loop that begins.
-    pub(super) fn take(&mut self) -> Arc<Lane> {
+    pub(super) fn take(&mut self) -> Arc<LoopCounts> {
         self.free.pop().unwrap_or_else(|| {
-            let lane = Arc::new(Lane::new());
+            let lane = Arc::new(LoopCounts::new());
             self.all.push(lane.clone());
             lane
         })
     }
 
     /// Takes the lane of a loop that has ended.
-    pub(super) fn give_back(&mut self, lane: Arc<Lane>) {
+    pub(super) fn give_back(&mut self, lane: Arc<LoopCounts>) {
         self.free.push(lane);
     }
 
     /// The sum of all lanes.
     pub(super) fn sum(&self, now: Now) -> Sum {
-        let mut sum = Sum { figures: [Rate::default(); FIGURES] };
+        let mut sum = Sum { figures: [CountRate::default(); FIGURES] };
         for lane in &self.all {
             let (totals, last) = lane.rates(now);
             for (rate, (total, last)) in sum.figures.iter_mut().zip(totals.iter().zip(last)) {
@@ -158,25 +158,25 @@ impl Lanes {
 
 /// What all loops counted.
 pub(super) struct Sum {
-    figures: [Rate; FIGURES],
+    figures: [CountRate; FIGURES],
 }
 
 impl Sum {
-    /// Requests by [`Kind::index`].
-    pub(super) fn kinds(&self) -> [Rate; Kind::COUNT] {
+    /// Requests by [`RequestKind::index`].
+    pub(super) fn kinds(&self) -> [CountRate; RequestKind::COUNT] {
         std::array::from_fn(|kind| self.figures[kind])
     }
 
     /// All requests.
-    pub(super) fn requests(&self) -> Rate {
-        self.kinds().iter().fold(Rate::default(), |sum, rate| Rate {
+    pub(super) fn requests(&self) -> CountRate {
+        self.kinds().iter().fold(CountRate::default(), |sum, rate| CountRate {
             total: sum.total + rate.total,
             per_minute: sum.per_minute + rate.per_minute,
         })
     }
 
     /// Another figure.
-    pub(super) fn figure(&self, figure: Figure) -> Rate {
+    pub(super) fn figure(&self, figure: Figure) -> CountRate {
         self.figures[figure as usize]
     }
 }
@@ -184,21 +184,21 @@ impl Sum {
 /// Requests by kind that are not yet in the lane and in the connection's figures.
 #[derive(Default)]
 pub(super) struct Tally {
-    counts: [u32; Kind::COUNT],
+    counts: [u32; RequestKind::COUNT],
     /// The kinds that were counted, a bit each.
     seen: u32,
 }
 
 impl Tally {
     #[inline]
-    pub(super) fn count(&mut self, kind: Kind) {
+    pub(super) fn count(&mut self, kind: RequestKind) {
         self.counts[kind.index()] += 1;
         self.seen |= 1 << kind.index();
     }
 
     /// Adds them there.
     #[inline]
-    pub(super) fn settle(&mut self, stats: &ConnectionStats, lane: &Lane) {
+    pub(super) fn settle(&mut self, stats: &ConnectionStats, lane: &LoopCounts) {
         while self.seen != 0 {
             let kind = self.seen.trailing_zeros() as usize;
             self.seen &= self.seen - 1;
@@ -221,7 +221,7 @@ mod tests {
     fn the_last_full_minute_is_told_whether_or_not_somebody_counts() {
         let mut lanes = Lanes::default();
         let (one, other) = (lanes.take(), lanes.take());
-        let count = |lane: &Lane, seconds, count| {
+        let count = |lane: &LoopCounts, seconds, count| {
             lane.turn(at(seconds));
             lane.add(Figure::Read, count);
         };

@@ -1,5 +1,5 @@
-//! The protocol as an event loop drives it: parse ahead, execute in order, append the replies; events
-//! from other loops, listings that are written in the background, and slow readers.
+//! The protocol as an event loop drives it: parse ahead, execute in order, append the replies;
+//! events from other loops, listings that are written in the background, and slow readers.
 //!
 //! The door's loops, the golden vectors and the property tests all go through
 //! [`ThrottrHandler::execute`]. Many requests of one read are parsed ahead, so that the cells and
@@ -10,19 +10,19 @@ use std::sync::Arc;
 use tidegate_core::time::SECOND;
 use tidegate_core::{Nanos, Now};
 use tidegate_wire::throttr::{
-    self, Attribute, Broken, Front, Kind, Request, Take, Takes, Ttl, ValueSize, reply,
+    self, Attribute, BrokenRequest, Front, Request, RequestKind, Take, Takes, Ttl, ValueSize, reply,
 };
 
-use super::background::{Answer, Job, Question};
-use super::channels::Event;
-use super::counts::{Figure, Lane, Tally};
+use super::background::{ListingAnswer, ListingJob, Question};
+use super::channels::ChannelEvent;
+use super::counts::{Figure, LoopCounts, Tally};
 use super::session::{Listing, LocalSubscriptions, NotSubscribed, Session};
 use super::state::ThrottrState;
 use crate::doors::io::handler::{Context, Handler, Linger, Policy, Progress, SlowReader};
 use crate::doors::io::listener::Peer;
-use crate::doors::io::pushes::{Pushed, Pushes};
+use crate::doors::io::pushes::{PushOutcome, Pushes};
 use crate::metrics::{Door, Metrics};
-use crate::records::{self, Life, Probe, Records};
+use crate::records::{self, Life, RecordProbe, Records};
 
 /// Requests that are parsed, called for and executed together, which was measured to cost less than
 /// one after another: calls for memory that follow closely seem to be held up together.
@@ -66,7 +66,7 @@ pub(super) struct ThrottrHandler {
     pub(super) records: Arc<Records>,
     pub(super) state: Arc<ThrottrState>,
     pub(super) local: LocalSubscriptions,
-    pub(super) lane: Arc<Lane>,
+    pub(super) lane: Arc<LoopCounts>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) size: ValueSize,
     pub(super) value_max: usize,
@@ -79,7 +79,7 @@ pub(super) struct ThrottrHandler {
 #[derive(Clone, Copy)]
 struct Ahead<'a> {
     request: Request<'a>,
-    probe: Probe<'a>,
+    probe: RecordProbe<'a>,
     /// Where it ends in the input.
     end: usize,
 }
@@ -215,7 +215,7 @@ impl ThrottrHandler {
         &mut self,
         session: &mut Session,
         request: &Request<'_>,
-        probe: Probe<'_>,
+        probe: RecordProbe<'_>,
         now: Now,
         out: &mut Vec<u8>,
     ) -> Option<Pause> {
@@ -272,7 +272,7 @@ impl ThrottrHandler {
         quota: u64,
         ttl: Ttl,
         key: &[u8],
-        probe: Probe<'_>,
+        probe: RecordProbe<'_>,
         now: Now,
         out: &mut Vec<u8>,
     ) {
@@ -351,7 +351,7 @@ impl ThrottrHandler {
         let known = takes.iter().map(|take| {
             let Take { cost, quota, ttl, key } = take;
             let life = life(ttl)?;
-            Some(records::Take { key, probe: records.probe(key), cost, quota, life })
+            Some(records::RecordTake { key, probe: records.probe(key), cost, quota, life })
         });
         let Some(known) = known.collect::<Option<Vec<_>>>() else {
             return reply::consume_many(out, self.size, false, takes.iter().map(|_| (0, 0)));
@@ -393,8 +393,8 @@ impl ThrottrHandler {
     ) -> Option<Pause> {
         let request = match self.inner(payload) {
             // The codec lets no event through that holds another, or something else.
-            Some(request) if request.kind() != Kind::Event => request,
-            _ => return Some(self.broken(Broken::UnevenEvent)),
+            Some(request) if request.kind() != RequestKind::Event => request,
+            _ => return Some(self.broken(BrokenRequest::UnevenEvent)),
         };
         self.tally.count(request.kind());
         if let Request::Publish { channel, payload } = request {
@@ -408,7 +408,7 @@ impl ThrottrHandler {
         self.one(session, &request, records.probe(key(&request)), now, out)
     }
 
-    fn broken(&self, broken: Broken) -> Pause {
+    fn broken(&self, broken: BrokenRequest) -> Pause {
         self.metrics.bad_input(Door::Throttr, broken.reason());
         Pause::Broken
     }
@@ -416,8 +416,8 @@ impl ThrottrHandler {
 
 impl Handler for ThrottrHandler {
     type Session = Session;
-    type Message = Arc<Event>;
-    type Answer = Answer;
+    type Message = Arc<ChannelEvent>;
+    type Answer = ListingAnswer;
 
     const DOOR: Door = Door::Throttr;
     const POLICY: Policy = Policy {
@@ -470,7 +470,7 @@ impl Handler for ThrottrHandler {
             Pause::Full | Pause::Flush => Progress::Flush,
             Pause::Broken => Progress::Close,
             Pause::Ask(question) => {
-                let taken = self.state.background.run(Job {
+                let taken = self.state.background.run(ListingJob {
                     question,
                     from: context.id,
                     size: self.size,
@@ -487,11 +487,11 @@ impl Handler for ThrottrHandler {
     fn on_answer(
         &mut self,
         session: &mut Session,
-        answer: Answer,
+        answer: ListingAnswer,
         output: &mut Vec<u8>,
         now: Now,
     ) -> Progress {
-        let Answer { bytes, permit } = answer;
+        let ListingAnswer { bytes, permit } = answer;
         session.listing = Some(Listing { permit, answered_at: now.mono });
         if output.is_empty() {
             *output = bytes;
@@ -502,17 +502,17 @@ impl Handler for ThrottrHandler {
     }
 
     /// Hands an event to the subscribers in this loop.
-    fn on_message(&mut self, event: Arc<Event>, pushes: &mut Pushes<'_, Self>) -> usize {
+    fn on_message(&mut self, event: Arc<ChannelEvent>, pushes: &mut Pushes<'_, Self>) -> usize {
         self.encoded.clear();
         let encoded = &mut self.encoded;
         let fits = reply::event(encoded, self.size, &event.name, &event.payload).is_ok();
         let (mut delivered, mut lost) = (0, 0);
         for (slot, member) in self.local.audience(&event) {
-            match if fits { pushes.push(slot, encoded) } else { Pushed::Full } {
-                Pushed::Gone => {}
-                Pushed::Full => lost += 1,
-                Pushed::Closing => delivered += 1,
-                Pushed::Taken => {
+            match if fits { pushes.push(slot, encoded) } else { PushOutcome::Full } {
+                PushOutcome::Gone => {}
+                PushOutcome::Full => lost += 1,
+                PushOutcome::Closing => delivered += 1,
+                PushOutcome::Taken => {
                     event.got_by(member);
                     delivered += 1;
                 }

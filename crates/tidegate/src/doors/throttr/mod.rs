@@ -1,7 +1,8 @@
 //! The Throttr door: records over TCP and Unix sockets, one value size per listener.
 //!
 //! - [`config`]: the `[[throttr]]` table
-//! - [`handler`]: the protocol as an event loop drives it; [`conversation`] is a client without a socket
+//! - [`handler`]: the protocol as an event loop drives it; [`conversation`] is a client without a
+//!   socket
 //! - [`session`], [`channels`]: what a connection is subscribed to, and events between loops
 //! - [`state`], [`connection_stats`], [`counts`], [`series`]: what all loops share and count
 //! - [`background`]: the answers that go over everything there is; [`permits`] bounds their memory
@@ -36,7 +37,7 @@ use self::session::LocalSubscriptions;
 pub use self::state::ThrottrState;
 use super::io::certificates::Certificates;
 use super::io::inbox::InboxOf;
-use super::io::limits::Bounds;
+use super::io::limits::DoorLimits;
 use super::io::listeners::{Listeners, LoopSettings};
 use super::{BoundDoor, DoorConfig, Gate, Serving, table_of};
 use crate::metrics::Door;
@@ -100,7 +101,7 @@ pub struct Bound {
     size: ValueSize,
     value_max: usize,
     idle_max: Duration,
-    connections: Bounds,
+    connections: DoorLimits,
 }
 
 /// Takes every address of `config`, or none.

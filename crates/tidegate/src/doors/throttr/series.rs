@@ -7,7 +7,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
-use tidegate_wire::throttr::Kind;
+use tidegate_wire::throttr::RequestKind;
 
 use super::counts::Figure;
 use super::state::ThrottrState;
@@ -28,7 +28,7 @@ impl Collector for Series {
         let counter = ConstCounter::new(0u64).metric_type();
         let help = "Throttr requests by type";
         let mut requests = encoder.encode_descriptor("throttr_requests", help, None, counter)?;
-        for (kind, rate) in Kind::ALL.iter().zip(sum.kinds()) {
+        for (kind, rate) in RequestKind::ALL.iter().zip(sum.kinds()) {
             let labels = [("type", kind.name())];
             let family = requests.encode_family(&labels)?;
             ConstCounter::new(rate.total).encode(family)?;

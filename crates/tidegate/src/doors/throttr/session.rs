@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tidegate_core::{Nanos, Now};
 
 use super::ThrottrInbox;
-use super::channels::{EVERYBODY, Event, Member, Subscription};
+use super::channels::{ChannelEvent, ChannelSubscription, EVERYBODY, Member};
 use super::connection_stats::ConnectionStats;
 use super::permits::Permit;
 use super::state::ThrottrState;
@@ -33,18 +33,18 @@ impl LocalSubscriptions {
     /// The connections of this loop that an event is for, by their places.
     pub(super) fn audience<'a>(
         &'a self,
-        event: &'a Event,
+        event: &'a ChannelEvent,
     ) -> impl Iterator<Item = (u32, &'a Arc<Member>)> {
         let members = self.channels.get(&event.channel).into_iter().flatten();
         members.filter(|(_, member)| event.is_for(member)).map(|(slot, member)| (*slot, member))
     }
 
-    fn add(&mut self, slot: u32, subscription: &Subscription) {
+    fn add(&mut self, slot: u32, subscription: &ChannelSubscription) {
         let members = self.channels.entry(subscription.channel).or_default();
         members.insert(slot, subscription.member.clone());
     }
 
-    fn remove(&mut self, slot: u32, subscription: &Subscription) {
+    fn remove(&mut self, slot: u32, subscription: &ChannelSubscription) {
         let Some(members) = self.channels.get_mut(&subscription.channel) else { return };
         members.remove(&slot);
         if members.is_empty() {
@@ -74,7 +74,7 @@ pub(super) struct Session {
     pub(super) stats: Arc<ConnectionStats>,
     /// Its place in the loop.
     slot: u32,
-    subscriptions: Vec<Subscription>,
+    subscriptions: Vec<ChannelSubscription>,
     /// How many of them it asked for: all but everybody's channel and its own.
     chosen: usize,
     pub(super) listing: Option<Listing>,

@@ -16,8 +16,8 @@ use tidegate_wire::throttr::figures::{ConnectionRecord, Info, padded};
 
 use super::background::Background;
 use super::channels::Channels;
-use super::connection_stats::{ConnectionStats, Id, new_id};
-use super::counts::{Figure, Lane, Lanes, Sum};
+use super::connection_stats::{ConnectionStats, ConnectionUuid, new_id};
+use super::counts::{Figure, Lanes, LoopCounts, Sum};
 use super::series::Series;
 use crate::clock::Clock;
 use crate::doors::Gate;
@@ -29,7 +29,7 @@ pub struct ThrottrState {
     started_at: Nanos,
     clock: Clock,
     pub(super) channels: Channels,
-    connections: Mutex<HashMap<Id, Arc<ConnectionStats>>>,
+    connections: Mutex<HashMap<ConnectionUuid, Arc<ConnectionStats>>>,
     /// The number of the next connection.
     next: AtomicU64,
     lanes: Mutex<Lanes>,
@@ -89,7 +89,7 @@ impl ThrottrState {
     }
 
     /// One connection.
-    pub(super) fn connection(&self, id: &Id) -> Option<ConnectionRecord> {
+    pub(super) fn connection(&self, id: &ConnectionUuid) -> Option<ConnectionRecord> {
         let stats = self.connections.lock().get(id).cloned();
         stats.map(|stats| stats.record())
     }
@@ -103,12 +103,12 @@ impl ThrottrState {
     }
 
     /// A place to count for a loop that begins.
-    pub(super) fn lane(&self) -> Arc<Lane> {
+    pub(super) fn lane(&self) -> Arc<LoopCounts> {
         self.lanes.lock().take()
     }
 
     /// Takes the place of a loop that has ended.
-    pub(super) fn leave_lane(&self, lane: Arc<Lane>) {
+    pub(super) fn leave_lane(&self, lane: Arc<LoopCounts>) {
         self.lanes.lock().give_back(lane);
     }
 

@@ -8,7 +8,7 @@ use tidegate_core::Now;
 use tidegate_core::time::SECOND;
 use tidegate_wire::throttr::{Request, ValueSize};
 
-use super::background::Answer;
+use super::background::ListingAnswer;
 use super::counts::Figure;
 use super::handler::LINGER_MAX;
 use super::permits::Permits;
@@ -16,7 +16,7 @@ use super::session::Session;
 use super::*;
 use crate::clock::Clock;
 use crate::doors::io::certificates::Certificates;
-use crate::doors::io::inbox::Inbox;
+use crate::doors::io::inbox::LoopInbox;
 use crate::doors::io::listener::Peer;
 use crate::doors::io::test_loop::TestLoop;
 use crate::metrics::{Metrics, Sizes};
@@ -37,7 +37,7 @@ fn open_with(
 ) -> (TestLoop<ThrottrHandler>, Arc<ThrottrState>) {
     let clock = Clock::manual(NOW);
     let records = Records::new(Settings { max_records: 100, max_bytes: 64 << 20 });
-    let inbox = Inbox::new().expect("an eventfd");
+    let inbox = LoopInbox::new().expect("an eventfd");
     let local = LocalSubscriptions::new(inbox.clone());
     let state = ThrottrState::new(clock.clone());
     let handler = ThrottrHandler::new(records, state.clone(), local, metrics.clone(), SIZE, 100);
@@ -46,7 +46,7 @@ fn open_with(
 
 /// A client of another loop.
 fn other_loop(state: &ThrottrState) -> Session {
-    let mut local = LocalSubscriptions::new(Inbox::new().expect("an eventfd"));
+    let mut local = LocalSubscriptions::new(LoopInbox::new().expect("an eventfd"));
     Session::open(Peer::Unix, 0, state, &mut local, NOW).expect("randomness")
 }
 
@@ -173,7 +173,7 @@ fn who_leaves_a_long_answer_unread_loses_it_sooner_if_others_wait() {
         let mut permit = permits.wait(1);
         permit.set_bytes(4 << 20);
         let bytes = vec![0; 4 << 20];
-        turning.answer_first(Answer { bytes, permit });
+        turning.answer_first(ListingAnswer { bytes, permit });
         thread::scope(|scope| {
             if others_wait {
                 scope.spawn(|| drop(permits.wait(1)));

@@ -14,7 +14,7 @@ use crate::stores::memory;
 fn a_record_takes_what_was_promised() {
     // An index that has just doubled has 16 cells for 7 entries.
     let index = 4.0 * 16.0 / 7.0;
-    assert!(size_of::<Record>() as f64 + index <= 120.0);
+    assert!(size_of::<RecordEntry>() as f64 + index <= 120.0);
     const { assert!(SLOT_BYTES <= 120) };
     let room = Room(records(100));
     assert!(room.insert("twelve bytes", 1, seconds(1), START));
@@ -31,10 +31,10 @@ fn new_keys_are_refused_when_it_is_full_and_live_ones_stay() {
     assert!(!room.set("d", "x", seconds(10), START));
     assert_eq!(room.consume("d", 1, 5, seconds(10), START), (false, 0, 0));
     let full = room.0.consume(b"d", room.0.probe(b"d"), 1, 5, seconds(10), START);
-    assert_eq!(full.refusal, Some(Refusal::Full));
+    assert_eq!(full.refusal, Some(ConsumeRefusal::Full));
     assert_eq!(room.keys(START), ["a", "b", "c"]);
     // The room of one that has expired is there at once, without a sweep in between.
-    assert!(room.ttl("b", Change::Patch, 1, START));
+    assert!(room.ttl("b", UpdateChange::Patch, 1, START));
     let over = START.after(SECOND);
     assert!(room.insert("d", 1, seconds(10), over));
     assert!(!room.insert("b", 1, seconds(10), over));
@@ -138,7 +138,7 @@ fn nobody_looks_for_the_dead_before_the_first_can_die() {
     assert!(!room.0.earliest.passed(START.after(60 * SECOND - 1)));
     assert!(room.0.earliest.passed(START.after(60 * SECOND)));
     // A life that was shortened counts.
-    assert!(room.ttl("7", Change::Patch, 10, START));
+    assert!(room.ttl("7", UpdateChange::Patch, 10, START));
     let ten = START.after(10 * SECOND);
     assert!(room.0.earliest.passed(ten));
     // Rounds of the sweep find out what is left.

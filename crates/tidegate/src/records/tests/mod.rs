@@ -31,11 +31,11 @@ impl Room {
         let key = key.as_bytes();
         self.0.query(key, self.0.probe(key), now).map(|read| (read.quota, read.left))
     }
-    fn quota(&self, key: &str, change: Change, value: u64, now: Now) -> bool {
+    fn quota(&self, key: &str, change: UpdateChange, value: u64, now: Now) -> bool {
         let key = key.as_bytes();
         self.0.update_quota(key, self.0.probe(key), change, value, U16, now)
     }
-    fn ttl(&self, key: &str, change: Change, value: u64, now: Now) -> bool {
+    fn ttl(&self, key: &str, change: UpdateChange, value: u64, now: Now) -> bool {
         let key = key.as_bytes();
         self.0.update_ttl(key, self.0.probe(key), change, value, now)
     }
@@ -80,8 +80,8 @@ fn a_record_expires_at_its_very_nanosecond() {
     assert!(!room.insert("a", 2, seconds(1), last));
     let over = START.after(SECOND);
     assert_eq!(room.query("a", over), None);
-    assert!(!room.quota("a", Change::Patch, 5, over));
-    assert!(!room.ttl("a", Change::Patch, 5, over));
+    assert!(!room.quota("a", UpdateChange::Patch, 5, over));
+    assert!(!room.ttl("a", UpdateChange::Patch, 5, over));
     assert!(room.insert("a", 2, seconds(1), over));
     assert_eq!(room.query("a", over), Some((2, 0)));
     assert!(room.insert("ns", 1, Life { unit: Unit::Nanoseconds, amount: 1 }, START));
@@ -100,10 +100,10 @@ fn kinds_are_kept_apart() {
     assert_eq!(room.query("counter", START), Some((7, 59)));
     assert_eq!(room.get("counter", START), None);
     assert_eq!(room.query("buffer", START), None);
-    assert!(!room.quota("buffer", Change::Patch, 1, START));
+    assert!(!room.quota("buffer", UpdateChange::Patch, 1, START));
     assert!(room.set("buffer", "longer", Life { unit: Unit::Minutes, amount: 2 }, START));
     assert_eq!(room.get("buffer", START), Some((b"longer".to_vec(), 1)));
-    assert!(room.ttl("buffer", Change::Increase, 1, START));
+    assert!(room.ttl("buffer", UpdateChange::Increase, 1, START));
     assert_eq!(room.get("buffer", START), Some((b"longer".to_vec(), 2)));
 }
 
@@ -111,33 +111,33 @@ fn kinds_are_kept_apart() {
 fn quotas_stop_at_both_ends_and_change_nothing_beyond() {
     let room = Room(records(100));
     assert!(room.insert("a", 7, seconds(60), START));
-    assert!(!room.quota("a", Change::Decrease, 8, START));
+    assert!(!room.quota("a", UpdateChange::Decrease, 8, START));
     assert_eq!(room.query("a", START), Some((7, 59)));
-    assert!(room.quota("a", Change::Decrease, 7, START));
+    assert!(room.quota("a", UpdateChange::Decrease, 7, START));
     assert_eq!(room.query("a", START), Some((0, 59)));
-    assert!(room.quota("a", Change::Increase, U16, START));
-    assert!(!room.quota("a", Change::Increase, 1, START));
-    assert!(!room.quota("a", Change::Increase, u64::MAX, START));
+    assert!(room.quota("a", UpdateChange::Increase, U16, START));
+    assert!(!room.quota("a", UpdateChange::Increase, 1, START));
+    assert!(!room.quota("a", UpdateChange::Increase, u64::MAX, START));
     assert_eq!(room.query("a", START), Some((U16, 59)));
-    assert!(room.quota("a", Change::Patch, 3, START));
+    assert!(room.quota("a", UpdateChange::Patch, 3, START));
     assert_eq!(room.query("a", START), Some((3, 59)));
-    assert!(!room.quota("missing", Change::Patch, 3, START));
+    assert!(!room.quota("missing", UpdateChange::Patch, 3, START));
 }
 
 #[test]
 fn lives_are_shifted_and_saturate() {
     let room = Room(records(100));
     assert!(room.insert("a", 7, seconds(60), START));
-    assert!(room.ttl("a", Change::Increase, 10, START));
+    assert!(room.ttl("a", UpdateChange::Increase, 10, START));
     assert_eq!(room.query("a", START), Some((7, 69)));
-    assert!(room.ttl("a", Change::Decrease, 20, START));
+    assert!(room.ttl("a", UpdateChange::Decrease, 20, START));
     assert_eq!(room.query("a", START), Some((7, 49)));
-    assert!(room.ttl("a", Change::Patch, 5, START.after(SECOND)));
+    assert!(room.ttl("a", UpdateChange::Patch, 5, START.after(SECOND)));
     assert_eq!(room.query("a", START.after(SECOND)), Some((7, 4)));
-    assert!(room.ttl("a", Change::Increase, u64::MAX, START));
+    assert!(room.ttl("a", UpdateChange::Increase, u64::MAX, START));
     let ever = (u64::MAX - START.mono - 1) / SECOND;
     assert_eq!(room.query("a", START), Some((7, ever)));
-    assert!(room.ttl("a", Change::Decrease, u64::MAX, START));
+    assert!(room.ttl("a", UpdateChange::Decrease, u64::MAX, START));
     assert_eq!(room.query("a", START), None);
     assert!(room.insert("a", 8, Life { unit: Unit::Hours, amount: u64::MAX }, START));
     let end = Now { mono: u64::MAX - 1, ..START };
@@ -156,7 +156,7 @@ fn a_life_of_nothing_is_over_at_once() {
     assert!(room.set("c", "y", seconds(0), START));
     assert_eq!(room.get("c", START), None);
     assert!(room.insert("d", 1, seconds(9), START));
-    assert!(room.ttl("d", Change::Patch, 0, START));
+    assert!(room.ttl("d", UpdateChange::Patch, 0, START));
     assert_eq!(room.query("d", START), None);
     assert_eq!(room.consume("e", 1, 3, seconds(0), START), (true, 2, 0));
     assert_eq!(room.consume("e", 1, 3, seconds(0), START), (true, 2, 0));
@@ -219,8 +219,8 @@ fn statistics_count_uses_by_minute() {
     for _ in 0..3 {
         room.query("a", start);
     }
-    assert!(room.quota("a", Change::Decrease, 1, start));
-    assert!(!room.quota("a", Change::Decrease, 100, start));
+    assert!(room.quota("a", UpdateChange::Decrease, 1, start));
+    assert!(!room.quota("a", UpdateChange::Decrease, 100, start));
     assert_eq!(room.get("a", start), None);
     let figures =
         |now| stat(now).map(|s| (s.reads_per_minute, s.writes_per_minute, s.reads, s.writes));

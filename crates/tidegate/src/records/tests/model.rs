@@ -21,8 +21,8 @@ fn key(number: usize) -> Vec<u8> {
 enum Op {
     Insert { key: usize, quota: u64, life: Life },
     Query(usize),
-    Quota { key: usize, change: Change, value: u64, max: u64 },
-    Ttl { key: usize, change: Change, value: u64 },
+    Quota { key: usize, change: UpdateChange, value: u64, max: u64 },
+    Ttl { key: usize, change: UpdateChange, value: u64 },
     Purge(usize),
     Set { key: usize, bytes: usize, life: Life },
     Get(usize),
@@ -50,8 +50,8 @@ fn life() -> impl Strategy<Value = Life> {
         .prop_map(|(unit, amount)| Life { unit, amount })
 }
 
-fn change() -> impl Strategy<Value = Change> {
-    prop::sample::select(&[Change::Patch, Change::Increase, Change::Decrease][..])
+fn change() -> impl Strategy<Value = UpdateChange> {
+    prop::sample::select(&[UpdateChange::Patch, UpdateChange::Increase, UpdateChange::Decrease][..])
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -196,15 +196,15 @@ impl Model {
         true
     }
 
-    fn quota(&mut self, key: usize, change: Change, value: u64, max: u64) -> bool {
+    fn quota(&mut self, key: usize, change: UpdateChange, value: u64, max: u64) -> bool {
         let Some(Known { content: Ok(quota), .. }) = self.live(key) else { return false };
         let (before, value) = (i128::from(*quota), i128::from(value));
         let after = match change {
-            Change::Patch => value,
-            Change::Increase => before + value,
-            Change::Decrease => before - value,
+            UpdateChange::Patch => value,
+            UpdateChange::Increase => before + value,
+            UpdateChange::Decrease => before - value,
         };
-        let over = change == Change::Increase && after > max.into();
+        let over = change == UpdateChange::Increase && after > max.into();
         if over || after < 0 {
             return false;
         }
@@ -213,14 +213,14 @@ impl Model {
         true
     }
 
-    fn ttl(&mut self, key: usize, change: Change, value: u64) -> bool {
+    fn ttl(&mut self, key: usize, change: UpdateChange, value: u64) -> bool {
         let now = self.mono();
         let Some(known) = self.live(key) else { return false };
         let span = span(known.unit, value);
         known.expiry = match change {
-            Change::Patch => clock(now + span),
-            Change::Increase => clock(known.expiry + span),
-            Change::Decrease => known.expiry.saturating_sub(span),
+            UpdateChange::Patch => clock(now + span),
+            UpdateChange::Increase => clock(known.expiry + span),
+            UpdateChange::Decrease => known.expiry.saturating_sub(span),
         };
         // It has been written, although it may be over now.
         known.uses[1] += 1;
@@ -261,13 +261,13 @@ impl Model {
         Some(Stat { reads_per_minute, writes_per_minute, reads, writes })
     }
 
-    fn listed(&mut self) -> Vec<(Vec<u8>, Kind, Unit, u64, u64, Stat)> {
+    fn listed(&mut self) -> Vec<(Vec<u8>, RecordKind, Unit, u64, u64, Stat)> {
         let mut keys: Vec<usize> = (0..KEYS).filter(|key| self.live(*key).is_some()).collect();
         keys.sort_by_key(|key| self.known[key].number);
         let listed = keys.into_iter().map(|number| {
             let stat = self.stat(number).expect("it lives");
             let known = &self.known[&number];
-            let kind = if known.content.is_ok() { Kind::Counter } else { Kind::Buffer };
+            let kind = if known.content.is_ok() { RecordKind::Counter } else { RecordKind::Buffer };
             let never = known.expiry == u64::MAX.into();
             let left = if never { u64::MAX.into() } else { known.expiry - self.mono() };
             let expires_at = clock(u128::from(self.now.unix) + left) as u64;

@@ -17,13 +17,13 @@ fn threads_that_hammer_one_key_lose_no_update() {
         for _ in 0..2 {
             scope.spawn(|| {
                 for _ in 0..ROUNDS {
-                    let up = Change::Increase;
+                    let up = UpdateChange::Increase;
                     assert!(records.update_quota(b"one", probe, up, 3, u64::MAX, START));
                 }
             });
             scope.spawn(|| {
                 for _ in 0..ROUNDS {
-                    let change = Change::Decrease;
+                    let change = UpdateChange::Decrease;
                     let done = records.update_quota(b"one", probe, change, 2, u64::MAX, START);
                     down.fetch_add(u64::from(done), Relaxed);
                 }
@@ -111,8 +111,11 @@ fn a_listing_shows_what_stays_while_others_come_and_go() {
         });
         for _ in 0..20 {
             let listed = records.list(START);
-            let stays: Vec<&[u8]> =
-                listed.iter().map(Listed::key).filter(|key| key.starts_with(b"stays")).collect();
+            let stays: Vec<&[u8]> = listed
+                .iter()
+                .map(ListedRecord::key)
+                .filter(|key| key.starts_with(b"stays"))
+                .collect();
             assert_eq!(stays.len(), 2_000);
             for (n, key) in stays.iter().enumerate() {
                 assert_eq!(*key, format!("stays {n}").as_bytes());

@@ -1,7 +1,7 @@
 //! What a restart keeps of records: values, lives, units, statistics and their order.
 
 use super::*;
-use crate::records::{Change, Kind, Life, Unit};
+use crate::records::{Life, RecordKind, Unit, UpdateChange};
 
 const MAX: u64 = u64::MAX;
 
@@ -25,7 +25,7 @@ fn some_records(now: Now) -> Arc<Records> {
         assert!(records.insert(key, probe, n, life(Unit::Minutes, 30 + n), now));
     }
     records.query(b"minute", probe(b"minute"), now);
-    records.update_quota(b"minute", probe(b"minute"), Change::Decrease, 2, MAX, now);
+    records.update_quota(b"minute", probe(b"minute"), UpdateChange::Decrease, 2, MAX, now);
     // One that has come again stands behind all others.
     assert!(records.purge(b"many 3", probe(b"many 3"), now));
     assert!(records.insert(b"many 3", probe(b"many 3"), 3, life(Unit::Minutes, 33), now));
@@ -33,7 +33,7 @@ fn some_records(now: Now) -> Arc<Records> {
 }
 
 /// A record's key, kind, unit, life left, quota and value.
-type Seen = (Vec<u8>, Kind, Unit, Nanos, u64, Option<Vec<u8>>);
+type Seen = (Vec<u8>, RecordKind, Unit, Nanos, u64, Option<Vec<u8>>);
 
 /// All that there is to see, but for statistics.
 fn seen(records: &Records, now: Now) -> Vec<Seen> {
@@ -146,9 +146,9 @@ fn damaged_records_are_found_and_nothing_is_restored() {
 
 #[test]
 fn records_that_cannot_be_are_refused_although_the_sum_is_right() {
-    let kept = records::Kept {
+    let kept = records::KeptRecord {
         key: b"key".to_vec(),
-        value: records::KeptValue::Counter(1),
+        value: records::RecordValue::Counter(1),
         unit: Unit::Seconds,
         expiry: MAX,
         sequence: 7,
@@ -156,7 +156,7 @@ fn records_that_cannot_be_are_refused_although_the_sum_is_right() {
         minute: 0,
         by_minute: [0; 4],
     };
-    let read = |kept: &records::Kept| {
+    let read = |kept: &records::KeptRecord| {
         let header = Header { boot: Vec::new(), now: START, rules: Vec::new() };
         let mut writer = Writer::begin(Vec::new(), &header).expect("in memory");
         writer.record(kept).expect("in memory");
@@ -168,12 +168,12 @@ fn records_that_cannot_be_are_refused_although_the_sum_is_right() {
     };
     assert_eq!(read(&kept).expect("sound"), kept);
     for unit in Unit::ALL {
-        let kept = records::Kept { unit, ..kept.clone() };
+        let kept = records::KeptRecord { unit, ..kept.clone() };
         assert_eq!(read(&kept).expect("sound"), kept);
     }
-    let long = records::Kept { key: vec![b'k'; 256], ..kept.clone() };
+    let long = records::KeptRecord { key: vec![b'k'; 256], ..kept.clone() };
     assert!(matches!(read(&long), Err(Problem::Damaged(_))));
-    let last = records::Kept { sequence: MAX, ..kept };
+    let last = records::KeptRecord { sequence: MAX, ..kept };
     assert!(matches!(read(&last), Err(Problem::Damaged(_))));
 }
 

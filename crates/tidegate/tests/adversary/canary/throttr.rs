@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::io::{Read as _, Write as _};
 
-use tidegate_wire::throttr::{Attribute, Change, Request, Ttl, Unit, ValueSize};
+use tidegate_wire::throttr::{Attribute, Request, Ttl, Unit, UpdateChange, ValueSize};
 
 use super::{Canary, Named, PER_LISTENER, Wrong, failed, same};
 use crate::net::Stream;
@@ -194,7 +194,7 @@ impl Pipeline {
 
     fn decrease(&mut self, key: &[u8], batch: &mut Batch, random: &mut Random) {
         let value = random.next() & 0x1f;
-        let (attribute, change) = (Some(Attribute::Quota), Some(Change::Decrease));
+        let (attribute, change) = (Some(Attribute::Quota), Some(UpdateChange::Decrease));
         batch.ask(&Request::Update { attribute, change, value, key });
         let taken = self.take(key, value);
         batch.expect(&[u8::from(taken)]);

@@ -1,7 +1,7 @@
 //! What hostile clients say at the Throttr door: every request, and pipelines of answers that are
 //! never read.
 
-use tidegate_wire::throttr::{Attribute, Change, Request, Take, Takes, Ttl, Unit, ValueSize};
+use tidegate_wire::throttr::{Attribute, Request, Take, Takes, Ttl, Unit, UpdateChange, ValueSize};
 
 use super::Target;
 use crate::server::Doors;
@@ -19,7 +19,7 @@ pub(super) fn add(doors: &Doors, targets: &mut Vec<Target>) {
 }
 
 fn scripts(size: ValueSize) -> Vec<Vec<u8>> {
-    let (attribute, change) = (Some(Attribute::Quota), Some(Change::Increase));
+    let (attribute, change) = (Some(Attribute::Quota), Some(UpdateChange::Increase));
     let take = Take { cost: 1, quota: 5, ttl: LIFE, key: b"hostile" };
     let takes = [take, take];
     // As long as the listener's lengths can say.

@@ -1,6 +1,6 @@
 //! What the door tells of itself is true: connections, channels, counts, and lists of any length.
 
-use tidegate_wire::throttr::{Kind, Request};
+use tidegate_wire::throttr::{Request, RequestKind};
 
 use super::{Client, DOOR, MINUTE, metric, u64_at, until, written};
 use crate::program::Program;
@@ -167,7 +167,7 @@ fn info_and_metrics_say_the_same() {
         let series = format!("tidegate_throttr_requests_total{{type=\"{name}\"}}");
         assert_eq!(metric(&program, &series), pair(place), "{name}");
     }
-    assert!(Kind::ALL.iter().all(|kind| !kind.name().is_empty()));
+    assert!(RequestKind::ALL.iter().all(|kind| !kind.name().is_empty()));
     assert_eq!(metric(&program, "tidegate_throttr_connections"), 2);
     assert_eq!(metric(&program, "tidegate_throttr_channels"), 4);
     assert_eq!(metric(&program, "tidegate_records"), 11);

@@ -10,14 +10,16 @@ use tidegate::doors::throttr::{Conversation, ThrottrState};
 use tidegate::metrics::Metrics;
 use tidegate::records::{Records, Settings};
 use tidegate_core::Now;
-use tidegate_wire::throttr::{Attribute, Change, Kind, Request, Take, Takes, Ttl, Unit, ValueSize};
+use tidegate_wire::throttr::{
+    Attribute, Request, RequestKind, Take, Takes, Ttl, Unit, UpdateChange, ValueSize,
+};
 
 use super::{Client, DOOR, MINUTE, bad_input, u64_at, until, written};
 use crate::program::{Program, binary};
 
 /// One request of each kind.
 fn one_of_each() -> Vec<Vec<u8>> {
-    let (attribute, change) = (Some(Attribute::Quota), Some(Change::Increase));
+    let (attribute, change) = (Some(Attribute::Quota), Some(UpdateChange::Increase));
     let take = Take { cost: 1, quota: 5, ttl: MINUTE, key: b"take" };
     let takes = [take, take];
     let requests = [
@@ -43,7 +45,7 @@ fn one_of_each() -> Vec<Vec<u8>> {
         Request::Consume { cost: 1, quota: 5, ttl: MINUTE, key: b"key" },
         Request::ConsumeMany { takes: Takes::new(&takes) },
     ];
-    assert_eq!(requests.len(), Kind::COUNT);
+    assert_eq!(requests.len(), RequestKind::COUNT);
     requests.iter().map(|request| written(&[*request])).collect()
 }
 
@@ -81,7 +83,7 @@ fn any_byte_at_any_place() {
 #[test]
 fn any_type_and_any_length_over_a_socket() {
     let program = Program::serve(DOOR);
-    let known: Vec<u8> = Kind::ALL.iter().map(|kind| kind.type_byte()).collect();
+    let known: Vec<u8> = RequestKind::ALL.iter().map(|kind| kind.type_byte()).collect();
     for kind in 0..=u8::MAX {
         let mut client = Client::new(&program);
         client.send(&[kind]);

@@ -8,7 +8,7 @@ use tidegate::clock::Clock;
 use tidegate::doors::throttr::{Conversation, ThrottrState};
 use tidegate::metrics::Metrics;
 use tidegate::records::{Records, Settings};
-use tidegate_wire::throttr::{Attribute, Change, Request, Ttl, Unit, ValueSize};
+use tidegate_wire::throttr::{Attribute, Request, Ttl, Unit, UpdateChange, ValueSize};
 
 use crate::golden::START;
 
@@ -17,7 +17,7 @@ use crate::golden::START;
 enum Step {
     Insert { key: u8, quota: u64, ttl: Option<(Unit, u64)> },
     Query { key: u8 },
-    Update { key: u8, attribute: Option<Attribute>, change: Option<Change>, value: u64 },
+    Update { key: u8, attribute: Option<Attribute>, change: Option<UpdateChange>, value: u64 },
     Purge { key: u8 },
     Set { key: u8, length: u8, ttl: Option<(Unit, u64)> },
     Get { key: u8 },
@@ -42,7 +42,11 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         prop::option::weighted(0.9, prop_oneof![Just(Attribute::Quota), Just(Attribute::Ttl)]);
     let change = prop::option::weighted(
         0.9,
-        prop_oneof![Just(Change::Patch), Just(Change::Increase), Just(Change::Decrease)],
+        prop_oneof![
+            Just(UpdateChange::Patch),
+            Just(UpdateChange::Increase),
+            Just(UpdateChange::Decrease)
+        ],
     );
     let step = prop_oneof![
         3 => (key.clone(), number(), ttl())
@@ -169,7 +173,7 @@ impl Model {
         &mut self,
         key: u8,
         attribute: Option<Attribute>,
-        change: Option<Change>,
+        change: Option<UpdateChange>,
         value: u64,
     ) -> Option<()> {
         let (max, now) = (self.size.max(), self.now);
@@ -181,17 +185,17 @@ impl Model {
             Attribute::Quota => {
                 let Content::Counter(quota) = &mut record.content else { return None };
                 *quota = match change {
-                    Change::Patch => value,
-                    Change::Increase => quota.checked_add(value).filter(|sum| *sum <= max)?,
-                    Change::Decrease => quota.checked_sub(value)?,
+                    UpdateChange::Patch => value,
+                    UpdateChange::Increase => quota.checked_add(value).filter(|sum| *sum <= max)?,
+                    UpdateChange::Decrease => quota.checked_sub(value)?,
                 };
             }
             Attribute::Ttl => {
                 let span = (u128::from(value) * u128::from(unit.nanos())).min(END);
                 record.expiry = match change {
-                    Change::Patch => patched,
-                    Change::Increase => (record.expiry + span).min(END),
-                    Change::Decrease => record.expiry.saturating_sub(span).max(now),
+                    UpdateChange::Patch => patched,
+                    UpdateChange::Increase => (record.expiry + span).min(END),
+                    UpdateChange::Decrease => record.expiry.saturating_sub(span).max(now),
                 };
             }
         }

@@ -1,7 +1,7 @@
 //! Connections: pipelines in any pieces, half-close, Unix sockets, start and stop.
 
 use rustix::process::Signal;
-use tidegate_wire::throttr::{Attribute, Change, Request, Ttl, Unit};
+use tidegate_wire::throttr::{Attribute, Request, Ttl, Unit, UpdateChange};
 
 use super::{Client, DOOR, MINUTE, u64_at, until, written};
 use crate::program::Program;
@@ -18,12 +18,12 @@ fn pipeline() -> (Vec<u8>, Vec<u8>) {
     let requests = [
         Request::Insert { quota: 7, ttl: MINUTE, key },
         Request::Query { key },
-        update(Attribute::Quota, Change::Decrease, 3),
-        update(Attribute::Quota, Change::Decrease, 5),
+        update(Attribute::Quota, UpdateChange::Decrease, 3),
+        update(Attribute::Quota, UpdateChange::Decrease, 5),
         Request::Query { key },
         Request::Set { ttl: hour, key: b"", value: b"value" },
         Request::Get { key: b"" },
-        update(Attribute::Ttl, Change::Patch, 100),
+        update(Attribute::Ttl, UpdateChange::Patch, 100),
         Request::Query { key },
         Request::Consume { cost: 1, quota: 9, ttl: MINUTE, key: b"own" },
         Request::Purge { key },
@@ -170,7 +170,7 @@ fn two_clients_lose_no_update_of_one_key() {
     assert!(client.does(&Request::Insert { quota: 50_000, ttl: MINUTE, key: b"k" }));
     let update = Request::Update {
         attribute: Some(Attribute::Quota),
-        change: Some(Change::Decrease),
+        change: Some(UpdateChange::Decrease),
         value: 1,
         key: b"k",
     };

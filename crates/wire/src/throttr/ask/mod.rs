@@ -11,17 +11,17 @@ pub use rows::{Fragment, ReadRow};
 
 use super::figures::{CONNECTION_BYTES, INFO_BYTES};
 use super::kind::type_byte;
-use super::reply::{FAILURE, SUBSCRIBER_BYTES, SUCCESS, Stat, Subscriber};
+use super::reply::{ChannelSubscriber, FAILURE, SUBSCRIBER_BYTES, SUCCESS, Stat};
 use super::value::number_of;
-use super::{Front, ID_BYTES, KEY_BYTES_MAX, Kind, Request, Unit, ValueSize, parse};
+use super::{Front, ID_BYTES, KEY_BYTES_MAX, Request, RequestKind, Unit, ValueSize, parse};
 use rows::{stat, subscriber, u64_at};
 
 /// The most bytes of fixed parts in a fragment that is read. Servers of this protocol stay far
 /// below it.
 pub const FRAGMENT_READ_BYTES_MAX: usize = 64 * 1024;
 
-/// The most bytes of something that [`Reader::next`] calls incomplete, where values and payloads
-/// may have `value_max` bytes.
+/// The most bytes of something that [`ReplyReader::next`] calls incomplete, where values and
+/// payloads may have `value_max` bytes.
 #[must_use]
 pub const fn reply_bytes_max(size: ValueSize, value_max: usize) -> usize {
     let with_value = (2 + 2 * size.bytes() + KEY_BYTES_MAX).saturating_add(value_max);
@@ -34,7 +34,7 @@ pub const fn reply_bytes_max(size: ValueSize, value_max: usize) -> usize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expected {
     /// The kind of the request, or of an EVENT's payload.
-    kind: Kind,
+    kind: RequestKind,
     /// The takes of a CONSUME MANY.
     takes: usize,
     /// Whether the request is the payload of an EVENT, so that a status comes first.
@@ -67,7 +67,7 @@ impl Expected {
 
     /// The kind of request that is answered; for an EVENT, the kind of its payload.
     #[must_use]
-    pub const fn kind(&self) -> Kind {
+    pub const fn kind(&self) -> RequestKind {
         self.kind
     }
 
@@ -132,7 +132,7 @@ pub enum Piece<'a> {
     /// The head of a CHANNEL: so many subscribers follow.
     Subscribers(u64),
     /// One of those subscribers.
-    Subscriber(Subscriber),
+    Subscriber(ChannelSubscriber),
     /// The EVENT was taken: the reply to its payload follows.
     Executed,
 }
@@ -212,7 +212,7 @@ impl std::error::Error for BrokenReply {}
 
 /// Reads replies in order, and remembers how far it came in one that has several pieces.
 #[derive(Clone, Copy, Debug)]
-pub struct Reader {
+pub struct ReplyReader {
     size: ValueSize,
     value_max: usize,
     inside: Inside,
@@ -237,7 +237,7 @@ enum Inside {
 /// A piece, its length, and where the reader stands behind it.
 type Read<'a> = Result<Option<(Piece<'a>, usize, Inside)>, BrokenReply>;
 
-impl Reader {
+impl ReplyReader {
     /// A reader at the beginning of a stream, for values and payloads of up to `value_max` bytes.
     #[must_use]
     pub const fn new(size: ValueSize, value_max: usize) -> Self {
@@ -304,12 +304,12 @@ impl Reader {
         let body = &bytes[1..];
         let n = self.size.bytes();
         match expected.kind {
-            Kind::Consume => {
+            RequestKind::Consume => {
                 let Some(body) = body.get(..2 * n) else { return Ok(None) };
                 let (remaining, left) = (number_of(&body[..n]), number_of(&body[n..]));
                 whole(Piece::Consumed { taken: success, remaining, left }, 2 * n)
             }
-            Kind::ConsumeMany => {
+            RequestKind::ConsumeMany => {
                 let len = 2 * n * expected.takes;
                 let Some(bytes) = body.get(..len) else { return Ok(None) };
                 let takes = TakesLeft { bytes, size: self.size };
@@ -317,14 +317,14 @@ impl Reader {
             }
             kind if never_fails(kind) && !success => Err(BrokenReply::Status(FAILURE)),
             _ if !success => whole(Piece::Status(false), 0),
-            Kind::Query => match body.get(..1 + 2 * n) {
+            RequestKind::Query => match body.get(..1 + 2 * n) {
                 Some(body) => {
                     let (quota, left) = (number_of(&body[..n]), number_of(&body[1 + n..]));
                     whole(Piece::Counter { quota, unit: unit(body[n])?, left }, 1 + 2 * n)
                 }
                 None => Ok(None),
             },
-            Kind::Get => self.buffer(body),
+            RequestKind::Get => self.buffer(body),
             kind => fixed(kind, body),
         }
     }
@@ -349,7 +349,7 @@ impl Reader {
     }
 
     /// `index u64 | n u64 | n fixed parts | n keys`
-    fn fragment<'a>(&self, bytes: &'a [u8], kind: Kind, read: u64, of: u64) -> Read<'a> {
+    fn fragment<'a>(&self, bytes: &'a [u8], kind: RequestKind, read: u64, of: u64) -> Read<'a> {
         let Some((header, rest)) = bytes.split_at_checked(16) else { return Ok(None) };
         if u64_at(header, 0) != read + 1 {
             return Err(BrokenReply::Fragment);
@@ -373,30 +373,35 @@ impl Reader {
 }
 
 /// Whether a request has no failure: its reply always has a body.
-const fn never_fails(kind: Kind) -> bool {
-    use Kind::{Channels, Connections, Info, List, Stats, Whoami};
+const fn never_fails(kind: RequestKind) -> bool {
+    use RequestKind::{Channels, Connections, Info, List, Stats, Whoami};
     matches!(kind, List | Info | Stats | Connections | Channels | Whoami)
 }
 
 /// The success of a request whose reply, or its head, has the same length at every value size.
-fn fixed(kind: Kind, body: &[u8]) -> Read<'_> {
+fn fixed(kind: RequestKind, body: &[u8]) -> Read<'_> {
     let whole = |piece, len| Some((piece, 1 + len, Inside::Nothing));
     Ok(match kind {
-        Kind::Stat => {
+        RequestKind::Stat => {
             body.first_chunk().and_then(|body: &[u8; 32]| whole(Piece::Stat(stat(body)), 32))
         }
-        Kind::Info => body.first_chunk().and_then(|body| whole(Piece::Info(body), INFO_BYTES)),
-        Kind::Connection => {
+        RequestKind::Info => {
+            body.first_chunk().and_then(|body| whole(Piece::Info(body), INFO_BYTES))
+        }
+        RequestKind::Connection => {
             body.first_chunk().and_then(|body| whole(Piece::Connection(body), CONNECTION_BYTES))
         }
-        Kind::Whoami => body.first_chunk().and_then(|&id| whole(Piece::Whoami(id), ID_BYTES)),
-        Kind::List | Kind::Stats | Kind::Connections | Kind::Channels => {
-            body.first_chunk().map(|&of| match u64::from_le_bytes(of) {
-                0 => (Piece::Fragments(0), 9, Inside::Nothing),
-                of => (Piece::Fragments(of), 9, Inside::Fragments { read: 0, of }),
-            })
+        RequestKind::Whoami => {
+            body.first_chunk().and_then(|&id| whole(Piece::Whoami(id), ID_BYTES))
         }
-        Kind::Channel => body.first_chunk().map(|&left| match u64::from_le_bytes(left) {
+        RequestKind::List
+        | RequestKind::Stats
+        | RequestKind::Connections
+        | RequestKind::Channels => body.first_chunk().map(|&of| match u64::from_le_bytes(of) {
+            0 => (Piece::Fragments(0), 9, Inside::Nothing),
+            of => (Piece::Fragments(of), 9, Inside::Fragments { read: 0, of }),
+        }),
+        RequestKind::Channel => body.first_chunk().map(|&left| match u64::from_le_bytes(left) {
             0 => (Piece::Subscribers(0), 9, Inside::Nothing),
             left => (Piece::Subscribers(left), 9, Inside::Subscribers { left }),
         }),

@@ -1,31 +1,36 @@
 //! The rows of LIST, STATS, CONNECTIONS and CHANNELS as a client reads them.
 
 use super::super::figures::{CONNECTION_BYTES, ConnectionRecord};
-use super::super::fragments::{ChannelRow, KeyStat, Listed, RecordKind, Row};
-use super::super::reply::{SUBSCRIBER_BYTES, Stat, Subscriber};
+use super::super::fragments::{ChannelRow, KeyStat, Listed, ListingRow, RecordKind};
+use super::super::reply::{ChannelSubscriber, SUBSCRIBER_BYTES, Stat};
 use super::super::value::number_of;
-use super::super::{Kind, Unit, ValueSize};
+use super::super::{RequestKind, Unit, ValueSize};
 
 /// One fragment of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fragment<'a> {
-    kind: Kind,
+    kind: RequestKind,
     size: ValueSize,
     fixed: &'a [u8],
     keys: &'a [u8],
 }
 
 /// A row that can be read from a fragment.
-pub trait ReadRow<'a>: Row + Sized {
+pub trait ReadRow<'a>: ListingRow + Sized {
     /// The kind of request whose answer has such rows.
-    const KIND: Kind;
+    const KIND: RequestKind;
 
     /// Reads a row from its fixed part and its key. `None` where a byte is unknown.
     fn read(size: ValueSize, fixed: &[u8], key: &'a [u8]) -> Option<Self>;
 }
 
 impl<'a> Fragment<'a> {
-    pub(super) const fn new(kind: Kind, size: ValueSize, fixed: &'a [u8], keys: &'a [u8]) -> Self {
+    pub(super) const fn new(
+        kind: RequestKind,
+        size: ValueSize,
+        fixed: &'a [u8],
+        keys: &'a [u8],
+    ) -> Self {
         Self { kind, size, fixed, keys }
     }
 
@@ -44,27 +49,27 @@ impl<'a> Fragment<'a> {
 }
 
 /// Bytes of a row's fixed part.
-pub(super) fn fixed_bytes(kind: Kind, size: ValueSize) -> usize {
+pub(super) fn fixed_bytes(kind: RequestKind, size: ValueSize) -> usize {
     match kind {
-        Kind::List => Listed::fixed_bytes(size),
-        Kind::Stats => KeyStat::fixed_bytes(size),
-        Kind::Channels => ChannelRow::fixed_bytes(size),
+        RequestKind::List => Listed::fixed_bytes(size),
+        RequestKind::Stats => KeyStat::fixed_bytes(size),
+        RequestKind::Channels => ChannelRow::fixed_bytes(size),
         _ => ConnectionRecord::fixed_bytes(size),
     }
 }
 
 /// The lengths of the keys behind the fixed parts.
 pub(super) fn key_lens(
-    kind: Kind,
+    kind: RequestKind,
     fixed: &[u8],
     each: usize,
 ) -> impl Iterator<Item = usize> + use<'_> {
-    let keyed = matches!(kind, Kind::List | Kind::Stats | Kind::Channels);
+    let keyed = matches!(kind, RequestKind::List | RequestKind::Stats | RequestKind::Channels);
     fixed.chunks_exact(each).map(move |fixed| if keyed { usize::from(fixed[0]) } else { 0 })
 }
 
 impl<'a> ReadRow<'a> for Listed<'a> {
-    const KIND: Kind = Kind::List;
+    const KIND: RequestKind = RequestKind::List;
 
     fn read(_: ValueSize, fixed: &[u8], key: &'a [u8]) -> Option<Self> {
         let kind = match fixed[1] {
@@ -79,7 +84,7 @@ impl<'a> ReadRow<'a> for Listed<'a> {
 }
 
 impl<'a> ReadRow<'a> for KeyStat<'a> {
-    const KIND: Kind = Kind::Stats;
+    const KIND: RequestKind = RequestKind::Stats;
 
     fn read(_: ValueSize, fixed: &[u8], key: &'a [u8]) -> Option<Self> {
         Some(Self { key, stat: stat(fixed[1..].first_chunk()?) })
@@ -87,7 +92,7 @@ impl<'a> ReadRow<'a> for KeyStat<'a> {
 }
 
 impl ReadRow<'_> for ConnectionRecord {
-    const KIND: Kind = Kind::Connections;
+    const KIND: RequestKind = RequestKind::Connections;
 
     fn read(_: ValueSize, fixed: &[u8], _: &[u8]) -> Option<Self> {
         let fixed: &[u8; CONNECTION_BYTES] = fixed.first_chunk()?;
@@ -96,7 +101,7 @@ impl ReadRow<'_> for ConnectionRecord {
 }
 
 impl<'a> ReadRow<'a> for ChannelRow<'a> {
-    const KIND: Kind = Kind::Channels;
+    const KIND: RequestKind = RequestKind::Channels;
 
     fn read(_: ValueSize, fixed: &[u8], channel: &'a [u8]) -> Option<Self> {
         Some(Self {
@@ -117,10 +122,10 @@ pub(super) fn stat(bytes: &[u8; 32]) -> Stat {
     }
 }
 
-pub(super) fn subscriber(bytes: &[u8; SUBSCRIBER_BYTES]) -> Subscriber {
+pub(super) fn subscriber(bytes: &[u8; SUBSCRIBER_BYTES]) -> ChannelSubscriber {
     let mut id = [0; 16];
     id.copy_from_slice(&bytes[..16]);
-    Subscriber {
+    ChannelSubscriber {
         id,
         subscribed_at_ns: u64_at(bytes, 16),
         read_bytes: u64_at(bytes, 24),

@@ -23,7 +23,7 @@ fn request(hex: &str, request: Request<'_>) {
 
 #[test]
 fn requests_of_the_page() {
-    let (attribute, change) = (Some(Attribute::Quota), Some(Change::Decrease));
+    let (attribute, change) = (Some(Attribute::Quota), Some(UpdateChange::Decrease));
     let ttl = Ttl::new(60, Unit::Seconds);
     request("01 07 00 04 3c 00 03 61 62 63", Request::Insert { quota: 7, ttl, key: b"abc" });
     request("02 03 61 62 63", Request::Query { key: b"abc" });

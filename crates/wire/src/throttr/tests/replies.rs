@@ -4,15 +4,16 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::super::ask::{
-    BrokenReply, Expected, Fragment, Incoming, Piece, ReadRow, Reader, reply_bytes_max,
+    BrokenReply, Expected, Fragment, Incoming, Piece, ReadRow, ReplyReader, reply_bytes_max,
 };
 use super::super::figures::{
-    CONNECTION_BYTES, ConnectionRecord, INFO_BYTES, Info, Rate, Transport, padded,
+    CONNECTION_BYTES, ConnectionRecord, CountRate, INFO_BYTES, Info, Transport, padded,
 };
 use super::super::fragments::{
-    ChannelRow, FRAGMENT_WHOLE_BYTES_MAX, Fragments, KeyStat, Listed, RecordKind, Row, count, head,
+    ChannelRow, FRAGMENT_WHOLE_BYTES_MAX, Fragments, KeyStat, Listed, ListingRow, RecordKind,
+    count, head,
 };
-use super::super::reply::{self, DoesNotFit, Stat, Subscriber};
+use super::super::reply::{self, ChannelSubscriber, DoesNotFit, Stat};
 use super::super::*;
 use super::bytes;
 
@@ -27,10 +28,10 @@ fn expected(request: Request<'_>, size: ValueSize) -> Option<Expected> {
 fn whole(bytes: &[u8], size: ValueSize, request: Request<'_>, piece: Piece<'_>) {
     let expected = expected(request, size);
     for len in 0..bytes.len() {
-        let mut reader = Reader::new(size, VALUE_MAX);
+        let mut reader = ReplyReader::new(size, VALUE_MAX);
         assert_eq!(reader.next(&bytes[..len], expected), Incoming::Incomplete, "{len} bytes");
     }
-    let mut reader = Reader::new(size, VALUE_MAX);
+    let mut reader = ReplyReader::new(size, VALUE_MAX);
     let read = reader.next(bytes, expected);
     assert_eq!(read, Incoming::Piece { piece, bytes: bytes.len(), last: true });
 }
@@ -96,14 +97,14 @@ fn figures() -> (ConnectionRecord, Info) {
         received_bytes: number(),
         allocated_bytes: number(),
         consumed_bytes: number(),
-        requests: Kind::ALL.map(|kind| shown(kind, number())),
+        requests: RequestKind::ALL.map(|kind| shown(kind, number())),
     };
-    let mut rate = || Rate { total: number(), per_minute: number() };
+    let mut rate = || CountRate { total: number(), per_minute: number() };
     let info = Info {
         requests: rate(),
-        kinds: Kind::ALL.map(|kind| {
-            let Rate { total, per_minute } = rate();
-            Rate { total: shown(kind, total), per_minute: shown(kind, per_minute) }
+        kinds: RequestKind::ALL.map(|kind| {
+            let CountRate { total, per_minute } = rate();
+            CountRate { total: shown(kind, total), per_minute: shown(kind, per_minute) }
         }),
         read_bytes: rate(),
         written_bytes: rate(),
@@ -123,9 +124,9 @@ fn figures() -> (ConnectionRecord, Info) {
 }
 
 /// The kinds that the protocol's figures leave out read as nought.
-fn shown(kind: Kind, number: u64) -> u64 {
+fn shown(kind: RequestKind, number: u64) -> u64 {
     match kind {
-        Kind::Event | Kind::Consume | Kind::ConsumeMany => 0,
+        RequestKind::Event | RequestKind::Consume | RequestKind::ConsumeMany => 0,
         _ => number,
     }
 }
@@ -148,8 +149,9 @@ fn figures_go_round() {
 }
 
 /// The kinds that a line of the protocol page names, in its order.
-fn kinds(words: &str) -> impl Iterator<Item = Kind> {
-    let named = |word: &str| Kind::ALL.into_iter().find(|kind| kind.name() == word.to_lowercase());
+fn kinds(words: &str) -> impl Iterator<Item = RequestKind> {
+    let named =
+        |word: &str| RequestKind::ALL.into_iter().find(|kind| kind.name() == word.to_lowercase());
     words.split(' ').map(move |word| named(word).unwrap())
 }
 
@@ -178,7 +180,7 @@ fn figures_stand_where_the_page_says() {
     let order = "INSERT QUERY UPDATE PURGE GET SET LIST INFO STATS STAT SUBSCRIBE UNSUBSCRIBE \
         PUBLISH CHANNEL CHANNELS WHOAMI CONNECTION CONNECTIONS";
     for (at, kind) in (24..).step_by(16).zip(kinds(order)) {
-        let Rate { total, per_minute } = info.kinds[kind.index()];
+        let CountRate { total, per_minute } = info.kinds[kind.index()];
         assert_eq!((number(body, at), number(body, at + 8)), (total, per_minute), "{kind:?}");
     }
     assert_eq!(number(body, 312), info.read_bytes.total);
@@ -226,7 +228,7 @@ proptest! {
         let request = Request::ConsumeMany { takes: Takes::new(&given) };
         let takes: Vec<_> = takes.iter().map(|(a, b)| (a & size.max(), b & size.max())).collect();
         let bytes = written(|out| reply::consume_many(out, size, success, takes.iter().copied()));
-        let read = Reader::new(size, 0).next(&bytes, expected(request, size));
+        let read = ReplyReader::new(size, 0).next(&bytes, expected(request, size));
         let Incoming::Piece { piece, bytes: used, last: true } = read else {
             return Err(TestCaseError::fail(format!("{read:?}")));
         };
@@ -246,7 +248,7 @@ proptest! {
     ) {
         let expected = expected(Request::Whoami, size).filter(|_| asked);
         let bytes = written(|out| reply::event(out, size, &channel, &payload).unwrap());
-        let mut reader = Reader::new(size, VALUE_MAX);
+        let mut reader = ReplyReader::new(size, VALUE_MAX);
         for len in 0..bytes.len() {
             prop_assert_eq!(reader.next(&bytes[..len], expected), Incoming::Incomplete);
         }
@@ -310,7 +312,7 @@ proptest! {
         if let Some(byte) = bytes.first_mut() {
             *byte = first;
         }
-        let mut reader = Reader::new(size, value_max);
+        let mut reader = ReplyReader::new(size, value_max);
         let expected = parts.with(|request| Some(Expected::of(&request, size)));
         let mut rest = &bytes[..];
         loop {
@@ -332,25 +334,25 @@ proptest! {
 /// A row's fixed part and key: what is compared.
 type Flat = (Vec<u8>, Vec<u8>);
 
-fn flat<R: Row>(row: &R, size: ValueSize) -> Flat {
+fn flat<R: ListingRow>(row: &R, size: ValueSize) -> Flat {
     let key = row.key();
     (written(|out| row.append_fixed(size, key.len() as u8, out)), key.to_vec())
 }
 
-fn read_flat(fragment: Fragment<'_>, kind: Kind, size: ValueSize) -> Vec<Flat> {
+fn read_flat(fragment: Fragment<'_>, kind: RequestKind, size: ValueSize) -> Vec<Flat> {
     fn rows<'a, R: ReadRow<'a>>(fragment: Fragment<'a>, size: ValueSize) -> Vec<Flat> {
         fragment.rows::<R>().map(|row| flat(&row.unwrap(), size)).collect()
     }
     match kind {
-        Kind::List => rows::<Listed<'_>>(fragment, size),
-        Kind::Stats => rows::<KeyStat<'_>>(fragment, size),
-        Kind::Channels => rows::<ChannelRow<'_>>(fragment, size),
+        RequestKind::List => rows::<Listed<'_>>(fragment, size),
+        RequestKind::Stats => rows::<KeyStat<'_>>(fragment, size),
+        RequestKind::Channels => rows::<ChannelRow<'_>>(fragment, size),
         _ => rows::<ConnectionRecord>(fragment, size),
     }
 }
 
 /// Writes the rows as a list and reads them back from every beginning.
-fn list_goes_round<R: Row + Copy>(
+fn list_goes_round<R: ListingRow + Copy>(
     size: ValueSize,
     request: Request<'_>,
     rows: &[R],
@@ -368,7 +370,7 @@ fn list_goes_round<R: Row + Copy>(
     prop_assert_eq!(starts.len() as u64, fragments + 2);
 
     let expected = expected(request, size);
-    let mut reader = Reader::new(size, 0);
+    let mut reader = ReplyReader::new(size, 0);
     let mut found = Vec::new();
     for (at, piece_of) in starts.windows(2).enumerate() {
         let piece_bytes = &bytes[piece_of[0]..piece_of[1]];
@@ -439,7 +441,7 @@ fn a_list_of_the_page() {
 #[test]
 fn channels_and_their_subscribers() {
     let size = ValueSize::Bits32;
-    let subscribers = [1, 2].map(|id| Subscriber {
+    let subscribers = [1, 2].map(|id| ChannelSubscriber {
         id: [id; ID_BYTES],
         subscribed_at_ns: 3,
         read_bytes: 4,
@@ -451,7 +453,7 @@ fn channels_and_their_subscribers() {
     });
     assert_eq!(bytes.len(), 9 + 2 * 40);
     let expected = expected(Request::Channel { channel: b"c" }, size);
-    let mut reader = Reader::new(size, 0);
+    let mut reader = ReplyReader::new(size, 0);
     let mut at = 0;
     for (piece, len, last) in [
         (Piece::Subscribers(2), 9, false),
@@ -475,9 +477,9 @@ fn replies_to_events() {
     let expected = expected(request, size);
     assert_eq!(
         expected.map(|expected| (expected.kind(), expected.in_event())),
-        Some((Kind::Query, true))
+        Some((RequestKind::Query, true))
     );
-    let mut reader = Reader::new(size, 0);
+    let mut reader = ReplyReader::new(size, 0);
     let executed = Incoming::Piece { piece: Piece::Executed, bytes: 1, last: false };
     assert_eq!(reader.next(&[1, 1, 7, 4, 9], expected), executed);
     let pushed = Incoming::Event { channel: b"c", payload: b"", bytes: 4 };
@@ -496,7 +498,7 @@ fn broken_replies() {
     let size = ValueSize::Bits8;
     let check = |bytes: &[u8], request: Option<Request<'_>>, broken| {
         let expected = request.map(|request| Expected::of(&request, size));
-        let read = Reader::new(size, 10).next(bytes, expected);
+        let read = ReplyReader::new(size, 10).next(bytes, expected);
         assert_eq!(read, Incoming::Broken(broken), "{bytes:?} to {request:?}");
     };
     check(&[1], None, BrokenReply::Unasked(1));
@@ -517,14 +519,14 @@ fn broken_replies() {
     check(&[1, 7, 1, 1], Some(GET), BrokenReply::Unit(7));
     check(&[1, 1, 1, 11], Some(GET), BrokenReply::ValueTooLong(11));
     check(&[0x19, 0, 11], None, BrokenReply::ValueTooLong(11));
-    let mut reader = Reader::new(size, 10);
+    let mut reader = ReplyReader::new(size, 10);
     let longest = [1, 1, 1, 10, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9];
     let read = reader.next(&longest, expected(GET, size));
     assert!(matches!(read, Incoming::Piece { bytes: 14, last: true, .. }));
 
     let list = expected(Request::List, size);
     let after_head = |fragment: &str| {
-        let mut reader = Reader::new(size, 10);
+        let mut reader = ReplyReader::new(size, 10);
         reader.next(&bytes("01 02 00 00 00 00 00 00 00"), list);
         reader.next(&bytes(fragment), list) == Incoming::Broken(BrokenReply::Fragment)
     };

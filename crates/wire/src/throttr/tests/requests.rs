@@ -11,12 +11,12 @@ const VALUE_MAX: usize = 300;
 /// What any request can be made of, with owners for what it borrows.
 #[derive(Clone, Debug)]
 pub(super) struct Parts {
-    kind: Kind,
+    kind: RequestKind,
     size: ValueSize,
     numbers: [u64; 3],
     unit: Option<Unit>,
     attribute: Option<Attribute>,
-    change: Option<Change>,
+    change: Option<UpdateChange>,
     id: [u8; ID_BYTES],
     key: Vec<u8>,
     value: Vec<u8>,
@@ -32,13 +32,13 @@ fn some_bytes(len: usize) -> impl Strategy<Value = Vec<u8>> {
 
 prop_compose! {
     pub(super) fn parts()(
-        kind in select(&Kind::ALL[..]),
+        kind in select(&RequestKind::ALL[..]),
         size in select(&ValueSize::ALL[..]),
         numbers: [u64; 3],
         unit in prop::option::of(select(&Unit::ALL[..])),
         attribute in prop::option::of(select(&[Attribute::Quota, Attribute::Ttl][..])),
         change in prop::option::of(
-            select(&[Change::Patch, Change::Increase, Change::Decrease][..])
+            select(&[UpdateChange::Patch, UpdateChange::Increase, UpdateChange::Decrease][..])
         ),
         id: [u8; ID_BYTES],
         key in some_bytes(KEY_BYTES_MAX),
@@ -64,34 +64,34 @@ impl Parts {
             .collect();
         let mut payload = Vec::new();
         see(match self.kind {
-            Kind::Insert => Request::Insert { quota: first, ttl, key },
-            Kind::Query => Request::Query { key },
-            Kind::Update => {
+            RequestKind::Insert => Request::Insert { quota: first, ttl, key },
+            RequestKind::Query => Request::Query { key },
+            RequestKind::Update => {
                 let Self { attribute, change, .. } = *self;
                 Request::Update { attribute, change, value: first, key }
             }
-            Kind::Purge => Request::Purge { key },
-            Kind::Set => Request::Set { ttl, key, value },
-            Kind::Get => Request::Get { key },
-            Kind::List => Request::List,
-            Kind::Info => Request::Info,
-            Kind::Stat => Request::Stat { key },
-            Kind::Stats => Request::Stats,
-            Kind::Subscribe => Request::Subscribe { channel: key },
-            Kind::Unsubscribe => Request::Unsubscribe { channel: key },
-            Kind::Publish => Request::Publish { channel: key, payload: value },
-            Kind::Connections => Request::Connections,
-            Kind::Connection => Request::Connection { id: self.id },
-            Kind::Channels => Request::Channels,
-            Kind::Channel => Request::Channel { channel: key },
-            Kind::Whoami => Request::Whoami,
-            Kind::Event => {
+            RequestKind::Purge => Request::Purge { key },
+            RequestKind::Set => Request::Set { ttl, key, value },
+            RequestKind::Get => Request::Get { key },
+            RequestKind::List => Request::List,
+            RequestKind::Info => Request::Info,
+            RequestKind::Stat => Request::Stat { key },
+            RequestKind::Stats => Request::Stats,
+            RequestKind::Subscribe => Request::Subscribe { channel: key },
+            RequestKind::Unsubscribe => Request::Unsubscribe { channel: key },
+            RequestKind::Publish => Request::Publish { channel: key, payload: value },
+            RequestKind::Connections => Request::Connections,
+            RequestKind::Connection => Request::Connection { id: self.id },
+            RequestKind::Channels => Request::Channels,
+            RequestKind::Channel => Request::Channel { channel: key },
+            RequestKind::Whoami => Request::Whoami,
+            RequestKind::Event => {
                 let key = &value[..value.len().min(200)];
                 Request::Get { key }.encode(self.size, &mut payload).unwrap();
                 Request::Event { channel: &self.key, payload: &payload }
             }
-            Kind::Consume => Request::Consume { cost: first, quota: second, ttl, key },
-            Kind::ConsumeMany => Request::ConsumeMany { takes: Takes::new(&takes) },
+            RequestKind::Consume => Request::Consume { cost: first, quota: second, ttl, key },
+            RequestKind::ConsumeMany => Request::ConsumeMany { takes: Takes::new(&takes) },
         })
     }
 
@@ -184,11 +184,11 @@ proptest! {
 #[test]
 fn every_first_byte() {
     for byte in 0..=255 {
-        let known = Kind::ALL.into_iter().find(|kind| kind.type_byte() == byte);
+        let known = RequestKind::ALL.into_iter().find(|kind| kind.type_byte() == byte);
         let bytes = [byte];
         let front = parse(&bytes, ValueSize::Bits16, VALUE_MAX);
         match known {
-            None => assert_eq!(front, Front::Broken(Broken::UnknownType(byte))),
+            None => assert_eq!(front, Front::Broken(BrokenRequest::UnknownType(byte))),
             Some(kind) => match front {
                 Front::Request { request, bytes } => assert_eq!((request.kind(), bytes), (kind, 1)),
                 Front::Incomplete => {}
@@ -196,13 +196,13 @@ fn every_first_byte() {
             },
         }
     }
-    for (at, kind) in Kind::ALL.into_iter().enumerate() {
+    for (at, kind) in RequestKind::ALL.into_iter().enumerate() {
         assert_eq!(kind.index(), at);
     }
 }
 
 #[track_caller]
-fn broken(hex: &str, size: ValueSize, expected: Broken) {
+fn broken(hex: &str, size: ValueSize, expected: BrokenRequest) {
     let bytes = bytes(hex);
     assert_eq!(parse(&bytes, size, 100), Front::Broken(expected));
     for len in 0..bytes.len() {
@@ -214,7 +214,7 @@ fn broken(hex: &str, size: ValueSize, expected: Broken) {
 #[test]
 fn too_long_values_are_refused_from_the_header() {
     use ValueSize::{Bits8, Bits16, Bits32, Bits64};
-    let too_long = |bytes| Broken::ValueTooLong { bytes };
+    let too_long = |bytes| BrokenRequest::ValueTooLong { bytes };
     broken("05 04 1e 03 65", Bits8, too_long(101));
     broken("05 04 1e 00 03 65 00", Bits16, too_long(101));
     broken("05 04 1e 00 00 00 03 00 00 01 00", Bits32, too_long(65536));
@@ -236,13 +236,13 @@ fn too_long_values_are_refused_from_the_header() {
 #[test]
 fn events_that_are_not_one_request() {
     let size = ValueSize::Bits8;
-    broken("19 01 05 63 19 01 00 63 18", size, Broken::NestedEvent);
-    broken("19 01 00 63", size, Broken::UnevenEvent);
-    broken("19 01 02 63 18 18", size, Broken::UnevenEvent);
-    broken("19 01 02 63 06 01", size, Broken::UnevenEvent);
-    broken("19 01 01 63 7f", size, Broken::UnknownType(0x7f));
-    broken("19 01 05 63 05 04 01 01 65", size, Broken::ValueTooLong { bytes: 101 });
-    broken("19 00 02 41 21", size, Broken::TooManyTakes(0x21));
+    broken("19 01 05 63 19 01 00 63 18", size, BrokenRequest::NestedEvent);
+    broken("19 01 00 63", size, BrokenRequest::UnevenEvent);
+    broken("19 01 02 63 18 18", size, BrokenRequest::UnevenEvent);
+    broken("19 01 02 63 06 01", size, BrokenRequest::UnevenEvent);
+    broken("19 01 01 63 7f", size, BrokenRequest::UnknownType(0x7f));
+    broken("19 01 05 63 05 04 01 01 65", size, BrokenRequest::ValueTooLong { bytes: 101 });
+    broken("19 00 02 41 21", size, BrokenRequest::TooManyTakes(0x21));
     let request = Request::Event { channel: b"c", payload: &[0x18] };
     let front = parse(&[0x19, 1, 1, b'c', 0x18], size, 100);
     assert_eq!(front, Front::Request { request, bytes: 5 });
@@ -265,7 +265,7 @@ fn takes_of_a_consume_many() {
     assert_eq!((takes.len(), takes.is_empty()), (2, false));
     assert!(takes.iter().eq(given));
     assert_ne!(takes, Takes::new(&given[..1]));
-    broken("41 21", ValueSize::Bits8, Broken::TooManyTakes(33));
+    broken("41 21", ValueSize::Bits8, BrokenRequest::TooManyTakes(33));
     assert_eq!(parse(&[0x41, 32], ValueSize::Bits8, 0), Front::Incomplete);
     assert!(matches!(parse(&[0x41, 0], ValueSize::Bits8, 0), Front::Request { bytes: 2, .. }));
 }

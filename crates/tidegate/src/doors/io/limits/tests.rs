@@ -10,21 +10,21 @@ use super::*;
 
 const START: Nanos = 1 << 50;
 
-fn open(connections: u32, per_source: Option<u32>) -> (Arc<Limits>, Clock) {
+fn open(connections: u32, per_source: Option<u32>) -> (Arc<ConnectionLimits>, Clock) {
     let clock = Clock::manual(Now { mono: START, unix: START });
     let trusted = Allow::default();
-    let bounds = Bounds {
+    let bounds = DoorLimits {
         connections,
         per_source,
         trusted,
         keeps_descriptors_back: false,
         idle_gives_way: true,
     };
-    (Limits::new(Door::Http, bounds, &Arc::default(), clock.clone()), clock)
+    (ConnectionLimits::new(Door::Http, bounds, &Arc::default(), clock.clone()), clock)
 }
 
 /// A place for a client of a Unix socket.
-fn enter(limits: &Arc<Limits>) -> Result<Place, Refused> {
+fn enter(limits: &Arc<ConnectionLimits>) -> Result<ConnectionPlace, PlaceRefused> {
     limits.place(None, false)
 }
 
@@ -54,7 +54,7 @@ fn places_are_bounded_and_come_back() {
 #[test]
 fn who_has_been_idle_for_longest_gives_way_after_a_second() {
     let (limits, clock) = open(3, None);
-    let places: Vec<Place> = (0..3).map(|_| enter(&limits).unwrap()).collect();
+    let places: Vec<ConnectionPlace> = (0..3).map(|_| enter(&limits).unwrap()).collect();
     clock.advance(200 * MILLISECOND);
     places[0].set_idle(clock.now().mono);
     places[2].set_busy();
@@ -63,7 +63,7 @@ fn who_has_been_idle_for_longest_gives_way_after_a_second() {
     assert!(places[1].gave_way() && !places[0].gave_way(), "idle for 1.1 s and for 0.9 s");
     first.set_busy();
     let again_at = clock.now().mono + 200 * MILLISECOND;
-    assert_eq!(enter(&limits).err(), Some(Refused::Full(again_at)));
+    assert_eq!(enter(&limits).err(), Some(PlaceRefused::Full(again_at)));
     clock.advance(200 * MILLISECOND);
     let _second = enter(&limits).unwrap();
     assert!(places[0].gave_way());
@@ -113,12 +113,12 @@ fn one_look_serves_several_newcomers_and_passes_over_who_is_busy_by_then() {
     assert!(places[0].gave_way());
     places[1].set_busy();
     places[2].set_idle(clock.now().mono);
-    let newcomers: Vec<Place> = (0..500).map_while(|_| enter(&limits).ok()).collect();
+    let newcomers: Vec<ConnectionPlace> = (0..500).map_while(|_| enter(&limits).ok()).collect();
     assert_eq!(newcomers.len(), FOUND_MAX - 3, "until the next look");
     let gone = places.iter().filter(|place| place.gave_way()).count();
     assert_eq!(gone, FOUND_MAX - 2);
     assert!(!places[1].gave_way() && !places[2].gave_way() && !first.gave_way());
-    assert!(places[3..FOUND_MAX].iter().all(Place::gave_way));
+    assert!(places[3..FOUND_MAX].iter().all(ConnectionPlace::gave_way));
     clock.advance(LOOK_EVERY_MIN);
     assert!(enter(&limits).is_ok());
     assert!(places[FOUND_MAX].gave_way());
@@ -131,24 +131,24 @@ fn a_source_over_its_share_is_refused_and_whoever_gives_way_frees_one() {
     let one = from("127.0.0.1").unwrap();
     let two = from("127.0.0.1").unwrap();
     clock.advance(2 * SECOND);
-    assert_eq!(from("127.0.0.1").err(), Some(Refused::TooManyFromSource));
+    assert_eq!(from("127.0.0.1").err(), Some(PlaceRefused::TooManyFromSource));
     assert!(!one.gave_way(), "its own source does not push it out");
     let _three = from("127.0.0.2").unwrap();
     let _four = from("127.0.0.2").unwrap();
     assert!(one.gave_way() && !two.gave_way());
-    assert_eq!(from("127.0.0.2").err(), Some(Refused::TooManyFromSource));
+    assert_eq!(from("127.0.0.2").err(), Some(PlaceRefused::TooManyFromSource));
     assert!(from("127.0.0.1").is_ok(), "one of its two has left");
 }
 
 #[test]
 fn where_descriptors_are_short_few_leave_at_a_time() {
     let (limits, clock) = open(1000, None);
-    let mut places: Vec<Place> = (0..40).map(|_| enter(&limits).unwrap()).collect();
+    let mut places: Vec<ConnectionPlace> = (0..40).map(|_| enter(&limits).unwrap()).collect();
     clock.advance(2 * SECOND);
     let short = || limits.place(None, true);
-    let newcomers: Vec<Place> = (0..40).map_while(|_| short().ok()).collect();
+    let newcomers: Vec<ConnectionPlace> = (0..40).map_while(|_| short().ok()).collect();
     assert_eq!(newcomers.len(), LEAVING_MAX);
-    let left = places.iter().position(Place::gave_way).unwrap();
+    let left = places.iter().position(ConnectionPlace::gave_way).unwrap();
     drop(places.remove(left));
     let _newcomer = short().unwrap();
     assert!(short().is_err());
@@ -160,14 +160,14 @@ fn where_descriptors_are_short_any_door_lets_an_idle_one_go() {
     let all = Arc::new(AllDoors::default());
     let open = |door| {
         let (per_source, trusted) = (None, Allow::default());
-        let bounds = Bounds {
+        let bounds = DoorLimits {
             connections: 9,
             per_source,
             trusted,
             keeps_descriptors_back: true,
             idle_gives_way: true,
         };
-        Limits::new(door, bounds, &all, clock.clone())
+        ConnectionLimits::new(door, bounds, &all, clock.clone())
     };
     let (one, other) = (open(Door::Http), open(Door::Throttr));
     drop(open(Door::Proxy));
@@ -178,7 +178,7 @@ fn where_descriptors_are_short_any_door_lets_an_idle_one_go() {
     let newcomer = other.place(None, true).unwrap();
     assert!(idle.gave_way() && !busy.gave_way());
     let again_at = clock.now().mono + GRAIN;
-    assert_eq!(other.place(None, true).err(), Some(Refused::Short(again_at)));
+    assert_eq!(other.place(None, true).err(), Some(PlaceRefused::Short(again_at)));
     assert!(!newcomer.gave_way(), "its own door's connections are too young");
 }
 
@@ -222,7 +222,7 @@ fn step() -> impl Strategy<Value = Step> {
 /// One connection: since when it has been idle by the slow, obvious way, and its real place.
 struct Client {
     idle: Option<Nanos>,
-    place: Place,
+    place: ConnectionPlace,
 }
 
 proptest! {

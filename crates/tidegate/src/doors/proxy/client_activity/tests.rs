@@ -10,24 +10,24 @@ use tidegate_core::time::SECOND;
 
 use super::*;
 use crate::clock::Clock;
-use crate::doors::io::limits::{Bounds, Limits};
+use crate::doors::io::limits::{ConnectionLimits, DoorLimits};
 use crate::metrics::Door;
 use crate::settings::listen::Allow;
 
 const TIMEOUTS: ClientTimeouts = ClientTimeouts { head: 10, idle: 100, stall: 50, tunnel: 500 };
 
 /// A place at a door that nobody else wants.
-fn place() -> Place {
+fn place() -> ConnectionPlace {
     let clock = Clock::manual(Now { mono: 1000 * SECOND, unix: 0 });
     let (per_source, trusted) = (None, Allow::default());
-    let bounds = Bounds {
+    let bounds = DoorLimits {
         connections: 1,
         per_source,
         trusted,
         keeps_descriptors_back: false,
         idle_gives_way: true,
     };
-    Limits::new(Door::Proxy, bounds, &Arc::default(), clock)
+    ConnectionLimits::new(Door::Proxy, bounds, &Arc::default(), clock)
         .admit(None, &io::stdin())
         .expect("a place")
 }

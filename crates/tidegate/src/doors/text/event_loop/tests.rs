@@ -31,7 +31,7 @@ impl Client {
     fn send(&self, requests: &[String]) {
         for requests in requests.chunks(BATCH) {
             let datagram =
-                |at| Outgoing { to: &self.1, from: LocalAddress::Bound, start: at, end: at + 16 };
+                |at| Outgoing { to: &self.1, from: OwnAddress::Bound, start: at, end: at + 16 };
             let list = (0..requests.len()).map(|at| datagram(16 * at));
             let (socket, bytes) = (self.0.as_fd(), requests.concat());
             Sender::new().send(socket, true, bytes.as_bytes(), list);
@@ -117,7 +117,7 @@ proptest! {
             .iter()
             .map(|&(client, length, other)| Outgoing {
                 to: &addresses[usize::from(client)],
-                from: if other { LocalAddress::V4([10, 0, 0, 2]) } else { LocalAddress::Bound },
+                from: if other { OwnAddress::V4([10, 0, 0, 2]) } else { OwnAddress::Bound },
                 start: 0,
                 end: lengths[length],
             })
@@ -141,7 +141,7 @@ proptest! {
 #[test]
 fn a_send_never_exceeds_what_the_kernel_takes() {
     let to = address(0);
-    let datagram = Outgoing { to: &to, from: LocalAddress::Bound, start: 0, end: SEGMENT_MAX };
+    let datagram = Outgoing { to: &to, from: OwnAddress::Bound, start: 0, end: SEGMENT_MAX };
     let mut grouping = Grouping::new();
     grouping.group(&[datagram; BATCH], true);
     let sizes: Vec<_> = grouping.groups().map(<[u8]>::len).collect();
@@ -157,7 +157,7 @@ fn arrived(ours: &LoopSocket, bytes: &[u8], places: &[Range<usize>]) -> Vec<Vec<
     let to = RawAddress::from(client.local_addr().expect("bound"));
     let outgoing = |place: &Range<usize>| {
         let Range { start, end } = *place;
-        Outgoing { to: &to, from: LocalAddress::Bound, start, end }
+        Outgoing { to: &to, from: OwnAddress::Bound, start, end }
     };
     Sender::new().send(ours.udp.as_fd(), true, bytes, places.iter().map(outgoing));
     let mut buffer = [0; 2000];
@@ -193,8 +193,8 @@ fn joined_replies_arrive_as_several_datagrams_also_where_joining_is_refused() {
 fn what_came_joined_is_told_apart() {
     let v6 = IpAddr::from(Ipv6Addr::LOCALHOST);
     for (wildcard, loopback, local) in [
-        ("0.0.0.0:0", [127, 0, 0, 1].into(), LocalAddress::V4([127, 0, 0, 1])),
-        ("[::]:0", v6, LocalAddress::V6(Ipv6Addr::LOCALHOST.octets(), 0)),
+        ("0.0.0.0:0", [127, 0, 0, 1].into(), OwnAddress::V4([127, 0, 0, 1])),
+        ("[::]:0", v6, OwnAddress::V6(Ipv6Addr::LOCALHOST.octets(), 0)),
     ] {
         let wildcard = wildcard.parse().expect("an address");
         let ours = socket::bind(wildcard, 1).expect("a free port").remove(0);

@@ -188,7 +188,7 @@ proptest! {
         }
         let expected = datagrams.iter().filter(|datagram| {
             text::parse(datagram).is_ok_and(|request| {
-                !matches!(request.command, Command::CheckLimit(_))
+                !matches!(request.command, TextCommand::CheckLimit(_))
             })
         });
         prop_assert_eq!(replies.iter().len(), expected.count(), "and all others are answered");

@@ -6,7 +6,7 @@ use tidegate_wire::throttr::Unit;
 
 use super::*;
 use crate::clock::Clock;
-use crate::doors::io::inbox::Inbox;
+use crate::doors::io::inbox::LoopInbox;
 use crate::doors::io::listener::Peer;
 
 const NOW: Now = Now { mono: 1 << 60, unix: 1 << 60 };
@@ -16,7 +16,7 @@ fn open(value_max: usize) -> (ThrottrHandler, Session) {
     let clock = Clock::manual(NOW);
     let settings = records::Settings { max_records: 100, max_bytes: 64 << 20 };
     let (records, state) = (Records::new(settings), ThrottrState::new(clock));
-    let local = LocalSubscriptions::new(Inbox::new().expect("an eventfd"));
+    let local = LocalSubscriptions::new(LoopInbox::new().expect("an eventfd"));
     let metrics = Arc::new(Metrics::new());
     let mut handler = ThrottrHandler::new(records, state, local, metrics, SIZE, value_max);
     let peer = Peer::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 1)));
@@ -91,7 +91,7 @@ fn requests_are_counted_by_kind_for_the_loop_and_the_connection() {
     let (taken, pause) = handler.execute(&mut session, &input, NOW, &mut out);
     assert_eq!((taken, pause), (input.len() - 1, Pause::Starved));
     let kinds = handler.state.sum().kinds();
-    assert_eq!(kinds[Kind::Query.index()].total, 3);
-    assert_eq!(kinds[Kind::Whoami.index()].total, 1);
-    assert_eq!(session.stats.record().requests[Kind::Query.index()], 3);
+    assert_eq!(kinds[RequestKind::Query.index()].total, 3);
+    assert_eq!(kinds[RequestKind::Whoami.index()].total, 1);
+    assert_eq!(session.stats.record().requests[RequestKind::Query.index()], 3);
 }

@@ -7,8 +7,8 @@ use super::super::*;
 
 const SECOND: u64 = 1_000_000_000;
 
-fn line(over: bool, rate: f64, limit: u64, period_ns: u64) -> Line {
-    Line { over, rate, limit, period_ns }
+fn line(over: bool, rate: f64, limit: u64, period_ns: u64) -> ReplyLine {
+    ReplyLine { over, rate, limit, period_ns }
 }
 
 fn written(write: impl FnOnce(&mut [u8]) -> Result<usize, NoRoom>) -> String {
@@ -19,7 +19,7 @@ fn written(write: impl FnOnce(&mut [u8]) -> Result<usize, NoRoom>) -> String {
 
 #[test]
 fn over_limit_lines() {
-    let check = |line: Line, expected: &str| {
+    let check = |line: ReplyLine, expected: &str| {
         assert_eq!(written(|out| over_limit(out, None, &line)), expected);
         let with_id = written(|out| over_limit(out, Some(b"0042"), &line));
         assert_eq!(with_id, format!("0042 {expected}"));
@@ -45,35 +45,36 @@ fn a_line_fits_thirty_bytes_below_a_million_uses_a_day() {
 
 #[test]
 fn other_replies() {
-    let stats = Stats { requests: 2, over: 1, last_max_rate: 1 };
+    let stats = StatsReply { requests: 2, over: 1, last_max_rate: 1 };
     assert_eq!(
         written(|out| get_stats(out, Some(b"78229"), &stats, b"some-key")),
         "78229 n_req=2 n_over=1 last_max_rate=1 key=some-key"
     );
     assert_eq!(
-        written(|out| get_stats(out, None, &Stats::default(), b"")),
+        written(|out| get_stats(out, None, &StatsReply::default(), b"")),
         "n_req=0 n_over=0 last_max_rate=0 key="
     );
-    let size = Size { used: 12, total: 1024, keys: 11 };
+    let size = SizeReply { used: 12, total: 1024, keys: 11 };
     assert_eq!(written(|out| get_size(out, None, &size)), "size=12/1024 keys=11");
     assert_eq!(written(|out| get_size(out, Some(b"1"), &size)), "1 size=12/1024 keys=11");
     assert_eq!(written(|out| ping(out, None)), "pong");
     assert_eq!(written(|out| ping(out, Some(b"007"))), "007 pong");
 }
 
-const LONGEST_LINE: Line =
-    Line { over: true, rate: f64::MAX, limit: u64::MAX, period_ns: u64::MAX };
-const LONGEST_STATS: Stats = Stats { requests: u64::MAX, over: u64::MAX, last_max_rate: u64::MAX };
-const LONGEST_SIZE: Size = Size { used: u64::MAX, total: u64::MAX, keys: u64::MAX };
+const LONGEST_LINE: ReplyLine =
+    ReplyLine { over: true, rate: f64::MAX, limit: u64::MAX, period_ns: u64::MAX };
+const LONGEST_STATS: StatsReply =
+    StatsReply { requests: u64::MAX, over: u64::MAX, last_max_rate: u64::MAX };
+const LONGEST_SIZE: SizeReply = SizeReply { used: u64::MAX, total: u64::MAX, keys: u64::MAX };
 
 fn answer(out: &mut [u8], datagram: &[u8]) -> Result<usize, NoRoom> {
     let request = parse(datagram).unwrap();
     match request.command {
-        Command::OverLimit(_) => over_limit(out, request.id, &LONGEST_LINE),
-        Command::GetStats(key) => get_stats(out, request.id, &LONGEST_STATS, key),
-        Command::GetSize => get_size(out, request.id, &LONGEST_SIZE),
-        Command::Ping => ping(out, request.id),
-        Command::CheckLimit(_) => unreachable!("it has a writer of its own"),
+        TextCommand::OverLimit(_) => over_limit(out, request.id, &LONGEST_LINE),
+        TextCommand::GetStats(key) => get_stats(out, request.id, &LONGEST_STATS, key),
+        TextCommand::GetSize => get_size(out, request.id, &LONGEST_SIZE),
+        TextCommand::Ping => ping(out, request.id),
+        TextCommand::CheckLimit(_) => unreachable!("it has a writer of its own"),
     }
 }
 
@@ -130,7 +131,7 @@ proptest! {
             Some(id) => format!("{id} {expected}"),
             None => expected,
         };
-        let line = Line { over, rate, limit, period_ns };
+        let line = ReplyLine { over, rate, limit, period_ns };
         let id = id.as_ref().map(String::as_bytes);
         prop_assert_eq!(written(|out| over_limit(out, id, &line)), expected);
     }

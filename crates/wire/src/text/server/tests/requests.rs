@@ -20,10 +20,10 @@ fn model(datagram: &[u8]) -> Result<Request<'_>, Ignored> {
             _ => continue,
         };
         if rest == b"ping" {
-            found.push(Request { id, command: Command::Ping });
+            found.push(Request { id, command: TextCommand::Ping });
         }
         if rest == b"get_size" {
-            found.push(Request { id, command: Command::GetSize });
+            found.push(Request { id, command: TextCommand::GetSize });
         }
         for name in ARGUMENT_COMMANDS {
             for newline in ["", "\n"] {
@@ -33,9 +33,9 @@ fn model(datagram: &[u8]) -> Result<Request<'_>, Ignored> {
                 let derived = [name.as_bytes(), b" ", key, newline.as_bytes()].concat();
                 if derived == rest && key.iter().all(|&b| b != b'\n') {
                     let command = match name {
-                        "over_limit" => Command::OverLimit(key),
-                        "get_stats" => Command::GetStats(key),
-                        _ => Command::CheckLimit(key),
+                        "over_limit" => TextCommand::OverLimit(key),
+                        "get_stats" => TextCommand::GetStats(key),
+                        _ => TextCommand::CheckLimit(key),
                     };
                     found.push(Request { id, command });
                 }
@@ -51,7 +51,7 @@ fn same_as_model(datagram: &[u8]) {
 }
 
 #[track_caller]
-fn check(datagram: &str, id: Option<&str>, command: Command<'_>) {
+fn check(datagram: &str, id: Option<&str>, command: TextCommand<'_>) {
     let expected = Ok(Request { id: id.map(str::as_bytes), command });
     assert_eq!(parse(datagram.as_bytes()), expected, "{datagram:?}");
     assert_eq!(model(datagram.as_bytes()), expected, "the model, {datagram:?}");
@@ -64,7 +64,7 @@ fn check_ignored(datagram: &str) {
 
 #[test]
 fn recognised() {
-    use Command::*;
+    use TextCommand::*;
     check("over_limit ws global", None, OverLimit(b"ws global"));
     check("1173 over_limit ws global", Some("1173"), OverLimit(b"ws global"));
     check("over_limit ", None, OverLimit(b""));
@@ -113,13 +113,13 @@ fn length() {
     datagram.resize(1000, b'k');
     assert_eq!(
         parse(&datagram),
-        Ok(Request { id: None, command: Command::OverLimit(&datagram[11..]) })
+        Ok(Request { id: None, command: TextCommand::OverLimit(&datagram[11..]) })
     );
     datagram.push(b'\n');
     assert_eq!(parse(&datagram), Err(Ignored::TooLong));
     let digits = [b'7'; 995];
     let datagram = [&digits[..], b" ping"].concat();
-    assert_eq!(parse(&datagram), Ok(Request { id: Some(&digits), command: Command::Ping }));
+    assert_eq!(parse(&datagram), Ok(Request { id: Some(&digits), command: TextCommand::Ping }));
     assert_eq!(parse(&[b'7'; 1001]), Err(Ignored::TooLong));
 }
 
