@@ -24,7 +24,7 @@ const MILLISECOND: u64 = 1_000_000;
 pub enum Rounding {
     /// The nearest, as the document's own server prints it.
     Nearest,
-    /// The next, so that nobody who obeys comes too early.
+    /// The next, so that no client that obeys comes too early.
     Up,
 }
 

@@ -27,7 +27,7 @@ const CONTEXT_BYTES_MAX: usize = 16;
 pub enum ZmtpFault {
     /// It does not greet as ZMTP 3 does, or wants more security than none.
     Greeting,
-    /// It is nobody who subscribes.
+    /// It is no socket that subscribes.
     Role,
     /// It refuses.
     Refused,
@@ -47,7 +47,7 @@ pub fn greeting() -> [u8; GREETING_BYTES] {
     bytes
 }
 
-/// Whether the other side greets as somebody one can talk to.
+/// Whether the other side's greeting is one of ZMTP 3 without security.
 ///
 /// # Errors
 /// If it does not.

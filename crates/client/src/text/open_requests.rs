@@ -56,7 +56,7 @@ impl OpenRequests {
         match (waiting, reply.answer) {
             (ReplySender::Line(waiter), ReplyBody::Line(line)) => drop(waiter.send(line)),
             (ReplySender::Stats(waiter), ReplyBody::Stats { stats, .. }) => {
-                drop(waiter.send(stats))
+                let _ = waiter.send(stats);
             }
             (ReplySender::Checked(waiter), ReplyBody::Checked(keys)) => drop(waiter.send(keys)),
             (ReplySender::Size(waiter), ReplyBody::Size { size, keys }) => {

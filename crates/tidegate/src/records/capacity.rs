@@ -132,7 +132,7 @@ impl Records {
             looked += SWEEP_STRIDE;
             earliest = earliest.min(live);
             removed += dead.len();
-            // What they held is freed while nobody waits.
+            // What they held is freed outside of the lock.
             dead.clear();
         }
         self.earliest.looked(looked, self.table.cells(), earliest);
@@ -166,7 +166,7 @@ impl Records {
         now: Now,
     ) -> bool {
         if life.amount == 0 {
-            // It has expired before anybody can ask for it.
+            // It has expired before any request can ask for it.
             return true;
         }
         let Some(spot) = found else {

@@ -1,4 +1,4 @@
-//! When the first record can expire. Until then nobody needs to look for dead ones.
+//! When the first record can expire. Until then insertions need not look for dead ones.
 //!
 //! A hint and no more: with ten million records a look at four that live costs as much as the
 //! rest of an insertion. Whether a record has expired is judged on the record itself; one that
@@ -34,7 +34,7 @@ impl Earliest {
     /// A record has come to expire then.
     #[inline]
     pub(super) fn note(&self, expiry: Nanos) {
-        // Almost always another is earlier, and then nobody's cache loses the line.
+        // Almost always another is earlier, and then no core's cache loses the line.
         if expiry < self.expiry.load(Relaxed) {
             self.expiry.fetch_min(expiry, Relaxed);
         }

@@ -12,7 +12,8 @@ use super::tally::{Minute, Minutes};
 use super::{KEY_BYTES_MAX, Records, Unit, find};
 use crate::table::{Name, Step};
 
-/// Where numbers in the order of insertion end: nobody lives to see it, so it is damage.
+/// Where numbers in the order of insertion end. No process makes so many records: a higher number
+/// in a file is damage.
 const SEQUENCE_MAX: u64 = 1 << 62;
 
 /// One record as it is written down.

@@ -30,7 +30,7 @@ pub(super) fn left_nanos(expiry: Nanos, now: Now) -> Nanos {
 /// How long a record shall live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Life {
-    /// What it is counted in, also when somebody asks what is left.
+    /// What it is counted in, also in answers about what is left.
     pub unit: Unit,
     /// How many of them. None means that the record has expired as soon as it is made.
     pub amount: u64,

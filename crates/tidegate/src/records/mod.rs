@@ -65,7 +65,7 @@ impl Default for Settings {
 
 /// What a counter reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Counter {
+pub struct CounterReading {
     /// What can still be taken.
     pub quota: u64,
     /// The unit of the record's life.
@@ -205,11 +205,11 @@ impl Records {
 
     /// Reads a counter. `None` if there is no live one.
     #[inline]
-    pub fn query(&self, key: &[u8], probe: RecordProbe<'_>, now: Now) -> Option<Counter> {
+    pub fn query(&self, key: &[u8], probe: RecordProbe<'_>, now: Now) -> Option<CounterReading> {
         self.live(key, probe, now, |record| {
             let RecordValue::Counter(quota) = record.value else { return None };
             record.count(Use::Read, now);
-            Some(Counter { quota, unit: record.unit, left: record.left(now) })
+            Some(CounterReading { quota, unit: record.unit, left: record.left(now) })
         })
     }
 

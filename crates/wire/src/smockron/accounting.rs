@@ -29,7 +29,7 @@ pub struct Accounting<'a> {
     pub domain: &'a [u8],
     /// What became of the request.
     pub status: Status,
-    /// Who asked.
+    /// The client that asked.
     pub identifier: &'a [u8],
     /// When the gatekeeper got the request, in nanoseconds since 1970, by its own clock.
     pub received_ns: u64,
@@ -42,7 +42,7 @@ pub struct Accounting<'a> {
 pub enum AccountingMessage<'a> {
     /// What became of a request.
     Accounting(Accounting<'a>),
-    /// It has just started and asks who is delayed.
+    /// It has just started and asks which clients are delayed.
     Resync {
         /// What is limited.
         domain: &'a [u8],

@@ -14,12 +14,12 @@ pub enum ControlMessage<'a> {
     DelayUntil {
         /// What is limited.
         domain: &'a [u8],
-        /// Who must wait.
+        /// The client that must wait.
         identifier: &'a [u8],
         /// Until when, in milliseconds since 1970.
         at_ms: u64,
     },
-    /// What follows, up to the end, is everybody who is delayed in the domain.
+    /// What follows, up to the end, are all delayed clients of the domain.
     ResyncStart {
         /// What is limited.
         domain: &'a [u8],

@@ -24,7 +24,7 @@ pub const DATAGRAM_BYTES_MAX: usize = 1000;
 pub const LINE_BYTES_MAX: usize = "ok Y 9999999.9 18446744073709551615.0 18446744074".len();
 
 /// A reply of more than so many times its request's payload is for trusted sources only: the
-/// address of a datagram may be forged, and nobody shall gain from sending us a victim's.
+/// address of a datagram may be forged, and sending us a victim's address must not pay.
 pub const AMPLIFICATION_MAX: usize = 5;
 
 // The reply to the one request on the hot path needs no check there: it is never too long.

@@ -8,7 +8,7 @@ macro_rules! kinds {
             $(pub(crate) const $constant: u8 = $byte;)*
         }
 
-        /// The kinds of requests, for those who count them or wait for their replies.
+        /// The kinds of requests, for counting them and for reading their replies.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[expect(missing_docs, reason = "each is a variant of Request and documented there")]
         pub enum RequestKind {

@@ -1,7 +1,8 @@
 //! What the front of a buffer holds: a request, the beginning of one, or what ends a connection.
 //!
 //! A header is judged as soon as it is there: an unknown type or a value that is too long is
-//! refused before its body arrives, so nobody ever waits, or makes room, for what will be refused.
+//! refused before its body arrives, so a server never waits, or makes room, for what it will
+//! refuse.
 
 use super::kind::type_byte;
 use super::request::{Request, Takes};

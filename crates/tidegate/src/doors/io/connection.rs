@@ -1,5 +1,4 @@
-//! One connection in its loop: read, hand to the handler, write, and everything that can go wrong
-//! there.
+//! One connection in its loop: read, hand to the handler, write; and all errors of that.
 //!
 //! An idle connection holds no buffers: what is read and written in one go passes through the
 //! buffers of the loop. Only what could not be taken or written yet is kept here, in bounds.
@@ -121,7 +120,7 @@ pub(super) struct Connection<H: Handler> {
     /// Bytes that were thrown away, while it lingers.
     discarded: usize,
     /// When something was last read or written.
-    stirred: Nanos,
+    active_at: Nanos,
     pub(super) admission: ConnectionAdmission,
 }
 
@@ -151,7 +150,7 @@ impl<H: Handler> Connection<H> {
             is_waiting: false,
             is_closing: false,
             discarded: 0,
-            stirred: now,
+            active_at: now,
             admission,
         }
     }
@@ -255,12 +254,12 @@ impl<H: Handler> Connection<H> {
             self.input.extend_from_slice(&scratch[taken..kept + bytes]);
         }
         shared.scratch = scratch;
-        self.settle(shared);
+        self.trim_buffers(shared);
         next
     }
 
     fn shake_hands(&mut self, now: Nanos) -> Next {
-        self.stirred = now;
+        self.active_at = now;
         self.handshake_at.get_or_insert(now);
         if self.stream.is_handshaking() { Next::Wait } else { Next::Open }
     }
@@ -279,7 +278,7 @@ impl<H: Handler> Connection<H> {
             }
         };
         self.session = Some(session);
-        self.note(progress);
+        self.set_progress(progress);
         let sent = self.send(&mut output, handler);
         drop(output);
         match self.after(sent, progress) {
@@ -305,14 +304,14 @@ impl<H: Handler> Connection<H> {
             input.shrink_to(COPY_BYTES_MAX);
         }
         self.input = input;
-        self.settle(shared);
+        self.trim_buffers(shared);
         next
     }
 
     /// Hands `input` to the handler and writes its output, as far as both go. Returns how much was
     /// taken.
     fn work(&mut self, shared: &mut Shared<H>, input: &[u8], fresh_bytes: usize) -> (usize, Next) {
-        self.stirred = shared.now.mono;
+        self.active_at = shared.now.mono;
         let mut context = Context { now: shared.now, id: self.id, fresh_bytes };
         let Shared { handler, output, .. } = shared;
         let mut output = output.lend();
@@ -324,7 +323,7 @@ impl<H: Handler> Connection<H> {
             context.fresh_bytes = 0;
             taken += bytes;
             written += output.len();
-            self.note(progress);
+            self.set_progress(progress);
             let sent = self.send(&mut output, handler);
             match self.after(sent, progress) {
                 Some(Next::Wait) if progress == Progress::More && self.is_drained() => {
@@ -338,7 +337,7 @@ impl<H: Handler> Connection<H> {
         (taken, next)
     }
 
-    fn note(&mut self, progress: Progress) {
+    fn set_progress(&mut self, progress: Progress) {
         self.is_waiting = progress == Progress::Waiting;
         self.is_pending = self.is_waiting || progress == Progress::Pending;
         self.is_closing = progress == Progress::Close;
@@ -409,7 +408,7 @@ impl<H: Handler> Connection<H> {
             return Next::Close;
         };
         self.sent += bytes;
-        self.stirred = shared.now.mono;
+        self.active_at = shared.now.mono;
         let drained = self.is_drained();
         if let Some(session) = &mut self.session {
             shared.handler.on_written(session, bytes, drained);
@@ -421,7 +420,7 @@ impl<H: Handler> Connection<H> {
             shared.handler.on_unread(session, self.pending.len() - self.sent);
         }
         if !drained {
-            self.settle(shared);
+            self.trim_buffers(shared);
             return Next::Wait;
         }
         self.pending.clear();
@@ -457,9 +456,9 @@ impl<H: Handler> Connection<H> {
         if waits {
             return Next::Wait;
         }
-        self.stirred = shared.now.mono;
+        self.active_at = shared.now.mono;
         let next = self.send_pushed(&mut shared.handler);
-        self.settle(shared);
+        self.trim_buffers(shared);
         next
     }
 
@@ -471,8 +470,8 @@ impl<H: Handler> Connection<H> {
             self.sent = 0;
         }
         let progress = shared.handler.on_answer(session, answer, &mut self.pending, shared.now);
-        self.note(progress);
-        self.stirred = shared.now.mono;
+        self.set_progress(progress);
+        self.active_at = shared.now.mono;
         match (self.is_drained(), progress) {
             (false, _) => self.writable(shared),
             (true, Progress::Close) => Next::Linger,
@@ -546,9 +545,9 @@ impl<H: Handler> Connection<H> {
 
     /// Tells its place whether it is idle. A request that has stood still for long is none.
     #[inline]
-    pub(super) fn tell_place(&self, handler: &H, now: Option<Nanos>) {
+    pub(super) fn update_place(&self, handler: &H, now: Option<Nanos>) {
         let ConnectionAdmission::Place(place) = &self.admission else { return };
-        let silent = now.unwrap_or(self.stirred).saturating_sub(self.stirred);
+        let silent = now.unwrap_or(self.active_at).saturating_sub(self.active_at);
         let begun = !self.input.is_empty() && silent < REQUEST_STALL_MAX;
         let busy = match &self.session {
             None => self.is_lingering || self.handshake_at.is_some(),
@@ -557,14 +556,14 @@ impl<H: Handler> Connection<H> {
         if begun || busy || !self.is_done() {
             place.set_busy();
         } else {
-            place.set_idle(self.stirred);
+            place.set_idle(self.active_at);
         }
     }
 
     /// Why it is closed now, if it has been idle or slow for too long. The loop asks for all but
     /// those that linger.
     pub(super) fn overdue(&self, handler: &H, now: Nanos, idle_max: Nanos) -> Option<&'static str> {
-        let stalled = now.saturating_sub(self.stirred);
+        let stalled = now.saturating_sub(self.active_at);
         if self.is_handshaking() && self.handshake_at.is_some_and(|at| now > at + HANDSHAKE_MAX) {
             return Some("handshake_slow");
         }
@@ -585,7 +584,7 @@ impl<H: Handler> Connection<H> {
     }
 
     /// Gives large buffers back that are empty, and tells the handler what the others take.
-    fn settle(&mut self, shared: &mut Shared<H>) {
+    fn trim_buffers(&mut self, shared: &mut Shared<H>) {
         for buffer in [&mut self.input, &mut self.pending, &mut self.pushed] {
             if buffer.is_empty() && buffer.capacity() > KEEP_BYTES_MAX {
                 *buffer = Vec::new();

@@ -78,7 +78,7 @@ pub(crate) struct EventLoop<H: Handler> {
     again: VecDeque<u32>,
     /// Connections that were pushed something.
     pushed: VecDeque<u32>,
-    /// As many as came at once the last time: one more try would find nobody.
+    /// How many to accept in one turn: as many as came the last time. One more try would find none.
     accepts: usize,
     /// When accepting goes on after a failure.
     pub(super) accept_at: Option<Nanos>,
@@ -194,8 +194,8 @@ impl<H: Handler> EventLoop<H> {
                 false => Next::Wait,
             });
         }
-        self.see_out();
-        self.look_around();
+        self.run_timers();
+        self.close_overdue();
     }
 
     fn read_clock(&mut self) {
@@ -208,8 +208,8 @@ impl<H: Handler> EventLoop<H> {
             return 0;
         }
         let now = self.shared.now.mono;
-        // Not when the oldest of them is due: under load somebody always is in a moment, and a
-        // timer for each would wake the loop as often as clients do.
+        // Not when the oldest of them is due: under load one always is in a moment, and a timer for
+        // each would wake the loop as often as clients do.
         let fresh = self.lingering.fresh_since().map(|_| now + FRESH_MAX);
         let oldest = self.lingering.oldest().map(|(_, since)| since + H::POLICY.linger.span);
         let due = [fresh, oldest, self.accept_at].into_iter().flatten().min();
@@ -248,7 +248,7 @@ impl<H: Handler> EventLoop<H> {
                 return self.close(slot);
             }
         }
-        connection.tell_place(&self.shared.handler, None);
+        connection.update_place(&self.shared.handler, None);
         self.watch(slot);
     }
 
@@ -288,7 +288,7 @@ impl<H: Handler> EventLoop<H> {
     pub(super) fn accept(&mut self, most: usize) -> usize {
         let mut found = 0;
         while found < most {
-            let (batch, all) = self.take_in((most - found).min(ACCEPTS_MAX));
+            let (batch, all) = self.accept_batch((most - found).min(ACCEPTS_MAX));
             self.open_arrived();
             found += batch;
             if all {
@@ -299,7 +299,7 @@ impl<H: Handler> EventLoop<H> {
     }
 
     /// Accepts up to `most` connections; returns how many there were, and whether that is all.
-    pub(super) fn take_in(&mut self, most: usize) -> (usize, bool) {
+    pub(super) fn accept_batch(&mut self, most: usize) -> (usize, bool) {
         let allow = self.settings.allow.load_full();
         let is_brief = self.is_brief();
         for found in 0..most {
@@ -353,7 +353,7 @@ impl<H: Handler> EventLoop<H> {
                 self.dealt = self.dealt.wrapping_add(1);
                 inbox.leave(Item::Client(socket, peer, place));
             }
-            Ok(admission) => self.seat(socket, peer, admission),
+            Ok(admission) => self.add_connection(socket, peer, admission),
         }
     }
 
@@ -364,11 +364,16 @@ impl<H: Handler> EventLoop<H> {
         if self.lingering.is_empty() {
             self.open_arrived();
         }
-        self.dismiss_oldest()
+        self.close_oldest()
     }
 
     /// Gives a connection its place in this loop.
-    pub(super) fn seat(&mut self, socket: OwnedFd, peer: Peer, admission: ConnectionAdmission) {
+    pub(super) fn add_connection(
+        &mut self,
+        socket: OwnedFd,
+        peer: Peer,
+        admission: ConnectionAdmission,
+    ) {
         let tls = match &self.certificates {
             None => None,
             Some(certificates) => match ServerConnection::new(certificates.current()) {
@@ -433,7 +438,7 @@ impl<H: Handler> EventLoop<H> {
                     work += shared.handler.on_message(message, &mut pushes);
                 }
                 Item::Client(socket, peer, place) => {
-                    self.seat(socket, peer, ConnectionAdmission::Place(place));
+                    self.add_connection(socket, peer, ConnectionAdmission::Place(place));
                     self.open_arrived();
                 }
                 Item::Answer(id, answer) => {
@@ -464,11 +469,11 @@ impl<H: Handler> EventLoop<H> {
         if !connection.linger(&mut self.shared) {
             return self.close(slot);
         }
-        connection.tell_place(&self.shared.handler, None);
+        connection.update_place(&self.shared.handler, None);
         let is_watched = connection.watched.is_some();
         if self.lingering.is_full() {
             self.shared.bad_input("too_many_connections");
-            self.dismiss_oldest();
+            self.close_oldest();
         }
         self.lingering.add(slot, self.shared.now.mono);
         if is_watched {
@@ -477,7 +482,7 @@ impl<H: Handler> EventLoop<H> {
     }
 
     /// Closes the connection that has lingered longest; `false` if there is none.
-    pub(super) fn dismiss_oldest(&mut self) -> bool {
+    pub(super) fn close_oldest(&mut self) -> bool {
         let Some((slot, _)) = self.lingering.oldest() else { return false };
         if let Some(connection) = self.connections.at(slot) {
             // Bytes that lie unread would make a reset of the end.
@@ -488,7 +493,7 @@ impl<H: Handler> EventLoop<H> {
     }
 
     /// Looks at lingering connections whose time it is, and accepts again after a failure.
-    pub(super) fn see_out(&mut self) {
+    pub(super) fn run_timers(&mut self) {
         let now = self.shared.now.mono;
         while self.lingering.fresh_since().is_some_and(|since| now >= since + FRESH_MAX) {
             let Some(slot) = self.lingering.watch_next() else { break };
@@ -503,7 +508,7 @@ impl<H: Handler> EventLoop<H> {
             if let Some(reason) = linger.slow {
                 self.shared.bad_input(reason);
             }
-            self.dismiss_oldest();
+            self.close_oldest();
         }
         if self.accept_at.is_some_and(|at| now >= at) {
             let failed = self.listener.as_ref().is_some_and(|listener| {
@@ -514,7 +519,7 @@ impl<H: Handler> EventLoop<H> {
     }
 
     /// Once a second: closes connections that have been idle or slow for too long.
-    pub(super) fn look_around(&mut self) {
+    pub(super) fn close_overdue(&mut self) {
         let now = self.shared.now.mono;
         if now < self.look_at {
             return;
@@ -526,7 +531,7 @@ impl<H: Handler> EventLoop<H> {
                 continue;
             }
             let handler = &self.shared.handler;
-            connection.tell_place(handler, Some(now));
+            connection.update_place(handler, Some(now));
             if let Some(reason) = connection.overdue(handler, now, self.idle_max) {
                 self.shared.bad_input(reason);
                 self.close(slot);
@@ -556,7 +561,7 @@ impl<H: Handler> EventLoop<H> {
         while !self.lingering.is_empty() && self.shared.now.mono < until {
             self.turn(ready);
         }
-        while self.dismiss_oldest() {}
+        while self.close_oldest() {}
         for slot in 0..self.connections.places() {
             self.close(slot);
         }

@@ -111,7 +111,7 @@ pub(crate) struct ConnectionId {
     pub(crate) generation: u32,
 }
 
-/// What a handler is told beside bytes.
+/// What a handler gets beside bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Context {
     pub(crate) now: Now,

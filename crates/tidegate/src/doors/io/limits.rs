@@ -148,9 +148,9 @@ impl ConnectionAdmission {
 pub(crate) enum PlaceRefused {
     /// Its source has as many as it may have.
     TooManyFromSource,
-    /// The door is full, and nobody can give way before this moment.
+    /// The door is full, and no connection can give way before this moment.
     Full(Nanos),
-    /// The process is short of descriptors, and nobody can give way before this moment.
+    /// The process is short of descriptors, and no connection can give way before this moment.
     Short(Nanos),
     /// The connection took a descriptor that is kept back.
     Spent,

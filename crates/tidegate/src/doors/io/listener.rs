@@ -86,7 +86,7 @@ pub(crate) fn bind_tcp(
 #[derive(Debug)]
 pub(crate) struct SocketFile {
     path: PathBuf,
-    /// Device and number: by now the path may lead to somebody else's socket.
+    /// Device and number: by now the path may lead to another process' socket.
     identity: (u64, u64),
 }
 
@@ -111,7 +111,7 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 }
 
 /// Binds the socket at `path`. What a crashed process left behind is removed; a socket on which
-/// somebody answers, or a file that is no socket, is not.
+/// a process answers, or a file that is no socket, is not.
 pub(crate) fn bind_unix(path: &Path) -> io::Result<(StreamListener, SocketFile)> {
     let listener = match UnixListener::bind(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_stale(path) => {

@@ -27,7 +27,7 @@ use crate::settings::listen::{Allow, ListenAddress};
 use crate::settings::tls::Tls;
 use crate::shutdown::Shutdown;
 
-/// What all loops of a door are told.
+/// The settings of all loops of a door.
 #[derive(Clone)]
 pub(crate) struct LoopSettings {
     pub(crate) limits: Arc<ConnectionLimits>,
@@ -40,7 +40,7 @@ pub(crate) struct LoopSettings {
 }
 
 impl LoopSettings {
-    /// What the loops of a door are told that serves `gate`.
+    /// The settings of the loops of a door that serves `gate`.
     pub(crate) fn of<H: Handler>(gate: &Gate, bounds: DoorLimits, idle_max: Duration) -> Self {
         Self {
             lingering_max: bounds.connections as usize,
@@ -53,7 +53,7 @@ impl LoopSettings {
     }
 }
 
-/// Sockets that are bound and at which nobody is answered yet.
+/// Sockets that are bound and that no loop serves yet.
 pub(crate) struct Listeners {
     /// For each address, its sockets: one for each loop.
     tcp: Vec<(SocketAddr, Vec<StreamListener>)>,

@@ -1,4 +1,4 @@
-//! How many connections come from one source, and who is not counted.
+//! How many connections come from one source, and which sources are not counted.
 //!
 //! A source is an IPv4 address, or the first 64 bits of an IPv6 address: a host has all of the rest
 //! to itself. IPv4 addresses seen through an IPv6 socket count as IPv4.

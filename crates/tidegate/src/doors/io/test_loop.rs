@@ -77,7 +77,7 @@ impl<H: Handler> TestLoop<H> {
         let event_loop = &mut self.event_loop;
         event_loop.shared.now = event_loop.settings.clock.now();
         let place = event_loop.settings.limits.admit(None, &ours).expect("a place");
-        event_loop.seat(ours.into(), Peer::Unix, ConnectionAdmission::Place(place));
+        event_loop.add_connection(ours.into(), Peer::Unix, ConnectionAdmission::Place(place));
         event_loop.open_arrived();
         theirs
     }
@@ -91,8 +91,8 @@ impl<H: Handler> TestLoop<H> {
         let event_loop = &mut self.event_loop;
         event_loop.settings.clock.advance(span);
         event_loop.shared.now = event_loop.settings.clock.now();
-        event_loop.see_out();
-        event_loop.look_around();
+        event_loop.run_timers();
+        event_loop.close_overdue();
     }
 
     /// Moves the time alone.
@@ -123,8 +123,8 @@ impl<H: Handler> TestLoop<H> {
         }
     }
 
-    pub(crate) fn take_in(&mut self, most: usize) -> (usize, bool) {
-        self.event_loop.take_in(most)
+    pub(crate) fn accept_batch(&mut self, most: usize) -> (usize, bool) {
+        self.event_loop.accept_batch(most)
     }
 
     /// Puts a socket in the listener's place that is none: it stands for a system that is short of
@@ -171,7 +171,7 @@ impl<H: Handler> TestLoop<H> {
             let connection = self.event_loop.connections.at(slot).expect("it lingers");
             let socket = connection.socket().try_clone_to_owned().expect("a descriptor");
             gone.push(TcpStream::from(socket).peer_addr().expect("a client"));
-            self.event_loop.dismiss_oldest();
+            self.event_loop.close_oldest();
         }
         gone
     }

@@ -1,4 +1,4 @@
-//! The JARL door, over TCP. Who connects is told how long to wait.
+//! The JARL door, over TCP. A client that connects is told how long to wait.
 //!
 //! - [`config`]: the `[[jarl]]` tables, and the rule that each of them makes
 //! - [`handler`]: book and encode, without a socket
@@ -66,7 +66,7 @@ impl DoorConfig for Config {
     }
 }
 
-/// A door whose addresses are taken and that answers nobody yet.
+/// A door whose sockets are bound and that does not serve yet.
 struct Bound {
     listeners: Listeners,
     key: Box<[u8]>,

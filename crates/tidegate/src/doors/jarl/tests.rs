@@ -117,9 +117,9 @@ fn whoever_lingers_makes_room_before_accepting_pauses() {
     let mut house = House::new(PLENTY, 8);
     let _callers = house.callers(2);
     house.turning.break_listener();
-    assert_eq!(house.turning.take_in(1), (1, false));
+    assert_eq!(house.turning.accept_batch(1), (1, false));
     assert!(!house.turning.pauses(), "somebody made room");
-    assert_eq!(house.turning.take_in(5), (1, true));
+    assert_eq!(house.turning.accept_batch(5), (1, true));
     assert!(house.turning.connections() == 0 && house.turning.pauses());
     house.turning.advance(ACCEPT_PAUSE - 1);
     assert!(house.turning.pauses(), "not yet");

@@ -1,7 +1,7 @@
 //! From accounting messages to delays, without a socket: parse, record, publish.
 //!
 //! The door's loop, the golden vectors and the allocation test all go through [`Handler::take`].
-//! It knows neither who sent a message nor how one travels.
+//! It knows neither the sender of a message nor how messages travel.
 
 use prometheus_client::metrics::counter::Counter;
 use tidegate_core::time::{DAY, HOUR, MINUTE};
@@ -18,7 +18,7 @@ use super::uses::{RecordedUses, record};
 use crate::limiter::{Decision, InvalidRequest, LimiterHandle, Outcome, PendingVerdict};
 use crate::metrics::Door;
 
-/// The latest time that is told. A limit that nothing satisfies would name the end of time.
+/// The latest time that is published. A limit that no wait satisfies would name the end of time.
 const LATEST: Nanos = 366 * DAY;
 /// The most answers of a remote store that are published in one turn of the loop. It takes no more
 /// messages than that in one, so answers do not pile up.
@@ -50,7 +50,7 @@ pub trait Publish {
 pub struct Settings {
     /// The longest delay that a gatekeeper is believed.
     pub max_delay: Nanos,
-    /// Whether pairs are told that are too long for gatekeepers written in C.
+    /// Whether delays are published for pairs that are too long for gatekeepers written in C.
     pub long_pairs: bool,
 }
 
@@ -168,7 +168,7 @@ impl Handler {
         self.handle.now()
     }
 
-    /// Records the uses that gatekeepers tell of, and publishes who must wait.
+    /// Records the uses that gatekeepers report, and publishes which clients must wait.
     pub fn take(&mut self, messages: &impl Messages, now: Now, out: &mut impl Publish) {
         self.uses.clear();
         let (mut accepted, mut delayed, mut rejected) = (0, 0, 0);

@@ -58,7 +58,7 @@ impl UseLog {
                 }
                 failing = result.is_err();
                 buffer.clear();
-                // If nobody wants it back, it is freed.
+                // If the queue for reuse is full, the buffer is freed.
                 let _ = back.try_send(buffer);
             }
         })?;
@@ -192,7 +192,7 @@ fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
 }
 
 fn open(path: &Path) -> io::Result<File> {
-    // It says who asked for what: its owner's business.
+    // It names clients and what they asked for: only its owner may read it.
     let opened = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
     opened.map_err(|error| {
         let text = format!("cannot open the accounting log {}: {error}", path.display());

@@ -1,10 +1,10 @@
-//! The Smockron door: the master. Gatekeepers tell what they let pass, and hear who must
-//! wait.
+//! The Smockron door: the master. Gatekeepers report the uses that they let pass, and the master
+//! publishes which clients must wait.
 //!
 //! - [`config`]: the `[smockron]` table, and the rules that its domains make
 //! - [`handler`]: parse, record and publish, without a socket
 //! - [`uses`]: the uses of one batch of messages
-//! - [`resync`]: who is delayed, for gatekeepers that have just started
+//! - [`resync`]: the delayed clients, for gatekeepers that have just started
 //! - [`log`]: every accounting message in a file
 //! - [`event_loop`]: the thread that owns both sockets
 //!
@@ -68,7 +68,7 @@ impl DoorConfig for Config {
     }
 }
 
-/// A door whose addresses are taken and that answers nobody yet.
+/// A door whose sockets are bound and that does not serve yet.
 pub struct Bound {
     addresses: [SocketAddr; 2],
     /// Dropped without a gate, the thread ends and gives the addresses up.

@@ -1,4 +1,5 @@
-//! Gatekeepers that have just started ask who is delayed; the answer is a walk through all keys.
+//! Gatekeepers that have just started ask which clients are delayed; the answer is a walk through
+//! all keys.
 //!
 //! One walk answers for all domains that were asked for before it began, so that a thousand
 //! gatekeepers that start at once cost no more than one. What is asked for during a walk waits for

@@ -382,7 +382,7 @@ impl Replies {
             self.bytes.resize(self.end + text::REPLY_BYTES_MAX, 0);
         }
         // A buffer of REPLY_BYTES_MAX is enough for every request that was parsed; were it not,
-        // silence is the one answer that harms nobody.
+        // no reply is the safe answer.
         let Ok(length) = write(&mut self.bytes[self.end..]) else { return true };
         if length > bytes_max {
             return false;

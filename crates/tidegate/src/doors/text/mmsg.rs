@@ -307,7 +307,7 @@ impl ReceiveBuffers {
         if said == 0 || self.control_bytes == 0 { None } else { self.controls[at].segment(said) }
     }
 
-    /// Who sent what is in buffer `at` of the last batch.
+    /// The sender of what is in buffer `at` of the last batch.
     pub(super) fn sender(&self, at: usize) -> &RawAddress {
         &self.names[at]
     }
@@ -356,7 +356,7 @@ impl SendHeaders {
         }
     }
 
-    /// Sends `messages` ([`BATCH`] at most). One that the kernel refuses is told to `refused` by
+    /// Sends `messages` ([`BATCH`] at most). One that the kernel refuses is passed to `refused` by
     /// its position, and the rest go on.
     pub(super) fn send(
         &mut self,

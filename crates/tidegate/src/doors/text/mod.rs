@@ -84,7 +84,7 @@ impl DoorConfig for Config {
     }
 }
 
-/// A door whose addresses are taken and that answers nobody yet.
+/// A door whose sockets are bound and that does not serve yet.
 pub struct Bound {
     /// For each address, its sockets: one for each loop.
     sockets: Vec<Vec<LoopSocket>>,

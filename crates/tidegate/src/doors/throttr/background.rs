@@ -22,7 +22,7 @@ use super::state::ThrottrState;
 use crate::doors::io::handler::ConnectionId;
 use crate::records::{self, Records};
 
-/// The most bytes that all such answers of the process take together; who asks for more waits.
+/// The most bytes that all such answers of the process take together; further questions wait.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 /// The most bytes of a key or of a channel's name.
 const NAME_BYTES_MAX: usize = 255;
@@ -37,7 +37,7 @@ const ROW_BYTES_MAX: usize = 64;
 /// From so many index cells on an answer about records is a long one.
 const LONG_CELLS: usize = 1 << 16;
 
-/// What somebody wants to know.
+/// What a client asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Question {
     List,
@@ -146,7 +146,7 @@ fn fragmented<R: ListingRow>(
 /// The whole answer to a connection.
 pub(super) struct ListingAnswer {
     pub(super) bytes: Vec<u8>,
-    /// Given back when the answer has been sent, or nobody wants it any more.
+    /// Given back when the answer has been sent, or its connection is gone.
     pub(super) permit: Permit,
 }
 

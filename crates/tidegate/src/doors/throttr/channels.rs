@@ -1,4 +1,4 @@
-//! Channels: who is subscribed to what, and how an event finds its way.
+//! Channels: the subscriptions of connections, and how an event reaches them.
 //!
 //! One directory for the process knows every channel and subscription. An event travels once to
 //! each loop that has a subscriber of its channel; the loop hands it to its own connections. So
@@ -90,7 +90,7 @@ pub(super) struct ChannelSubscription {
 
 /// What became of a publication.
 pub(super) struct Published {
-    /// Whether somebody is subscribed.
+    /// Whether a connection is subscribed.
     pub(super) somebody: bool,
     /// Subscribers whose loop had no room for it.
     pub(super) lost: usize,

@@ -2,7 +2,7 @@
 //!
 //! Each loop has counts of its own, so that two cores never write to one of them. INFO and /metrics
 //! sum them. Minutes are those of the monotonic clock, so that a step of the wall clock
-//! loses no count; they turn when somebody counts or asks, and need no timer.
+//! loses no count; they turn when a loop counts or a client asks, and need no timer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -28,7 +28,7 @@ pub(super) enum Figure {
     Lost,
 }
 
-/// Figures of one lane: the kinds of requests, then [`Figure`].
+/// Figures of one loop: the kinds of requests, then [`Figure`].
 const FIGURES: usize = RequestKind::COUNT + 4;
 
 type Figures = [u64; FIGURES];
@@ -119,34 +119,34 @@ impl LoopCounts {
     }
 }
 
-/// The lanes of all loops of the process.
+/// The counts of all loops of the process.
 #[derive(Default)]
-pub(super) struct Lanes {
+pub(super) struct AllCounts {
     all: Vec<Arc<LoopCounts>>,
     /// Those whose loop has ended. They keep their counts, and the next loop goes on with them.
     free: Vec<Arc<LoopCounts>>,
 }
 
-impl Lanes {
-    /// A lane for a loop that begins.
+impl AllCounts {
+    /// Counts for a loop that begins.
     pub(super) fn take(&mut self) -> Arc<LoopCounts> {
         self.free.pop().unwrap_or_else(|| {
-            let lane = Arc::new(LoopCounts::new());
-            self.all.push(lane.clone());
-            lane
+            let counts = Arc::new(LoopCounts::new());
+            self.all.push(counts.clone());
+            counts
         })
     }
 
-    /// Takes the lane of a loop that has ended.
-    pub(super) fn give_back(&mut self, lane: Arc<LoopCounts>) {
-        self.free.push(lane);
+    /// Takes the counts of a loop that has ended.
+    pub(super) fn give_back(&mut self, counts: Arc<LoopCounts>) {
+        self.free.push(counts);
     }
 
-    /// The sum of all lanes.
+    /// The sum of all loops.
     pub(super) fn sum(&self, now: Now) -> Sum {
         let mut sum = Sum { figures: [CountRate::default(); FIGURES] };
-        for lane in &self.all {
-            let (totals, last) = lane.rates(now);
+        for counts in &self.all {
+            let (totals, last) = counts.rates(now);
             for (rate, (total, last)) in sum.figures.iter_mut().zip(totals.iter().zip(last)) {
                 rate.total += total;
                 rate.per_minute += last;
@@ -181,7 +181,7 @@ impl Sum {
     }
 }
 
-/// Requests by kind that are not yet in the lane and in the connection's figures.
+/// Requests by kind that are not yet in the counts and in the connection's figures.
 #[derive(Default)]
 pub(super) struct Tally {
     counts: [u32; RequestKind::COUNT],
@@ -198,13 +198,13 @@ impl Tally {
 
     /// Adds them there.
     #[inline]
-    pub(super) fn settle(&mut self, stats: &ConnectionStats, lane: &LoopCounts) {
+    pub(super) fn settle(&mut self, stats: &ConnectionStats, counts: &LoopCounts) {
         while self.seen != 0 {
             let kind = self.seen.trailing_zeros() as usize;
             self.seen &= self.seen - 1;
             let count = u64::from(std::mem::take(&mut self.counts[kind]));
             stats.count(kind, count);
-            lane.requests(kind, count);
+            counts.requests(kind, count);
         }
     }
 }
@@ -219,33 +219,33 @@ mod tests {
 
     #[test]
     fn the_last_full_minute_is_told_whether_or_not_somebody_counts() {
-        let mut lanes = Lanes::default();
-        let (one, other) = (lanes.take(), lanes.take());
-        let count = |lane: &LoopCounts, seconds, count| {
-            lane.turn(at(seconds));
-            lane.add(Figure::Read, count);
+        let mut all = AllCounts::default();
+        let (one, other) = (all.take(), all.take());
+        let count = |counts: &LoopCounts, seconds, count| {
+            counts.turn(at(seconds));
+            counts.add(Figure::Read, count);
         };
-        let told = |lanes: &Lanes, seconds| {
-            let rate = lanes.sum(at(seconds)).figure(Figure::Read);
+        let told = |all: &AllCounts, seconds| {
+            let rate = all.sum(at(seconds)).figure(Figure::Read);
             (rate.total, rate.per_minute)
         };
         count(&one, 10, 5);
         count(&one, 59, 1);
         count(&other, 30, 100);
-        assert_eq!(told(&lanes, 59), (106, 0), "no minute is full yet");
-        assert_eq!(told(&lanes, 60), (106, 106));
+        assert_eq!(told(&all, 59), (106, 0), "no minute is full yet");
+        assert_eq!(told(&all, 60), (106, 106));
         count(&one, 61, 7);
-        assert_eq!(told(&lanes, 119), (113, 106), "what this minute adds is not in the last");
-        assert_eq!(told(&lanes, 120), (113, 7));
+        assert_eq!(told(&all, 119), (113, 106), "what this minute adds is not in the last");
+        assert_eq!(told(&all, 120), (113, 7));
         count(&other, 121, 1);
-        assert_eq!(told(&lanes, 130), (114, 7));
-        assert_eq!(told(&lanes, 180), (114, 1));
-        assert_eq!(told(&lanes, 240), (114, 0));
+        assert_eq!(told(&all, 130), (114, 7));
+        assert_eq!(told(&all, 180), (114, 1));
+        assert_eq!(told(&all, 240), (114, 0));
         count(&one, 900, 2);
-        assert_eq!(told(&lanes, 910), (116, 0), "a long silence lies before it");
-        lanes.give_back(one);
-        count(&lanes.take(), 965, 3);
-        assert_eq!(told(&lanes, 970), (119, 2), "a lane keeps its counts for the next loop");
-        assert_eq!(lanes.all.len(), 2);
+        assert_eq!(told(&all, 910), (116, 0), "a long silence lies before it");
+        all.give_back(one);
+        count(&all.take(), 965, 3);
+        assert_eq!(told(&all, 970), (119, 2), "counts are kept for the next loop");
+        assert_eq!(all.all.len(), 2);
     }
 }

@@ -66,7 +66,7 @@ pub(super) struct ThrottrHandler {
     pub(super) records: Arc<Records>,
     pub(super) state: Arc<ThrottrState>,
     pub(super) local: LocalSubscriptions,
-    pub(super) lane: Arc<LoopCounts>,
+    pub(super) counts: Arc<LoopCounts>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) size: ValueSize,
     pub(super) value_max: usize,
@@ -94,9 +94,9 @@ impl ThrottrHandler {
         size: ValueSize,
         value_max: usize,
     ) -> Self {
-        let lane = state.lane();
+        let counts = state.new_counts();
         let (encoded, tally) = (Vec::new(), Tally::default());
-        Self { records, state, local, lane, metrics, size, value_max, encoded, tally }
+        Self { records, state, local, counts, metrics, size, value_max, encoded, tally }
     }
 
     /// Executes the whole requests at the front of `input` as of `now`, appends their replies to
@@ -109,7 +109,7 @@ impl ThrottrHandler {
         now: Now,
         out: &mut Vec<u8>,
     ) -> (usize, Pause) {
-        self.lane.turn(now);
+        self.counts.turn(now);
         let stopped = match throttr::parse(input, self.size, self.value_max) {
             // One at a time is how most clients ask: nothing to look ahead at.
             Front::Request { request, bytes } if bytes == input.len() => {
@@ -123,7 +123,7 @@ impl ThrottrHandler {
             Front::Incomplete => (0, Pause::Starved),
             Front::Broken(broken) => (0, self.broken(broken)),
         };
-        self.tally.settle(&session.stats, &self.lane);
+        self.tally.settle(&session.stats, &self.counts);
         stopped
     }
 
@@ -300,11 +300,11 @@ impl ThrottrHandler {
             },
             Request::Info => {
                 // So that it counts what this batch has done so far, itself included.
-                self.tally.settle(&session.stats, &self.lane);
+                self.tally.settle(&session.stats, &self.counts);
                 reply::info(out, &self.state.info(&self.records, self.size, now));
             }
             Request::Connection { id } => {
-                self.tally.settle(&session.stats, &self.lane);
+                self.tally.settle(&session.stats, &self.counts);
                 match self.state.connection(&id) {
                     Some(record) => reply::connection(out, &record),
                     None => reply::status(out, false),
@@ -363,8 +363,8 @@ impl ThrottrHandler {
         reply::consume_many(out, self.size, taken, stands);
     }
 
-    /// Publishes; `false` if nobody is subscribed. A publisher that is subscribed itself has its
-    /// event before any byte of its reply.
+    /// Publishes; `false` if no connection is subscribed. A publisher that is subscribed itself has
+    /// its event before any byte of its reply.
     fn publish(
         &mut self,
         session: &Session,
@@ -376,10 +376,10 @@ impl ThrottrHandler {
         if session.is_subscribed(channel) && reply::event(out, self.size, channel, payload).is_ok()
         {
             session.stats.has_received(payload.len());
-            self.lane.add(Figure::Delivered, 1);
+            self.counts.add(Figure::Delivered, 1);
         }
         let published = self.state.channels.publish(channel, payload, &session.stats);
-        self.lane.add(Figure::Lost, published.lost as u64);
+        self.counts.add(Figure::Lost, published.lost as u64);
         published.somebody
     }
 
@@ -462,7 +462,7 @@ impl Handler for ThrottrHandler {
     ) -> (usize, Progress) {
         if context.fresh_bytes > 0 {
             session.stats.has_read(context.fresh_bytes);
-            self.lane.add(Figure::Read, context.fresh_bytes as u64);
+            self.counts.add(Figure::Read, context.fresh_bytes as u64);
         }
         let (taken, pause) = self.execute(session, input, context.now, output);
         let progress = match pause {
@@ -518,15 +518,15 @@ impl Handler for ThrottrHandler {
                 }
             }
         }
-        self.lane.add(Figure::Delivered, delivered);
-        self.lane.add(Figure::Lost, lost);
+        self.counts.add(Figure::Delivered, delivered);
+        self.counts.add(Figure::Lost, lost);
         (delivered + lost) as usize
     }
 
     #[inline]
     fn on_written(&mut self, session: &mut Session, bytes: usize, all: bool) {
         session.stats.has_written(bytes);
-        self.lane.add(Figure::Written, bytes as u64);
+        self.counts.add(Figure::Written, bytes as u64);
         if all {
             session.listing = None;
         }
@@ -560,7 +560,7 @@ impl Handler for ThrottrHandler {
     }
 
     fn on_end(&mut self) {
-        self.state.leave_lane(self.lane.clone());
+        self.state.end_counts(self.counts.clone());
     }
 }
 

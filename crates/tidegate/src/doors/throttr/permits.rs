@@ -41,7 +41,7 @@ impl Permits {
         })
     }
 
-    /// Blocks until `bytes` are free and nobody who asked before is still waiting.
+    /// Blocks until `bytes` are free and all earlier calls have their permits.
     pub(super) fn wait(self: &Arc<Self>, bytes: usize) -> Permit {
         let bytes = bytes.min(self.max_bytes);
         let mut state = self.state.lock();
@@ -59,7 +59,7 @@ impl Permits {
         Permit { permits: self.clone(), bytes }
     }
 
-    /// Whether somebody waits for a permit.
+    /// Whether a thread waits for a permit.
     pub(super) fn are_wanted(&self) -> bool {
         self.waiting.load(Relaxed) > 0
     }
@@ -81,7 +81,7 @@ impl Permit {
         self.bytes
     }
 
-    /// Whether somebody waits for bytes to be given back.
+    /// Whether a thread waits for bytes to be given back.
     pub(super) fn is_wanted(&self) -> bool {
         self.permits.are_wanted()
     }

@@ -1,8 +1,7 @@
-//! What the loops of all listeners share: who is connected, channels, and counts.
+//! What the loops of all listeners share: connections, channels, and counts.
 //!
-//! None of it is touched by a QUERY or an UPDATE: a loop counts in its own lane and in the figures
-//! of its connection. Locks here are taken when a client comes or goes, publishes, or asks about
-//! it.
+//! None of it is touched by a QUERY or an UPDATE: a loop has counts of its own, and a connection
+//! its figures. Locks here are taken when a client connects or leaves, publishes, or asks about it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,7 +16,7 @@ use tidegate_wire::throttr::figures::{ConnectionRecord, Info, padded};
 use super::background::Background;
 use super::channels::Channels;
 use super::connection_stats::{ConnectionStats, ConnectionUuid, new_id};
-use super::counts::{Figure, Lanes, LoopCounts, Sum};
+use super::counts::{AllCounts, Figure, LoopCounts, Sum};
 use super::series::Series;
 use crate::clock::Clock;
 use crate::doors::Gate;
@@ -32,7 +31,7 @@ pub struct ThrottrState {
     connections: Mutex<HashMap<ConnectionUuid, Arc<ConnectionStats>>>,
     /// The number of the next connection.
     next: AtomicU64,
-    lanes: Mutex<Lanes>,
+    counts: Mutex<AllCounts>,
     /// Where answers that take long are written.
     pub(super) background: Background,
 }
@@ -61,7 +60,7 @@ impl ThrottrState {
             channels: Channels::default(),
             connections: Mutex::default(),
             next: AtomicU64::new(1),
-            lanes: Mutex::default(),
+            counts: Mutex::default(),
             background: Background::default(),
         })
     }
@@ -103,18 +102,18 @@ impl ThrottrState {
     }
 
     /// A place to count for a loop that begins.
-    pub(super) fn lane(&self) -> Arc<LoopCounts> {
-        self.lanes.lock().take()
+    pub(super) fn new_counts(&self) -> Arc<LoopCounts> {
+        self.counts.lock().take()
     }
 
     /// Takes the place of a loop that has ended.
-    pub(super) fn leave_lane(&self, lane: Arc<LoopCounts>) {
-        self.lanes.lock().give_back(lane);
+    pub(super) fn end_counts(&self, counts: Arc<LoopCounts>) {
+        self.counts.lock().give_back(counts);
     }
 
     /// What all loops counted, as of now.
     pub(super) fn sum(&self) -> Sum {
-        self.lanes.lock().sum(self.clock.now())
+        self.counts.lock().sum(self.clock.now())
     }
 
     pub(super) fn now(&self) -> Now {
@@ -128,7 +127,7 @@ impl ThrottrState {
 
     /// Everything that INFO tells a client whose values have this size.
     pub(super) fn info(&self, records: &Records, value_size: ValueSize, now: Now) -> Info {
-        let sum = self.lanes.lock().sum(now);
+        let sum = self.counts.lock().sum(now);
         let size = records.size();
         let (subscriptions, channels) = self.channels.size();
         Info {

@@ -340,7 +340,7 @@ fn check_look(records: &Records, model: &mut Model, op: Op) -> Result<(), TestCa
             let expected = known.and_then(|known| {
                 let (quota, unit) = (known.content.ok()?, known.unit);
                 model.used(key, 0);
-                Some(Counter { quota, unit, left: model.left(known.expiry, unit) })
+                Some(CounterReading { quota, unit, left: model.left(known.expiry, unit) })
             });
             prop_assert_eq!(records.query(&name, probe, now), expected);
         }

@@ -184,7 +184,7 @@ pub enum Incoming<'a> {
 /// Why a stream of replies cannot go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BrokenReply {
-    /// Something came that nobody asked for, and it is no EVENT.
+    /// Something came that was not asked for, and it is no EVENT.
     Unasked(u8),
     /// A status that is neither success nor failure, or a failure of what cannot fail.
     Status(u8),
