@@ -3,13 +3,13 @@
 use std::net::{IpAddr, SocketAddr};
 
 use clap::builder::RangedU64ValueParser;
+use serde_json::json;
 use tidegate_core::limit::{JARL_STAMPS_MAX, PERIOD_MAX};
 use tidegate_core::time::SECOND;
 
 use super::{CliError, Code, OK};
 use crate::config::Config;
-use crate::config::file::{File, MemoryTable};
-use crate::doors::jarl::{self, check_service};
+use crate::doors::jarl::check_service;
 use crate::logs::Logs;
 use crate::server;
 
@@ -52,11 +52,11 @@ fn service(name: &str) -> Result<String, String> {
 pub(super) fn run(args: &JarlArgs) -> Result<Code, CliError> {
     let listen = SocketAddr::new(args.ip, args.port);
     let limit = format!("{} per {}s", args.requests, args.period);
-    let file = File {
-        jarl: vec![jarl::Config::new(&args.service, listen, limit, args.exact)],
-        memory: MemoryTable { max_keys: KEYS_MAX, ..MemoryTable::default() },
-        ..File::default()
-    };
-    server::serve_fixed(Config::of(&file)?, Logs::start())?;
+    let JarlArgs { service, exact, .. } = args;
+    let tables = json!({
+        "jarl": [{ "service": service, "listen": listen, "limit": limit, "exact": exact }],
+        "memory": { "max_keys": KEYS_MAX },
+    });
+    server::serve_fixed(Config::of(&tables)?, Logs::start())?;
     Ok(OK)
 }

@@ -3,18 +3,16 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use clap::builder::RangedU64ValueParser;
+use serde_json::{Value, json};
 use tidegate_core::limit::AMOUNT_MAX;
 use tracing_subscriber::filter::LevelFilter;
 
 use super::{CliError, Code, OK, address};
 use crate::config::Config;
-use crate::config::file::File;
-use crate::doors::proxy::{self, UpstreamUrl};
-use crate::doors::{admin, http};
+use crate::doors::admin;
+use crate::doors::proxy::UpstreamUrl;
 use crate::logs::Logs;
 use crate::server;
-use crate::settings::rule::OnStoreError;
-use crate::stores::remote::settings::{Settings, StoreKind, Urls};
 
 /// What the one proxy is called: keys begin with it, and its rule is `proxy:proxy`.
 const NAME: &str = "proxy";
@@ -68,42 +66,34 @@ fn level(text: &str) -> Result<LevelFilter, String> {
     level.ok_or_else(|| format!("write one of {}", known.join(", ")))
 }
 
-/// The tables that the arguments stand for.
-fn file(args: &ProxyArgs) -> Result<File, CliError> {
-    let listen = SocketAddr::new(args.ip, args.port);
-    let limit = format!("{} per minute", args.rpm);
-    let http = |address: SocketAddr| http::Config { listen: address.into(), ..Default::default() };
-    let admin =
-        |address: SocketAddr| admin::Config { listen: address.into(), ..Default::default() };
-    let mut own = proxy::Config::new(NAME, listen, &args.upstream, &limit);
+/// The tables that the arguments stand for, as a file has them.
+fn tables(args: &ProxyArgs) -> Value {
+    let mut tables = json!({ "proxy": [{
+        "name": NAME,
+        "listen": SocketAddr::new(args.ip, args.port),
+        "upstream": args.upstream,
+        "limit": format!("{} per minute", args.rpm),
+    }] });
+    for (door, address) in [("http", args.http), ("admin", args.admin)] {
+        if let Some(address) = address {
+            tables[door] = json!({ "listen": address });
+        }
+    }
     if !args.etcd_addresses.is_empty() {
+        let url = |address: &String| match address.contains("://") {
+            true => address.clone(),
+            false => format!("http://{address}"),
+        };
+        let urls: Vec<String> = args.etcd_addresses.iter().map(url).collect();
+        tables["store"] = json!({ "kind": "etcd", "url": urls });
         // All replicas share the limit: a replica that cannot count lets no request pass.
-        own.rule.on_store_error = OnStoreError::Deny;
+        tables["proxy"][0]["on_store_error"] = "deny".into();
     }
-    Ok(File {
-        proxy: vec![own],
-        http: args.http.map(http),
-        admin: args.admin.map(admin),
-        store: store(&args.etcd_addresses),
-        ..File::default()
-    })
-}
-
-/// Where the limit is counted: in etcd if some was named, else here.
-fn store(etcd: &[String]) -> Settings {
-    if etcd.is_empty() {
-        return Settings::default();
-    }
-    let url = |address: &String| match address.contains("://") {
-        true => address.clone(),
-        false => format!("http://{address}"),
-    };
-    let urls = etcd.iter().map(url).collect();
-    Settings { kind: StoreKind::Etcd, url: Some(Urls::Several(urls)), ..Settings::default() }
+    tables
 }
 
 pub(super) fn run(args: &ProxyArgs) -> Result<Code, CliError> {
-    let config = Config::of(&file(args)?)?;
+    let config = Config::of(&tables(args))?;
     server::serve_fixed(config, Logs::start_at(args.log_level))?;
     Ok(OK)
 }
@@ -119,6 +109,7 @@ mod tests {
     use tidegate_core::rules::OnStoreError as Policy;
 
     use super::*;
+    use crate::stores::remote::settings::StoreKind;
 
     #[derive(Debug, Parser)]
     struct Line {
@@ -133,8 +124,7 @@ mod tests {
 
     #[test]
     fn without_flags_it_is_the_documents_own_proxy() {
-        let config =
-            Config::of(&file(&parse(&["http://127.0.0.1:3000"]).unwrap()).unwrap()).unwrap();
+        let config = Config::of(&tables(&parse(&["http://127.0.0.1:3000"]).unwrap())).unwrap();
         let rule = &config.rules.rules()[config.rules.find(b"proxy path=/a").unwrap()];
         assert_eq!(
             (&*rule.name, rule.limits[0].to_string().as_str()),
@@ -148,7 +138,7 @@ mod tests {
     #[test]
     fn a_limit_of_all_replicas_is_kept_without_their_store() {
         let policy = |words: &[&str]| {
-            let config = Config::of(&file(&parse(words).unwrap()).unwrap()).unwrap();
+            let config = Config::of(&tables(&parse(words).unwrap())).unwrap();
             config.rules.rules()[config.rules.find(b"proxy path=/a").unwrap()].on_store_error
         };
         let own = ["http://127.0.0.1:3000"];
@@ -164,7 +154,7 @@ mod tests {
         let words = [&words[..], &more].concat();
         let args = parse(&words).unwrap();
         assert_eq!(args.log_level, Some(LevelFilter::WARN));
-        let config = Config::of(&file(&args).unwrap()).unwrap();
+        let config = Config::of(&tables(&args)).unwrap();
         assert_eq!(config.rules.rules()[0].limits[0].to_string(), "7 per minute");
         let told: Vec<String> =
             config.file.doors().iter().map(|d| d.addresses()[0].to_string()).collect();
@@ -185,7 +175,7 @@ mod tests {
         }
         let args = parse(&["--etcd-addresses", "a:1,b:2", "http://a"]).unwrap();
         assert_eq!(args.etcd_addresses, ["a:1", "b:2"]);
-        let store = file(&args).unwrap().store;
+        let store = Config::of(&tables(&args)).unwrap().file.store;
         assert_eq!(
             (store.kind, store.urls()),
             (StoreKind::Etcd, vec!["http://a:1".to_owned(), "http://b:2".to_owned()])

@@ -165,9 +165,8 @@ impl File {
         for (config, written) in self.proxy.iter_mut().zip(each.by_ref()) {
             config.fill_in(&written.whole);
         }
-        let DefaultTable(default) = self.default.get_or_insert_with(DefaultTable::none);
         if let Some(written) = written.last() {
-            default.fields.fill_in(&written.whole);
+            self.default.get_or_insert_default().fields.fill_in(&written.whole);
         }
     }
 }

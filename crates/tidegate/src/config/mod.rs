@@ -14,6 +14,7 @@ mod read;
 
 use std::path::{Path, PathBuf};
 
+use serde::Serialize;
 use tidegate_core::Limit;
 use tidegate_core::rules::{Consistency, RuleSet};
 
@@ -151,9 +152,9 @@ impl Config {
     ///
     /// # Errors
     /// As [`Self::parse`], with the tables written out.
-    pub fn of(file: &File) -> Result<Self, Problems> {
+    pub fn of(tables: &impl Serialize) -> Result<Self, Problems> {
         let name = "<command line>";
-        let text = toml::Table::try_from(file)
+        let text = toml::Table::try_from(tables)
             .map(|table| table.to_string())
             .map_err(|error| Problems::unreadable(name, &std::io::Error::other(error)))?;
         Self::parse(name, &text)

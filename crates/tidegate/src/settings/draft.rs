@@ -73,7 +73,8 @@ impl Draft {
 
     /// Of `[default]`, or of what holds without one.
     pub(crate) fn of_default(table: Option<&DefaultTable>) -> Self {
-        let DefaultTable(table) = table.cloned().unwrap_or_else(DefaultTable::none);
+        let DefaultTable { limit, fields } = table.cloned().unwrap_or_default();
+        let table = RuleTable::new(limit, fields);
         let (name, pattern) = (DEFAULT_NAME.to_owned(), Pattern::new("*"));
         Self { name, at: 0..0, pattern, origin: RuleOrigin::Default, table }
     }

@@ -1,13 +1,11 @@
 //! The table of a rule: in the file, of a door's own limit, and over the API.
 //! [`draft`](super::draft) makes a rule of it.
 
-use std::borrow::Cow;
 use std::fmt;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator};
+use schemars::JsonSchema;
 use serde::de::{self, DeserializeOwned, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use serde_json::Value;
 use tidegate_core::limit::{AlgorithmName, REPLICAS_MAX};
 use tidegate_core::{Algorithm, Limit, rules};
 use toml::Spanned;
@@ -29,7 +27,7 @@ pub struct RuleTable {
     #[schemars(with = "Option<String>")]
     pub name: Option<Spanned<String>>,
     /// The keys it is for: `*` matches any run of bytes, `\*` is a star.
-    // The schema requires it and says so where it is missing; only `[default]` goes without.
+    // The schema requires it and says so where it is missing; a door's own rule goes without.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub r#match: Option<Spanned<String>>,
@@ -124,42 +122,28 @@ impl MakesRule for RuleTable {
 
 impl MakesRule for DefaultTable {
     fn rule_fields(&mut self) -> &mut RuleFields {
-        &mut self.0.fields
+        &mut self.fields
     }
 }
 
-/// `[default]`, for keys that no rule matches: a rule without a name and a match.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-#[serde(transparent)]
-pub struct DefaultTable(pub RuleTable);
+/// `[default]`: keys that no rule matches.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DefaultTable {
+    /// A limit like "22 per 20s", a list of limits that must all hold, "none", or "deny": nothing
+    /// passes.
+    #[schemars(with = "TextsSchema")]
+    pub limit: Spanned<Texts>,
+    /// Everything else.
+    #[serde(flatten, skip_deserializing)]
+    #[schemars(!skip_deserializing)]
+    pub fields: RuleFields,
+}
 
-impl DefaultTable {
+impl Default for DefaultTable {
     /// What holds where the file has no `[default]`.
-    #[must_use]
-    pub fn none() -> Self {
-        Self(RuleTable::new(Texts::unplaced("none"), RuleFields::default()))
-    }
-}
-
-/// The schema of a rule, without what a default cannot have. Names are checked against it.
-impl JsonSchema for DefaultTable {
-    fn schema_name() -> Cow<'static, str> {
-        "DefaultTable".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let mut schema = RuleTable::json_schema(generator);
-        let about = "`[default]`: keys that no rule matches.";
-        schema.insert("description".to_owned(), about.into());
-        for absent in ["name", "match"] {
-            if let Some(Value::Object(properties)) = schema.get_mut("properties") {
-                properties.remove(absent);
-            }
-            if let Some(Value::Array(required)) = schema.get_mut("required") {
-                required.retain(|name| name != absent);
-            }
-        }
-        schema
+    fn default() -> Self {
+        Self { limit: Texts::unplaced("none"), fields: RuleFields::default() }
     }
 }
 

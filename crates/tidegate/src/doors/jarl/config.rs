@@ -1,7 +1,5 @@
 //! The `[[jarl]]` tables, and the rule that each of them makes.
 
-use std::net::SocketAddr;
-
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de};
 use tidegate_core::key::{KEY_BYTES_MAX, KeyBuilder};
@@ -65,24 +63,6 @@ pub struct Config {
 }
 
 impl Config {
-    /// A service under the document's formula, or under exact booking, at one address.
-    #[must_use]
-    pub fn new(service: &str, listen: SocketAddr, limit: String, exact: bool) -> Self {
-        Self {
-            service: Spanned::new(0..0, service.to_owned()),
-            listen: listen.into(),
-            limit: Texts::unplaced(limit),
-            rule: RuleFields {
-                exact: exact.then(|| Spanned::new(0..0, true)),
-                ..RuleFields::default()
-            },
-            allow: Allow::default(),
-            tls: None,
-            max_connections: CONNECTIONS_USUAL,
-            max_connections_per_source: None,
-        }
-    }
-
     /// The key under which every caller of the service is booked.
     #[must_use]
     pub fn key(&self) -> Vec<u8> {

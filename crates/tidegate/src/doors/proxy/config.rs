@@ -1,6 +1,5 @@
 //! The `[[proxy]]` tables, and the rule that each of them makes.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -188,20 +187,6 @@ impl AccessLog {
 }
 
 impl Config {
-    /// A table of these four settings alone.
-    ///
-    /// # Panics
-    /// If they do not make a table.
-    #[must_use]
-    pub fn new(name: &str, listen: SocketAddr, upstream: &UpstreamUrl, limit: &str) -> Self {
-        let [name, limit] = [name, limit].map(|text| toml::Value::from(text).to_string());
-        let listen = listen.to_string();
-        let table = format!(
-            "name = {name}\nlisten = \"{listen}\"\nupstream = \"{upstream}\"\nlimit = {limit}"
-        );
-        toml::from_str(&table).expect("the four settings are a table")
-    }
-
     /// Whether a door of `other` can go on as this one: the rules know the limit, and the allow
     /// list is swapped.
     pub(crate) fn same_door(&self, other: &Self) -> bool {

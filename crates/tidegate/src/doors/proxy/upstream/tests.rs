@@ -8,9 +8,9 @@ use crate::doors::proxy::figures::Proxies;
 
 fn upstream(ticks: &Rc<Ticks>) -> Rc<Upstream> {
     let figures = Proxies::default().figures("api");
-    let url = "http://127.0.0.1:1".parse().unwrap();
-    let mut config = Config::new("api", ([127, 0, 0, 1], 0).into(), &url, "none");
-    config.response_timeout.0 = std::time::Duration::from_secs(5);
+    let table = "name = 'api'\nlisten = '127.0.0.1:0'\nupstream = 'http://127.0.0.1:1'\n\
+                 response_timeout = '5s'";
+    let config: Config = toml::from_str(table).unwrap();
     Upstream::new(&config, None, ticks.clone(), figures.for_loop(), figures)
 }
 
