@@ -5,7 +5,8 @@
 //! so forgetting a key can never change an answer.
 //!
 //! To add one: a file with an `impl Law`, a variant in [`State`] and in
-//! [`limit::Algorithm`](crate::limit::Algorithm), and one arm in `with_law!`.
+//! [`limit::Algorithm`](crate::limit::Algorithm), and its name in `algorithm_names!`; the compiler
+//! and the property tests name the rest.
 
 pub(crate) mod aligned;
 pub mod average;
