@@ -6,10 +6,9 @@ use crate::tree::{DOORS, Fault, File, Tree};
 const VECTORS: &str = "crates/tidegate/tests/vectors";
 const FUZZ_TARGETS: &str = "fuzz/fuzz_targets";
 const CANARIES: &str = "crates/tidegate/tests/adversary/canary";
-const LOADS: &str = "crates/bench/src/loads";
 
 /// Each door has a page, a row in the README's table, a canary and, where it has a codec of its
-/// own, golden vectors, a fuzz target and a load generator.
+/// own, golden vectors and a fuzz target.
 pub(crate) fn doors(tree: &Tree) -> Vec<Fault> {
     let mut faults = Vec::new();
     for door in tree.doors() {
@@ -40,8 +39,6 @@ pub(crate) fn doors(tree: &Tree) -> Vec<Fault> {
         let target = format!("{FUZZ_TARGETS}/{door}");
         let fuzzed = !tree.has("fuzz") || below(&target, ".rs");
         want(fuzzed, format!("the codec has no fuzz target {target}*.rs"));
-        let load = format!("{LOADS}/{door}");
-        want(tree.has(&load), format!("no load generator {load}/ speaks the protocol"));
     }
     faults
 }
@@ -127,7 +124,7 @@ mod tests {
 
     #[test]
     fn doors_without_their_things_are_caught() {
-        let whole: [(&str, &str); 8] = [
+        let whole: [(&str, &str); 7] = [
             ("crates/tidegate/src/doors/text/mod.rs", ""),
             ("docs/doors/text.md", ""),
             ("README.md", "| [text](docs/doors/text.md) | UDP |"),
@@ -135,7 +132,6 @@ mod tests {
             ("crates/tidegate/tests/vectors/text/a.txt", ""),
             ("fuzz/fuzz_targets/text_request.rs", ""),
             ("crates/tidegate/tests/adversary/canary/text.rs", ""),
-            ("crates/bench/src/loads/text/mod.rs", ""),
         ];
         assert!(doors(&Tree::of(&whole)).is_empty());
         let caught = |without: &str| {
@@ -149,8 +145,7 @@ mod tests {
         assert_eq!(caught("crates/tidegate/tests/vectors/text/a.txt"), 1);
         assert_eq!(caught("fuzz/fuzz_targets/text_request.rs"), 1);
         assert_eq!(caught("crates/tidegate/tests/adversary/canary/text.rs"), 1);
-        assert_eq!(caught("crates/bench/src/loads/text/mod.rs"), 1);
-        // Without a codec of its own there is nothing to record, to fuzz or to load.
+        // Without a codec of its own there is nothing to record or to fuzz.
         assert_eq!(caught("crates/wire/src/text.rs"), 0);
         let prose = [whole[0], whole[1], whole[6], ("README.md", "see docs/doors/text.md")];
         assert_eq!(doors(&Tree::of(&prose)).len(), 1);
