@@ -180,14 +180,12 @@ impl ConnectionLimits {
         all: &Arc<AllDoors>,
         clock: Clock,
     ) -> Arc<Self> {
-        let DoorLimits { connections, per_source, trusted, keeps_descriptors_back, idle_gives_way } =
-            bounds;
         let limits = Arc::new(Self {
             door,
-            max: connections as usize,
-            idle_gives_way,
-            sources: Sources::new(connections, per_source, trusted),
-            descriptors: match keeps_descriptors_back {
+            max: bounds.connections as usize,
+            idle_gives_way: bounds.idle_gives_way,
+            sources: Sources::new(bounds.connections, bounds.per_source, bounds.trusted),
+            descriptors: match bounds.keeps_descriptors_back {
                 true => Descriptors::of_process(),
                 false => Descriptors::for_administration(),
             },

@@ -7,8 +7,8 @@
 //! - [`session`], [`pending`]: what is kept for a connection, and replies that come later
 //! - [`state`], [`counts`], [`series`]: what all loops share and count
 //!
-//! Sockets, buffers and idle clients are the business of `doors::io`, the bytes of the protocol that
-//! of `tidegate_wire::resp`.
+//! Sockets, buffers and idle clients are the business of `doors::io`, the bytes of the protocol
+//! that of `tidegate_wire::resp`.
 
 mod commands;
 mod config;
