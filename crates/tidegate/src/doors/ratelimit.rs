@@ -1,5 +1,5 @@
-//! What HTTP says of limits: the `RateLimit` fields (draft-ietf-httpapi-ratelimit-headers), that is
-//! what a limit is and how much of it is left, and when to come back.
+//! The `RateLimit` headers of HTTP (draft-ietf-httpapi-ratelimit-headers), which say what a limit
+//! is and how much of it is left, and `Retry-After`.
 
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use sfv::{Integer, KeyRef, ListSerializer, StringRef};
@@ -12,7 +12,7 @@ use crate::limiter::{Row, Rows, Verdict};
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
-/// How a key stands with its limits, as headers of an answer.
+/// How much of its limits a key has left, as headers of a response.
 pub(crate) struct Standing([(HeaderName, Option<HeaderValue>); 2]);
 
 impl Standing {
@@ -21,7 +21,7 @@ impl Standing {
         Self([(RATELIMIT_POLICY, value(policy(rows))), (RATELIMIT, value(state(rows)))])
     }
 
-    /// Adds them to what somebody else may say of limits of its own.
+    /// Adds them to the headers that an upstream may have sent for its own limits.
     pub(crate) fn write(self, headers: &mut HeaderMap) {
         for (name, value) in self.0 {
             if let Some(value) = value {
@@ -58,7 +58,7 @@ type Item<'a> = sfv::ParameterSerializer<&'a mut String>;
 
 fn list(rows: &Rows, mut write: impl FnMut(&Row, Item<'_>)) -> Option<String> {
     let mut list = ListSerializer::new();
-    // Of a limit that was decided without its counts nothing is known that these fields tell.
+    // For a limit that was decided without its counts, the values are not known.
     let known = rows.limits.iter().enumerate().filter(|(_, row)| !row.is_degraded());
     for (at, row) in known {
         let twins = rows.limits.iter().filter(|other| other.rule == row.rule).count();
@@ -72,9 +72,9 @@ fn list(rows: &Rows, mut write: impl FnMut(&Row, Item<'_>)) -> Option<String> {
     list.finish()
 }
 
-/// The Retry-After of a refusal: whole seconds, rounded up. Where one limit cannot tell (a use in
-/// flight ends when it ends), what the others say; where none can, it asks to try in a second.
-/// `None` where the rule lets nothing pass: there is no time to come back at.
+/// The Retry-After of a refusal: whole seconds, rounded up. A limit on uses in flight does not know
+/// the time; then the other limits decide, and without any it is one second. `None` where the rule
+/// lets nothing pass: coming back does not help.
 pub(crate) fn retry_after_s(verdict: &Verdict, rows: &Rows) -> Option<u64> {
     if rows.is_denied() {
         return None;

@@ -241,7 +241,7 @@ impl JsonSchema for Template {
 
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
         schemars::json_schema!({
-            "description": "Entries of the key, parted by spaces, with {path}, {raw_path}, \
+            "description": "Entries of the key, separated by spaces, with {path}, {raw_path}, \
                             {prefix:2}, {client}, {method} or {header:NAME} in them.",
             "type": "string"
         })

@@ -48,12 +48,6 @@ impl CountBatch {
 }
 
 impl LimiterHandle {
-    /// Sends for what is counted for a key, for a decision that is soon to come.
-    #[inline]
-    pub fn prefetch(&self, key: &[u8]) {
-        self.limiter.memory().probe(key).prefetch();
-    }
-
     /// Decides on one request. Rows are filled if they are lent, unless the verdict comes later:
     /// then they come with it.
     ///

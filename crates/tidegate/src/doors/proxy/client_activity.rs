@@ -36,8 +36,8 @@ enum Phase {
     Busy,
 }
 
-/// How long a client that has closed its sending side is still answered, in ticks. Whether it reads
-/// or has left cannot be told before it is sent something.
+/// How long a client that has closed its sending side is still answered, in ticks. The proxy
+/// cannot know whether it reads or has left before it sends something.
 const HALF_CLOSED_MAX: Tick = 50;
 
 /// Since when something has not moved; `None` if nothing is waited for.

@@ -62,8 +62,8 @@ pub struct Config {
     /// What a resource is: the entries of its key. Absent: path={path}.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<Template>,
-    /// The master of a Smockron domain named like the proxy, which is obeyed and told of every
-    /// request. Its identifiers are the entries of `key`, or clients' addresses without one.
+    /// The master of a Smockron domain named like the proxy, which is obeyed and gets a report of
+    /// every request. Its identifiers are the entries of `key`, or clients' addresses without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gatekeeper: Option<GatekeeperConfig>,
     /// What happens to a request over its limit.
@@ -80,7 +80,7 @@ pub struct Config {
     #[serde(default = "number::<10_000>", deserialize_with = "count")]
     #[schemars(range(min = 1, max = COUNT_MAX))]
     pub max_waiters_total: u32,
-    /// Proxies whose word on whom a request comes from is taken.
+    /// Proxies whose headers say on whose behalf a request comes.
     #[serde(
         default,
         deserialize_with = "Allow::nobody_or",

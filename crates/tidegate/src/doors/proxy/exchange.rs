@@ -195,7 +195,7 @@ fn ask(
     finish: &mut Finish,
 ) -> Result<Asked, NotForwarded> {
     let worker = &client.worker;
-    settle_host(request)?;
+    let survey = check(worker, request, length)?;
     let asked = template::Asked {
         method: request.method(),
         uri: request.uri(),
@@ -204,11 +204,6 @@ fn ask(
     };
     let mut scratch = worker.scratch.borrow_mut();
     let key = worker.template.fill(worker.door.name(), &asked, &mut scratch);
-    if let Ok(key) = key {
-        worker.handle.prefetch(key);
-    }
-    let survey = Survey::of(request.headers());
-    check(worker, request, survey, length)?;
     let key = key.map_err(|_| NotForwarded::KeyTooLong)?;
     let upgrade = upgrade_of(request, survey);
     let log_info = worker.door.gatekeeper.as_ref().map(|_| LogInfo::of(request));
@@ -241,28 +236,13 @@ fn ask_master(
     asked.map_or(Ok(None), |(gatekeeper, info)| gatekeeper.ask(key, address, info.as_bytes()))
 }
 
-/// Puts the host of the request's target under `Host`, if the target has one.
-fn settle_host(request: &mut Request<RequestBody>) -> Result<(), NotForwarded> {
-    let Some(authority) = request.uri().authority() else { return Ok(()) };
-    let text = authority.as_str();
-    if text.contains('@') {
-        return Err(NotForwarded::Malformed("the target of the request names a user"));
-    }
-    if request.headers().get(HOST).is_none_or(|host| host.as_bytes() != text.as_bytes()) {
-        let host = HeaderValue::from_str(text);
-        let host = host.map_err(|_| NotForwarded::Malformed("the host is no host"))?;
-        request.headers_mut().insert(HOST, host);
-    }
-    Ok(())
-}
-
 /// Checks that the message can be understood in one way only, and that the proxy can forward it.
+/// `length` is that of its body, if it is known.
 fn check(
     worker: &Worker,
-    request: &Request<RequestBody>,
-    survey: Survey,
+    request: &mut Request<RequestBody>,
     length: Option<u64>,
-) -> Result<(), NotForwarded> {
+) -> Result<Survey, NotForwarded> {
     if *request.method() == Method::CONNECT {
         return Err(NotForwarded::Connect);
     }
@@ -271,6 +251,18 @@ fn check(
     if !path.starts_with('/') && !everything {
         return Err(NotForwarded::Malformed("the target of the request is no path"));
     }
+    // The host of the target counts, if it has one.
+    if let Some(authority) = request.uri().authority() {
+        if authority.as_str().contains('@') {
+            return Err(NotForwarded::Malformed("the target of the request names a user"));
+        }
+        let host = HeaderValue::from_str(authority.as_str());
+        let host = host.map_err(|_| NotForwarded::Malformed("the host is no host"))?;
+        if request.headers().get(HOST) != Some(&host) {
+            request.headers_mut().insert(HOST, host);
+        }
+    }
+    let survey = Survey::of(request.headers());
     if survey.transfer_encoding {
         let mut codings = request.headers().get_all(TRANSFER_ENCODING).iter();
         let chunked = |coding: &HeaderValue| coding.as_bytes().eq_ignore_ascii_case(b"chunked");
@@ -283,13 +275,13 @@ fn check(
         return Err(NotForwarded::BodyTooLong);
     }
     match survey.hosts {
-        0 if request.version() < Version::HTTP_11 => Ok(()),
+        0 if request.version() < Version::HTTP_11 => Ok(survey),
         0 => Err(NotForwarded::Malformed("the request has no Host")),
         1 if worker.upstream.http2() => {
             let host = Authority::try_from(request.headers()[HOST].as_bytes());
-            host.map(drop).map_err(|_| NotForwarded::Malformed("the host is no host"))
+            host.map(|_| survey).map_err(|_| NotForwarded::Malformed("the host is no host"))
         }
-        1 => Ok(()),
+        1 => Ok(survey),
         _ => Err(NotForwarded::Malformed("the request has more than one Host")),
     }
 }
@@ -412,9 +404,9 @@ async fn wait(
 }
 
 /// Waits for `turn`, unless the proxy stops or the client leaves. A client that has closed its
-/// sending side counts as gone: whether it still reads cannot be told before it is sent something,
-/// and others are in line behind it. It is given up only while `is_in_line` is true; otherwise a
-/// store is about to answer.
+/// sending side counts as gone: the proxy cannot know whether it still reads before it sends
+/// something, and others are in line behind it. It is given up only while `is_in_line` is true;
+/// otherwise a store is about to answer.
 async fn hold<F: Future>(
     client: &ProxyClient,
     mut turn: Pin<&mut F>,

@@ -31,16 +31,16 @@ pub struct GatekeeperConfig {
     #[serde(deserialize_with = "endpoint")]
     #[schemars(regex(pattern = "^tcp://"))]
     pub control: String,
-    /// A request that would have to wait longer is turned away with 503.
+    /// A request that would have to wait longer is answered with 503.
     #[serde(default = "max_delay")]
     pub max_delay: Span,
-    /// The most requests that are held at once; beyond it they are turned away.
+    /// The most requests that are held at once; beyond it they are answered with 503.
     #[serde(default = "number::<{ HELD_MAX as u32 }>", deserialize_with = "count")]
     pub max_held: u32,
     /// The most identifiers whose delays are remembered; beyond it clients pass.
     #[serde(default = "number::<{ IDENTIFIERS_MAX as u32 }>", deserialize_with = "count")]
     pub max_identifiers: u32,
-    /// One request in so many that are turned away is told to the master: 1 for all, 0 for none.
+    /// One in so many rejected requests is reported to the master: 1 for all, 0 for none.
     #[serde(default = "number::<1>", deserialize_with = "count_or_none")]
     pub reject_every: u32,
 }
@@ -70,7 +70,7 @@ pub(super) struct ProxyGatekeeper {
     by_key: bool,
 }
 
-/// What the library is told.
+/// The settings of the library.
 fn settings(config: &Config) -> Option<Settings> {
     let table = config.gatekeeper.as_ref()?;
     let domain = config.name.get_ref().as_str();

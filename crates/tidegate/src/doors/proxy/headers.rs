@@ -314,9 +314,9 @@ mod tests {
     fn what_a_trusted_proxy_says_is_added_to() {
         let said = "host: a:80\nx-forwarded-for: 1.1.1.1\nx-forwarded-for: 2.2.2.2\n\
                     x-forwarded-host: outside\nx-forwarded-proto: http\nforwarded: for=1.1.1.1";
-        let told = "forwarded: for=1.1.1.1, for=192.0.2.9;host=\"a:80\";proto=https\nhost: a:80\n\
+        let sent = "forwarded: for=1.1.1.1, for=192.0.2.9;host=\"a:80\";proto=https\nhost: a:80\n\
                     x-forwarded-for: 1.1.1.1, 2.2.2.2, 192.0.2.9\nx-forwarded-host: outside\n\
                     x-forwarded-proto: http";
-        assert_eq!(forwarded_headers(true, said), told);
+        assert_eq!(forwarded_headers(true, said), sent);
     }
 }

@@ -96,7 +96,7 @@ impl DoorConfig for Config {
     }
 }
 
-/// A door whose addresses are bound and that answers nobody yet.
+/// A door whose addresses are bound and that serves no client yet.
 pub struct Bound {
     /// For each address, its sockets: one for each loop.
     listeners: Vec<(SocketAddr, Vec<TcpListener>)>,

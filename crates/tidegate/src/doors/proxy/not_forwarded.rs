@@ -19,7 +19,7 @@ use crate::waiting::{NotAdmitted, Refusal};
 pub(super) enum NotForwarded {
     /// The message can be read in more than one way, or not at all; the connection is closed.
     Malformed(&'static str),
-    /// The client left while its request waited; nobody reads the response.
+    /// The client left while its request waited; no client reads the response.
     Left,
     /// The method is CONNECT.
     Connect,
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_told_to_come_back_too_early() {
+    fn no_client_comes_back_too_early() {
         for (ms, expected) in [(0, 1), (1, 1), (1_000, 1), (1_001, 2)] {
             assert_eq!(seconds_up(Duration::from_millis(ms)), expected, "{ms}");
         }

@@ -16,7 +16,7 @@ use crate::settings::listen::Allow;
 
 const TIMEOUTS: ClientTimeouts = ClientTimeouts { head: 10, idle: 100, stall: 50, tunnel: 500 };
 
-/// A place at a door that nobody else wants.
+/// A place at a door without other clients.
 fn place() -> ConnectionPlace {
     let clock = Clock::manual(Now { mono: 1000 * SECOND, unix: 0 });
     let (per_source, trusted) = (None, Allow::default());

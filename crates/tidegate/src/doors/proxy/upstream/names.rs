@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn addresses_are_kept_for_a_while_and_longer_if_nobody_knows_better() {
+    async fn addresses_are_kept_for_a_while_and_longer_if_the_name_cannot_be_resolved() {
         let names = Names::default();
         assert_eq!(ask(&names, 1000, &[]).await, (Vec::new(), true));
         assert_eq!(ask(&names, 1000, &[1, 2]).await, (addresses(&[1, 2]), true));

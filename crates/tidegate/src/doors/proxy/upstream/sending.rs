@@ -50,7 +50,7 @@ pub(super) struct Sending<B> {
     length: Length,
 }
 
-/// How the upstream is told where the body ends.
+/// How the upstream finds the end of the body.
 #[derive(Debug, PartialEq, Eq)]
 enum Length {
     /// Nothing more comes.
