@@ -3,9 +3,9 @@
 //!
 //! Pure: header maps in, header maps out.
 
-use std::fmt::Write as _;
 use std::net::IpAddr;
 
+use hyper::body::Bytes;
 use hyper::header::{
     AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE,
     CONTENT_TYPE, COOKIE, EXPECT, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue,
@@ -148,8 +148,11 @@ impl Survey {
 fn named(headers: &HeaderMap) -> Vec<HeaderName> {
     let lists = headers.get_all(CONNECTION).iter();
     let tokens = lists.flat_map(|list| list.as_bytes().split(|byte| *byte == b','));
+    let tokens = tokens.map(<[u8]>::trim_ascii);
+    // The usual options name no header.
     tokens
-        .filter_map(|token| HeaderName::from_bytes(token.trim_ascii()).ok())
+        .filter(|token| !matches!(token, &b"keep-alive" | &b"close"))
+        .filter_map(|name| HeaderName::from_bytes(name).ok())
         .filter(|name| name != HOST && name != TE)
         .collect()
 }
@@ -161,13 +164,19 @@ pub(super) struct ForwardedClient {
     tls: bool,
     /// The peer in `X-Forwarded-For`.
     peer_value: HeaderValue,
+    /// The peer in `Forwarded`.
+    peer_element: String,
 }
 
 impl ForwardedClient {
     pub(super) fn new(peer: IpAddr, trusted: bool, tls: bool) -> Self {
         let peer = peer.to_canonical();
         let peer_value = value(&peer.to_string());
-        Self { peer, trusted, tls, peer_value }
+        let peer_element = match peer {
+            IpAddr::V4(peer) => format!("for={peer}"),
+            IpAddr::V6(peer) => format!("for=\"[{peer}]\""),
+        };
+        Self { peer, trusted, tls, peer_value, peer_element }
     }
 
     /// The client's address: the peer's, or the one that a trusted peer names.
@@ -179,7 +188,7 @@ impl ForwardedClient {
     /// trusted proxy says is kept, and added to.
     pub(super) fn write(&self, headers: &mut HeaderMap, host: Option<&HeaderValue>) {
         let proto = HeaderValue::from_static(if self.tls { "https" } else { "http" });
-        let forwarded = forwarded(self.peer, self.tls, host);
+        let forwarded = self.element(host);
         if !self.trusted {
             headers.insert(X_FORWARDED_FOR, self.peer_value.clone());
             headers.insert(X_FORWARDED_PROTO, proto);
@@ -197,29 +206,34 @@ impl ForwardedClient {
         }
         add(headers, FORWARDED, &forwarded);
     }
-}
 
-/// An element of `Forwarded` (RFC 7239).
-fn forwarded(peer: IpAddr, tls: bool, host: Option<&HeaderValue>) -> HeaderValue {
-    let mut text = match peer {
-        IpAddr::V4(peer) => format!("for={peer}"),
-        IpAddr::V6(peer) => format!("for=\"[{peer}]\""),
-    };
-    if let Some(Ok(host)) = host.map(HeaderValue::to_str)
-        && !host.is_empty()
-    {
-        // Writing to a string does not fail.
-        let _ = match host.bytes().all(is_token) {
-            true => write!(text, ";host={host}"),
-            false => write!(text, ";host=\"{}\"", host.replace('\\', "\\\\").replace('"', "\\\"")),
-        };
+    /// An element of `Forwarded` (RFC 7239).
+    fn element(&self, host: Option<&HeaderValue>) -> HeaderValue {
+        let mut text = Vec::with_capacity(96);
+        text.extend_from_slice(self.peer_element.as_bytes());
+        match host.map(HeaderValue::as_bytes).filter(|host| host.is_ascii()).unwrap_or_default() {
+            b"" => {}
+            host if host.iter().all(is_token) => {
+                text.extend_from_slice(b";host=");
+                text.extend_from_slice(host);
+            }
+            host => {
+                text.extend_from_slice(b";host=\"");
+                for &byte in host {
+                    text.extend_from_slice(if matches!(byte, b'"' | b'\\') { b"\\" } else { b"" });
+                    text.push(byte);
+                }
+                text.push(b'"');
+            }
+        }
+        text.extend_from_slice(if self.tls { b";proto=https" } else { b";proto=http" });
+        let unknown = |_| HeaderValue::from_static("unknown");
+        HeaderValue::from_maybe_shared(Bytes::from(text)).unwrap_or_else(unknown)
     }
-    text.push_str(if tls { ";proto=https" } else { ";proto=http" });
-    value(&text)
 }
 
-fn is_token(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+fn is_token(byte: &u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte)
 }
 
 /// A header of text that fits into one.
