@@ -50,8 +50,6 @@ use crate::stores::memory::{SlotAddress, States};
 
 /// Jobs that may wait to be looked at; more are turned away.
 const INBOX_MAX: usize = 65_536;
-/// What names begin with, unless told otherwise.
-const PREFIX: &str = "tidegate";
 
 /// Who is told that something was given back.
 type Freed = Box<dyn Fn(&[u8]) + Send + Sync>;
@@ -153,7 +151,7 @@ impl Remote {
         let spawned = thread::Builder::new().name("store".to_owned()).spawn(body);
         spawned.map_err(|error| error.to_string())?;
         is_made.recv().unwrap_or_else(|_| Err("the store's thread ended".to_owned()))?;
-        let prefix = settings.prefix.clone().unwrap_or_else(|| PREFIX.to_owned());
+        let prefix = settings.prefix().to_owned();
         let name = match settings.kind {
             StoreKind::Etcd => "etcd",
             StoreKind::Redis | StoreKind::Memory => "redis",

@@ -16,6 +16,9 @@ const ETCD_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a start waits for the first answer, unless told otherwise.
 const START_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// What names in the store begin with, unless told otherwise.
+const PREFIX: &str = "tidegate";
+
 /// The longest that a decision may wait.
 const TIMEOUT_MAX: Duration = Duration::from_secs(60);
 
@@ -146,6 +149,11 @@ impl Settings {
             StoreKind::Redis | StoreKind::Memory => REDIS_TIMEOUT,
         };
         self.timeout.map_or(usual, |span| span.0)
+    }
+
+    /// What every name in the store begins with.
+    pub(crate) fn prefix(&self) -> &str {
+        self.prefix.as_deref().unwrap_or(PREFIX)
     }
 
     /// How long a start waits for the first answer.

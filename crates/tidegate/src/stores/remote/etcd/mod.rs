@@ -70,7 +70,7 @@ pub(super) fn check(settings: &Settings) -> Result<(), String> {
 impl Etcd {
     /// Makes ready what connects by itself. Must be called inside of the runtime that will use it.
     pub(crate) fn new(settings: &Settings) -> Result<Self, String> {
-        let prefix = settings.prefix.as_deref().unwrap_or("tidegate");
+        let prefix = settings.prefix();
         let nodes = EtcdNodes::new(prefix);
         let access = EtcdAccess::new(settings, nodes.folder().to_vec())?;
         let link = Arc::new(EtcdLink::new(access, settings.timeout()));

@@ -218,7 +218,7 @@ pub(super) fn pause() -> Duration {
 pub(super) async fn connect(
     address: &RedisAddress,
     pushed: Option<PushHandler>,
-) -> Result<(MultiplexedConnection, ConnectionDriver), EngineFault> {
+) -> Result<(MultiplexedConnection, RedisDriver), EngineFault> {
     let stream = address.open().await.map_err(EngineFault::Unreachable)?;
     let config = AsyncConnectionConfig::new()
         .set_response_timeout(None)
@@ -243,7 +243,7 @@ pub(super) async fn connect(
 }
 
 /// Reads and writes as long as it is polled, and ends with the connection.
-pub(super) type ConnectionDriver = Pin<Box<dyn Future<Output = ()> + Send>>;
+pub(super) type RedisDriver = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Takes messages of the server that answer no command.
 pub(super) type PushHandler = Box<dyn Fn(redis::PushInfo) + Send + Sync>;

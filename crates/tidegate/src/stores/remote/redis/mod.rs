@@ -41,8 +41,6 @@ use self::script::{BEAT, Versions};
 use super::engine::{ABSENT, CellChange, EngineFault, Swapped, Timed, Version};
 use super::settings::Settings;
 
-/// What names begin with, unless told otherwise.
-const PREFIX: &str = "tidegate";
 /// How often the server is asked for its time.
 const TIME_EVERY: Duration = Duration::from_millis(50);
 /// How many names a page of a scan has, roughly.
@@ -81,13 +79,12 @@ impl Redis {
         });
         let mut time_due = interval(TIME_EVERY);
         time_due.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let prefix = settings.prefix.as_deref().unwrap_or(PREFIX);
         Ok(Self(Arc::new(Inner {
             listener: FreedListener::new(route.clone()),
             route,
             versions: Versions::new()?,
             time_due: Mutex::new(time_due),
-            nodes: format!("{prefix}:nodes").into_bytes(),
+            nodes: format!("{}:nodes", settings.prefix()).into_bytes(),
         })))
     }
 
