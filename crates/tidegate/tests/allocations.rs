@@ -1,4 +1,4 @@
-//! The text path, the JARL path, the Smockron path, a request that need not wait and the use of
+//! The text path, the JARL path, the Smockron path, the RESP path, a request that need not wait and the use of
 //! records allocate nothing, shown by an allocator that counts.
 //!
 //! A binary of its own, because an allocator is for the whole process.
@@ -11,6 +11,7 @@ use std::sync::Arc;
 use tidegate::clock::Clock;
 use tidegate::config::{Config, ConfigSource};
 use tidegate::doors::jarl::JarlHandler;
+use tidegate::doors::resp::{self, RespConversation};
 use tidegate::doors::smockron;
 use tidegate::doors::text::TextHandler;
 use tidegate::doors::throttr::{Conversation, ThrottrState};
@@ -21,6 +22,7 @@ use tidegate::stores::memory;
 use tidegate::waiting::{Began, WaitRequest, Waiting};
 use tidegate_core::rules::{Rule, RuleSet};
 use tidegate_core::{Algorithm, Limit, Now};
+use tidegate_wire::resp::request::request;
 use tidegate_wire::throttr::{self as wire, Request, ValueSize};
 
 thread_local! {
@@ -308,5 +310,49 @@ fn the_throttr_path_allocates_nothing_per_request() {
     let first = std::mem::take(&mut answered);
     let made = allocations(|| (0..10).for_each(|_| round(&mut answered)));
     assert_eq!(answered, 10 * first, "every request is answered");
+    assert_eq!(made, 0, "allocations in 64,000 requests");
+}
+
+#[test]
+fn the_resp_path_allocates_nothing_per_request() {
+    let clock = Clock::manual(Now { mono: 1 << 40, unix: 1 << 60 });
+    let limit = Limit { amount: 3, period: 1 << 40, algorithm: Algorithm::FixedWindow };
+    let rules = vec![Rule::new("r", "rule *", vec![limit]), Rule::of_given_limits("resp:throttle")];
+    let settings = memory::Settings { max_keys: 100_000, max_bytes: 64 << 20 };
+    let rules = RuleSet::new(rules, None);
+    let limiter = Limiter::new(clock.clone(), Arc::new(Metrics::new()), rules, settings);
+    let records = Records::beside(&limiter, 1_000);
+    let table = resp::Config::default();
+    let open = RespConversation::open(&limiter, records, &table, clock.now());
+    let mut client = open.expect("a client");
+    let batches: Vec<Vec<u8>> = (0..64)
+        .map(|batch| {
+            let mut bytes = Vec::new();
+            for at in 0..100 {
+                let key = format!("a key that is longer {batch} {at}");
+                let rule = format!("rule {batch} {at}");
+                let words: &[&[u8]] = match at % 8 {
+                    0 => &[b"PING"],
+                    1 => &[b"THROTTLE", key.as_bytes(), b"5", b"1", b"3600"],
+                    2 => &[b"ECHO", key.as_bytes()],
+                    3 => &[b"cl.throttle", rule.as_bytes(), b"5", b"1", b"3600"],
+                    _ => &[b"CL.THROTTLE", key.as_bytes(), b"5", b"1", b"3600", b"2"],
+                };
+                request(&mut bytes, words);
+            }
+            bytes
+        })
+        .collect();
+    let mut replies = Vec::new();
+    let mut round = || {
+        for batch in &batches {
+            replies.clear();
+            assert!(client.say(batch, clock.now(), &mut replies));
+            assert!(replies.len() > 100 * 7, "every request is answered");
+        }
+    };
+    // The first round makes the counts and the buffers.
+    round();
+    let made = allocations(|| (0..10).for_each(|_| round()));
     assert_eq!(made, 0, "allocations in 64,000 requests");
 }

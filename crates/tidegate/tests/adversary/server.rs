@@ -95,6 +95,9 @@ exact = true
 [smockron]
 accounting = "tcp://127.0.0.1:0"
 control = "tcp://127.0.0.1:0"
+[resp]
+listen = "127.0.0.1:0"
+unix = "resp.sock"
 [http]
 listen = "127.0.0.1:0"
 [admin]
@@ -130,6 +133,7 @@ pub(crate) struct Doors {
     pub(crate) control: SocketAddr,
     pub(crate) waiting: SocketAddr,
     pub(crate) rejecting: SocketAddr,
+    pub(crate) resp: Vec<Address>,
     pub(crate) http: SocketAddr,
     pub(crate) admin: SocketAddr,
 }
@@ -159,6 +163,7 @@ impl Doors {
             control: smockron[1],
             waiting: proxies[0],
             rejecting: proxies[1],
+            resp: vec![program.address("resp").into(), Address::Unix(paths[2].clone())],
             http: program.address("http"),
             admin: program.address("admin"),
         }

@@ -5,6 +5,11 @@
 
 use crate::text::number::{U64_BYTES_MAX, put_u64};
 
+/// The longest line of a number: its kind, a sign, the digits, CR and LF.
+const HEADER_BYTES_MAX: usize = 4 + U64_BYTES_MAX;
+/// Lines of numbers that are copied together.
+const GROUP: usize = 6;
+
 /// The version of the protocol that a connection speaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ProtocolVersion {
@@ -67,10 +72,18 @@ pub fn array(out: &mut Vec<u8>, elements: usize) {
 /// An array of integers.
 #[inline]
 pub fn integers<const N: usize>(out: &mut Vec<u8>, numbers: [i64; N]) {
-    array(out, N);
+    // One copy for each few numbers: this is on the path of every decision.
+    let mut bytes = [0; GROUP * HEADER_BYTES_MAX];
+    let mut end = put_header(&mut bytes, b'*', false, N as u64);
     for number in numbers {
-        integer(out, number);
+        if end > bytes.len() - HEADER_BYTES_MAX {
+            out.extend_from_slice(&bytes[..end]);
+            end = 0;
+        }
+        let digits = number.unsigned_abs();
+        end += put_header(&mut bytes[end..], b':', number.is_negative(), digits);
     }
+    out.extend_from_slice(&bytes[..end]);
 }
 
 /// The beginning of a map; its pairs follow. RESP2 has no maps, and a flat array instead.
@@ -130,10 +143,17 @@ fn line(out: &mut Vec<u8>, kind: u8, text: &[u8]) {
 /// A line of a number: `:-12` CR LF.
 #[inline]
 fn header(out: &mut Vec<u8>, kind: u8, is_negative: bool, number: u64) {
-    let mut bytes = [0; 4 + U64_BYTES_MAX];
+    let mut bytes = [0; HEADER_BYTES_MAX];
+    let end = put_header(&mut bytes, kind, is_negative, number);
+    out.extend_from_slice(&bytes[..end]);
+}
+
+/// Writes such a line at the start of `bytes`, and returns how long it is.
+#[inline]
+fn put_header(bytes: &mut [u8], kind: u8, is_negative: bool, number: u64) -> usize {
     bytes[..2].copy_from_slice(&[kind, b'-']);
     let digits_at = 1 + usize::from(is_negative);
     let end = digits_at + put_u64(&mut bytes[digits_at..], number);
     bytes[end..end + 2].copy_from_slice(b"\r\n");
-    out.extend_from_slice(&bytes[..end + 2]);
+    end + 2
 }

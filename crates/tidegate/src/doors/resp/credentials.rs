@@ -8,15 +8,18 @@ pub(super) const DEFAULT_USER: &[u8] = b"default";
 /// The users and their passwords. Every user may do everything.
 #[derive(Default)]
 pub(super) struct Credentials {
-    users: Vec<(Box<[u8]>, Box<[u8]>)>,
+    users: Vec<User>,
+}
+
+struct User {
+    name: Vec<u8>,
+    password: String,
 }
 
 impl Credentials {
     pub(super) fn new(users: impl IntoIterator<Item = (Vec<u8>, String)>) -> Self {
-        let boxed = |(user, password): (Vec<u8>, String)| {
-            (user.into_boxed_slice(), password.into_bytes().into_boxed_slice())
-        };
-        Self { users: users.into_iter().map(boxed).collect() }
+        let users = users.into_iter().map(|(name, password)| User { name, password });
+        Self { users: users.collect() }
     }
 
     /// Whether clients must authenticate.
@@ -26,7 +29,7 @@ impl Credentials {
 
     /// Whether the user that a password alone is for has one.
     pub(super) fn has_default(&self) -> bool {
-        self.users.iter().any(|(user, _)| **user == *DEFAULT_USER)
+        self.users.iter().any(|user| user.name == DEFAULT_USER)
     }
 
     /// Whether this is the password of the user. Where no passwords are set, the default user has
@@ -36,8 +39,8 @@ impl Credentials {
             return user == DEFAULT_USER;
         }
         // All are compared, whoever is meant, so that time tells nothing of users either.
-        self.users.iter().fold(false, |found, (name, secret)| {
-            found | (is_same(user, name) & is_same(password, secret))
+        self.users.iter().fold(false, |found, known| {
+            found | (is_same(user, &known.name) & is_same(password, known.password.as_bytes()))
         })
     }
 }

@@ -86,7 +86,7 @@ impl RespHandler {
     ) -> (usize, Progress) {
         self.renew_settings();
         let Session { parser, client } = session;
-        let mut taken = 0;
+        let (mut taken, mut last) = (0, None);
         while out.len() < OUTPUT_BYTES_MAX {
             let bounds = RequestBounds {
                 value_max: self.parts.value_max,
@@ -97,7 +97,9 @@ impl RespHandler {
                 ParsedFront::Request { arguments, bytes } => Some((arguments, bytes)),
                 _ => None,
             };
-            let command = request.and_then(|(arguments, _)| commands::find(arguments.name()));
+            let command =
+                request.and_then(|(arguments, _)| commands::find_again(arguments.name(), last));
+            last = command;
             if let Some((arguments, bytes)) = request
                 && self.put_off(client, command, &arguments, taken)
             {

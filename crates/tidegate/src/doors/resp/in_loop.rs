@@ -3,16 +3,19 @@
 
 use std::convert::Infallible;
 
-use tidegate_core::Now;
-use tidegate_core::time::SECOND;
+use tidegate_core::time::{MINUTE, SECOND};
+use tidegate_core::{Nanos, Now};
 
 use super::handler::{OUTPUT_BYTES_MAX, RespHandler};
 use super::pending::LateReply;
 use super::session::Session;
-use crate::doors::io::handler::{Context, Handler, Linger, Policy, Progress};
+use crate::doors::io::handler::{Context, Handler, Linger, Policy, Progress, SlowReader};
 use crate::doors::io::listener::Peer;
 use crate::doors::io::pushes::Pushes;
 use crate::metrics::Door;
+
+/// A client that leaves replies unread, and sends nothing either, is closed after this time.
+const UNREAD_MAX: Nanos = 10 * MINUTE;
 
 impl Handler for RespHandler {
     type Session = Session;
@@ -93,6 +96,10 @@ impl Handler for RespHandler {
 
     fn is_listening(&self, _: &Session) -> bool {
         false
+    }
+
+    fn is_too_slow(&self, _: &Session, reader: &SlowReader) -> bool {
+        reader.stalled > reader.idle_max.min(UNREAD_MAX)
     }
 
     fn on_close(&mut self, session: Session) {

@@ -5,6 +5,7 @@ mod admin;
 mod http;
 mod jarl;
 mod proxy;
+mod resp;
 mod smockron;
 mod text;
 mod throttr;
@@ -66,6 +67,7 @@ impl Flock {
         jarl::add(doors, &mut canaries);
         smockron::add(doors, &mut canaries);
         proxy::add(doors, &mut canaries);
+        resp::add(doors, &mut canaries);
         http::add(doors, &mut canaries);
         admin::add(doors, &mut canaries);
         let state = State { answered: vec![0; canaries.len()], ..State::default() };

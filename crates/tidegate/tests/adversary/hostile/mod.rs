@@ -6,6 +6,7 @@ pub(crate) mod datagrams;
 pub(crate) mod http;
 pub(crate) mod jarl;
 pub(crate) mod proxy;
+mod resp;
 pub(crate) mod smockron;
 pub(crate) mod stopped;
 pub(crate) mod throttr;
@@ -43,6 +44,7 @@ pub(crate) fn targets(doors: &Doors) -> Vec<Target> {
     jarl::add(doors, &mut targets);
     smockron::add(doors, &mut targets);
     proxy::add(doors, &mut targets);
+    resp::add(doors, &mut targets);
     http::add(doors, &mut targets);
     admin::add(doors, &mut targets);
     targets

@@ -36,8 +36,8 @@ fn redis_cli_asks_one_question_or_many() {
     assert_eq!(redis_cli(&program, &["PING"], ""), "PONG\n");
     let throttle = ["CL.THROTTLE", "user", "15", "30", "60"];
     assert_eq!(redis_cli(&program, &throttle, ""), "0\n16\n15\n-1\n2\n");
-    let three = [&["-3"], &throttle[..]].concat();
-    assert_eq!(redis_cli(&program, &three, ""), "0\n16\n14\n-1\n4\n");
+    let three = ["-3", "CL.THROTTLE", "another", "15", "30", "60"];
+    assert_eq!(redis_cli(&program, &three, ""), "0\n16\n15\n-1\n2\n");
     let input = "SET\nECHO \"a b\"\nSELECT 0\nHELLO 3\n";
     let said = redis_cli(&program, &[], input);
     let (first, rest) = said.split_once('\n').expect("lines");

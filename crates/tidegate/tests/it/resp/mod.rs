@@ -2,6 +2,7 @@
 
 mod clients;
 mod hostile;
+mod remote;
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;

@@ -191,8 +191,16 @@ static BY_NAME: LazyLock<Vec<(u128, usize)>> = LazyLock::new(|| {
     all
 });
 
-/// The position of a command in [`COMMANDS`], by its name in small letters or capitals.
+/// As [`find`], where the command is likely to be `last`: clients ask for the same again and again.
 #[inline]
+pub(super) fn find_again(name: &[u8], last: Option<usize>) -> Option<usize> {
+    match last {
+        Some(last) if name.eq_ignore_ascii_case(COMMANDS[last].name.as_bytes()) => Some(last),
+        _ => find(name),
+    }
+}
+
+/// The position of a command in [`COMMANDS`], by its name in small letters or capitals.
 pub(super) fn find(name: &[u8]) -> Option<usize> {
     let name = packed(name)?;
     let at = BY_NAME.binary_search_by_key(&name, |(known, _)| *known).ok()?;

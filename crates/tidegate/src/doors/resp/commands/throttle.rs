@@ -212,7 +212,8 @@ impl Wanted {
         };
         if verdict.capacity == 0 {
             // Decided without any count: the store is away, or nothing limits the key.
-            let limit = self.limit.capacity();
+            let denies = verdict.amount == 0;
+            let limit = if denies { 0 } else { self.limit.capacity() };
             let remaining =
                 if allowed { limit.saturating_sub(self.quantity.unsigned_abs()) } else { 0 };
             let reset = if allowed { 0 } else { retry };

@@ -1,0 +1,117 @@
+//! Counts of CL.THROTTLE that lie in a Redis which several programs share.
+
+use tidegate_wire::resp::request::request;
+
+use super::{Client, DOOR};
+use crate::engines::redis::Server;
+use crate::program::Program;
+use crate::remote::store;
+
+const RULES: &str = "
+[[rule]]
+match = 'rule *'
+limit = '3 per 300d'
+[[rule]]
+match = 'deny:*'
+limit = '3 per 300d'
+on_store_error = 'deny'
+[[rule]]
+match = 'here *'
+limit = '3 per 300d'
+consistency = 'local'
+";
+
+fn program(redis: &Server, timeout: &str) -> Program {
+    Program::serve(&[RULES, DOOR, &store(&redis.url(), timeout)].concat())
+}
+
+/// Asks, and compares the five numbers of the reply. Times of days run on while the test does.
+#[track_caller]
+fn ask(client: &mut Client, command: &str, expected: [i64; 5]) {
+    let words: Vec<&[u8]> = command.split(' ').map(str::as_bytes).collect();
+    let mut sent = Vec::new();
+    request(&mut sent, &words);
+    client.send(&sent);
+    compare(&client.read(numbers(expected).len()), &numbers(expected));
+}
+
+/// Compares replies, number by number.
+#[track_caller]
+fn compare(replies: &[u8], expected: &str) {
+    let replies = String::from_utf8_lossy(replies);
+    let number = |line: &str| line.strip_prefix(':')?.trim_end().parse::<i64>().ok();
+    for (found, wanted) in replies.split_inclusive('\n').zip(expected.split_inclusive('\n')) {
+        let is_near = number(found).zip(number(wanted)).is_some_and(|(found, wanted)| {
+            wanted > 10_000 && (wanted - 600..=wanted).contains(&found)
+        });
+        assert!(found == wanted || is_near, "{found:?} in place of {wanted:?} in {replies:?}");
+    }
+}
+
+/// A reply of five numbers.
+fn numbers(numbers: [i64; 5]) -> String {
+    let lines: String = numbers.iter().map(|number| format!(":{number}\r\n")).collect();
+    format!("*5\r\n{lines}")
+}
+
+#[test]
+fn two_programs_keep_to_one_limit() {
+    let redis = Server::start(&[]);
+    let both = [program(&redis, "1m"), program(&redis, "1m")];
+    let mut clients = both.each_ref().map(Client::new);
+    let year = 31_536_000;
+    for used in 1..=4 {
+        let reply = [0, 4, 4 - used, -1, used * year];
+        ask(&mut clients[used as usize % 2], "CL.THROTTLE shared 3 1 31536000", reply);
+    }
+    let [one, other] = &mut clients;
+    ask(one, "CL.THROTTLE shared 3 1 31536000", [1, 4, 0, year, 4 * year]);
+    ask(other, "CL.THROTTLE shared 3 1 31536000", [1, 4, 0, year, 4 * year]);
+    ask(one, "CL.THROTTLE shared 3 1 31536000 0", [0, 4, 0, -1, 4 * year]);
+    // What would still be owed does not fit: nothing is given back.
+    ask(other, "CL.THROTTLE shared 0 1 31536000 -1", [1, 1, 0, 2 * year, 4 * year]);
+    ask(other, "CL.THROTTLE shared 3 1 31536000 -2", [0, 4, 2, -1, 2 * year]);
+    ask(one, "THROTTLE shared 4 1 31536000 3", [0, 4, 2, 2 * year, year]);
+    ask(one, "CL.THROTTLE shared 3 1 31536000 5", [1, 4, 2, -1, 2 * year]);
+}
+
+#[test]
+fn replies_stand_in_order_whatever_is_asked_where() {
+    let redis = Server::start(&[]);
+    let program = program(&redis, "1m");
+    let mut client = Client::new(&program);
+    let (mut sent, mut expected) = (Vec::new(), String::new());
+    let day = 86_400;
+    let hundred = 100 * day;
+    for number in 1..=50_i64 {
+        let own = format!("key {number}");
+        for key in ["rule a", own.as_str(), "here a"] {
+            request(&mut sent, &[b"CL.THROTTLE", key.as_bytes(), b"0", b"1", b"86400"]);
+        }
+        let uses = number.min(3);
+        let by_rule = match number {
+            1..=3 => numbers([0, 3, 3 - uses, -1, uses * hundred]),
+            _ => numbers([1, 3, 0, hundred, 3 * hundred]),
+        };
+        expected += &[&by_rule, &*numbers([0, 1, 0, -1, day]), &by_rule].concat();
+        sent.extend_from_slice(b"PING\r\nCL.THROTTLE a b c d\r\n");
+        expected += "+PONG\r\n-Cell error: Store error: Couldn't parse as integer: b\r\n";
+    }
+    client.send(&sent);
+    compare(&client.read(expected.len()), &expected);
+}
+
+#[test]
+fn a_store_that_is_away_holds_up_no_client() {
+    let mut redis = Server::start(&[]);
+    let program = program(&redis, "1m");
+    let mut client = Client::new(&program);
+    ask(&mut client, "CL.THROTTLE warm 9 1 10", [0, 10, 9, -1, 10]);
+    redis.kill();
+    // Where no rule says otherwise everybody may go, uncounted.
+    for _ in 0..20 {
+        ask(&mut client, "CL.THROTTLE other 1 1 86400", [0, 2, 1, -1, 0]);
+    }
+    // A rule may say that nobody does.
+    ask(&mut client, "CL.THROTTLE deny:a 1 1 86400", [1, 2, 0, 1, 1]);
+}
