@@ -22,6 +22,7 @@ pub use file::File;
 
 use crate::doors::DoorConfig;
 use crate::settings::draft::{self, CompiledRule};
+use crate::settings::files;
 use crate::settings::listen::ListenAddress;
 use crate::settings::problem::{Problem, Problems};
 use crate::stores::remote::settings::{SettingProblem, Settings, StoreKind};
@@ -37,8 +38,6 @@ pub const BUILT_IN: &str = include_str!("built_in.toml");
 pub const BUILT_IN_NAME: &str = "<built-in default>";
 /// The commented example, which a test loads.
 pub const EXAMPLE: &str = include_str!("../../../../examples/full.toml");
-/// The largest file that is read.
-pub const FILE_BYTES_MAX: u64 = 16 << 20;
 
 /// Where the configuration comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,13 +75,7 @@ impl ConfigSource {
             ConfigSource::BuiltIn => return Ok(BUILT_IN.to_owned()),
             ConfigSource::File(path) => path,
         };
-        let unreadable = |error| Problems::unreadable(&self.name(), &error);
-        let bytes = std::fs::metadata(path).map_err(unreadable)?.len();
-        if bytes > FILE_BYTES_MAX {
-            let error = format!("{bytes} bytes are more than the {FILE_BYTES_MAX} that are read");
-            return Err(unreadable(std::io::Error::other(error)));
-        }
-        std::fs::read_to_string(path).map_err(unreadable)
+        files::read_text(path).map_err(|error| Problems::unreadable(&self.name(), &error))
     }
 
     /// Reads and checks it whole, as [`Config::parse`] does.

@@ -16,17 +16,18 @@ use std::thread;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tidegate_core::rules::RuleSet;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc::Receiver;
 
 pub use self::open_doors::BindError;
 use self::open_doors::{OpenDoors, say};
 use self::process::Difference;
 pub use self::process::Process;
-use self::reload::Reloader;
+use self::reload::{Loaded, Reloader};
 use self::report::Report;
 use self::upkeep::Upkeep;
 use crate::clock::Clock;
+use crate::config::Config;
 use crate::config::file::ServerTable;
-use crate::config::{Config, ConfigSource};
 use crate::doors::Gate;
 use crate::limiter::Limiter;
 use crate::logs::Logs;
@@ -82,7 +83,9 @@ fn serve_until_told(
         let mut server = Server::new(&config, logs);
         let file = reloader.as_ref().map(|reloader| reloader.source().name());
         if server.start(config, file.as_deref(), &mut signals.stop).await? {
-            server.run(reloader, &mut signals).await;
+            // Without a file, SIGHUP is ignored: the terminal that started the server may be gone.
+            let reloads = reloader.map(|reloader| reloader.run(signals.hang_up));
+            server.run(reloads, &mut signals.stop).await;
         }
         server.stop(&mut signals.stop).await;
         Ok(())
@@ -239,47 +242,34 @@ impl Server {
         Ok(Report { rules, doors })
     }
 
-    /// Runs until a signal stops it. Without a reloader there is no file to read again.
-    async fn run(&mut self, mut reloader: Option<Reloader>, signals: &mut Signals) {
+    /// Runs until a signal stops it. Without `reloads` there is no file to read again.
+    async fn run(&mut self, mut reloads: Option<Receiver<Loaded>>, stop: &mut Stop) {
         loop {
-            let changed = async {
-                match &mut reloader {
-                    Some(reloader) => reloader.changed().await,
+            let loaded = async {
+                match &mut reloads {
+                    Some(reloads) => reloads.recv().await,
                     None => std::future::pending().await,
                 }
             };
-            let is_forced = tokio::select! {
-                () = signals.stop.told() => return,
-                // The terminal that started it may have gone; it serves on.
-                _ = signals.hang_up.recv() => true,
-                () = changed => false,
-                () = self.upkeep.turn() => continue,
-            };
-            let Some(reloader) = &mut reloader else { continue };
-            let loaded = match is_forced {
-                true => Some(reloader.load()),
-                false => reloader.load_if_changed(),
-            };
-            if let Some(loaded) = loaded {
-                self.reload(loaded, reloader.source()).await;
+            tokio::select! {
+                () = stop.told() => return,
+                Some(loaded) = loaded => self.reload(loaded).await,
+                () = self.upkeep.turn() => {}
             }
         }
     }
 
     /// A bad configuration changes nothing; the log, the metrics and `/readyz` show it.
-    async fn reload(&mut self, loaded: Result<Config, Problems>, source: &ConfigSource) {
-        let applied = match loaded {
+    async fn reload(&mut self, Loaded { config, file }: Loaded) {
+        let applied = match config {
             Ok(config) => self.apply(config).await.map_err(|error| error.to_string()),
             Err(problems) => Err(problems.plain()),
         };
         self.gate.metrics.config_reload(applied.is_ok());
         match &applied {
-            Ok(report) => report.log(&source.name()),
+            Ok(report) => report.log(&file),
             Err(error) => {
-                tracing::error!(
-                    file = source.name(),
-                    "configuration not reloaded, nothing has changed: {error}"
-                );
+                tracing::error!(file, "configuration not reloaded, nothing has changed: {error}");
             }
         }
         self.process.state.set_reload_error(applied.err());

@@ -13,6 +13,7 @@ use notify_debouncer_full::notify::{EventKind, RecommendedWatcher, RecursiveMode
 use notify_debouncer_full::{
     DebounceEventResult, DebouncedEvent, Debouncer, NoCache, new_debouncer_opt, notify,
 };
+use tokio::signal::unix::Signal;
 use tokio::sync::mpsc::{self, Receiver};
 
 use crate::config::{Config, ConfigSource};
@@ -75,7 +76,7 @@ impl Reloader {
     }
 
     /// Reads the configuration again if its text is another than the last, right or wrong.
-    pub(super) fn load_if_changed(&mut self) -> Option<Result<Config, Problems>> {
+    fn load_if_changed(&mut self) -> Option<Result<Config, Problems>> {
         self.follow();
         let text = match self.source.text() {
             Ok(text) => Some(text),
@@ -109,12 +110,44 @@ impl Reloader {
         self.folders = wanted;
     }
 
+    /// Reads the configuration again on every `hang_up` and on every change of its file, in a task
+    /// of its own: a file on a disk that does not answer keeps this task waiting, and neither the
+    /// server nor its end.
+    pub(super) fn run(mut self, mut hang_up: Signal) -> Receiver<Loaded> {
+        let (sender, loaded) = mpsc::channel(1);
+        tokio::spawn(async move {
+            loop {
+                let is_forced = tokio::select! {
+                    _ = hang_up.recv() => true,
+                    () = self.changed() => false,
+                };
+                let config = tokio::task::block_in_place(|| match is_forced {
+                    true => Some(self.load()),
+                    false => self.load_if_changed(),
+                });
+                let Some(config) = config else { continue };
+                let file = self.source.name();
+                if sender.send(Loaded { config, file }).await.is_err() {
+                    return;
+                }
+            }
+        });
+        loaded
+    }
+
     /// Returns when something changed in the folders; never, if nothing can be watched.
-    pub(super) async fn changed(&mut self) {
+    async fn changed(&mut self) {
         if self.changes.recv().await.is_none() {
             std::future::pending().await
         }
     }
+}
+
+/// A configuration that was read again.
+pub(super) struct Loaded {
+    pub(super) config: Result<Config, Problems>,
+    /// Where it comes from.
+    pub(super) file: String,
 }
 
 /// Reading the file makes events too; they must not lead to reading it again.

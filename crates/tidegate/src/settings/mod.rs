@@ -3,6 +3,7 @@
 //! A leaf: it uses `tidegate-core`, and knows neither the file as a whole (`config/`) nor what the
 //! settings are used for.
 //!
+//! - [`files`]: reads files, of which a configuration consists and which it names
 //! - [`listen`], [`units`]: addresses, networks, sizes and spans of time
 //! - [`secret`], [`tls`]: secrets and certificates, which a table names and does not contain
 //! - [`rule`], [`limits`]: the table of a rule, and its limits
@@ -13,6 +14,7 @@
 
 pub(crate) mod change;
 pub(crate) mod draft;
+pub(crate) mod files;
 pub(crate) mod in_force;
 pub mod limits;
 pub mod listen;

@@ -1,9 +1,12 @@
 //! Secrets by reference: the file says where one is, never what it is.
 
-use std::{env, fs, io};
+use std::path::Path;
+use std::{env, io};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de};
+
+use super::files;
 
 /// Where a secret is: `env:NAME` or `file:PATH`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
@@ -20,7 +23,7 @@ impl Secret {
             Some(("env", name)) => env::var(name)
                 .map_err(|_| format!("the variable {name} is not set, or is not UTF-8")),
             Some(("file", path)) => {
-                let text = fs::read_to_string(path);
+                let text = files::read_text(Path::new(path));
                 let told = |error: io::Error| format!("the file {path} cannot be read: {error}");
                 text.map(|text| text.trim_end_matches(['\r', '\n']).to_owned()).map_err(told)
             }
@@ -45,6 +48,8 @@ impl<'de> Deserialize<'de> for Secret {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[derive(Deserialize)]

@@ -14,6 +14,8 @@ use rustls::{RootCertStore, ServerConfig};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::files;
+
 /// Certificates for clients.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -76,8 +78,10 @@ fn wrong(what: &str, path: &Path, error: impl std::fmt::Display) -> io::Error {
 }
 
 fn certificates(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
-    let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<_, _>>);
-    let read: Vec<_> = read.map_err(|error| wrong("cannot read the certificate", path, error))?;
+    let text =
+        files::read(path).map_err(|error| wrong("cannot read the certificate", path, error))?;
+    let read = CertificateDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>();
+    let read = read.map_err(|error| wrong("cannot read the certificate", path, error))?;
     if read.is_empty() {
         return Err(wrong("cannot read the certificate", path, "there is none in the file"));
     }
@@ -85,7 +89,8 @@ fn certificates(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
 }
 
 fn key(path: &Path) -> io::Result<PrivateKeyDer<'static>> {
-    PrivateKeyDer::from_pem_file(path).map_err(|error| wrong("cannot read the key", path, error))
+    let text = files::read(path).map_err(|error| wrong("cannot read the key", path, error))?;
+    PrivateKeyDer::from_pem_slice(&text).map_err(|error| wrong("cannot read the key", path, error))
 }
 
 /// The certificates of a file, to check a peer's against.

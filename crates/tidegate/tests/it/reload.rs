@@ -2,8 +2,10 @@
 
 use std::os::unix::fs::symlink;
 
+use rustix::fs::{CWD, mkfifoat};
 use rustix::process::Signal;
 
+use crate::papers::Papers;
 use crate::program::{DOORS, Program, command, tidegate};
 
 fn rule(limit: &str) -> String {
@@ -209,4 +211,29 @@ fn a_reload_says_what_it_changed() {
         "{line}"
     );
     assert!(!line.contains("anew") && !line.contains("doors"), "{line}");
+}
+
+/// Opening a FIFO waits for its writer, and there is none.
+#[test]
+fn a_file_that_never_comes_changes_nothing_and_does_not_keep_the_server_from_stopping() {
+    let papers = Papers::new();
+    papers.sign("gate", "gate.example");
+    let (cert, key) = (papers.path("gate.pem"), papers.path("gate.key"));
+    let (cert_text, key_text) = (cert.display(), key.display());
+    let tls = format!("tls = {{ cert = '{cert_text}', key = '{key_text}' }}\n");
+    let file = format!("[http]\nlisten = '127.0.0.1:0'\n{tls}");
+    for path in [Some(cert), Some(key), None] {
+        let mut program = Program::serve(&file);
+        let path = path.unwrap_or_else(|| program.config_path());
+        let good = std::fs::read(&path).expect("a file");
+        std::fs::remove_file(&path).expect("a file");
+        mkfifoat(CWD, &path, 0o600.into()).expect("a FIFO");
+        program.signal(Signal::HUP);
+        let line = program.wait_for_line(|line| line.contains("not a regular file"));
+        assert!(not_reloaded(&line), "{line}");
+        program.signal(Signal::TERM);
+        assert!(program.exit_status().success());
+        std::fs::remove_file(&path).expect("a FIFO");
+        std::fs::write(&path, good).expect("a file");
+    }
 }

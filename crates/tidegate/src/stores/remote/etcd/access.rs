@@ -1,6 +1,5 @@
 //! Where etcd's members are, and how one gets in: TLS, certificates, users.
 
-use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +8,7 @@ use etcd_client::{Certificate, Client, ConnectOptions, Error, Identity, TlsOptio
 use rustls::RootCertStore;
 
 use super::etcd_error::{EtcdError, etcd_error};
+use crate::settings::files;
 use crate::stores::remote::engine::EngineFault;
 use crate::stores::remote::settings::{Settings, without_login};
 
@@ -141,5 +141,5 @@ fn is_tls(url: &str, settings: &Settings) -> bool {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, String> {
-    fs::read(path).map_err(|error| format!("{} cannot be read: {error}", path.display()))
+    files::read(path).map_err(|error| format!("{} cannot be read: {error}", path.display()))
 }

@@ -13,6 +13,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 
 use super::super::settings::Settings;
+use crate::settings::files;
 
 /// Bytes both ways, with or without TLS.
 pub(super) trait Pipe: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -118,7 +119,8 @@ fn client_config(settings: &Settings) -> Result<ClientConfig, String> {
     match (&settings.cert, &settings.key) {
         (Some(cert), Some(key)) => {
             let chain = certificates(cert)?;
-            let read = PrivateKeyDer::from_pem_file(key).map_err(|error| wrong(key, &error))?;
+            let text = files::read(key).map_err(|error| wrong(key, &error))?;
+            let read = PrivateKeyDer::from_pem_slice(&text).map_err(|error| wrong(key, &error))?;
             builder.with_client_auth_cert(chain, read).map_err(|error| wrong(key, &error))
         }
         (None, None) => Ok(builder.with_no_client_auth()),
@@ -127,8 +129,9 @@ fn client_config(settings: &Settings) -> Result<ClientConfig, String> {
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<_, _>>);
-    let read: Vec<_> = read.map_err(|error| wrong(path, &error))?;
+    let text = files::read(path).map_err(|error| wrong(path, &error))?;
+    let read = CertificateDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>();
+    let read = read.map_err(|error| wrong(path, &error))?;
     if read.is_empty() { Err(wrong(path, &"there is no certificate in it")) } else { Ok(read) }
 }
 
