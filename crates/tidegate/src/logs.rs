@@ -23,6 +23,9 @@ pub enum LogFormat {
     Json,
 }
 
+/// Libraries that warn of what a client sends: any client could fill the log.
+const QUIET: [&str; 3] = ["rustls", "h2", "hyper"];
+
 type Lines = Box<dyn Layer<Registry> + Send + Sync>;
 
 /// Chooses the form of the log lines while the process runs.
@@ -42,7 +45,7 @@ impl Logs {
     pub fn start_at(level: Option<LevelFilter>) -> Self {
         let (layer, form) = reload::Layer::new(lines(LogFormat::Text));
         let filter = match level {
-            Some(level) => Targets::new().with_default(level),
+            Some(level) => quiet(Targets::new().with_default(level), &[]),
             None => filter(&std::env::var("RUST_LOG").unwrap_or_default()),
         };
         // A library that embeds us may have set a subscriber of its own; it stays.
@@ -60,6 +63,8 @@ impl Logs {
 
 /// What `RUST_LOG` asks for: levels and `target=level`, separated by commas; info if it asks for
 /// nothing. Directives about spans are refused: Tidegate has no spans.
+///
+/// [`QUIET`] libraries are silent unless a directive names them.
 fn filter(directives: &str) -> Targets {
     let understood = |directive: &&str| {
         let parsed = directive.parse::<Targets>();
@@ -72,7 +77,15 @@ fn filter(directives: &str) -> Targets {
     let asked = directives.split(',').filter(|directive| !directive.is_empty());
     let asked: Vec<&str> = asked.filter(understood).collect();
     let usual = Targets::new().with_default(LevelFilter::INFO);
-    if asked.is_empty() { usual } else { asked.join(",").parse().unwrap_or(usual) }
+    let chosen = if asked.is_empty() { usual } else { asked.join(",").parse().unwrap_or(usual) };
+    quiet(chosen, &asked)
+}
+
+/// Silences the libraries that no directive names.
+fn quiet(filter: Targets, asked: &[&str]) -> Targets {
+    let is_named = |library: &str| asked.iter().any(|directive| directive.starts_with(library));
+    let unnamed = QUIET.into_iter().filter(|library| !is_named(library));
+    filter.with_targets(unnamed.map(|library| (library, LevelFilter::OFF)))
 }
 
 fn lines(format: LogFormat) -> Lines {
@@ -96,14 +109,14 @@ mod tests {
 
     #[test]
     fn rust_log_chooses_levels_and_targets() {
-        let (ours, hyper) = ("tidegate::server", "hyper::proto");
+        let (ours, other) = ("tidegate::server", "notify::inotify");
         let check = |directives: &str, enabled: [bool; 4]| {
             let filter = filter(directives);
             let asked = [
                 (ours, Level::INFO),
                 (ours, Level::DEBUG),
-                (hyper, Level::INFO),
-                (hyper, Level::DEBUG),
+                (other, Level::INFO),
+                (other, Level::DEBUG),
             ];
             let answers = asked.map(|(target, level)| filter.would_enable(target, &level));
             assert_eq!(answers, enabled, "{directives:?}");
@@ -112,11 +125,26 @@ mod tests {
         check("warn", [false; 4]);
         check("off", [false; 4]);
         check("DEBUG", [true; 4]);
-        check("hyper=debug", [false, false, true, true]);
+        check("notify=debug", [false, false, true, true]);
         check("warn,tidegate=debug", [true, true, false, false]);
         check("tidegate", [true, true, false, false]);
         // What is not understood is left out, and the rest holds.
-        check("hyper=loud", [true, false, true, false]);
+        check("notify=loud", [true, false, true, false]);
         check("tidegate[span]=debug,,a=b=c,warn", [false; 4]);
+    }
+
+    #[test]
+    fn libraries_that_warn_of_clients_are_silent_unless_they_are_named() {
+        for target in ["rustls::common_state", "h2::proto::ping_pong", "hyper::proto"] {
+            let library = target.split(':').next().expect("a name");
+            for directives in ["", "info", "warn", "tidegate=debug"] {
+                let filter = filter(directives);
+                assert!(!filter.would_enable(target, &Level::ERROR), "{target}: {directives:?}");
+            }
+            for directives in [format!("{library}=debug"), format!("warn,{library}=debug")] {
+                let filter = filter(&directives);
+                assert!(filter.would_enable(target, &Level::DEBUG), "{target}: {directives:?}");
+            }
+        }
     }
 }
