@@ -1,12 +1,13 @@
-//! TLS at every door that is not the proxy's own affair: Throttr, JARL, HTTP and administration.
+//! TLS at the Throttr, JARL, HTTP and administration doors, and what every door counts of it.
 
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 
 use rustix::process::Signal;
 use rustls::ClientConfig;
 
+use crate::engines::until;
 use crate::papers::{Papers, TlsClient, connect};
 use crate::program::{Program, tidegate};
 
@@ -117,20 +118,122 @@ fn long_replies_are_whole() {
     assert!(replies.iter().all(|reply| *reply == 0));
 }
 
+/// As [`file`], with a proxy whose upstream nobody is.
+fn file_with_proxy(papers: &Papers) -> String {
+    let (cert, key) = (papers.path("gate.pem"), papers.path("gate.key"));
+    let (cert, key) = (cert.display(), key.display());
+    format!(
+        "{}[[proxy]]\nname = 'a'\nlisten = '127.0.0.1:0'\nupstream = 'http://127.0.0.1:1'\n\
+         tls = {{ cert = '{cert}', key = '{key}' }}\n",
+        file(papers, false)
+    )
+}
+
+fn faults(door: &str) -> String {
+    format!("tidegate_bad_input_total{{door=\"{door}\",reason=\"tls\"}}")
+}
+
+/// Reads until the server has closed, or reset, the connection.
+fn wait_for_end(client: &mut TcpStream) {
+    let _ = client.read_to_end(&mut Vec::new());
+}
+
 #[test]
-fn what_is_no_tls_is_counted_and_closed() {
+fn what_is_no_tls_is_counted_and_a_client_that_leaves_is_not() {
+    let papers = Papers::new();
+    papers.sign("gate", "gate.example");
+    let program = Program::serve(&file_with_proxy(&papers));
+    let (config, admin) = (papers.client(None), program.address("admin"));
+    let mut hello = Vec::new();
+    connect(config.clone(), admin).conn.write_tls(&mut hello).expect("a hello");
+    for door in ["throttr", "jarl", "http", "admin", "proxy"] {
+        for sent in [&[][..], &hello[..50], &hello] {
+            let mut client = TcpStream::connect(program.address(door)).expect("somebody listens");
+            client.write_all(sent).expect("it is read");
+            client.shutdown(Shutdown::Write).expect("a socket");
+            wait_for_end(&mut client);
+        }
+        let mut client = TcpStream::connect(program.address(door)).expect("somebody listens");
+        client.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("it is read");
+        wait_for_end(&mut client);
+        until(|| metric(&config, admin, &faults(door)) > 0.0);
+        assert_eq!(metric(&config, admin, &faults(door)), 1.0, "{door}");
+    }
+}
+
+/// JARL is not among them: it answers and reads no more.
+#[test]
+fn a_record_that_is_no_tls_is_counted_after_the_handshake_too() {
+    let papers = Papers::new();
+    papers.sign("gate", "gate.example");
+    let program = Program::serve(&file_with_proxy(&papers));
+    let (config, admin) = (papers.client(None), program.address("admin"));
+    let asked = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n";
+    for (door, requests) in [
+        ("throttr", &[&b""[..], b"\x02\x00"][..]),
+        ("http", &[b"", asked]),
+        ("admin", &[b"", asked]),
+        ("proxy", &[b"", asked]),
+    ] {
+        for (before, request) in requests.iter().enumerate() {
+            let mut client = connect(config.clone(), program.address(door));
+            while client.conn.is_handshaking() {
+                client.conn.complete_io(&mut client.sock).expect("a handshake");
+            }
+            if !request.is_empty() {
+                client.write_all(request).expect("it is read");
+                client.read_exact(&mut [0]).expect("an answer");
+            }
+            client.sock.write_all(&[&[23, 3, 3, 0, 32][..], &[0; 32]].concat()).expect("sent");
+            wait_for_end(&mut client.sock);
+            until(|| metric(&config, admin, &faults(door)) > before as f64);
+            assert_eq!(metric(&config, admin, &faults(door)), before as f64 + 1.0, "{door}");
+        }
+    }
+}
+
+/// The end that TLS itself has, without that of the socket, and requests before it.
+#[test]
+fn a_waiting_client_that_ends_its_side_leaves_the_line() {
+    let papers = Papers::new();
+    papers.sign("gate", "gate.example");
+    let rule = "[[rule]]\nname = 'r'\nmatch = 'k'\nlimit = '1 per day'\n\
+                algorithm = 'fixed-window'\n";
+    let program = Program::serve(&format!("{rule}{}", file(&papers, false)));
+    let (config, admin) = (papers.client(None), program.address("admin"));
+    let ask = |path: &str| {
+        let head = format!("POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 11\r\n");
+        format!("{head}Content-Type: application/json\r\n\r\n{{\"key\":\"k\"}}")
+    };
+    let mut first = connect(config.clone(), program.address("http"));
+    first.write_all(ask("/v1/check").as_bytes()).expect("it is read");
+    let mut status = [0; 12];
+    first.read_exact(&mut status).expect("an answer");
+    assert_eq!(&status, b"HTTP/1.1 200");
+    for behind in ["", &ask("/v1/check")] {
+        let mut waiting = connect(config.clone(), program.address("http"));
+        waiting.write_all((ask("/v1/wait") + behind).as_bytes()).expect("it is read");
+        until(|| metric(&config, admin, "tidegate_waiting{door=\"http\"}") == 1.0);
+        waiting.conn.send_close_notify();
+        waiting.flush().expect("it is read");
+        let mut answers = String::new();
+        waiting.read_to_string(&mut answers).expect("answers, and the end");
+        assert!(answers.starts_with("HTTP/1.1 503 ") && answers.contains("left"), "{answers}");
+        let more = if behind.is_empty() { 0 } else { 1 };
+        assert_eq!(answers.matches("HTTP/1.1 429 ").count(), more, "{answers}");
+    }
+}
+
+#[test]
+fn a_connection_in_its_handshake_is_counted() {
     let papers = Papers::new();
     papers.sign("gate", "gate.example");
     let program = Program::serve(&file(&papers, false));
-    for (door, ..) in SPOKEN {
-        let mut client = TcpStream::connect(program.address(door)).expect("somebody listens");
-        client.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("it is read");
-        let mut told = Vec::new();
-        // An alert, and the end or a reset.
-        let _ = client.read_to_end(&mut told);
-        let series = format!("tidegate_bad_input_total{{door=\"{door}\",reason=\"tls\"}}");
-        assert_eq!(metric(&papers.client(None), program.address("admin"), &series), 1.0, "{door}");
-    }
+    let client = TcpStream::connect(program.address("throttr")).expect("somebody listens");
+    let (config, admin) = (papers.client(None), program.address("admin"));
+    until(|| metric(&config, admin, "tidegate_throttr_connections") == 1.0);
+    drop(client);
+    until(|| metric(&config, admin, "tidegate_throttr_connections") == 0.0);
 }
 
 #[test]

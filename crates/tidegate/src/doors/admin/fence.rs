@@ -38,7 +38,7 @@ pub(super) fn check(request: &Request<Body>) -> Result<(), HttpProblem> {
     let headers = request.headers();
     let local = request.extensions().get::<LocalAddress>().copied();
     host::check(headers, request.uri(), local, &[])?;
-    check_origin(headers)?;
+    check_origin(headers, local.is_some_and(|local| local.tls))?;
     check_type(request.method(), headers)?;
     if FORWARDING.iter().any(|name| headers.contains_key(name)) {
         let detail = "administration is for this machine alone, and a proxy has forwarded this \
@@ -49,10 +49,11 @@ pub(super) fn check(request: &Request<Body>) -> Result<(), HttpProblem> {
 }
 
 /// A page has its own origin in its requests; only pages of this listener may ask.
-fn check_origin(headers: &HeaderMap) -> Result<(), HttpProblem> {
+fn check_origin(headers: &HeaderMap, tls: bool) -> Result<(), HttpProblem> {
+    let scheme: &[u8] = if tls { b"https://" } else { b"http://" };
     let host = headers.get(HOST).map_or(&b""[..], |host| host.as_bytes());
     let is_own = |origin: &[u8]| {
-        let name = origin.strip_prefix(b"http://");
+        let name = origin.strip_prefix(scheme);
         name.is_some_and(|name| name.eq_ignore_ascii_case(host))
     };
     if !headers.get_all(ORIGIN).iter().all(|origin| is_own(origin.as_bytes())) {

@@ -26,10 +26,11 @@ use tower::ServiceExt;
 use super::host::LocalAddress;
 use crate::clock::Clock;
 use crate::doors::Gate;
-use crate::doors::io::accept::Acceptor;
-use crate::doors::io::activity::{Activity, Cut, HttpTimeouts, Noted};
+use crate::doors::io::accept::{Acceptor, is_tls_fault};
+use crate::doors::io::activity::{Activity, HttpTimeouts, Noted};
 use crate::doors::io::certificates::Certificates;
 use crate::doors::io::client_socket::{ClientSocket, CloseWatch};
+use crate::doors::io::client_tls::ClientTls;
 use crate::doors::io::limits::{self, ConnectionPlace};
 use crate::metrics::Door;
 use crate::settings::listen::Allow;
@@ -140,7 +141,8 @@ impl HttpServer {
             let Ok(local) = prepare(&stream, self.write_stall) else { return };
             let (server, stream) = (self.clone(), ClientSocket::new(stream));
             let client = Some(stream.close_watch());
-            let (local, peer) = (LocalAddress(local.ip()), PeerAddress(peer.ip()));
+            let local = LocalAddress { ip: local.ip(), tls: self.acceptor.tls().is_some() };
+            let peer = PeerAddress(peer.ip());
             tokio::spawn(async move { server.converse(stream, place, client, local, peer).await });
         };
         self.acceptor.run(listener, welcome).await;
@@ -157,7 +159,7 @@ impl HttpServer {
         local: LocalAddress,
         peer: PeerAddress,
     ) where
-        T: AsyncRead + AsyncWrite + Unpin,
+        T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let activity = Activity::new(place, self.clock.clone());
         let stream = Noted::new(stream, activity.clone());
@@ -166,19 +168,25 @@ impl HttpServer {
         };
         let shake_hands = async {
             tokio::select! {
-                shaken = tls.accept(stream) => shaken.map_err(|_| Some("tls")),
-                () = self.acceptor.shutdown.wait() => Err(None),
+                shaken = tls.accept(stream) => Some(shaken),
+                () = self.acceptor.shutdown.wait() => None,
             }
         };
         // From its first byte on, a handshake has the time of a head.
-        match activity.bounds(self.patience, shake_hands).await.map_err(Cut::reason) {
-            Ok(Ok(stream)) => {
+        let reason = match activity.bounds(self.patience, shake_hands).await {
+            Ok(Some(Ok(stream))) => {
                 activity.rest();
-                self.speak(stream, &activity, client, local, peer).await;
+                let stream = ClientTls::new(stream);
+                let client = client.map(|socket| stream.watched_by(socket));
+                self.speak(stream.clone(), &activity, client, local, peer).await;
+                stream.is_broken().then_some("tls")
             }
-            Ok(Err(reason)) | Err(reason) => {
-                reason.into_iter().for_each(|reason| self.acceptor.bad_input(reason));
-            }
+            Ok(Some(Err(error))) => is_tls_fault(&error).then_some("tls"),
+            Ok(None) => None,
+            Err(cut) => cut.in_handshake().reason(),
+        };
+        if let Some(reason) = reason {
+            self.acceptor.bad_input(reason);
         }
     }
 

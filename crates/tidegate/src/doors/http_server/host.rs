@@ -51,7 +51,11 @@ impl From<HostName> for String {
 
 /// The address that a connection came to.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LocalAddress(pub(crate) IpAddr);
+pub(crate) struct LocalAddress {
+    pub(crate) ip: IpAddr,
+    /// Whether the connection speaks TLS.
+    pub(crate) tls: bool,
+}
 
 /// Refuses a request whose Host, or absolute target, names another host.
 pub(crate) fn check(
@@ -86,8 +90,7 @@ fn is_ours(name: &str, local: Option<LocalAddress>, names: &[String]) -> bool {
         return true;
     }
     let Some(address) = address(&name) else { return false };
-    address.is_loopback()
-        || local.is_some_and(|LocalAddress(local)| local.to_canonical() == address)
+    address.is_loopback() || local.is_some_and(|local| local.ip.to_canonical() == address)
 }
 
 fn address(name: &str) -> Option<IpAddr> {
@@ -133,7 +136,7 @@ mod tests {
         headers.insert(HOST, HeaderValue::from_str(host).unwrap());
         let names = ["Limits.Example", "[2001:db8::1]"]
             .map(|name| name.parse::<HostName>().unwrap().into());
-        let local = Some(LocalAddress("10.1.2.3".parse().unwrap()));
+        let local = Some(LocalAddress { ip: "10.1.2.3".parse().unwrap(), tls: false });
         check(&headers, &Uri::from_static(uri), local, &names).map_err(|problem| {
             use axum::response::IntoResponse;
             problem.into_response().status()

@@ -1,6 +1,7 @@
 //! The accept loop of doors on tokio: it bounds and counts connections, backs off, and hands each
 //! client on with its place. Doors of event loops have their own in `event_loop`.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +20,11 @@ use crate::shutdown::Shutdown;
 
 /// How long to wait before accepting again when that failed, say for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Whether what the client sent is no TLS, or its certificate is not trusted: not that it has left.
+pub(crate) fn is_tls_fault(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|error| error.is::<rustls::Error>())
+}
 
 /// What the accept loops of one door share.
 #[derive(Clone)]

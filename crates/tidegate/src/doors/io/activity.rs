@@ -37,6 +37,8 @@ pub(crate) struct HttpTimeouts {
 pub(crate) enum Cut {
     /// The client sent nothing for too long.
     Idle,
+    /// The TLS handshake took too long.
+    SlowHandshake,
     /// The head of a request did not come in time.
     SlowHead,
     /// The body of a request stopped coming.
@@ -50,10 +52,19 @@ pub(crate) enum Cut {
 }
 
 impl Cut {
+    /// The same for a client that is in its handshake, which has the time of a head.
+    pub(crate) fn in_handshake(self) -> Self {
+        match self {
+            Cut::SlowHead => Cut::SlowHandshake,
+            other => other,
+        }
+    }
+
     /// The reason under which it counts as bad input; `None` where the client did nothing wrong.
     pub(crate) fn reason(self) -> Option<&'static str> {
         match self {
             Cut::Idle | Cut::Left => None,
+            Cut::SlowHandshake => Some("handshake_slow"),
             Cut::SlowHead => Some("head_slow"),
             Cut::SlowBody => Some("body_slow"),
             Cut::SlowReader => Some("reader_slow"),

@@ -1,6 +1,7 @@
 //! A client's socket on tokio, which hyper reads and writes. A request that waits can watch at the
 //! same time whether the client closes the connection.
 
+use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,13 +20,33 @@ pub(crate) struct ClientSocket {
 
 /// Watches for the end of what a client sends.
 #[derive(Clone)]
-pub(crate) struct CloseWatch(Arc<OwnedWriteHalf>);
+pub(crate) struct CloseWatch {
+    socket: Arc<OwnedWriteHalf>,
+    tls: Option<Arc<dyn PollEnd>>,
+}
+
+/// Looks for an end that is not that of the socket.
+pub(super) trait PollEnd: Send + Sync {
+    fn poll_end(&self, context: &mut Context<'_>) -> Poll<()>;
+}
 
 impl CloseWatch {
+    /// The same for a client that may end TLS and leave its socket open.
+    pub(super) fn with_tls(self, tls: Arc<dyn PollEnd>) -> Self {
+        Self { tls: Some(tls), ..self }
+    }
+
     /// Waits until the client has closed its sending side, whether or not all before that was read.
     pub(crate) async fn closed(&self) {
         // This interest includes the end of the stream and not what there is to read before it.
-        let _ = self.0.ready(Interest::PRIORITY).await;
+        let socket = self.socket.ready(Interest::PRIORITY);
+        match &self.tls {
+            None => drop(socket.await),
+            Some(tls) => tokio::select! {
+                _ = socket => {}
+                () = poll_fn(|context| tls.poll_end(context)) => {}
+            },
+        }
     }
 }
 
@@ -36,7 +57,7 @@ impl ClientSocket {
     }
 
     pub(crate) fn close_watch(&self) -> CloseWatch {
-        CloseWatch(self.writer.clone())
+        CloseWatch { socket: self.writer.clone(), tls: None }
     }
 
     fn poll_write_with(

@@ -7,7 +7,8 @@
 //! - [`listeners`], [`listener`]: the sockets of a door of loops, and how its loops are started
 //! - [`accept`]: the accept loop of doors on tokio
 //! - [`certificates`]: what clients are shown
-//! - [`client_socket`]: a client of a door on tokio, and when it closes the connection
+//! - [`client_socket`]: a client of a door on tokio, and when it closes the connection;
+//!   [`client_tls`]: the same over TLS
 //! - [`tcp`]: listening sockets, and options of connections
 //! - [`limits`]: how many connections a door has, and which one gives way to a new one
 //! - [`sources`]: how many of them come from one source
@@ -19,6 +20,7 @@ pub(crate) mod accept;
 pub(crate) mod activity;
 pub(crate) mod certificates;
 pub(crate) mod client_socket;
+pub(crate) mod client_tls;
 pub(crate) mod connection;
 mod connection_places;
 pub(crate) mod descriptors;

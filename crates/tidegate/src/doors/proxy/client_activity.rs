@@ -5,11 +5,13 @@
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
+use std::io;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use super::ticks::{Deadline, Tick, Ticks};
+use crate::doors::io::accept::is_tls_fault;
 use crate::doors::io::activity::Cut;
 use crate::doors::io::limits::ConnectionPlace;
 
@@ -58,6 +60,7 @@ pub(super) struct ClientActivity {
     reader: Cell<Option<Waker>>,
     /// A part of a body was asked for after the end was hidden, and did not come.
     body_missing: Cell<bool>,
+    tls_fault: Cell<bool>,
     timeouts: ClientTimeouts,
     deadline: Deadline,
     place: ConnectionPlace,
@@ -82,6 +85,7 @@ impl ClientActivity {
             half_closed: Cell::new(None),
             reader: Cell::new(None),
             body_missing: Cell::new(false),
+            tls_fault: Cell::new(false),
             timeouts,
             deadline,
             place,
@@ -106,6 +110,16 @@ impl ClientActivity {
         } else {
             self.place.set_busy();
         }
+    }
+
+    /// Reading from the client failed.
+    pub(super) fn note_error(&self, error: &io::Error) {
+        self.tls_fault.set(self.tls_fault.get() || is_tls_fault(error));
+    }
+
+    /// Whether something that the client sent was no TLS.
+    pub(super) fn has_tls_fault(&self) -> bool {
+        self.tls_fault.get()
     }
 
     /// A handshake is over, and no request has begun.

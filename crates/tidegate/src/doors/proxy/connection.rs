@@ -72,6 +72,9 @@ pub(super) async fn serve(
     if let Some(reason) = served.err().and_then(Cut::reason) {
         worker.door.acceptor.bad_input(reason);
     }
+    if activity.has_tls_fault() {
+        worker.door.acceptor.bad_input("tls");
+    }
 }
 
 async fn serve_within_timeouts(
@@ -96,10 +99,14 @@ async fn serve_within_timeouts(
         None => (MaybeTls::Left(socket), None),
         Some(acceptor) => {
             let accepting = unless_draining(worker, acceptor.accept(socket));
-            let Some(accepted) = activity.bounds(accepting).await? else { return Ok(()) };
-            let Ok(stream) = accepted else {
-                worker.door.acceptor.bad_input("tls");
-                return Ok(());
+            let accepted = activity.bounds(accepting).await.map_err(Cut::in_handshake)?;
+            let stream = match accepted {
+                Some(Ok(stream)) => stream,
+                Some(Err(error)) => {
+                    activity.note_error(&error);
+                    return Ok(());
+                }
+                None => return Ok(()),
             };
             activity.end_handshake();
             let agreed = stream.get_ref().1.alpn_protocol().map(|protocol| protocol == H2);
@@ -111,8 +118,12 @@ async fn serve_within_timeouts(
         None => match activity.bounds(unless_draining(worker, sniff(&mut socket, activity))).await?
         {
             Some(Ok(found)) => found,
-            // The client left before it sent anything, or the proxy stops.
-            Some(Err(_)) | None => return Ok(()),
+            // The client left before it sent anything, or what it sent was no TLS.
+            Some(Err(error)) => {
+                activity.note_error(&error);
+                return Ok(());
+            }
+            None => return Ok(()),
         },
     };
     let io = ClientStream { socket, activity: activity.clone(), early, is_http: true };
@@ -325,6 +336,9 @@ impl AsyncRead for ClientStream {
         }
         let before = buffer.filled().len();
         let polled = Pin::new(&mut self.socket).poll_read(context, buffer);
+        if let Poll::Ready(Err(error)) = &polled {
+            self.activity.note_error(error);
+        }
         if buffer.filled().len() > before {
             self.activity.has_read();
         } else if matches!(polled, Poll::Ready(Ok(())))

@@ -1,5 +1,6 @@
 //! What web pages and proxies could send reaches no handler.
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -11,6 +12,7 @@ use super::super::router::router;
 use super::door;
 use crate::doors::DoorConfig as _;
 use crate::doors::http::Config as Http;
+use crate::doors::http_server::host::LocalAddress;
 use crate::doors::http_server::tests::{House, Reply, request};
 use crate::metrics::Door;
 
@@ -47,6 +49,22 @@ async fn a_host_of_somebody_else_reaches_no_handler() {
         let ask = Request::builder().method(method).uri(path).header(HOST, "limits.example");
         let reply = house.send(ask.body(Body::empty()).unwrap()).await;
         house.assert_problem(&reply, 403, "host");
+    }
+}
+
+#[tokio::test]
+async fn with_tls_the_own_origin_is_that_of_https() {
+    for (tls, origin, status) in [
+        (true, "https://localhost:8080", 200),
+        (true, "http://localhost:8080", 403),
+        (false, "http://localhost:8080", 200),
+        (false, "https://localhost:8080", 403),
+    ] {
+        let mut asked = request("GET", "/healthz").header("origin", origin).body(Body::empty());
+        let local = LocalAddress { ip: Ipv4Addr::LOCALHOST.into(), tls };
+        asked.as_mut().unwrap().extensions_mut().insert(local);
+        let reply = door().send(asked.unwrap()).await;
+        assert_eq!(reply.status, status, "{origin}, TLS: {tls}");
     }
 }
 

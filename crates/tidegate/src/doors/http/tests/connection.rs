@@ -13,15 +13,24 @@ use super::{House, door};
 use crate::doors::http_server::connections::HttpServer;
 use crate::doors::http_server::connections::PeerAddress;
 use crate::doors::http_server::host::LocalAddress;
+use crate::doors::io::certificates::Certificates;
 use crate::metrics::Door;
+use crate::settings::tls::Tls;
 
 fn connect(house: &House) -> (DuplexStream, JoinHandle<()>) {
+    connect_with(house, None)
+}
+
+fn connect_with(
+    house: &House,
+    certificates: Option<Arc<Certificates>>,
+) -> (DuplexStream, JoinHandle<()>) {
     let (ours, theirs) = duplex(64 << 10);
     let bounds = Config::default().bounds();
     let server: Arc<HttpServer> =
-        HttpServer::new(Door::Http, &house.gate, house.router.clone(), bounds, None);
+        HttpServer::new(Door::Http, &house.gate, house.router.clone(), bounds, certificates);
     let place = server.limits().admit(None, &std::io::stdin()).unwrap();
-    let local = LocalAddress(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 7)));
+    let local = LocalAddress { ip: Ipv4Addr::new(10, 0, 0, 7).into(), tls: false };
     let peer = PeerAddress(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 8)));
     (ours, tokio::spawn(async move { server.converse(theirs, place, None, local, peer).await }))
 }
@@ -83,6 +92,25 @@ async fn a_slow_body_is_cut() {
     let answer = talk(&house, head).await;
     assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
     assert_eq!(house.bad_input("body_slow"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_handshake_is_cut_and_counted() {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let (cert, key) = (folder.path().join("cert"), folder.path().join("key"));
+    std::fs::write(&cert, made.cert.pem()).unwrap();
+    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    let certificates = Certificates::read(Some(&Tls { cert, key, client_ca: None }), &[]).unwrap();
+    let house = door();
+    let (mut stream, serving) = connect_with(&house, certificates);
+    stream.write_all(&[22, 3, 1]).await.unwrap();
+    let started = Instant::now();
+    assert_eq!(stream.read_to_end(&mut Vec::new()).await.unwrap(), 0);
+    serving.await.unwrap();
+    assert_eq!(started.elapsed().as_secs(), 5);
+    assert_eq!((house.bad_input("handshake_slow"), house.bad_input("head_slow")), (1, 0));
 }
 
 #[tokio::test(start_paused = true)]
