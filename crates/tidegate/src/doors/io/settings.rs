@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Deserializer, de};
 
+use crate::settings::tls::Tls;
 use crate::settings::units::{ByteSize, Span};
 
 /// The most connections that a table may allow.
@@ -31,6 +32,18 @@ pub(crate) fn per_source<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<u32>, D::Error> {
     connections(deserializer).map(Some)
+}
+
+/// Refuses certificates for a door without a TCP address: they would never be shown.
+///
+/// # Errors
+/// What is wrong, and on a line of its own what would be right.
+pub(crate) fn check_tls(has_tcp: bool, tls: Option<&Tls>) -> Result<(), String> {
+    if has_tcp || tls.is_none() {
+        return Ok(());
+    }
+    let remedy = "add `listen`, or remove `tls`: a Unix socket is guarded by its permissions";
+    Err(format!("`tls` is for TCP, and this table has only `unix`\n{remedy}"))
 }
 
 /// Reads how long a connection may be idle.

@@ -29,7 +29,7 @@ const VALUE_USUAL: ByteSize = ByteSize(64 << 10);
 
 /// The `[resp]` table.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
-#[serde(from = "Table")]
+#[serde(try_from = "Table")]
 pub struct Config {
     /// Where it listens.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -119,8 +119,18 @@ impl Default for Table {
     }
 }
 
-impl From<Table> for Config {
-    fn from(table: Table) -> Self {
+impl TryFrom<Table> for Config {
+    type Error = String;
+
+    fn try_from(table: Table) -> Result<Self, String> {
+        let config = Self::from_table(table);
+        settings::check_tls(config.listen.is_some(), config.tls.as_ref())?;
+        Ok(config)
+    }
+}
+
+impl Config {
+    fn from_table(table: Table) -> Self {
         let usual = || SocketAddr::from((Ipv4Addr::LOCALHOST, PORT)).into();
         let listen = table.listen.or_else(|| table.unix.is_none().then(usual));
         Self {
@@ -141,7 +151,7 @@ impl From<Table> for Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Table::default().into()
+        Self::from_table(Table::default())
     }
 }
 

@@ -218,3 +218,13 @@ fn a_handshake_that_does_not_end_is_closed() {
         assert!(page.contains(&series), "{reason}");
     }
 }
+
+#[test]
+fn certificates_need_a_tcp_address() {
+    let table = |more: &str| {
+        let text = format!("{more}\nunix = 'a'\ntls = {{ cert = 'c', key = 'k' }}");
+        toml::from_str::<Config>(&text).map_err(|error| error.to_string())
+    };
+    assert!(table("listen = '127.0.0.1:0'").is_ok());
+    assert!(table("").expect_err("no address").contains("this table has only `unix`"));
+}
