@@ -271,6 +271,11 @@ impl ConnectionLimits {
         }
     }
 
+    /// How many connections have a place.
+    pub(crate) fn connections(&self) -> usize {
+        self.table.lock().entries.len()
+    }
+
     /// Waits until there is no connection. Nobody else may wait for that.
     pub(crate) async fn wait_until_empty(&self) {
         while !self.table.lock().entries.is_empty() {

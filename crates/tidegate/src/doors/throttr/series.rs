@@ -49,7 +49,7 @@ impl Collector for Series {
         }
         let (subscriptions, channels) = state.channels.size();
         for (name, help, value) in [
-            ("throttr_connections", "Connected Throttr clients", state.len()),
+            ("throttr_connections", "Connected Throttr clients", state.places()),
             ("throttr_subscriptions", "Subscriptions to channels", subscriptions),
             ("throttr_channels", "Channels with a subscriber", channels),
         ] {
