@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use tidegate_core::rules::{Consistency, Rule};
 use tidegate_core::time::MILLISECOND;
 
 use crate::config::too_long_for_remote_store;
@@ -36,12 +37,15 @@ pub(crate) struct Difference {
     pub(crate) changed: Vec<String>,
     /// Those of the changed ones whose counts begin anew.
     pub(crate) anew: Vec<String>,
+    /// Those of the changed ones that count in the remote store from now on: what other nodes, and
+    /// this one before, have counted there holds.
+    pub(crate) from_store: Vec<String>,
     /// How many changes over the API were taken back.
     pub(crate) taken_back: usize,
 }
 
 impl Difference {
-    fn between(before: &[Arc<RuleEntry>], after: &[CompiledRule]) -> Self {
+    fn between(before: &[Arc<RuleEntry>], after: &[CompiledRule], has_store: bool) -> Self {
         let name = |written: &CompiledRule| written.draft.name.clone();
         let old: HashMap<&str, &Arc<RuleEntry>> =
             before.iter().map(|old| (old.name(), old)).collect();
@@ -57,7 +61,11 @@ impl Difference {
                     difference.changed.push(name(new));
                     let counted = !old.now.rule.limits.is_empty() && !new.rule.limits.is_empty();
                     if counted && !keeps_counts(&new.rule, &old.now.rule) {
-                        difference.anew.push(name(new));
+                        let exact = |rule: &Rule| rule.consistency == Consistency::Exact;
+                        match has_store && exact(&new.rule) && !exact(&old.now.rule) {
+                            true => difference.from_store.push(name(new)),
+                            false => difference.anew.push(name(new)),
+                        }
                     }
                 }
             }
@@ -85,7 +93,7 @@ impl Process {
     pub(crate) fn install(&self, written: Vec<CompiledRule>) -> Difference {
         let _turn = self.writing.lock();
         let before = self.in_force.load_full();
-        let difference = Difference::between(&before.entries, &written);
+        let difference = Difference::between(&before.entries, &written, self.limiter.has_store());
         let entry = |now: CompiledRule| Arc::new(RuleEntry { in_file: Some(now.clone()), now });
         self.put_in_force(before.version, written.into_iter().map(entry).collect());
         difference
@@ -134,7 +142,7 @@ impl Control for Process {
         };
         let entry = Arc::new(changed.map_err(ChangeError::Wrong)?);
         if let Some(problem) =
-            too_long_for_remote_store(&entry.now).filter(|_| self.limiter.bounds_logs())
+            too_long_for_remote_store(&entry.now).filter(|_| self.limiter.has_store())
         {
             return Err(ChangeError::Wrong(vec![FieldError::of("limit", problem)]));
         }

@@ -15,13 +15,14 @@ pub(super) struct Report {
 impl Report {
     /// One line for all of it. What did not change is not mentioned.
     pub(super) fn log(&self, file: &str) {
-        let Difference { added, removed, changed, anew, .. } = &self.rules;
+        let Difference { added, removed, changed, anew, from_store, .. } = &self.rules;
         tracing::info!(
             file,
             rules_added = shown(added),
             rules_removed = shown(removed),
             rules_changed = shown(changed),
             counts_begin_anew = shown(anew),
+            counts_from_store = shown(from_store),
             doors_opened = shown(&self.doors.opened),
             doors_closed = shown(&self.doors.closed),
             "configuration reloaded"

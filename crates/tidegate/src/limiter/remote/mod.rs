@@ -43,8 +43,9 @@ impl Limiter {
         self.remote.get().map(Remote::prefix)
     }
 
-    /// Whether logs of uses must be short: a remote store is sent the whole log with each use.
-    pub(crate) fn bounds_logs(&self) -> bool {
+    /// Whether there is a remote store. It is sent the whole log of a key with each use, so logs
+    /// must be short.
+    pub(crate) fn has_store(&self) -> bool {
         self.remote.get().is_some()
     }
 

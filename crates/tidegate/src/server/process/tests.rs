@@ -227,6 +227,7 @@ fn a_reload_tells_what_it_changed_and_which_counts_begin_anew() {
         removed: names(&["c"]),
         changed: names(&["a", "b"]),
         anew: names(&["b"]),
+        from_store: Vec::new(),
         taken_back: 0,
     };
     assert_eq!(house.difference(&text), expected);
@@ -234,4 +235,23 @@ fn a_reload_tells_what_it_changed_and_which_counts_begin_anew() {
     let limited = format!("{text}[default]\nlimit = '1/s'\n");
     let default = Difference { changed: names(&["default"]), ..Difference::default() };
     assert_eq!(house.difference(&limited), default, "nothing was counted before");
+}
+
+#[test]
+fn a_rule_that_goes_back_to_the_store_finds_its_counts_there() {
+    let rules = |consistency: &str| {
+        let text =
+            format!("[[rule]]\nname = 'a'\nmatch = 'a'\nlimit = '1/s'\n{consistency}[http]\n");
+        Config::parse("t", &text).expect("a configuration").written
+    };
+    let (exact, local) = (rules(""), rules("consistency = 'local'\n"));
+    let change = |from: &[CompiledRule], to: &[CompiledRule], has_store| {
+        let entry = |now: &CompiledRule| RuleEntry { in_file: None, now: now.clone() };
+        let before: Vec<_> = from.iter().map(|rule| Arc::new(entry(rule))).collect();
+        let Difference { anew, from_store, .. } = Difference::between(&before, to, has_store);
+        (anew.len(), from_store.len())
+    };
+    assert_eq!(change(&local, &exact, true), (0, 1));
+    assert_eq!(change(&exact, &local, true), (1, 0));
+    assert_eq!(change(&local, &exact, false), (1, 0));
 }
