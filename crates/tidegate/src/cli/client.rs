@@ -17,7 +17,8 @@ use tokio::net::TcpStream;
 use tokio::runtime::Builder;
 use tokio::time::timeout;
 
-use super::{CliError, tls};
+use super::CliError;
+use super::tls::{self, CertificateArgs};
 use crate::doors::io::tcp;
 
 /// How long the server may take to answer: it decides in microseconds.
@@ -35,6 +36,8 @@ pub(super) struct ServerArgs {
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
     #[arg(env = "TIDEGATE_SERVER", hide_env_values = true)]
     server: String,
+    #[command(flatten)]
+    certificate: CertificateArgs,
 }
 
 /// Which server is administered.
@@ -44,17 +47,19 @@ pub(super) struct AdminArgs {
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8090")]
     #[arg(env = "TIDEGATE_ADMIN", hide_env_values = true)]
     admin: String,
+    #[command(flatten)]
+    certificate: CertificateArgs,
 }
 
 impl ServerArgs {
     pub(super) fn client(&self) -> Result<ApiClient, CliError> {
-        ApiClient::new(&self.server)
+        ApiClient::new(&self.server, &self.certificate)
     }
 }
 
 impl AdminArgs {
     pub(super) fn client(&self) -> Result<ApiClient, CliError> {
-        ApiClient::new(&self.admin)
+        ApiClient::new(&self.admin, &self.certificate)
     }
 }
 
@@ -123,6 +128,7 @@ pub(super) struct ApiClient {
     server: String,
     authority: Authority,
     is_https: bool,
+    certificate: CertificateArgs,
     /// What paths begin with.
     base: String,
 }
@@ -149,7 +155,7 @@ impl Question {
 }
 
 impl ApiClient {
-    fn new(server: &str) -> Result<Self, CliError> {
+    fn new(server: &str, certificate: &CertificateArgs) -> Result<Self, CliError> {
         let server = server.trim_end_matches('/').to_owned();
         let url = server.parse::<Uri>().unwrap_or_default();
         let authority = url.authority().filter(|authority| is_place(authority));
@@ -160,7 +166,8 @@ impl ApiClient {
             return Err(CliError::Usage(wrong));
         };
         let base = url.path().trim_end_matches('/').to_owned();
-        Ok(Self { authority: authority.clone(), is_https: scheme == "https", base, server })
+        let (authority, certificate) = (authority.clone(), certificate.clone());
+        Ok(Self { authority, is_https: scheme == "https", certificate, base, server })
     }
 
     pub(super) fn check(&self, check: &CheckBody) -> Result<VerdictJson, CliError> {
@@ -219,8 +226,18 @@ impl ApiClient {
         });
         // The connection ends here in any case; a name that is still looked up is not waited for.
         runtime.shutdown_background();
-        asked.map_err(|error| {
-            CliError::Unreachable(format!("no server at {}: {error:#}", self.server))
+        asked.map_err(|error| self.unreachable(&error))
+    }
+
+    fn unreachable(&self, error: &anyhow::Error) -> CliError {
+        let server = &self.server;
+        let is_parse = |cause: &hyper::Error| cause.is_parse();
+        CliError::Unreachable(if let Some(fault) = tls::fault(error) {
+            format!("TLS with {server} failed: {fault}")
+        } else if error.downcast_ref().is_some_and(is_parse) {
+            format!("what answers at {server} is not HTTP; if it has `tls`, write https://")
+        } else {
+            format!("no server at {server}: {error:#}")
         })
     }
 
@@ -249,7 +266,7 @@ impl ApiClient {
         tcp::set_stream_options(&stream)?;
         SockRef::from(&stream).set_tcp_user_timeout(Some(UNHEARD_MAX))?;
         match self.is_https {
-            true => speak(tls::connect(host, stream).await?).await,
+            true => speak(tls::connect(host, stream, &self.certificate).await?).await,
             false => speak(stream).await,
         }
     }
@@ -306,7 +323,8 @@ mod tests {
 
     #[test]
     fn a_server_is_a_place_and_perhaps_a_path() {
-        let client = |server: &str| ApiClient::new(server).ok();
+        let none = CertificateArgs { client_cert: None, client_key: None };
+        let client = |server: &str| ApiClient::new(server, &none).ok();
         for right in ["http://127.0.0.1:8080", "http://[::1]:1/", "http://a", "https://a:1/b/"] {
             assert!(client(right).is_some(), "{right}");
         }

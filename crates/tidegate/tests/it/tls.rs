@@ -9,7 +9,7 @@ use rustls::ClientConfig;
 
 use crate::engines::until;
 use crate::papers::{Papers, TlsClient, connect};
-use crate::program::{Program, tidegate};
+use crate::program::{Program, command, tidegate};
 
 /// What a client says at each door, and what the answer begins with. JARL's callers say nothing.
 const SPOKEN: [(&str, &[u8], &[u8]); 4] = [
@@ -278,4 +278,29 @@ fn files_that_are_no_certificates_are_told_with_their_table() {
         assert!(!out.status.success(), "{table}");
         assert!(said.contains("cannot read the certificate none.pem"), "{said}");
     }
+}
+
+#[test]
+fn commands_show_a_certificate_and_say_what_tls_refuses() {
+    let papers = Papers::new();
+    papers.sign("gate", "127.0.0.1");
+    papers.sign("client", "client.example");
+    let program = Program::serve(&file(&papers, true));
+    let ask = |scheme: &str, more: &[&str]| {
+        let url = format!("{scheme}://{}", program.address("http"));
+        let mut asked = command([&["healthcheck", "--server", &url], more].concat());
+        let out = asked.env("SSL_CERT_FILE", papers.path("ca.pem")).output().expect("it starts");
+        (out.status.code(), String::from_utf8_lossy(&out.stderr).into_owned())
+    };
+    let [cert, key] = ["client.pem", "client.key"].map(|name| papers.path(name));
+    let [cert, key] = [&cert, &key].map(|path| path.to_str().expect("text"));
+    let (code, said) = ask("https", &["--cert", cert, "--key", key]);
+    assert_eq!(code, Some(0), "{said}");
+    let (code, said) = ask("https", &[]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("TLS with") && said.contains("--cert FILE --key FILE"), "{said}");
+    let (code, said) = ask("http", &[]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("write https://"), "{said}");
+    assert_eq!(ask("https", &["--cert", cert]).0, Some(2), "the key is missing");
 }
