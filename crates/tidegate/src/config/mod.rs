@@ -20,6 +20,7 @@ use tidegate_core::rules::{Consistency, RuleSet};
 
 pub use file::File;
 
+use crate::clock::Clock;
 use crate::doors::DoorConfig;
 use crate::settings::draft::{self, CompiledRule};
 use crate::settings::files;
@@ -85,10 +86,11 @@ impl ConfigSource {
 
     /// As [`Self::load`], with all that a server would find missing outside of the file.
     pub fn check(&self) -> Result<Config, Problems> {
-        Config::read(&self.name(), &self.text()?, |file, text| {
+        let check = |file: &File, text: &str| {
             let snapshot = outside::snapshot(file, text);
             outside::check(file, text).into_iter().chain(snapshot).collect()
-        })
+        };
+        Config::read(&self.name(), &self.text()?, check, expired)
     }
 }
 
@@ -108,18 +110,19 @@ pub struct Config {
 impl Config {
     /// Checks `text`; `name` is what the file is called in messages.
     pub fn parse(name: &str, text: &str) -> Result<Self, Problems> {
-        Self::read(name, text, |_, _| Vec::new())
+        Self::read(name, text, |_, _| Vec::new(), |_, _| Vec::new())
     }
 
     /// As [`Self::parse`], for a server that will need the files and secrets that are named.
     pub fn load(name: &str, text: &str) -> Result<Self, Problems> {
-        Self::read(name, text, outside::check)
+        Self::read(name, text, outside::check, expired)
     }
 
     fn read(
         name: &str,
         text: &str,
         outside: impl FnOnce(&File, &str) -> Vec<Problem>,
+        warn: impl FnOnce(&File, &str) -> Vec<Problem>,
     ) -> Result<Self, Problems> {
         let mut problems = Vec::new();
         let file = read::file(name, text, &mut problems);
@@ -135,8 +138,9 @@ impl Config {
         if !problems.is_empty() {
             return Err(Problems::new(name, text, problems));
         }
-        let never = draft::never_matched(&written, text);
-        let warnings = Problems::new(name, text, never).plain();
+        let mut found = draft::never_matched(&written, text);
+        found.extend(warn(&file, text));
+        let warnings = Problems::new(name, text, found).plain();
         let warnings = warnings.lines().map(str::to_owned).collect();
         Ok(Self { file, rules, written, warnings })
     }
@@ -162,6 +166,11 @@ impl Config {
         // Through a table: a serializer of TOML is then built for tables, not for each struct.
         toml::to_string_pretty(&toml::Table::try_from(&file)?)
     }
+}
+
+/// Certificates that have expired.
+fn expired(file: &File, text: &str) -> Vec<Problem> {
+    outside::expired(file, text, Clock::system().now().unix)
 }
 
 /// Checks what no table can know alone.

@@ -1,8 +1,11 @@
 //! What a configuration needs outside of its file: certificates, keys and secrets. They are
 //! checked before anything is opened, so that all that is missing is reported at once.
 
+use tidegate_core::Nanos;
+
 use super::file::File;
 use super::read;
+use crate::doors::DoorConfig;
 use crate::settings::problem::Problem;
 use crate::snapshot;
 use crate::stores::remote;
@@ -14,18 +17,30 @@ pub(super) fn check(file: &File, text: &str) -> Vec<Problem> {
     for (table, door) in file.named_doors() {
         for (setting, wrong) in door.wrong_files() {
             let place = read::place(text, &format!("{table}.{setting}"));
-            let remedy = match setting.starts_with("tls") {
-                true => {
+            let usual = match setting {
+                "password" | "users" => "set it, or name another place",
+                _ => {
                     "name a readable PEM file; paths start in the folder that the server is \
                      started in"
                 }
-                false => "set it, or name another place",
             };
+            let (wrong, remedy) = wrong.split_once('\n').unwrap_or((&wrong, usual));
             problems.push(Problem::new(place, wrong, remedy));
         }
     }
     problems.extend(store(file, text));
     problems
+}
+
+/// Certificates that have expired by `now`: they are shown to clients, which do not take them.
+pub(super) fn expired(file: &File, text: &str, now: Nanos) -> Vec<Problem> {
+    let expired = |door: &dyn DoorConfig| door.tls().is_some_and(|tls| tls.has_expired(now));
+    let tables = file.named_doors().into_iter().filter(|(_, door)| expired(*door));
+    let warning = |(table, _)| {
+        let place = read::place(text, &format!("{table}.tls.cert"));
+        Problem::new(place, "warning: this certificate has expired", "renew it, and reload")
+    };
+    tables.map(warning).collect()
 }
 
 /// What the store needs.

@@ -29,6 +29,7 @@ pub use self::gate::{DoorReport, DoorSwitches, Gate, SharedState};
 pub use self::io::certificates::Certificates;
 use crate::metrics::{Door, Metrics};
 use crate::settings::listen::{Allow, ListenAddress};
+use crate::settings::tls::Tls;
 pub use crate::shutdown::Shutdown;
 
 /// The table of one door, whichever door it is.
@@ -59,7 +60,12 @@ pub trait DoorConfig: Any + fmt::Debug {
 
     /// What is wrong with the files that the table names: in which setting, and why.
     fn wrong_files(&self) -> Vec<(&'static str, String)> {
-        Vec::new()
+        self.tls().map(Tls::wrong_files).unwrap_or_default()
+    }
+
+    /// The certificates that its clients are shown, if they speak TLS.
+    fn tls(&self) -> Option<&Tls> {
+        None
     }
 
     /// Puts in force what can change while the door is open, beside its allow list.

@@ -67,15 +67,24 @@ pub(crate) fn read<T: DeserializeOwned>(
         if missing_field(&error).is_some_and(|name| left_out.contains(&name)) {
             return None;
         }
-        let problem = from_toml(&error, value.span());
+        let mut problem = from_toml(&error, value.span());
         let at = problem.span.clone();
+        let holds = |v: &Spanned<DeValue>| v.span().start <= at.start && at.end <= v.span().end;
+        let culprit = match value.get_ref() {
+            DeValue::Table(table) => table.iter().find(|(_, v)| holds(v)).map(|(name, _)| name),
+            _ => None,
+        };
+        let culprit = culprit.cloned();
+        if let Some(name) = culprit.as_ref().filter(|_| error.message() == NO_WORD) {
+            problem = no_word(problem.span, name.get_ref());
+        }
         // The check of the names may have reported what is missing.
         if !problems.contains(&problem) {
             problems.push(problem);
         }
-        let DeValue::Table(table) = value.get_mut() else { return None };
-        let holds = |v: &Spanned<DeValue>| v.span().start <= at.start && at.end <= v.span().end;
-        let culprit = table.iter().find(|(_, v)| holds(v)).map(|(name, _)| name.clone())?;
+        let (Some(culprit), DeValue::Table(table)) = (culprit, value.get_mut()) else {
+            return None;
+        };
         table.remove(&culprit);
         left_out.push(culprit.into_inner().into_owned());
     }
@@ -100,6 +109,9 @@ pub(crate) fn from_toml(error: &toml::de::Error, otherwise: Range<usize>) -> Pro
     if let Some(rest) = message.strip_prefix("unknown variant ") {
         return unknown_word(span, rest);
     }
+    if let Some((wrong, "struct Tls")) = message.split_once(", expected ") {
+        return Problem::new(span, wrong, "write { cert = \"cert.pem\", key = \"key.pem\" }");
+    }
     if let Some((wrong, expected)) = message.split_once(", expected ") {
         return Problem::new(span, wrong, format!("expected {expected}"));
     }
@@ -118,6 +130,20 @@ pub(super) fn missing(span: Range<usize>, name: &str) -> Problem {
         _ => "see the commented example: tidegate config example",
     };
     Problem::new(span, format!("`{name}` is missing here"), remedy)
+}
+
+/// What toml says where a word in quotes belongs and something else is.
+const NO_WORD: &str = "wanted string or table";
+
+/// The same in our own words, for the setting `name`.
+fn no_word(span: Range<usize>, name: &str) -> Problem {
+    let remedy = match name {
+        "consistency" => "write \"exact\" or \"local\"",
+        "on_store_error" => "write \"allow\", \"deny\" or \"local\"",
+        "on_full" => "write \"share\", \"deny\" or \"allow\"",
+        _ => "see the commented example: tidegate config example",
+    };
+    Problem::new(span, format!("`{name}` takes a word in quotes"), remedy)
 }
 
 /// Serde's ``unknown variant `a`, expected one of `b`, `c` `` in our own words.

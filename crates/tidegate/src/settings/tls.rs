@@ -4,15 +4,20 @@
 //! changes.
 
 use std::io;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::ServerCertVerifier as _;
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::WebPkiClientVerifier;
-use rustls::{RootCertStore, ServerConfig};
+use rustls::{CertificateError, RootCertStore, ServerConfig};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tidegate_core::Nanos;
 
 use super::files;
 
@@ -56,7 +61,8 @@ impl Tls {
         Ok(Arc::new(config))
     }
 
-    /// What is wrong with the files: in which setting, and why.
+    /// What is wrong with the files: in which setting, and why; on a line of its own what would be
+    /// right, if it is not just a file that can be read.
     #[must_use]
     pub fn wrong_files(&self) -> Vec<(&'static str, String)> {
         let mut checked = vec![
@@ -64,11 +70,35 @@ impl Tls {
             ("tls.key", key(&self.key).map(drop)),
         ];
         checked.extend(self.client_ca.as_ref().map(|ca| ("tls.client_ca", roots(ca).map(drop))));
-        if checked.iter().all(|(_, read)| read.is_ok()) {
-            checked.push(("tls.key", self.for_clients(&[]).map(drop)));
-        }
+        let all_read = checked.iter().all(|(_, read)| read.is_ok());
         let wrong = checked.into_iter().filter_map(|(setting, read)| Some((setting, read.err()?)));
-        wrong.map(|(setting, error)| (setting, error.to_string())).collect()
+        let mut wrong: Vec<_> =
+            wrong.map(|(setting, error)| (setting, error.to_string())).collect();
+        if let Some(error) = self.for_clients(&[]).err().filter(|_| all_read) {
+            let remedy = "name the private key that belongs to the certificate in `cert`";
+            wrong.push(("tls.key", format!("{error}\n{remedy}")));
+        }
+        wrong
+    }
+
+    /// Whether the certificate has expired by `now`, in nanoseconds of Unix time.
+    #[must_use]
+    pub fn has_expired(&self, now: Nanos) -> bool {
+        // A certificate that is its own authority is only asked for its dates.
+        let Ok(chain) = certificates(&self.cert) else { return false };
+        let (Some(own), Ok(roots)) = (chain.first(), roots(&self.cert)) else { return false };
+        let Ok(verifier) = WebPkiServerVerifier::builder(Arc::new(roots)).build() else {
+            return false;
+        };
+        let now = UnixTime::since_unix_epoch(Duration::from_nanos(now));
+        let name = ServerName::IpAddress(IpAddr::V4(Ipv4Addr::LOCALHOST).into());
+        let checked = verifier.verify_server_cert(own, &chain[1..], &name, &[], now);
+        matches!(
+            checked,
+            Err(rustls::Error::InvalidCertificate(
+                CertificateError::Expired | CertificateError::ExpiredContext { .. }
+            ))
+        )
     }
 }
 
@@ -77,7 +107,7 @@ fn wrong(what: &str, path: &Path, error: impl std::fmt::Display) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, text)
 }
 
-fn certificates(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
+pub(crate) fn certificates(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
     let text =
         files::read(path).map_err(|error| wrong("cannot read the certificate", path, error))?;
     let read = CertificateDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>();
@@ -88,9 +118,15 @@ fn certificates(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
     Ok(read)
 }
 
-fn key(path: &Path) -> io::Result<PrivateKeyDer<'static>> {
+pub(crate) fn key(path: &Path) -> io::Result<PrivateKeyDer<'static>> {
     let text = files::read(path).map_err(|error| wrong("cannot read the key", path, error))?;
-    PrivateKeyDer::from_pem_slice(&text).map_err(|error| wrong("cannot read the key", path, error))
+    PrivateKeyDer::from_pem_slice(&text).map_err(|error| match error {
+        pem::Error::NoItemsFound => {
+            let remedy = "name a PEM file with a private key, which begins with BEGIN PRIVATE KEY";
+            wrong("cannot read the key", path, format!("there is none in the file\n{remedy}"))
+        }
+        error => wrong("cannot read the key", path, error),
+    })
 }
 
 /// The certificates of a file, to check a peer's against.

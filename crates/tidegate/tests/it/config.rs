@@ -78,7 +78,9 @@ fn a_key_that_is_not_that_of_its_certificate_is_refused() {
     let cert = write("cert.pem", &one.cert.pem());
     let key = write("key.pem", &one.signing_key.serialize_pem());
     let wrong = write("wrong.pem", &other.signing_key.serialize_pem());
-    check_refused(&proxy(&cert, &wrong), &["wrong.pem: it is not that of ", "t.toml:5:"]);
+    let belongs = "name the private key that belongs to the certificate";
+    check_refused(&proxy(&cert, &wrong), &["wrong.pem: it is not that of ", "t.toml:5:", belongs]);
+    check_refused(&proxy(&cert, &cert), &["there is none in the file", "BEGIN PRIVATE KEY"]);
     check_refused(&proxy(&cert, "/nonexistent/key.pem"), &["cannot read the key /nonexistent"]);
     let (_folder, path) = file(&proxy(&cert, &key));
     let out = tidegate(["config", "check", path.to_str().expect("text")]);
@@ -133,4 +135,27 @@ fn localhost_is_asked_and_listened_at() {
     let door = format!("localhost:{}", address.port());
     let out = tidegate(["request", "ping", "--text", &door]);
     assert_eq!(out.stdout, b"pong\n", "{out:?}");
+}
+
+#[test]
+fn a_certificate_that_has_expired_is_only_warned_of() {
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let mut params = rcgen::CertificateParams::new(["localhost".to_owned()]).expect("a name");
+    let folder = tempfile::tempdir().expect("a folder");
+    let (cert_path, key_path) = (folder.path().join("cert"), folder.path().join("key"));
+    fs::write(&key_path, key.serialize_pem()).expect("a file");
+    let (cert, key_text) = (cert_path.display(), key_path.display());
+    let text = format!(
+        "[http]\nlisten = '127.0.0.1:0'\ntls = {{ cert = '{cert}', key = '{key_text}' }}\n"
+    );
+    for (year, is_expired) in [(2000, true), (4000, false)] {
+        params.not_after = rcgen::date_time_ymd(year, 1, 1);
+        let made = params.clone().self_signed(&key).expect("a certificate");
+        fs::write(&cert_path, made.pem()).expect("a file");
+        let (_folder, path) = file(&text);
+        let out = tidegate(["config", "check", path.to_str().expect("text")]);
+        assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+        let warned = stderr(&out).contains("t.toml:3:16: warning: this certificate has expired");
+        assert_eq!(warned, is_expired, "{}", stderr(&out));
+    }
 }

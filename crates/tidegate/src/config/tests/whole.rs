@@ -198,3 +198,19 @@ fn what_is_shown_holds_no_secret() {
     assert!(!shown.contains("hunter2") && shown.contains("redis://***@a"), "{shown}");
     assert!(shown.contains("env:PASSWORD"), "{shown}");
 }
+
+#[test]
+fn what_is_no_word_and_no_table_of_certificates_is_told_with_what_would_be_right() {
+    check(
+        "[[throttr]]\ntls = true\n[admin]\ntls = 'cert.pem'\n\
+         [[rule]]\nmatch = 'a'\nlimit = '1/s'\nconsistency = true\non_full = 1\n",
+        &[
+            "t:2:7: invalid type: boolean `true`; \
+             write { cert = \"cert.pem\", key = \"key.pem\" }",
+            "t:4:7: invalid type: string \"cert.pem\"; \
+             write { cert = \"cert.pem\", key = \"key.pem\" }",
+            "t:8:15: `consistency` takes a word in quotes; write \"exact\" or \"local\"",
+            "t:9:11: `on_full` takes a word in quotes; write \"share\", \"deny\" or \"allow\"",
+        ],
+    );
+}

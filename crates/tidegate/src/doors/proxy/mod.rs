@@ -53,6 +53,7 @@ pub use super::template::Template;
 use super::{BoundDoor, DoorConfig, Gate, Serving, Shutdown, table_of};
 use crate::metrics;
 use crate::settings::listen::{Allow, ListenAddress};
+use crate::settings::tls::Tls;
 use crate::waiting::{Bounds, WaiterLimit};
 
 /// The names of HTTP/2 and HTTP/1.1 in a TLS handshake.
@@ -81,6 +82,10 @@ impl DoorConfig for Config {
 
     fn waits_for_store(&self) -> bool {
         true
+    }
+
+    fn tls(&self) -> Option<&Tls> {
+        self.tls.as_ref()
     }
 
     fn wrong_files(&self) -> Vec<(&'static str, String)> {

@@ -37,6 +37,7 @@ use super::io::listeners::{Listeners, LoopSettings};
 use super::{BoundDoor, DoorConfig, Gate, Serving, table_of};
 use crate::metrics::Door;
 use crate::settings::listen::{Allow, ListenAddress};
+use crate::settings::tls::Tls;
 
 /// What other threads leave for a loop of this door.
 type RespInbox = InboxOf<RespHandler>;
@@ -62,6 +63,10 @@ impl DoorConfig for Config {
 
     fn waits_for_store(&self) -> bool {
         true
+    }
+
+    fn tls(&self) -> Option<&Tls> {
+        self.tls.as_ref()
     }
 
     fn wrong_files(&self) -> Vec<(&'static str, String)> {

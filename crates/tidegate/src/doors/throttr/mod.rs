@@ -82,8 +82,8 @@ impl DoorConfig for Config {
         false
     }
 
-    fn wrong_files(&self) -> Vec<(&'static str, String)> {
-        self.tls.as_ref().map(Tls::wrong_files).unwrap_or_default()
+    fn tls(&self) -> Option<&Tls> {
+        self.tls.as_ref()
     }
 
     fn bind(&self) -> io::Result<Box<dyn BoundDoor>> {
