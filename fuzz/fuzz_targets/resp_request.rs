@@ -47,8 +47,8 @@ fn read(pieces: &[&[u8]], bounds: &RequestBounds) -> (Vec<Vec<Vec<u8>>>, Vec<u8>
 
 fuzz_target!(|input: &[u8]| {
     let [choice, bytes @ ..] = input else { return };
-    let bounds =
-        RequestBounds { value_max: usize::from(choice >> 1) * 8, is_authenticated: choice & 1 == 1 };
+    let value_max = usize::from(choice >> 1) * 8;
+    let bounds = RequestBounds { value_max, is_authenticated: choice & 1 == 1 };
     let whole = read(&[bytes], &bounds);
     // Cut where the last byte says, and everywhere.
     let cut = bytes.last().map_or(0, |&byte| usize::from(byte).min(bytes.len()));

@@ -1,5 +1,5 @@
-//! The text path, the JARL path, the Smockron path, the RESP path, a request that need not wait and the use of
-//! records allocate nothing, shown by an allocator that counts.
+//! The text path, the JARL path, the Smockron path, the RESP path, a request that need not wait and
+//! the use of records allocate nothing, shown by an allocator that counts.
 //!
 //! A binary of its own, because an allocator is for the whole process.
 #![allow(unsafe_code, reason = "an allocator that counts must be an allocator")]

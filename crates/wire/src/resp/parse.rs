@@ -136,7 +136,7 @@ impl From<ProtocolError> for Stop {
 
 impl Parser {
     /// Reads the front of `bytes`: the same bytes as in the last call, and more, if that was
-    /// [`ParsedFront::Incomplete`]; otherwise those behind what it returned. A stream that is broken stays
+    /// [`ParsedFront::Incomplete`]; otherwise those behind what it returned. A broken stream stays
     /// broken.
     #[inline]
     pub fn parse<'a>(&'a mut self, bytes: &'a [u8], bounds: &RequestBounds) -> ParsedFront<'a> {
@@ -240,7 +240,8 @@ impl Parser {
         Ok(length)
     }
 
-    /// Reads a line of one byte, a number, CR and LF at `at`, and goes behind it. `None`: no number.
+    /// Reads a line of one byte, a number, CR and LF at `at`, and goes behind it. `None`: it has no
+    /// number.
     #[inline]
     fn header(&mut self, bytes: &[u8], too_long: ProtocolError) -> Result<Option<i64>, Stop> {
         // Nearly all numbers have one digit or two.

@@ -1,7 +1,7 @@
 //! The server's replies, appended to the caller's buffer.
 //!
-//! Most replies have one form. Where RESP2 and RESP3 differ, a function takes the [`ProtocolVersion`] that
-//! the connection speaks.
+//! Most replies have one form. Where RESP2 and RESP3 differ, a function takes the
+//! [`ProtocolVersion`] that the connection speaks.
 
 use crate::text::number::{U64_BYTES_MAX, put_u64};
 

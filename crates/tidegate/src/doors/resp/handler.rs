@@ -1,8 +1,8 @@
 //! From bytes to replies, without a socket: parse, find the command, run it, append its reply.
 //!
 //! The door's loops, the golden vectors and the tests all go through [`RespHandler::execute`].
-//! CL.THROTTLE requests that follow each other in one read are decided together. What the event loop
-//! asks of a handler is in `in_loop`.
+//! CL.THROTTLE requests that follow each other in one read are decided together. What the event
+//! loop asks of a handler is in `in_loop`.
 
 use std::sync::Arc;
 

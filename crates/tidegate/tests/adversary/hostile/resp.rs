@@ -1,5 +1,5 @@
-//! What hostile clients say at the RESP door: every command, what breaks the protocol, and pipelines
-//! of replies that are never read.
+//! What hostile clients say at the RESP door: every command, what breaks the protocol, and
+//! pipelines of replies that are never read.
 
 use tidegate_wire::resp::request::request;
 

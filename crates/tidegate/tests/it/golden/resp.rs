@@ -2,8 +2,8 @@
 //! connection is over; `= name` goes on as a new client.
 //!
 //! `throttle.jsonl` has recorded conversations, one a line: `id`, the `command` if it is not
-//! CL.THROTTLE, and `steps` with a moment `at` in nanoseconds after the beginning, `args` behind the
-//! key, and the reply `ours`. Where that is not given, the reply is redis-cell's, `cell`, or
+//! CL.THROTTLE, and `steps` with a moment `at` in nanoseconds after the beginning, `args` behind
+//! the key, and the reply `ours`. Where that is not given, the reply is redis-cell's, `cell`, or
 //! throttlecrab's, `crab`. Each is played twice, the second time with all requests of one moment in
 //! one read.
 

@@ -198,7 +198,10 @@ proptest! {
 
     #[test]
     fn any_bytes_mean_the_same_wherever_they_are_cut(
-        bytes in prop::collection::vec(prop::sample::select(b"*$0123-\r\n\"'\\x aP:".to_vec()), 0..40)
+        bytes in prop::collection::vec(
+            prop::sample::select(b"*$0123-\r\n\"'\\x aP:".to_vec()),
+            0..40,
+        )
     ) {
         meaning(&bytes, &BOUNDS);
     }
