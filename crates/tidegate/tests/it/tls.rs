@@ -118,12 +118,13 @@ fn long_replies_are_whole() {
     assert!(replies.iter().all(|reply| *reply == 0));
 }
 
-/// As [`file`], with a proxy whose upstream nobody is.
-fn file_with_proxy(papers: &Papers) -> String {
+/// As [`file`], with RESP and with a proxy whose upstream nobody is.
+fn file_with_all(papers: &Papers) -> String {
     let (cert, key) = (papers.path("gate.pem"), papers.path("gate.key"));
     let (cert, key) = (cert.display(), key.display());
     format!(
-        "{}[[proxy]]\nname = 'a'\nlisten = '127.0.0.1:0'\nupstream = 'http://127.0.0.1:1'\n\
+        "{}[resp]\nlisten = '127.0.0.1:0'\ntls = {{ cert = '{cert}', key = '{key}' }}\n\
+         [[proxy]]\nname = 'a'\nlisten = '127.0.0.1:0'\nupstream = 'http://127.0.0.1:1'\n\
          tls = {{ cert = '{cert}', key = '{key}' }}\n",
         file(papers, false)
     )
@@ -142,11 +143,11 @@ fn wait_for_end(client: &mut TcpStream) {
 fn what_is_no_tls_is_counted_and_a_client_that_leaves_is_not() {
     let papers = Papers::new();
     papers.sign("gate", "gate.example");
-    let program = Program::serve(&file_with_proxy(&papers));
+    let program = Program::serve(&file_with_all(&papers));
     let (config, admin) = (papers.client(None), program.address("admin"));
     let mut hello = Vec::new();
     connect(config.clone(), admin).conn.write_tls(&mut hello).expect("a hello");
-    for door in ["throttr", "jarl", "http", "admin", "proxy"] {
+    for door in ["throttr", "jarl", "http", "admin", "proxy", "resp"] {
         for sent in [&[][..], &hello[..50], &hello] {
             let mut client = TcpStream::connect(program.address(door)).expect("somebody listens");
             client.write_all(sent).expect("it is read");
@@ -166,7 +167,7 @@ fn what_is_no_tls_is_counted_and_a_client_that_leaves_is_not() {
 fn a_record_that_is_no_tls_is_counted_after_the_handshake_too() {
     let papers = Papers::new();
     papers.sign("gate", "gate.example");
-    let program = Program::serve(&file_with_proxy(&papers));
+    let program = Program::serve(&file_with_all(&papers));
     let (config, admin) = (papers.client(None), program.address("admin"));
     let asked = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n";
     for (door, requests) in [
@@ -174,6 +175,7 @@ fn a_record_that_is_no_tls_is_counted_after_the_handshake_too() {
         ("http", &[b"", asked]),
         ("admin", &[b"", asked]),
         ("proxy", &[b"", asked]),
+        ("resp", &[b"", b"PING\r\n"]),
     ] {
         for (before, request) in requests.iter().enumerate() {
             let mut client = connect(config.clone(), program.address(door));
@@ -228,12 +230,16 @@ fn a_waiting_client_that_ends_its_side_leaves_the_line() {
 fn a_connection_in_its_handshake_is_counted() {
     let papers = Papers::new();
     papers.sign("gate", "gate.example");
-    let program = Program::serve(&file(&papers, false));
-    let client = TcpStream::connect(program.address("throttr")).expect("somebody listens");
+    let program = Program::serve(&file_with_all(&papers));
     let (config, admin) = (papers.client(None), program.address("admin"));
-    until(|| metric(&config, admin, "tidegate_throttr_connections") == 1.0);
-    drop(client);
-    until(|| metric(&config, admin, "tidegate_throttr_connections") == 0.0);
+    for (door, series) in
+        [("throttr", "tidegate_throttr_connections"), ("resp", "tidegate_resp_connections")]
+    {
+        let client = TcpStream::connect(program.address(door)).expect("somebody listens");
+        until(|| metric(&config, admin, series) == 1.0);
+        drop(client);
+        until(|| metric(&config, admin, series) == 0.0);
+    }
 }
 
 #[test]

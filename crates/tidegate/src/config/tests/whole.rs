@@ -214,3 +214,13 @@ fn what_is_no_word_and_no_table_of_certificates_is_told_with_what_would_be_right
         ],
     );
 }
+
+#[test]
+fn certificates_need_a_tcp_address() {
+    let tls = "unix = 'a'\ntls = { cert = 'c', key = 'k' }\n";
+    for table in ["[resp]\n", "[[throttr]]\n"] {
+        let told = Config::parse("t", &format!("{table}{tls}")).expect_err("no address").plain();
+        assert!(told.contains("this table has only `unix`; add `listen`"), "{told}");
+        parse(&format!("{table}listen = '127.0.0.1:0'\n{tls}"));
+    }
+}

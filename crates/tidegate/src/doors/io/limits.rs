@@ -271,11 +271,6 @@ impl ConnectionLimits {
         }
     }
 
-    /// How many connections have a place.
-    pub(crate) fn connections(&self) -> usize {
-        self.table.lock().entries.len()
-    }
-
     /// Waits until there is no connection. Nobody else may wait for that.
     pub(crate) async fn wait_until_empty(&self) {
         while !self.table.lock().entries.is_empty() {
@@ -341,6 +336,13 @@ impl AllDoors {
         let mut doors = self.doors.lock();
         doors.retain(|door| door.strong_count() > 0);
         doors.push(Arc::downgrade(limits));
+    }
+
+    /// How many connections of a door have places, those in a TLS handshake too.
+    pub(crate) fn connections(&self, door: Door) -> usize {
+        let doors: Vec<_> = self.doors.lock().iter().filter_map(Weak::upgrade).collect();
+        let of_door = doors.iter().filter(|limits| limits.door == door);
+        of_door.map(|limits| limits.table.lock().entries.len()).sum()
     }
 
     /// Lets an idle connection of some door give way; `false` if none can.

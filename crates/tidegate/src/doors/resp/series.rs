@@ -10,12 +10,14 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 use super::commands::COMMANDS;
 use super::state::RespState;
+use crate::doors::io::limits::AllDoors;
+use crate::metrics::Door;
 
 /// What requests are counted under that are no command of the door.
 const OTHER: &str = "other";
 
 /// The series of the door.
-pub(super) struct RespSeries(pub(super) Arc<RespState>);
+pub(super) struct RespSeries(pub(super) Arc<RespState>, pub(super) Arc<AllDoors>);
 
 impl fmt::Debug for RespSeries {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -25,7 +27,7 @@ impl fmt::Debug for RespSeries {
 
 impl Collector for RespSeries {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let RespSeries(state) = self;
+        let RespSeries(state, doors) = self;
         let sum = state.sum();
         let counter = ConstCounter::new(0u64).metric_type();
         let help = "RESP requests by command";
@@ -43,7 +45,8 @@ impl Collector for RespSeries {
             let labels = [("direction", direction)];
             ConstCounter::new(count).encode(bytes.encode_family(&labels)?)?;
         }
-        let gauge = ConstGauge::new(i64::try_from(state.connected()).unwrap_or(i64::MAX));
+        let connections = doors.connections(Door::Resp);
+        let gauge = ConstGauge::new(i64::try_from(connections).unwrap_or(i64::MAX));
         let help = "Connected RESP clients";
         let descriptor =
             encoder.encode_descriptor("resp_connections", help, None, gauge.metric_type())?;

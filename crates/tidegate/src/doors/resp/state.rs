@@ -14,6 +14,7 @@ use super::counts::{AllCounts, CountsSum, LoopCounts};
 use super::credentials::Credentials;
 use super::series::RespSeries;
 use crate::doors::Gate;
+use crate::doors::io::limits::AllDoors;
 
 /// The most bytes of replies that wait for one connection. A client that leaves more unread is
 /// closed.
@@ -54,9 +55,10 @@ impl RespState {
 
     /// The one of the process.
     pub(super) fn of(gate: &Gate) -> Arc<Self> {
+        let doors = AllDoors::of(gate);
         gate.shared.part(|| {
             let state = Self::new(gate.control.state().begun_at());
-            gate.metrics.register(Box::new(RespSeries(state.clone())));
+            gate.metrics.register(Box::new(RespSeries(state.clone(), doors)));
             state
         })
     }

@@ -132,7 +132,6 @@ impl BoundDoor for Bound {
         let Self { listeners, size, value_max, idle_max, connections } = *self;
         let settings = LoopSettings::of::<ThrottrHandler>(&gate, connections, idle_max);
         let (state, shutdown) = (ThrottrState::of(&gate), &gate.door.shutdown);
-        state.add_listener(&settings.limits);
         Serving::threads(listeners.serve(settings, shutdown, |inbox: &Arc<ThrottrInbox>| {
             let local = LocalSubscriptions::new(inbox.clone());
             let (records, state) = (gate.records.clone(), state.clone());

@@ -11,9 +11,11 @@ use tidegate_wire::throttr::RequestKind;
 
 use super::counts::Figure;
 use super::state::ThrottrState;
+use crate::doors::io::limits::AllDoors;
+use crate::metrics::Door;
 
 /// The series of the door.
-pub(super) struct Series(pub(super) Arc<ThrottrState>);
+pub(super) struct Series(pub(super) Arc<ThrottrState>, pub(super) Arc<AllDoors>);
 
 impl fmt::Debug for Series {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -23,7 +25,7 @@ impl fmt::Debug for Series {
 
 impl Collector for Series {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let Series(state) = self;
+        let Series(state, doors) = self;
         let sum = state.sum();
         let counter = ConstCounter::new(0u64).metric_type();
         let help = "Throttr requests by type";
@@ -49,7 +51,7 @@ impl Collector for Series {
         }
         let (subscriptions, channels) = state.channels.size();
         for (name, help, value) in [
-            ("throttr_connections", "Connected Throttr clients", state.places()),
+            ("throttr_connections", "Connected Throttr clients", doors.connections(Door::Throttr)),
             ("throttr_subscriptions", "Subscriptions to channels", subscriptions),
             ("throttr_channels", "Channels with a subscriber", channels),
         ] {

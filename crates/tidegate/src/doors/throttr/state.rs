@@ -4,11 +4,10 @@
 //! its figures. Locks here are taken when a client connects or leaves, publishes, or asks about it.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use prometheus_client::collector::Collector;
 use tidegate_core::{Nanos, Now};
 use tidegate_wire::throttr::ValueSize;
 use tidegate_wire::throttr::figures::{ConnectionRecord, Info, padded};
@@ -20,7 +19,7 @@ use super::counts::{AllCounts, Figure, LoopCounts, Sum};
 use super::series::Series;
 use crate::clock::Clock;
 use crate::doors::Gate;
-use crate::doors::io::limits::ConnectionLimits;
+use crate::doors::io::limits::AllDoors;
 use crate::doors::io::listener::Peer;
 use crate::records::Records;
 
@@ -33,8 +32,6 @@ pub struct ThrottrState {
     /// The number of the next connection.
     next: AtomicU64,
     counts: Mutex<AllCounts>,
-    /// The connections of each listener, those in a TLS handshake too.
-    limits: Mutex<Vec<Weak<ConnectionLimits>>>,
     /// Where answers that take long are written.
     pub(super) background: Background,
 }
@@ -49,9 +46,10 @@ impl ThrottrState {
 
     /// The one of the process.
     pub(super) fn of(gate: &Gate) -> Arc<Self> {
+        let doors = AllDoors::of(gate);
         gate.shared.part(|| {
             let state = Self::since(gate.control.state().begun_at(), gate.clock().clone());
-            gate.metrics.register(state.clone().collector());
+            gate.metrics.register(Box::new(Series(state.clone(), doors)));
             state
         })
     }
@@ -64,14 +62,8 @@ impl ThrottrState {
             connections: Mutex::default(),
             next: AtomicU64::new(1),
             counts: Mutex::default(),
-            limits: Mutex::default(),
             background: Background::default(),
         })
-    }
-
-    /// What of it Prometheus is shown.
-    fn collector(self: Arc<Self>) -> Box<dyn Collector> {
-        Box::new(Series(self))
     }
 
     /// Enters a connection. An error means that the system has no randomness for its id.
@@ -127,19 +119,6 @@ impl ThrottrState {
     /// How many connections have been opened.
     pub(super) fn len(&self) -> usize {
         self.connections.lock().len()
-    }
-
-    /// A listener begins whose connections are to be counted.
-    pub(super) fn add_listener(&self, limits: &Arc<ConnectionLimits>) {
-        let mut all = self.limits.lock();
-        all.retain(|limits| limits.strong_count() > 0);
-        all.push(Arc::downgrade(limits));
-    }
-
-    /// How many connections have a place at a listener, those in a TLS handshake too.
-    pub(super) fn places(&self) -> usize {
-        let all: Vec<_> = self.limits.lock().iter().filter_map(Weak::upgrade).collect();
-        all.iter().map(|limits| limits.connections()).sum()
     }
 
     /// Everything that INFO tells a client whose values have this size.
