@@ -2,6 +2,7 @@
 
 mod clients;
 mod hostile;
+mod reload;
 mod remote;
 
 use std::io::{Read as _, Write as _};
