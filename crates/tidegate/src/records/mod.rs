@@ -8,6 +8,7 @@
 
 mod capacity;
 mod earliest;
+mod edit;
 mod export;
 mod life;
 mod listing;
@@ -33,6 +34,7 @@ pub use tidegate_wire::throttr::{Unit, UpdateChange};
 pub use self::capacity::RecordsSize;
 use self::capacity::{Footprint, MemoryUse};
 use self::earliest::Earliest;
+pub use self::edit::{AddRefusal, Content, RecordEdit, SeenRecord};
 pub(crate) use self::export::KeptRecord;
 pub use self::life::Life;
 use self::life::units_left;
@@ -298,10 +300,7 @@ impl Records {
         let after = Footprint::new(&record.name, &value);
         let Some(record) = self.regrow(&mut shard, hash, key, after, now) else { return false };
         let old = mem::replace(&mut record.value, value);
-        record.expiry = life.expiry(now);
-        self.earliest.note(record.expiry);
-        record.unit = life.unit;
-        record.count(Use::Write, now);
+        self.begin_life(record, life, now);
         drop(shard);
         drop(old);
         true

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use tidegate_wire::resp::{Arguments, ParsedFront, RequestBounds, reply};
+use tidegate_wire::resp::{Arguments, ParsedFront, Parser, RequestBounds, reply};
 
 use super::RespInbox;
 use super::commands::throttle::ThrottleBatch;
@@ -86,6 +86,50 @@ impl RespHandler {
     ) -> (usize, Progress) {
         self.renew_settings();
         let Session { parser, client } = session;
+        let mut taken = 0;
+        loop {
+            if let Some(progress) = self.execute_transaction(client, out, context) {
+                return (taken, progress);
+            }
+            let input = &input[taken..];
+            let (bytes, progress) = self.execute_requests(parser, client, input, out, context);
+            taken += bytes;
+            if client.execution.is_none() || progress != Progress::More {
+                return (taken, progress);
+            }
+        }
+    }
+
+    /// Goes on with the commands that EXEC runs. `None` if there are none, or all are done.
+    fn execute_transaction(
+        &mut self,
+        client: &mut RespClient,
+        out: &mut Vec<u8>,
+        context: &Context,
+    ) -> Option<Progress> {
+        let mut execution = client.execution.take()?;
+        let requests = &execution.requests[execution.done..];
+        client.is_executing = true;
+        let (done, progress) =
+            self.execute_requests(&mut execution.parser, client, requests, out, context);
+        client.is_executing = false;
+        execution.done += done;
+        if execution.done < execution.requests.len() {
+            client.execution = Some(execution);
+            return Some(progress);
+        }
+        (progress != Progress::More).then_some(progress)
+    }
+
+    /// Executes requests until they end, one is pending, or EXEC has commands to run.
+    fn execute_requests(
+        &mut self,
+        parser: &mut Parser,
+        client: &mut RespClient,
+        input: &[u8],
+        out: &mut Vec<u8>,
+        context: &Context,
+    ) -> (usize, Progress) {
         let (mut taken, mut last) = (0, None);
         while out.len() < OUTPUT_BYTES_MAX {
             let bounds = RequestBounds {
@@ -118,9 +162,10 @@ impl RespHandler {
             }
             match (front, request) {
                 (_, Some((arguments, bytes))) => {
+                    let request = &input[taken..taken + bytes];
                     taken += bytes;
-                    match self.run(client, command, arguments, out, context) {
-                        Flow::Done => {}
+                    match self.run(client, command, arguments, request, out, context) {
+                        Flow::Done if client.execution.is_none() => {}
                         flow => return (taken, flow.into()),
                     }
                 }
@@ -136,35 +181,42 @@ impl RespHandler {
         (taken, Progress::Flush)
     }
 
-    /// Runs a command for a client. What ends here is answered at once, or pending.
-    pub(super) fn run(
+    /// Runs a command for a client, or queues its request for EXEC. What ends here is answered at
+    /// once, or pending.
+    fn run(
         &mut self,
         client: &mut RespClient,
         command: Option<usize>,
         arguments: Arguments<'_>,
+        request: &[u8],
         out: &mut Vec<u8>,
         context: &Context,
     ) -> Flow {
-        self.counts.count(command, 1);
-        let command = command.map(|position| &COMMANDS[position]);
-        if command.is_none() && commands::is_of_browser(arguments.name()) {
+        let found = command.map(|position| &COMMANDS[position]);
+        let is_queued = client.transaction.is_some() && !found.is_some_and(|found| found.at_once);
+        if !is_queued || found.is_none() {
+            self.counts.count(command, 1);
+        }
+        if found.is_none() && commands::is_of_browser(arguments.name()) {
             self.bad_input("protocol");
             return Flow::Close;
         }
-        if !client.is_authenticated && !command.is_some_and(|command| command.before_auth) {
+        if !client.is_authenticated && !found.is_some_and(|found| found.before_auth) {
             self.bad_input("not_authenticated");
             reply::error(out, b"NOAUTH Authentication required.");
             return Flow::Done;
         }
-        let Some(command) = command else {
+        let Some(found) = found else {
             self.refuse_unknown(&arguments, out);
+            client.break_transaction();
             return Flow::Done;
         };
         let mut call = Call { handler: self, client, arguments, out, context };
-        if !command.takes(arguments.len()) {
-            return call.wrong_arity(command.name);
+        if !found.takes(arguments.len()) {
+            call.client.break_transaction();
+            return call.wrong_arity(found.name);
         }
-        (command.run)(&mut call)
+        if is_queued { call.queue(request) } else { (found.run)(&mut call) }
     }
 
     fn refuse_unknown(&self, arguments: &Arguments<'_>, out: &mut Vec<u8>) {

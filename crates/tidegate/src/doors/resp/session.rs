@@ -3,6 +3,7 @@
 use tidegate_core::Nanos;
 use tidegate_wire::resp::{Parser, ProtocolVersion};
 
+use super::commands::transaction::{Execution, Transaction};
 use super::pending::PendingReplies;
 use crate::doors::io::listener::Peer;
 
@@ -28,6 +29,12 @@ pub(super) struct RespClient {
     /// Since the client last authenticated.
     pub(super) wrong_passwords: u32,
     pub(super) pending: PendingReplies,
+    /// Commands that wait for EXEC, after MULTI.
+    pub(super) transaction: Option<Transaction>,
+    /// Commands that EXEC still has to run.
+    pub(super) execution: Option<Box<Execution>>,
+    /// Whether a command of a transaction is run just now.
+    pub(super) is_executing: bool,
     /// Bytes of replies that wait to be written.
     pub(super) unread: usize,
 }
@@ -46,8 +53,20 @@ impl Session {
             is_authenticated,
             wrong_passwords: 0,
             pending: PendingReplies::default(),
+            transaction: None,
+            execution: None,
+            is_executing: false,
             unread: 0,
         };
         Self { parser: Parser::default(), client }
+    }
+}
+
+impl RespClient {
+    /// Has EXEC refuse a transaction in which a command was wrong.
+    pub(super) fn break_transaction(&mut self) {
+        if let Some(transaction) = &mut self.transaction {
+            transaction.break_off();
+        }
     }
 }

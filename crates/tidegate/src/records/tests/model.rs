@@ -27,6 +27,10 @@ enum Op {
     Set { key: usize, bytes: usize, life: Life },
     Get(usize),
     Consume { key: usize, cost: u64, quota: u64, life: Life },
+    Add { key: usize, number: i64 },
+    Put { key: usize, content: Result<u64, usize>, life: Option<Life> },
+    Expire { key: usize, life: Life },
+    Read(usize),
     Stat(usize),
     List,
     Sweep(usize),
@@ -82,6 +86,12 @@ fn op() -> impl Strategy<Value = Op> {
         2 => key().prop_map(Op::Get),
         3 => (key(), amount(), amount(), life())
             .prop_map(|(key, cost, quota, life)| Op::Consume { key, cost, quota, life }),
+        3 => (key(), prop_oneof![-5..9i64, Just(i64::MAX), Just(i64::MIN), any::<i64>()])
+            .prop_map(|(key, number)| Op::Add { key, number }),
+        3 => (key(), prop::result::maybe_ok(amount(), 0..300usize), prop::option::of(life()))
+            .prop_map(|(key, content, life)| Op::Put { key, content, life }),
+        2 => (key(), life()).prop_map(|(key, life)| Op::Expire { key, life }),
+        2 => key().prop_map(Op::Read),
         1 => key().prop_map(Op::Stat),
         1 => Just(Op::List),
         1 => (0..200usize).prop_map(Op::Sweep),
@@ -252,6 +262,61 @@ impl Model {
         (taken, rest, self.left(expiry, life.unit))
     }
 
+    fn add(&mut self, key: usize, number: i64) -> Result<u64, AddRefusal> {
+        let before = match self.live(key).map(|known| known.content.clone()) {
+            Some(Err(_)) => return Err(AddRefusal::Buffer),
+            Some(Ok(quota)) => Some(quota),
+            None => None,
+        };
+        let sum = i128::from(before.unwrap_or(0)) + i128::from(number);
+        if sum < 0 {
+            return Err(AddRefusal::Below);
+        }
+        if sum > i64::MAX.into() {
+            return Err(AddRefusal::Above);
+        }
+        let sum = u64::try_from(sum).expect("a signed number");
+        if before.is_none() {
+            let made = self.make(key, Ok(sum), Life::FOREVER);
+            return if made { Ok(sum) } else { Err(AddRefusal::Full) };
+        }
+        self.live(key).expect("just seen").content = Ok(sum);
+        self.used(key, 1);
+        Ok(sum)
+    }
+
+    fn put(&mut self, key: usize, content: Result<u64, Vec<u8>>, life: Option<Life>) -> bool {
+        if self.live(key).is_none() {
+            return self.make(key, content, life.unwrap_or(Life::FOREVER));
+        }
+        if !self.has_room(key, &content) {
+            return false;
+        }
+        self.used(key, 1);
+        self.live(key).expect("just seen").content = content;
+        if let Some(life) = life {
+            self.begin(key, life);
+        }
+        true
+    }
+
+    fn expire(&mut self, key: usize, life: Life) {
+        self.used(key, 1);
+        self.begin(key, life);
+    }
+
+    fn begin(&mut self, key: usize, life: Life) {
+        let expiry = clock(self.mono() + span(life.unit, life.amount));
+        if let Some(known) = self.live(key) {
+            (known.expiry, known.unit) = (expiry, life.unit);
+        }
+    }
+
+    fn left_nanos(&self, expiry: u128) -> Nanos {
+        let never = expiry == u64::MAX.into();
+        if never { Nanos::MAX } else { (expiry - self.mono()) as Nanos }
+    }
+
     fn stat(&mut self, key: usize) -> Option<Stat> {
         let last = (self.now.mono / MINUTE).checked_sub(1);
         let known = self.live(key)?;
@@ -321,6 +386,28 @@ fn check(records: &Records, model: &mut Model, op: Op) -> Result<(), TestCaseErr
             prop_assert_eq!(found, model.consume(key, cost, quota, life));
             prop_assert_eq!(consumed.refusal.is_none(), consumed.taken);
         }
+        Op::Add { key, number } => {
+            let (name, probe) = with(key);
+            let sum = records.add_or_insert(&name, probe, number, now);
+            prop_assert_eq!(sum, model.add(key, number));
+        }
+        Op::Put { key, content, life } => {
+            let (name, probe) = with(key);
+            let lived = model.live(key).is_some();
+            let content = content.map_err(|bytes| vec![b'p'; bytes]);
+            let shown =
+                content.as_ref().map_or_else(|b| Content::Bytes(b), |n| Content::Number(*n));
+            let put = |seen: Option<SeenRecord<'_>>| (RecordEdit::Put(shown, life), seen.is_some());
+            let seen = records.edit(&name, probe, now, put);
+            prop_assert_eq!(seen, model.put(key, content, life).then_some(lived));
+        }
+        Op::Expire { key, life } => {
+            let (name, probe) = with(key);
+            let lived = model.live(key).is_some();
+            model.expire(key, life);
+            let expire = |seen: Option<SeenRecord<'_>>| (RecordEdit::Expire(life), seen.is_some());
+            prop_assert_eq!(records.edit(&name, probe, now, expire), Some(lived));
+        }
         Op::Sweep(budget) => assert!(records.sweep(budget, now) <= KEYS),
         Op::Pass(span) => model.now.mono = now.mono.saturating_add(span),
         Op::StepWall(unix) => model.now.unix = unix,
@@ -354,6 +441,19 @@ fn check_look(records: &Records, model: &mut Model, op: Op) -> Result<(), TestCa
             });
             let found =
                 records.get(&name, probe, now, |value, unit, left| (value.to_vec(), unit, left));
+            prop_assert_eq!(found, expected);
+        }
+        Op::Read(key) => {
+            let (name, probe) = with(key);
+            let known = model.live(key).map(|known| known.clone());
+            model.used(key, 0);
+            let left = known.as_ref().map(|known| model.left_nanos(known.expiry));
+            let expected = known.map(|known| known.content).zip(left);
+            prop_assert_eq!(records.left(&name, probe, now), left);
+            let found = records.read(&name, probe, now, |seen| match seen.content {
+                Content::Number(number) => (Ok(number), seen.left),
+                Content::Bytes(bytes) => (Err(bytes.to_vec()), seen.left),
+            });
             prop_assert_eq!(found, expected);
         }
         Op::Stat(key) => {

@@ -127,6 +127,7 @@ pub(super) fn quit(call: &mut Call<'_>) -> Flow {
 pub(super) fn reset(call: &mut Call<'_>) -> Flow {
     call.client.version = ProtocolVersion::default();
     call.client.name = Box::default();
+    call.client.transaction = None;
     call.client.is_authenticated = !call.handler.settings.credentials.are_required();
     reply::simple(call.out, "RESET");
     Flow::Done

@@ -3,10 +3,14 @@
 //!
 //! To add a command: a function in its topic's file, and a line in [`COMMANDS`].
 
+mod counters;
+mod expiry;
 mod handshake;
 mod housekeeping;
 mod introspection;
+mod keys;
 pub(super) mod throttle;
+pub(super) mod transaction;
 
 use std::sync::LazyLock;
 
@@ -23,8 +27,8 @@ use crate::doors::io::handler::{Context, Progress};
 pub(super) static COMMANDS: &[RespCommand] = &[
     RespCommand::new("auth", -2, handshake::auth).before_auth(),
     RespCommand::new("hello", -1, handshake::hello).before_auth(),
-    RespCommand::new("quit", -1, handshake::quit).before_auth(),
-    RespCommand::new("reset", 1, handshake::reset).before_auth(),
+    RespCommand::new("quit", -1, handshake::quit).before_auth().at_once(),
+    RespCommand::new("reset", 1, handshake::reset).before_auth().at_once(),
     RespCommand::new("select", 2, handshake::select),
     RespCommand::new("client", -2, handshake::client),
     RespCommand::new("ping", -1, housekeeping::ping),
@@ -36,6 +40,28 @@ pub(super) static COMMANDS: &[RespCommand] = &[
     RespCommand::new("command", -1, introspection::command),
     RespCommand::new("cl.throttle", -1, throttle::cl_throttle).with_key().batched(Shape::Cell),
     RespCommand::new("throttle", -1, throttle::throttle).with_key().batched(Shape::Crab),
+    RespCommand::new("incr", 2, counters::incr).with_key(),
+    RespCommand::new("incrby", 3, counters::incrby).with_key(),
+    RespCommand::new("decr", 2, counters::decr).with_key(),
+    RespCommand::new("decrby", 3, counters::decrby).with_key(),
+    RespCommand::new("get", 2, counters::get).with_key(),
+    RespCommand::new("set", -3, counters::set).with_key(),
+    RespCommand::new("setex", 4, counters::setex).with_key(),
+    RespCommand::new("psetex", 4, counters::psetex).with_key(),
+    RespCommand::new("setnx", 3, counters::setnx).with_key(),
+    RespCommand::new("del", -2, keys::del).with_keys(),
+    RespCommand::new("unlink", -2, keys::del).with_keys(),
+    RespCommand::new("exists", -2, keys::exists).with_keys(),
+    RespCommand::new("ttl", 2, keys::ttl).with_key(),
+    RespCommand::new("pttl", 2, keys::pttl).with_key(),
+    RespCommand::new("expire", -3, expiry::expire).with_key(),
+    RespCommand::new("pexpire", -3, expiry::pexpire).with_key(),
+    RespCommand::new("expireat", -3, expiry::expireat).with_key(),
+    RespCommand::new("pexpireat", -3, expiry::pexpireat).with_key(),
+    RespCommand::new("persist", 2, expiry::persist).with_key(),
+    RespCommand::new("multi", 1, transaction::multi).at_once(),
+    RespCommand::new("exec", 1, transaction::exec).at_once(),
+    RespCommand::new("discard", 1, transaction::discard).at_once(),
 ];
 
 /// One command.
@@ -47,6 +73,8 @@ pub(super) struct RespCommand {
     pub(super) run: fn(&mut Call<'_>) -> Flow,
     /// Whether clients may send it that have not authenticated.
     pub(super) before_auth: bool,
+    /// Whether it runs between MULTI and EXEC, where others are queued.
+    pub(super) at_once: bool,
     /// Whether its first argument is a key, and the last that is one; -1: the last of all.
     pub(super) keys: Option<i64>,
     /// Whether requests that follow each other are decided together, and the form of replies.
@@ -55,15 +83,23 @@ pub(super) struct RespCommand {
 
 impl RespCommand {
     const fn new(name: &'static str, arity: i64, run: fn(&mut Call<'_>) -> Flow) -> Self {
-        Self { name, arity, run, before_auth: false, keys: None, batch: None }
+        Self { name, arity, run, before_auth: false, at_once: false, keys: None, batch: None }
     }
 
     const fn before_auth(self) -> Self {
         Self { before_auth: true, ..self }
     }
 
+    const fn at_once(self) -> Self {
+        Self { at_once: true, ..self }
+    }
+
     const fn with_key(self) -> Self {
         Self { keys: Some(1), ..self }
+    }
+
+    const fn with_keys(self) -> Self {
+        Self { keys: Some(-1), ..self }
     }
 
     const fn batched(self, shape: Shape) -> Self {
@@ -141,6 +177,24 @@ impl<'a> Call<'a> {
         Flow::Done
     }
 
+    /// Answers with an integer.
+    pub(super) fn integer(&mut self, number: i64) -> Flow {
+        reply::integer(self.out, number);
+        Flow::Done
+    }
+
+    /// Queues this request for EXEC.
+    pub(super) fn queue(&mut self, request: &[u8]) -> Flow {
+        let Some(transaction) = &mut self.client.transaction else { return Flow::Done };
+        if transaction.add(request) {
+            reply::simple(self.out, "QUEUED");
+            return Flow::Done;
+        }
+        transaction.break_off();
+        let (commands, bytes) = (transaction::COMMANDS_MAX, transaction::BYTES_MAX);
+        self.error(&format!("ERR a transaction has at most {commands} commands of {bytes} bytes"))
+    }
+
     /// Answers with an error: its first word, in capitals, and a text.
     pub(super) fn error(&mut self, text: &str) -> Flow {
         reply::error(self.out, text.as_bytes());
@@ -171,7 +225,6 @@ impl<'a> Call<'a> {
 
     /// The right to answer this request later. The command must return [`Flow::Pending`] or
     /// [`Flow::Waiting`].
-    #[expect(dead_code, reason = "for commands that wait")]
     pub(super) fn reply_later(&mut self) -> ReplyLater {
         let inbox = &self.handler.parts.inbox;
         ReplyLater::new(inbox, self.context.id, &mut self.client.pending)

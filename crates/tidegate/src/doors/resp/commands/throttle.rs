@@ -279,9 +279,10 @@ impl RespHandler {
         let Some(shape) = command.and_then(|position| COMMANDS[position].batch) else {
             return false;
         };
-        let Some(key) = arguments.place(1).filter(|_| client.is_authenticated) else {
+        if !client.is_authenticated || client.transaction.is_some() {
             return false;
-        };
+        }
+        let Some(key) = arguments.place(1) else { return false };
         // What is wrong, looks or gives back is done by itself.
         let Ok(wanted) = shape.read(arguments) else { return false };
         if wanted.quantity < 1 {
