@@ -1,7 +1,7 @@
 //! The form of keys: a domain, then entries, parted by spaces: `ws ip=74.11.99.155`.
 //!
 //! Doors with structure compose their keys here, so that two different requests never share a
-//! key by accident. What the bytes of a key mean is for rules to say, not for this room.
+//! key by accident. What the bytes of a key mean is for rules to say.
 
 /// The longest key, in bytes.
 pub const KEY_BYTES_MAX: usize = 1024;

@@ -22,4 +22,4 @@ pub mod verdict;
 pub use limit::{Algorithm, Limit};
 pub use state::State;
 pub use time::{Nanos, Now};
-pub use verdict::{Judgement, LimitVerdict, Op, Outcome, Recorded};
+pub use verdict::{JointOutcome, Judgement, LimitVerdict, Op, Recorded};

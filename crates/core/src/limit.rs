@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::str::FromStr;
 
 pub use grammar::{GrammarError, parse_duration};
-pub use share::{REPLICAS_MAX, Share};
+pub use share::{REPLICAS_MAX, ReplicaShare};
 
 use crate::time::{DAY, HOUR, MICROSECOND, MILLISECOND, MINUTE, Nanos, SECOND};
 
@@ -31,8 +31,8 @@ pub const JARL_STAMPS_MAX: u64 = 10_000_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
     /// Uses per period, or uses in flight; 1 to [`AMOUNT_MAX`]. 0 only for `deny`, and for the
-    /// part of a replica for which nothing is left, see [`Share`]; that is a fixed window or in
-    /// flight.
+    /// part of a replica for which nothing is left, see [`ReplicaShare`]; that is a fixed window
+    /// or in flight.
     pub amount: u64,
     /// The period; 0 only for a plain `in flight` and for `deny`, which have none.
     pub period: Nanos,
@@ -128,7 +128,7 @@ impl Limit {
         }
     }
 
-    /// Whether a use under this limit has an end that must be told.
+    /// Whether a use under this limit has an end that the caller must report.
     #[must_use]
     pub fn ends(&self) -> bool {
         matches!(self.algorithm, Algorithm::InFlight { .. })

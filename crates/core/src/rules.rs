@@ -239,7 +239,8 @@ fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
     haystack.windows(needle.len()).position(|window| window == needle)
 }
 
-/// What one comparison of a key's first word tells of a pattern with a star: most often all.
+/// A pattern with a star, prepared so that a comparison of the key's first eight bytes mostly
+/// decides whether it matches.
 #[derive(Clone, Debug)]
 struct Glance {
     /// Up to eight bytes that keys begin with, and which bits of them count.

@@ -1,6 +1,6 @@
 //! What is remembered of one key under one limit.
 //!
-//! Each algorithm owns its variant; nobody else reads the fields. The durable encoding at the
+//! Each algorithm owns its variant; no other code reads the fields. The durable encoding at the
 //! bottom is what snapshots and remote stores hold: versioned, fixed little-endian words.
 
 use crate::algorithms::aligned::Aligned;
@@ -17,21 +17,21 @@ pub enum State {
     #[default]
     None,
     /// Token bucket.
-    Gcra(gcra::Bucket),
+    Gcra(gcra::GcraDebt),
     /// One counter in an aligned window.
     FixedWindow(fixed_window::Window),
     /// Two counters in aligned windows.
     SlidingWindow(sliding_window::Windows),
     /// Every use of the last period.
-    SlidingLog(Box<sliding_log::Log>),
+    SlidingLog(Box<sliding_log::LoggedUses>),
     /// An exponentially weighted rate.
-    Average(average::Rate),
+    Average(average::AverageRate),
     /// Bookings of callers that wait.
     Jarl(Box<jarl::Bookings>),
     /// The last `burst` uses.
     Smockron(Box<smockron::History>),
     /// Uses that have not ended.
-    InFlight(in_flight::Held),
+    InFlight(in_flight::HeldUses),
     /// Token bucket whose limit comes with each request.
     Throttle(throttle::Empty),
 }
@@ -89,7 +89,7 @@ impl State {
         };
         let own = match others {
             State::InFlight(others) => all.without(others, first),
-            _ => Some(in_flight::Held::new(all.window(), first, all.count())),
+            _ => Some(in_flight::HeldUses::new(all.window(), first, all.count())),
         };
         own.map_or(State::None, State::InFlight)
     }
@@ -187,7 +187,7 @@ impl State {
                 let [busy] = if rest.is_empty() { [0] } else { words(rest)? };
                 let debt = u128::from(low) | u128::from(high) << 64;
                 let possible = debt <= gcra::DEBT_MAX && (busy > 0 || rest.is_empty());
-                let bucket = gcra::Bucket::new(at, debt, busy);
+                let bucket = gcra::GcraDebt::new(at, debt, busy);
                 possible.then_some(State::Gcra(bucket)).ok_or(DecodeError::Value)?
             }
             tag::FIXED_WINDOW => {
@@ -207,13 +207,13 @@ impl State {
                 whole.then_some(State::SlidingWindow(windows)).ok_or(DecodeError::Value)?
             }
             tag::SLIDING_LOG => {
-                State::SlidingLog(Box::new(sliding_log::Log { stamps: stamps(rest)? }))
+                State::SlidingLog(Box::new(sliding_log::LoggedUses { stamps: stamps(rest)? }))
             }
             tag::AVERAGE => {
                 let [at, rate] = words(rest)?;
                 let rate = f64::from_bits(rate);
                 let possible = rate.is_finite() && rate > -1.0;
-                let memory = average::Rate { at, rate };
+                let memory = average::AverageRate { at, rate };
                 possible.then_some(State::Average(memory)).ok_or(DecodeError::Value)?
             }
             tag::JARL => {
@@ -228,7 +228,7 @@ impl State {
             }
             tag::IN_FLIGHT => {
                 let [start, ends, first, count] = words(rest)?;
-                let held = in_flight::Held::new(Aligned { start, ends }, first, count);
+                let held = in_flight::HeldUses::new(Aligned { start, ends }, first, count);
                 let whole = held.count() == count;
                 whole.then_some(State::InFlight(held)).ok_or(DecodeError::Value)?
             }
@@ -271,7 +271,7 @@ impl State {
             State::InFlight(m) => {
                 let mut window = m.window();
                 window.shift(offset);
-                *m = in_flight::Held::new(window, moved(m.first()), m.count());
+                *m = in_flight::HeldUses::new(window, moved(m.first()), m.count());
             }
             State::Throttle(m) => m.at = moved(m.at),
         }

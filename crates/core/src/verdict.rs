@@ -92,7 +92,7 @@ pub struct Recorded {
 
 /// What became of the whole request, over all its limits and keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum JointOutcome {
     /// Every limit agreed: each takes what it granted.
     Granted,
     /// Some limit refused: nothing is taken, though some algorithms remember the attempt.
@@ -112,6 +112,6 @@ pub struct LimitVerdict {
     /// meanwhile; the booked delay for algorithms that book; after a record, how long until the
     /// next use; [`Nanos::MAX`] if time alone will never allow it.
     pub delay: Nanos,
-    /// How long until the key is as though it had never been used; [`Nanos::MAX`] if nobody knows.
+    /// How long until the key is as though it had never been used; [`Nanos::MAX`] if unknown.
     pub reset: Nanos,
 }

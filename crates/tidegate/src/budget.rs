@@ -1,7 +1,7 @@
 //! The bytes that everything remembered may take together: the limiter's keys and the records.
 //!
 //! The limiter adds up its own bytes, and records count theirs here, so that either side can tell
-//! by a few relaxed reads whether there is room. It refuses nobody itself.
+//! by a few relaxed reads whether there is room. The budget itself refuses nothing but bytes.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 

@@ -1,4 +1,4 @@
-//! The only room that reads a clock.
+//! The only file that reads a clock.
 //!
 //! A [`Clock`] is handed to everything that needs the time, so that tests and simulations can
 //! hold it still, move it, and step its wall side.
@@ -54,12 +54,12 @@ impl Wall {
 #[derive(Debug)]
 struct Hands {
     now: Mutex<Now>,
-    /// Who wants to know when they move.
+    /// The tasks to wake when the clock is moved.
     watchers: Mutex<Vec<Waker>>,
 }
 
 impl Hands {
-    /// Moves both at once, and tells.
+    /// Moves the clock and wakes the watchers.
     fn set(&self, change: impl FnOnce(&mut Now)) {
         change(&mut self.now.lock());
         let watchers = std::mem::take(&mut *self.watchers.lock());
@@ -74,7 +74,7 @@ impl Clock {
         Self(Source::System(Arc::default()))
     }
 
-    /// Whether only tests and simulations move it: nobody else's time may be mixed with it.
+    /// Whether only tests and simulations move it: no other clock may be mixed with it.
     #[must_use]
     pub fn is_manual(&self) -> bool {
         matches!(self.0, Source::Manual(_))

@@ -1,8 +1,8 @@
 //! Answers that come later, from another thread.
 //!
-//! Whoever asks holds a [`Ticket`]; whoever answers holds its [`Completion`]. A task awaits its
-//! ticket. A loop that is a thread of its own has an [`Inbox`], and has the answer of a ticket sent
-//! there together with what it needs to know of the request. Nothing here waits for a lock that is
+//! The caller holds an [`AnswerTicket`], the store its [`Completion`]. A task awaits its ticket. A
+//! loop with a thread of its own has an [`AnswerInbox`]: the answer of a ticket is sent there,
+//! together with what the loop needs to know of the request. Nothing here waits for a lock that is
 //! held while an answer is made.
 
 use std::io;
@@ -17,9 +17,9 @@ use rustix::event::{EventfdFlags, eventfd};
 
 /// What the two ends share.
 enum State<T> {
-    /// Nobody has answered yet; the task to wake, if there is one.
+    /// No answer yet; the task to wake, if there is one.
     Waiting(Option<Waker>),
-    /// Nobody has answered yet; the answer goes to this function.
+    /// No answer yet; it will go to this function.
     Forwarded(Box<dyn FnOnce(T) + Send>),
     Answered(T),
     /// The answer was taken, or will never come or be wanted.
@@ -28,16 +28,16 @@ enum State<T> {
 
 struct Shared<T> {
     state: Mutex<State<T>>,
-    /// What is done with an answer that nobody wants any more.
+    /// Gets an answer whose ticket was dropped.
     give_back: Box<dyn Fn(T) + Send + Sync>,
 }
 
-/// The end of the one who asked. Await it, or have the answer sent on. If it is dropped instead,
+/// The caller's end. Await it, or have the answer sent on. If it is dropped instead,
 /// whatever the answer grants is given back.
 #[must_use = "a ticket that is dropped gives back what was taken"]
-pub(crate) struct Ticket<T>(Arc<Shared<T>>);
+pub(crate) struct AnswerTicket<T>(Arc<Shared<T>>);
 
-/// The end of the one who answers.
+/// The end of the thread that answers.
 pub(crate) struct Completion<T>(Arc<Shared<T>>);
 
 /// The other end is gone: no answer will come.
@@ -48,10 +48,10 @@ pub(crate) struct Abandoned;
 /// A completion and its ticket. `give_back` gets an answer that comes for a dropped ticket.
 pub(crate) fn completion<T>(
     give_back: impl Fn(T) + Send + Sync + 'static,
-) -> (Completion<T>, Ticket<T>) {
+) -> (Completion<T>, AnswerTicket<T>) {
     let state = Mutex::new(State::Waiting(None));
     let shared = Arc::new(Shared { state, give_back: Box::new(give_back) });
-    (Completion(shared.clone()), Ticket(shared))
+    (Completion(shared.clone()), AnswerTicket(shared))
 }
 
 impl<T> Completion<T> {
@@ -95,7 +95,7 @@ impl<T> Drop for Completion<T> {
     }
 }
 
-impl<T> Ticket<T> {
+impl<T> AnswerTicket<T> {
     /// Has `forward` called with the answer, by the thread that answers, or here and at once if the
     /// answer is there already. It is never called if no answer comes.
     pub(crate) fn forward(self, forward: impl FnOnce(T) + Send + 'static) {
@@ -129,7 +129,7 @@ impl<T> Ticket<T> {
     }
 }
 
-impl<T> Future for Ticket<T> {
+impl<T> Future for AnswerTicket<T> {
     type Output = Result<T, Abandoned>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -137,7 +137,7 @@ impl<T> Future for Ticket<T> {
     }
 }
 
-impl<T> Drop for Ticket<T> {
+impl<T> Drop for AnswerTicket<T> {
     fn drop(&mut self) {
         let mut state = self.0.state.lock();
         match std::mem::replace(&mut *state, State::Closed) {
@@ -154,7 +154,7 @@ impl<T> Drop for Ticket<T> {
 
 /// Where answers wait for a loop that is a thread of its own. The loop waits for the notifier
 /// beside its sockets. What is in a message is the loop's business.
-pub(crate) struct Inbox<M>(Arc<Messages<M>>);
+pub(crate) struct AnswerInbox<M>(Arc<Messages<M>>);
 
 struct Messages<M> {
     waiting: Mutex<Vec<M>>,
@@ -164,7 +164,7 @@ struct Messages<M> {
     owed: AtomicUsize,
 }
 
-impl<M: Send + 'static> Inbox<M> {
+impl<M: Send + 'static> AnswerInbox<M> {
     /// An empty inbox.
     ///
     /// # Errors
@@ -190,7 +190,7 @@ impl<M: Send + 'static> Inbox<M> {
     /// Has the answer of a ticket sent here, as `message` puts it.
     pub(crate) fn expect<T: Send + 'static>(
         &self,
-        ticket: Ticket<T>,
+        ticket: AnswerTicket<T>,
         message: impl FnOnce(T) -> M + Send + 'static,
     ) {
         let right = self.reply_right();
@@ -254,14 +254,14 @@ mod tests {
 
     use super::*;
 
-    fn notifies<M: Send + 'static>(inbox: &Inbox<M>) -> bool {
+    fn notifies<M: Send + 'static>(inbox: &AnswerInbox<M>) -> bool {
         let notifier = inbox.notifier();
         let mut fds = [PollFd::new(&notifier, PollFlags::IN)];
         poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).expect("a notifier") > 0
     }
 
     /// A pair whose answers go to the receiver if nobody wants them.
-    fn pair() -> (Completion<u32>, Ticket<u32>, mpsc::Receiver<u32>) {
+    fn pair() -> (Completion<u32>, AnswerTicket<u32>, mpsc::Receiver<u32>) {
         let (out, unwanted) = mpsc::channel();
         let (completion, ticket) = completion(move |answer| {
             let _ = out.send(answer);
@@ -269,7 +269,7 @@ mod tests {
         (completion, ticket, unwanted)
     }
 
-    fn poll_once(ticket: &mut Ticket<u32>) -> Poll<Result<u32, Abandoned>> {
+    fn poll_once(ticket: &mut AnswerTicket<u32>) -> Poll<Result<u32, Abandoned>> {
         ticket.poll_answer(&Context::from_waker(Waker::noop()))
     }
 
@@ -317,7 +317,7 @@ mod tests {
 
     #[test]
     fn a_message_notifies_once_and_is_taken_once() {
-        let inbox = Inbox::new().expect("a notifier");
+        let inbox = AnswerInbox::new().expect("a notifier");
         let (one, first, _) = pair();
         let (two, second, _) = pair();
         inbox.expect(first, |answer| answer);
@@ -338,7 +338,7 @@ mod tests {
 
     #[test]
     fn no_answer_is_owed_that_will_not_come() {
-        let inbox = Inbox::<u32>::new().expect("a notifier");
+        let inbox = AnswerInbox::<u32>::new().expect("a notifier");
         let (completion, ticket, _unwanted) = pair();
         inbox.expect(ticket, |answer| answer);
         drop(completion);
@@ -348,7 +348,7 @@ mod tests {
     /// A loop may find a message because of its sockets, before it is notified of it.
     #[test]
     fn nothing_notifies_of_messages_that_are_taken() {
-        let inbox = Inbox::new().expect("a notifier");
+        let inbox = AnswerInbox::new().expect("a notifier");
         let (hand, completions) = mpsc::channel::<Completion<u32>>();
         thread::scope(|scope| {
             scope.spawn(move || completions.iter().for_each(|completion| completion.complete(1)));
@@ -370,7 +370,7 @@ mod tests {
     #[test]
     fn no_message_of_many_threads_is_overlooked() {
         const MESSAGES: u32 = 20_000;
-        let inbox = Inbox::new().expect("a notifier");
+        let inbox = AnswerInbox::new().expect("a notifier");
         let (hand, completions) = mpsc::channel::<Completion<u32>>();
         let completions = Arc::new(Mutex::new(completions));
         thread::scope(|scope| {

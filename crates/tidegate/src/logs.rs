@@ -1,4 +1,4 @@
-//! Log lines on standard error, as text or as JSON. `RUST_LOG` chooses what is told.
+//! Log lines on standard error, as text or as JSON. `RUST_LOG` chooses which.
 //!
 //! The `listening` and `ready` lines are not log lines: `server.rs` prints those, plain, whatever
 //! the level and the form.
@@ -40,7 +40,7 @@ impl Logs {
         Self::start_at(None)
     }
 
-    /// The same, at a level that somebody has chosen over `RUST_LOG`.
+    /// The same, at a level that was chosen by `RUST_LOG`.
     #[must_use]
     pub fn start_at(level: Option<LevelFilter>) -> Self {
         let (layer, form) = reload::Layer::new(lines(LogFormat::Text));

@@ -1,6 +1,6 @@
-//! What is counted, and how it is shown to Prometheus.
+//! The counters of the process, and their page for Prometheus.
 //!
-//! Decisions are counted in lanes, one for each door loop, so that counting never makes two cores
+//! Decisions are counted in stripes, one for each door loop, so that counting never makes two cores
 //! meet; a scrape sums them. Everything else is rare enough for an ordinary registry.
 
 use std::collections::{BTreeMap, HashSet};
@@ -22,8 +22,8 @@ use prometheus_client::registry::Registry;
 use tidegate_core::Nanos;
 use tidegate_core::time::SECOND;
 
-/// The most door loops that count apart at one time; more share the last lane.
-const LANES_MAX: usize = 256;
+/// The most door loops that count apart at one time; more share the last stripe.
+const STRIPES_MAX: usize = 256;
 /// What keys are counted under that no rule matches.
 const NO_RULE: &str = "none";
 
@@ -69,50 +69,50 @@ impl prometheus_client::encoding::EncodeLabelValue for Door {
 /// What became of a decision, as it is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Counted {
+pub(crate) enum CountedAs {
     Allow,
     Delay,
     Refuse,
     Shadow,
 }
 
-const COUNTED: [(Counted, &str); 4] = [
-    (Counted::Allow, "allow"),
-    (Counted::Delay, "delay"),
-    (Counted::Refuse, "refuse"),
-    (Counted::Shadow, "shadow"),
+const COUNTED: [(CountedAs, &str); 4] = [
+    (CountedAs::Allow, "allow"),
+    (CountedAs::Delay, "delay"),
+    (CountedAs::Refuse, "refuse"),
+    (CountedAs::Shadow, "shadow"),
 ];
 
-/// One rule's counts in one lane.
+/// One rule's counts in one stripe.
 type Cell = [AtomicU64; COUNTED.len()];
 
 /// A rule as it is shown: its name, and its policy for a remote store that fails.
 pub(crate) type RuleLabels = (Arc<str>, &'static str);
 
-/// The counts of all rules of one configuration, in lanes.
-pub(crate) struct Counts {
+/// The counts of all rules of one configuration, in stripes.
+pub(crate) struct DecisionCounts {
     rules: Vec<RuleLabels>,
-    lanes: [OnceLock<Box<[Cell]>>; LANES_MAX],
+    stripes: [OnceLock<Box<[Cell]>>; STRIPES_MAX],
     /// Decisions that were made without the remote store they belong to.
-    degraded: [OnceLock<Box<[AtomicU64]>>; LANES_MAX],
+    degraded: [OnceLock<Box<[AtomicU64]>>; STRIPES_MAX],
 }
 
-impl Counts {
+impl DecisionCounts {
     fn new(rules: Vec<RuleLabels>) -> Self {
-        let lanes = [const { OnceLock::new() }; LANES_MAX];
-        Self { rules, lanes, degraded: [const { OnceLock::new() }; LANES_MAX] }
+        let stripes = [const { OnceLock::new() }; STRIPES_MAX];
+        Self { rules, stripes, degraded: [const { OnceLock::new() }; STRIPES_MAX] }
     }
 
     /// Counts a decision of the rule at this position that was made without its remote store.
-    pub(crate) fn add_degraded(&self, lane: usize, rule: usize) {
-        let cells = self.degraded[lane]
+    pub(crate) fn add_degraded(&self, stripe: usize, rule: usize) {
+        let cells = self.degraded[stripe]
             .get_or_init(|| self.rules.iter().map(|_| AtomicU64::default()).collect());
         cells[rule].fetch_add(1, Relaxed);
     }
 
     fn each_degraded(&self, doors: &[Door], mut see: impl FnMut(Door, (usize, &RuleLabels), u64)) {
-        for (lane, door) in self.degraded.iter().zip(doors) {
-            let cells = lane.get().into_iter().flatten();
+        for (stripe, door) in self.degraded.iter().zip(doors) {
+            let cells = stripe.get().into_iter().flatten();
             for (rule, count) in self.rules.iter().enumerate().zip(cells) {
                 see(*door, rule, count.load(Relaxed));
             }
@@ -121,8 +121,14 @@ impl Counts {
 
     /// Counts decisions of the rule at this position; `None` where no rule matched.
     #[inline]
-    pub(crate) fn add(&self, lane: usize, rule: Option<usize>, counted: Counted, decisions: u64) {
-        let cells = self.lanes[lane]
+    pub(crate) fn add(
+        &self,
+        stripe: usize,
+        rule: Option<usize>,
+        counted: CountedAs,
+        decisions: u64,
+    ) {
+        let cells = self.stripes[stripe]
             .get_or_init(|| (0..=self.rules.len()).map(|_| Cell::default()).collect());
         cells[rule.unwrap_or(self.rules.len())][counted as usize].fetch_add(decisions, Relaxed);
     }
@@ -130,8 +136,8 @@ impl Counts {
     fn each(&self, doors: &[Door], mut see: impl FnMut(Door, (usize, &Arc<str>), usize, u64)) {
         let none: Arc<str> = NO_RULE.into();
         let names = || self.rules.iter().map(|(name, _)| name).chain([&none]);
-        for (lane, door) in self.lanes.iter().zip(doors) {
-            let Some(cells) = lane.get() else { continue };
+        for (stripe, door) in self.stripes.iter().zip(doors) {
+            let Some(cells) = stripe.get() else { continue };
             for (rule, cell) in names().enumerate().zip(cells) {
                 for (kind, count) in cell.iter().enumerate() {
                     let count = count.load(Relaxed);
@@ -144,7 +150,7 @@ impl Counts {
     }
 }
 
-/// Counts of all doors and rules, summed over lanes and configurations.
+/// Counts of all doors and rules, summed over stripes and configurations.
 #[derive(Clone, Default)]
 struct Totals {
     decisions: BTreeMap<(Door, Arc<str>), [u64; COUNTED.len()]>,
@@ -170,20 +176,20 @@ impl Totals {
 
 /// The counts of one configuration, and which of its rules are shown.
 struct Open {
-    counts: Arc<Counts>,
+    counts: Arc<DecisionCounts>,
     /// Not so once a later configuration has had no such rule: one that comes back begins anew.
     shown: Vec<bool>,
 }
 
 #[derive(Default)]
 struct Books {
-    /// Which door each lane counts for.
+    /// Which door each stripe counts for.
     doors: Vec<Door>,
-    /// Lanes whose loop has ended.
+    /// Stripes whose loop has ended.
     free: Vec<usize>,
     /// Counts of configurations that are in use, or were and may still be written to.
     open: Vec<Open>,
-    /// Counts of configurations that nobody writes to any more.
+    /// Counts of configurations that no loop writes to any more.
     closed: Totals,
 }
 
@@ -192,7 +198,7 @@ impl Books {
     fn close_retired(&mut self) {
         let Self { doors, open, closed, .. } = self;
         open.retain_mut(|open| {
-            // Only this list holds it: its configuration is gone and nobody can add any more.
+            // Only this list holds it: its configuration is gone and no loop can add any more.
             let retired = Arc::get_mut(&mut open.counts).is_some();
             if retired {
                 closed.add(open, doors);
@@ -374,7 +380,7 @@ impl Metrics {
         }
     }
 
-    /// Adds series that somebody else counts, summed when a page is asked for.
+    /// Adds series that other code counts and sums when a page is asked for.
     pub fn register(&self, collector: Box<dyn Collector>) {
         self.registry.lock().register_collector(collector);
     }
@@ -420,22 +426,22 @@ impl Metrics {
         page
     }
 
-    /// How many requests of a door wait: for the crowd to keep.
+    /// The gauge of requests that wait at a door, for its `WaiterLimit`.
     pub(crate) fn waiting(&self, door: Door) -> Gauge {
         self.waiting.get_or_create_owned(&DoorLabel { door })
     }
 
-    /// Requests that gatekeepers told of, by what became of them: for a loop to keep.
+    /// The counter of requests that gatekeepers reported with this status, for a loop to keep.
     pub(crate) fn accounting(&self, status: &'static str) -> Counter {
         self.accounting.get_or_create_owned(&StatusLabel { status })
     }
 
-    /// What a door dropped instead of waiting: for a loop to keep.
+    /// The counter of what a door dropped instead of waiting, for a loop to keep.
     pub(crate) fn lost(&self, door: Door, what: &'static str) -> Counter {
         self.lost.get_or_create_owned(&LostLabel { door, what })
     }
 
-    /// Peers that are connected to a socket of a door: for its watcher to keep.
+    /// The gauge of peers that are connected to a socket of a door, for its watcher to keep.
     pub(crate) fn peers(&self, door: Door, socket: &'static str) -> Gauge {
         self.peers.get_or_create_owned(&PeersLabel { door, socket })
     }
@@ -454,31 +460,31 @@ impl Metrics {
     }
 
     /// A place to count for one loop of a door.
-    pub(crate) fn lane(&self, door: Door) -> usize {
+    pub(crate) fn counter_stripe(&self, door: Door) -> usize {
         // A series that appears only once something was sampled cannot be waited for.
         let _ = self.decision_seconds.get_or_create(&DoorLabel { door });
         let mut books = self.books.lock();
-        if let Some(at) = books.free.iter().position(|&lane| books.doors[lane] == door) {
+        if let Some(at) = books.free.iter().position(|&stripe| books.doors[stripe] == door) {
             return books.free.swap_remove(at);
         }
-        if books.doors.len() < LANES_MAX {
+        if books.doors.len() < STRIPES_MAX {
             books.doors.push(door);
         }
         books.doors.len() - 1
     }
 
-    /// Gives a lane back when its loop ends.
-    pub(crate) fn leave(&self, lane: usize) {
+    /// Gives a stripe back when its loop ends.
+    pub(crate) fn leave(&self, stripe: usize) {
         let mut books = self.books.lock();
-        // The last lane may have had several loops.
-        if !books.free.contains(&lane) {
-            books.free.push(lane);
+        // The last stripe may have had several loops.
+        if !books.free.contains(&stripe) {
+            books.free.push(stripe);
         }
     }
 
     /// Opens the counts of a new configuration.
-    pub(crate) fn counts(&self, rules: Vec<RuleLabels>) -> Arc<Counts> {
-        let counts = Arc::new(Counts::new(rules));
+    pub(crate) fn counts(&self, rules: Vec<RuleLabels>) -> Arc<DecisionCounts> {
+        let counts = Arc::new(DecisionCounts::new(rules));
         let mut books = self.books.lock();
         books.close_retired();
         books.forget_all_but(&counts.rules);
@@ -499,7 +505,7 @@ pub struct Sizes {
     pub bytes: usize,
 }
 
-/// Sums the lanes when a page is asked for.
+/// Sums the stripes when a page is asked for.
 struct Scrape {
     books: Arc<Mutex<Books>>,
     sizes: Arc<Mutex<Sizes>>,

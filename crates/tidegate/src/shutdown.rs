@@ -1,6 +1,6 @@
-//! The sign on a door that says: no more, finish what you have, and how long that may take.
+//! A flag that asks every loop and task to finish its work, and says how long that may take.
 //!
-//! Threads look at it between batches; tasks wait for it. Nothing else belongs here.
+//! Threads look at it between batches; tasks wait for it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,7 +17,7 @@ pub struct Shutdown {
 #[derive(Debug, Default)]
 struct Inner {
     set: AtomicBool,
-    /// In milliseconds and one more; 0 if nobody said.
+    /// In milliseconds, plus one; 0 if none was set.
     grace_ms: AtomicU64,
     waiting: Notify,
 }

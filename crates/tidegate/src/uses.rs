@@ -1,8 +1,8 @@
-//! Uses in flight that somebody else ends: who holds what, and when it lapses.
+//! Uses in flight that clients end by id: what each holds, and when it lapses.
 //!
 //! A use is given back exactly once, by its end or by its lapse, whichever comes first. There is
-//! one ordered list of deadlines and no timer per use. This room decides nothing: the limiter has
-//! already counted what is held here.
+//! one ordered list of deadlines and no timer per use. Nothing is decided here: the limiter has
+//! already counted what is held.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -28,7 +28,7 @@ const LAPSE_BATCH: usize = 256;
 /// is suspended and the limiter's clock does not: this bounds the difference.
 const LAPSE_SLEEP_MAX: Duration = Duration::from_secs(10);
 
-/// Names one use. Random, so that nobody can end a use that is not theirs by counting.
+/// Names one use. Random, so that no client can guess the id of another's use and end it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UseId(u128);
 
@@ -48,7 +48,7 @@ impl fmt::Display for UseId {
 
 impl fmt::Debug for UseId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Whoever knows an id can end the use: it does not belong in logs.
+        // A client that knows an id can end the use: it does not belong in logs.
         f.write_str("UseId(..)")
     }
 }
@@ -123,7 +123,7 @@ impl Register {
 }
 
 /// The register of uses in flight.
-pub struct Uses {
+pub struct UsesInFlight {
     handle: LimiterHandle,
     register: Mutex<Register>,
     earlier: Notify,
@@ -131,7 +131,7 @@ pub struct Uses {
     bytes_max: usize,
 }
 
-impl Uses {
+impl UsesInFlight {
     /// An empty register that gives uses back to `limiter`, for clients that hold them over HTTP.
     #[must_use]
     pub fn before(limiter: &Arc<Limiter>) -> Arc<Self> {
@@ -274,7 +274,7 @@ mod tests {
     struct House {
         clock: Clock,
         handle: LimiterHandle,
-        uses: Arc<Uses>,
+        uses: Arc<UsesInFlight>,
     }
 
     impl House {
@@ -289,7 +289,8 @@ mod tests {
             let settings = memory::Settings { max_keys: 1_000, max_bytes: 16 << 20 };
             let rules = RuleSet::new(vec![rule], None);
             let limiter = Limiter::new(clock.clone(), Arc::new(Metrics::new()), rules, settings);
-            let uses = Arc::new(Uses::bounded(limiter.handle(Door::Http), uses_max, bytes_max));
+            let uses =
+                Arc::new(UsesInFlight::bounded(limiter.handle(Door::Http), uses_max, bytes_max));
             Self { clock, handle: limiter.handle(Door::Http), uses }
         }
 

@@ -19,7 +19,7 @@ use tidegate::limiter::Limiter;
 use tidegate::metrics::{Door, Metrics};
 use tidegate::records::{self, Life, RecordProbe, Records, Unit, UpdateChange};
 use tidegate::stores::memory;
-use tidegate::waiting::{Began, WaitRequest, Waiting};
+use tidegate::waiting::{Began, WaitRequest, WaitingRequests};
 use tidegate_core::rules::{Rule, RuleSet};
 use tidegate_core::{Algorithm, Limit, Now};
 use tidegate_wire::resp::request::request;
@@ -203,7 +203,7 @@ fn a_request_that_need_not_wait_allocates_nothing() {
     let settings = memory::Settings { max_keys: 10_000, max_bytes: 64 << 20 };
     let metrics = Arc::new(Metrics::new());
     let limiter = Limiter::new(clock.clone(), metrics, RuleSet::new(rules, None), settings);
-    let waiting = Waiting::new(&limiter);
+    let waiting = WaitingRequests::new(&limiter);
     let handle = limiter.handle(Door::Proxy);
     let keys: Vec<String> = (0..1_000)
         .map(|n| format!("{} path=/{n}", if n % 2 == 0 { "api" } else { "fly" }))

@@ -134,17 +134,17 @@ use loom::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Acquire};
 use loom::thread;
 
 use self::arena::Arena;
-use self::line::Line;
+use self::line::IndexLine;
 use self::lock::Lock;
 use self::locked::Locked;
-use self::probe::Probe;
+use self::probe::TableProbe;
 use self::sync::{PLANTED, Planted};
 
 /// The lines of the one shard, for each size of its index.
-struct Cells(Vec<Vec<Line>>);
+struct IndexLevels(Vec<Vec<IndexLine>>);
 
-impl Cells {
-    fn of(&self, _shard: usize, size: usize) -> &[Line] {
+impl IndexLevels {
+    fn of(&self, _shard: usize, size: usize) -> &[IndexLine] {
         &self.0[size.ilog2() as usize]
     }
 
@@ -160,7 +160,7 @@ const ENTRIES_MAX: usize = 3;
 struct Table<E> {
     slots: Lock<Slots>,
     masks: [AtomicU32; 1],
-    cells: Cells,
+    cells: IndexLevels,
     lines_max: usize,
     len: AtomicUsize,
     arena: Arena<E>,
@@ -175,24 +175,24 @@ struct Slots {
 impl<E> Table<E> {
     fn new() -> Self {
         let free = (0..ENTRIES_MAX as u32).collect();
-        let lines = |size| (0..size).map(|_| Line::default()).collect();
+        let lines = |size| (0..size).map(|_| IndexLine::default()).collect();
         Self {
             slots: Lock::new(Slots { free, cursor: 0, len: 0 }),
             masks: [AtomicU32::new(0)],
-            cells: Cells((0..=LINES_MAX.ilog2()).map(|level| lines(1 << level)).collect()),
+            cells: IndexLevels((0..=LINES_MAX.ilog2()).map(|level| lines(1 << level)).collect()),
             lines_max: LINES_MAX,
             len: AtomicUsize::new(0),
             arena: Arena::new(ENTRIES_MAX),
         }
     }
 
-    fn lines_of(&self, shard: usize) -> &[Line] {
+    fn lines_of(&self, shard: usize) -> &[IndexLine] {
         self.cells.of(shard, self.masks[shard].load(Acquire) as usize + 1)
     }
 
-    fn probe(&self, hash: u64) -> Probe<'_, E> {
+    fn probe(&self, hash: u64) -> TableProbe<'_, E> {
         let lines = self.lines_of(0);
-        Probe::new(self, hash, &lines[hash as usize & (lines.len() - 1)])
+        TableProbe::new(self, hash, &lines[hash as usize & (lines.len() - 1)])
     }
 
     fn lock(&self) -> Locked<'_, E> {

@@ -35,7 +35,7 @@ use std::task::{Context, Poll, Waker};
 use shuttle::future::{block_on, spawn};
 use shuttle::thread;
 
-use self::queues::Ticket;
+use self::queues::QueueTicket;
 use self::sync::Mutex;
 use self::wait_queues::{Stepped, Try, WaitQueues};
 
@@ -115,7 +115,7 @@ impl Pool {
 struct Waiter {
     pool: Arc<Pool>,
     name: u32,
-    ticket: Option<Ticket>,
+    ticket: Option<QueueTicket>,
 }
 
 impl Future for Waiter {
@@ -313,7 +313,7 @@ struct Until {
     time: Arc<Time>,
     goes_at: u64,
     gives_up_at: u64,
-    ticket: Option<Ticket>,
+    ticket: Option<QueueTicket>,
 }
 
 impl Future for Until {

@@ -23,7 +23,7 @@ pub(crate) struct Aligned {
 
 /// Where now lies, seen from a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum WindowPlace {
     /// In it.
     Here,
     /// In the one that follows it.
@@ -52,7 +52,7 @@ impl Aligned {
         now.unix < self.aligned_start(period)
     }
 
-    /// Whether a use at `now`, which was told late, came before the window began: by both clocks,
+    /// Whether a use at `now`, reported late, came before the window began: by both clocks,
     /// since a wall clock that was stepped back is no late use.
     pub(crate) fn begins_after(&self, period: Nanos, now: Now) -> bool {
         self.is_ahead(period, now) && now.mono < self.ends.saturating_sub(period)
@@ -66,13 +66,13 @@ impl Aligned {
         self
     }
 
-    pub(crate) fn place(&self, period: Nanos, now: Now) -> Place {
+    pub(crate) fn place(&self, period: Nanos, now: Now) -> WindowPlace {
         let wall = now.unix - now.unix % period;
         match wall.checked_sub(self.aligned_start(period)) {
-            Some(0) if !self.was_left(period) => Place::Here,
-            None | Some(0) if now.mono < self.ends => Place::Here,
-            Some(ahead) if ahead == period => Place::Next,
-            _ => Place::Remote,
+            Some(0) if !self.was_left(period) => WindowPlace::Here,
+            None | Some(0) if now.mono < self.ends => WindowPlace::Here,
+            Some(ahead) if ahead == period => WindowPlace::Next,
+            _ => WindowPlace::Remote,
         }
     }
 

@@ -6,11 +6,11 @@
 use super::{Law, memory, until_allowed};
 use crate::limit::{Algorithm, Limit};
 use crate::time::{Nanos, Now};
-use crate::verdict::{Judgement, LimitVerdict, Op, Outcome};
+use crate::verdict::{JointOutcome, Judgement, LimitVerdict, Op};
 
 /// The rate as it was at `at`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Rate {
+pub struct AverageRate {
     pub(crate) at: Nanos,
     pub(crate) rate: f64,
 }
@@ -36,12 +36,12 @@ fn next_rate(limit: &Limit, rate: f64, elapsed: Nanos) -> f64 {
 }
 
 /// What the first of the next uses reads.
-fn first_reading(limit: &Limit, memory: Option<&Rate>, now: Now) -> f64 {
+fn first_reading(limit: &Limit, memory: Option<&AverageRate>, now: Now) -> f64 {
     memory.map_or(0.0, |m| next_rate(limit, m.rate, now.mono.saturating_sub(m.at)))
 }
 
 /// What the last of `cost` uses at this instant reads: each reads one more than the one before.
-fn last_reading(limit: &Limit, memory: Option<&Rate>, cost: u64, now: Now) -> f64 {
+fn last_reading(limit: &Limit, memory: Option<&AverageRate>, cost: u64, now: Now) -> f64 {
     first_reading(limit, memory, now) + cost.saturating_sub(1) as f64
 }
 
@@ -56,7 +56,7 @@ fn strict(limit: &Limit) -> bool {
 
 /// The time after which a use of `cost` first reads less than the limit. The reading falls
 /// steadily with time, so halving the span finds it.
-fn time_until_under(limit: &Limit, memory: &Rate, cost: u64) -> Nanos {
+fn time_until_under(limit: &Limit, memory: &AverageRate, cost: u64) -> Nanos {
     let most = limit.amount as f64;
     let reads = |elapsed| next_rate(limit, memory.rate, elapsed) + cost.saturating_sub(1) as f64;
     let (mut over, mut under) = (0, horizon(limit, memory));
@@ -74,15 +74,15 @@ fn time_until_under(limit: &Limit, memory: &Rate, cost: u64) -> Nanos {
     under
 }
 
-fn horizon(limit: &Limit, memory: &Rate) -> Nanos {
+fn horizon(limit: &Limit, memory: &AverageRate) -> Nanos {
     (limit.period as f64 * (FORGET_PERIODS + memory.rate.max(0.0).ln_1p())) as Nanos
 }
 
 impl Law for Average {
-    memory!(Rate, Average);
+    memory!(AverageRate, Average);
 
     #[inline(always)]
-    fn judge(limit: &Limit, memory: Option<&Rate>, op: Op, now: Now) -> Judgement {
+    fn judge(limit: &Limit, memory: Option<&AverageRate>, op: Op, now: Now) -> Judgement {
         let most = limit.amount as f64;
         match op {
             Op::Peek(cost) | Op::Take(cost) => {
@@ -108,35 +108,35 @@ impl Law for Average {
     #[inline(always)]
     fn apply(
         limit: &Limit,
-        memory: Option<Rate>,
+        memory: Option<AverageRate>,
         op: Op,
         judgement: &Judgement,
-        outcome: Outcome,
+        outcome: JointOutcome,
         now: Now,
-    ) -> Option<Rate> {
+    ) -> Option<AverageRate> {
         match op {
             // A rate below 0 makes the next use read what the undone one read; a first use that
             // is undone leaves nothing.
             Op::Refund(uses) => {
-                let undone = memory.map(|m| Rate { rate: m.rate - uses as f64, ..m });
+                let undone = memory.map(|m| AverageRate { rate: m.rate - uses as f64, ..m });
                 return undone.filter(|m| m.rate > -1.0);
             }
             Op::Release { .. } => return memory,
-            _ if outcome == Outcome::Refused && !strict(limit) => return memory,
+            _ if outcome == JointOutcome::Refused && !strict(limit) => return memory,
             _ => {}
         }
         let at = memory.map_or(now.mono, |m| m.at.max(now.mono));
-        Some(Rate { at, rate: judgement.rate })
+        Some(AverageRate { at, rate: judgement.rate })
     }
 
     fn explain(
         limit: &Limit,
-        memory: Option<&Rate>,
+        memory: Option<&AverageRate>,
         op: Op,
         judgement: &Judgement,
         now: Now,
     ) -> LimitVerdict {
-        let after = |m: &Rate, span| m.at.saturating_add(span).saturating_sub(now.mono);
+        let after = |m: &AverageRate, span| m.at.saturating_add(span).saturating_sub(now.mono);
         let delay = until_allowed(op, judgement, |cost| match memory {
             _ if cost > limit.amount => Nanos::MAX,
             Some(m) => match time_until_under(limit, m, cost) {
@@ -155,13 +155,13 @@ impl Law for Average {
     }
 
     #[inline]
-    fn forgotten(limit: &Limit, memory: &Rate, now: Now) -> bool {
+    fn forgotten(limit: &Limit, memory: &AverageRate, now: Now) -> bool {
         let elapsed = now.mono.saturating_sub(memory.at);
         // The logarithm is only worth computing where it could matter.
         elapsed as f64 >= limit.period as f64 * FORGET_PERIODS && elapsed > horizon(limit, memory)
     }
 
-    fn join(_: &Limit, one: &Rate, other: &Rate) -> Rate {
-        Rate { at: one.at.max(other.at), rate: one.rate.max(other.rate) }
+    fn join(_: &Limit, one: &AverageRate, other: &AverageRate) -> AverageRate {
+        AverageRate { at: one.at.max(other.at), rate: one.rate.max(other.rate) }
     }
 }

@@ -4,7 +4,7 @@ use super::{Law, judge_room, until_allowed};
 use crate::limit::Limit;
 use crate::state::State;
 use crate::time::{Nanos, Now};
-use crate::verdict::{Judgement, LimitVerdict, Op, Outcome};
+use crate::verdict::{JointOutcome, Judgement, LimitVerdict, Op};
 
 /// What is remembered.
 pub(crate) struct Nothing;
@@ -36,7 +36,7 @@ impl Law for Deny {
         _: Option<Nothing>,
         _: Op,
         _: &Judgement,
-        _: Outcome,
+        _: JointOutcome,
         _: Now,
     ) -> Option<Nothing> {
         None
@@ -77,7 +77,14 @@ mod tests {
             for op in [Op::Peek(1), Op::Take(1), Op::Take(u64::MAX), Op::TakeUpTo(7)] {
                 let judgement = algorithms::judge(&Limit::DENY, &state, op, now);
                 assert!(!judgement.allowed && judgement.granted == 0, "{op:?}");
-                algorithms::apply(&Limit::DENY, &mut state, op, &judgement, Outcome::Refused, now);
+                algorithms::apply(
+                    &Limit::DENY,
+                    &mut state,
+                    op,
+                    &judgement,
+                    JointOutcome::Refused,
+                    now,
+                );
                 let verdict = algorithms::explain(&Limit::DENY, &state, op, &judgement, now);
                 assert_eq!((verdict.allowed, verdict.remaining), (false, 0), "{op:?}");
                 assert_eq!((verdict.delay, verdict.reset), (Nanos::MAX, Nanos::MAX), "{op:?}");

@@ -1,11 +1,11 @@
 //! One counter: at most `amount` in each window of the wall clock.
 
-use super::aligned::{Aligned, Place};
+use super::aligned::{Aligned, WindowPlace};
 use super::{Law, judge_room, memory, narrow, until_allowed, wide};
 use crate::limit::Limit;
 use crate::state::State;
 use crate::time::{Nanos, Now};
-use crate::verdict::{Judgement, LimitVerdict, Op, Outcome};
+use crate::verdict::{JointOutcome, Judgement, LimitVerdict, Op};
 
 /// The uses of one window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub(crate) struct FixedWindow;
 /// The memory, if its window is the one of `now`.
 fn current<'a>(limit: &Limit, memory: Option<&'a Window>, now: Now) -> Option<&'a Window> {
     memory.filter(|memory| {
-        barred(limit, memory, now) || memory.window.place(limit.period, now) == Place::Here
+        barred(limit, memory, now) || memory.window.place(limit.period, now) == WindowPlace::Here
     })
 }
 
@@ -86,7 +86,7 @@ impl Law for FixedWindow {
         memory: Option<Window>,
         op: Op,
         judgement: &Judgement,
-        outcome: Outcome,
+        outcome: JointOutcome,
         now: Now,
     ) -> Option<Window> {
         if let (Op::Record { .. }, Some(memory)) = (op, memory)
@@ -99,7 +99,7 @@ impl Law for FixedWindow {
             true => memory,
             false => Window { window: memory.window.seen(limit.period, now), ..memory },
         });
-        if outcome == Outcome::Refused || matches!(op, Op::Release { .. }) {
+        if outcome == JointOutcome::Refused || matches!(op, Op::Release { .. }) {
             return memory;
         }
         let common = memory.is_some_and(|memory| memory.common);

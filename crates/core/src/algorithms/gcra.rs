@@ -4,21 +4,22 @@
 //! a nanosecond pays back `amount` of them. No division, no rounding, no drift; and since the
 //! unit does not depend on the amount, a reload that changes the amount keeps the count.
 //!
-//! A use that is told late, after others that happened later, adds what would be left of it. If the
-//! bucket has been owing ever since the use, that is all of it; time in which the bucket owed
-//! nothing would have paid the use back. So the bucket remembers for how long it has been owing.
-//! What it owed before that is no longer known, and a late use counts for the least that can be
-//! left of it: the count is exact for uses told in order, and otherwise never above the exact one.
+//! A use that is reported late, after others that happened later, adds what would be left of it.
+//! If the bucket has been owing ever since the use, that is all of it; time in which the bucket
+//! owed nothing would have paid the use back. So the bucket remembers for how long it has been
+//! owing. What it owed before that is no longer known, and a late use counts for the least that can
+//! be left of it: the count is exact for uses reported in order, and otherwise never above the
+//! exact one.
 
 use super::{Law, div_ceil_nanos, memory, until_allowed};
 use crate::limit::{Algorithm, Limit};
 use crate::state::State;
 use crate::time::{Nanos, Now};
-use crate::verdict::{Judgement, LimitVerdict, Op, Outcome};
+use crate::verdict::{JointOutcome, Judgement, LimitVerdict, Op};
 
 /// What is owed at one moment. In bytes, because four words would make every state larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bucket {
+pub struct GcraDebt {
     at: [u8; 8],
     /// The debt at `at`: far above any burst, and saturating, since records are never refused.
     debt: [u8; 15],
@@ -26,7 +27,7 @@ pub struct Bucket {
     busy: [u8; 8],
 }
 
-impl Bucket {
+impl GcraDebt {
     #[inline(always)]
     pub(crate) fn new(at: Nanos, debt: u128, busy: Nanos) -> Self {
         let [debt @ .., _] = debt.min(DEBT_MAX).to_le_bytes();
@@ -78,7 +79,7 @@ fn burst(limit: &Limit) -> u64 {
 }
 
 /// The debt that is left at `now`.
-fn owed(limit: &Limit, bucket: Option<&Bucket>, now: Now) -> u128 {
+fn owed(limit: &Limit, bucket: Option<&GcraDebt>, now: Now) -> u128 {
     bucket.map_or(0, |bucket| {
         let elapsed = now.mono.saturating_sub(bucket.at());
         bucket.debt().saturating_sub(u128::from(elapsed) * u128::from(limit.amount))
@@ -87,25 +88,25 @@ fn owed(limit: &Limit, bucket: Option<&Bucket>, now: Now) -> u128 {
 
 /// The bucket after its debt has become `debt` at `now`, of which `owed` was left from before.
 #[inline(always)]
-fn after(bucket: Option<&Bucket>, owed: u128, debt: u128, now: Nanos) -> Bucket {
+fn after(bucket: Option<&GcraDebt>, owed: u128, debt: u128, now: Nanos) -> GcraDebt {
     // A decision made on an older reading of the clock must not turn the bucket's time back.
     let at = bucket.map_or(now, |bucket| bucket.at().max(now));
     let busy = match bucket {
         Some(bucket) if owed > 0 => bucket.busy().saturating_add(at - bucket.at()),
         _ => 0,
     };
-    Bucket::new(at, debt, busy)
+    GcraDebt::new(at, debt, busy)
 }
 
 /// The bucket after `uses` that happened at `at`, before the bucket's own time.
-fn after_late(limit: &Limit, bucket: &Bucket, uses: u64, at: Nanos) -> Bucket {
+fn after_late(limit: &Limit, bucket: &GcraDebt, uses: u64, at: Nanos) -> GcraDebt {
     let since = bucket.since();
     let idle = u128::from(since.saturating_sub(at)) * u128::from(limit.amount);
     match units(limit, uses).saturating_sub(idle) {
         0 => *bucket,
         left => {
             let busy = bucket.at() - since.min(at);
-            Bucket::new(bucket.at(), bucket.debt().saturating_add(left), busy)
+            GcraDebt::new(bucket.at(), bucket.debt().saturating_add(left), busy)
         }
     }
 }
@@ -139,10 +140,10 @@ fn rate(limit: &Limit, owed: u128) -> f64 {
 }
 
 impl Law for Gcra {
-    memory!(Bucket, Gcra);
+    memory!(GcraDebt, Gcra);
 
     #[inline(always)]
-    fn judge(limit: &Limit, bucket: Option<&Bucket>, op: Op, now: Now) -> Judgement {
+    fn judge(limit: &Limit, bucket: Option<&GcraDebt>, op: Op, now: Now) -> Judgement {
         let owed = owed(limit, bucket, now);
         let granted = match op {
             Op::Peek(cost) | Op::Take(cost) => {
@@ -194,13 +195,13 @@ impl Law for Gcra {
     #[inline(always)]
     fn apply(
         limit: &Limit,
-        bucket: Option<Bucket>,
+        bucket: Option<GcraDebt>,
         op: Op,
         judgement: &Judgement,
-        outcome: Outcome,
+        outcome: JointOutcome,
         now: Now,
-    ) -> Option<Bucket> {
-        if outcome == Outcome::Refused {
+    ) -> Option<GcraDebt> {
+        if outcome == JointOutcome::Refused {
             return bucket;
         }
         let now = match (op, &bucket) {
@@ -224,7 +225,7 @@ impl Law for Gcra {
 
     fn explain(
         limit: &Limit,
-        bucket: Option<&Bucket>,
+        bucket: Option<&GcraDebt>,
         op: Op,
         judgement: &Judgement,
         now: Now,
@@ -254,14 +255,14 @@ impl Law for Gcra {
     }
 
     #[inline]
-    fn forgotten(limit: &Limit, bucket: &Bucket, now: Now) -> bool {
+    fn forgotten(limit: &Limit, bucket: &GcraDebt, now: Now) -> bool {
         owed(limit, Some(bucket), now) == 0
     }
 
-    fn join(limit: &Limit, one: &Bucket, other: &Bucket) -> Bucket {
+    fn join(limit: &Limit, one: &GcraDebt, other: &GcraDebt) -> GcraDebt {
         let at = one.at().max(other.at());
         let owed = |bucket| owed(limit, Some(bucket), Now { mono: at, unix: 0 });
         let busy = at - one.since().min(other.since());
-        Bucket::new(at, owed(one).max(owed(other)), busy)
+        GcraDebt::new(at, owed(one).max(owed(other)), busy)
     }
 }

@@ -7,22 +7,22 @@
 //! What ends is counted only if it can be one of the uses held: one that started before the first
 //! of them has been given back already, with its window or by forgetting the key.
 
-use super::aligned::{Aligned, Place};
+use super::aligned::{Aligned, WindowPlace};
 use super::{Law, judge_room, memory, narrow, until_allowed, wide};
 use crate::limit::{Algorithm, Limit};
 use crate::time::{Nanos, Now};
-use crate::verdict::{Judgement, LimitVerdict, Op, Outcome};
+use crate::verdict::{JointOutcome, Judgement, LimitVerdict, Op};
 
 /// The uses held. In bytes, because four words would make every state larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct HeldUses {
     start: [u8; 8],
     ends: [u8; 8],
     first: [u8; 8],
     count: [u8; 7],
 }
 
-impl Held {
+impl HeldUses {
     pub(crate) fn new(window: Aligned, first: Nanos, count: u64) -> Self {
         Self {
             start: window.start.to_le_bytes(),
@@ -79,26 +79,28 @@ fn per_window(limit: &Limit) -> bool {
 }
 
 /// What is held at `now`, if anything.
-fn current<'a>(limit: &Limit, held: Option<&'a Held>, now: Now) -> Option<&'a Held> {
-    held.filter(|held| !per_window(limit) || held.window().place(limit.period, now) == Place::Here)
+fn current<'a>(limit: &Limit, held: Option<&'a HeldUses>, now: Now) -> Option<&'a HeldUses> {
+    held.filter(|held| {
+        !per_window(limit) || held.window().place(limit.period, now) == WindowPlace::Here
+    })
 }
 
-fn open(limit: &Limit, now: Now) -> Held {
+fn open(limit: &Limit, now: Now) -> HeldUses {
     let window = if per_window(limit) {
         Aligned::open(limit.period, now)
     } else {
         Aligned { start: 0, ends: 0 }
     };
-    Held::new(window, now.mono, 0)
+    HeldUses::new(window, now.mono, 0)
 }
 
 impl Law for InFlight {
-    memory!(Held, InFlight);
+    memory!(HeldUses, InFlight);
 
-    fn judge(limit: &Limit, held: Option<&Held>, op: Op, now: Now) -> Judgement {
-        let used = current(limit, held, now).map_or(0, Held::count);
+    fn judge(limit: &Limit, held: Option<&HeldUses>, op: Op, now: Now) -> Judgement {
+        let used = current(limit, held, now).map_or(0, HeldUses::count);
         match op {
-            // A use that has already happened is not in flight, and nobody would release it.
+            // A use that has already happened is not in flight, and no caller would release it.
             Op::Record { .. } => Judgement::pass(0, used as f64),
             _ => judge_room(op, limit.amount.saturating_sub(used), used as f64),
         }
@@ -106,14 +108,14 @@ impl Law for InFlight {
 
     fn apply(
         limit: &Limit,
-        held: Option<Held>,
+        held: Option<HeldUses>,
         op: Op,
         judgement: &Judgement,
-        outcome: Outcome,
+        outcome: JointOutcome,
         now: Now,
-    ) -> Option<Held> {
+    ) -> Option<HeldUses> {
         let held = held.map(|held| if per_window(limit) { held.seen(limit, now) } else { held });
-        if outcome == Outcome::Refused {
+        if outcome == JointOutcome::Refused {
             return held;
         }
         let held = match (current(limit, held.as_ref(), now), op) {
@@ -131,22 +133,22 @@ impl Law for InFlight {
         // Two threads may read the clock in one order and decide in the other. Without a window,
         // a use that seemed not to be among those held would never be given back.
         let first = if per_window(limit) { held.first() } else { held.first().min(now.mono) };
-        (count > 0).then(|| Held::new(held.window(), first, count))
+        (count > 0).then(|| HeldUses::new(held.window(), first, count))
     }
 
     fn explain(
         limit: &Limit,
-        held: Option<&Held>,
+        held: Option<&HeldUses>,
         op: Op,
         judgement: &Judgement,
         now: Now,
     ) -> LimitVerdict {
         let here = current(limit, held, now);
         let left = here.map_or(0, |held| {
-            // Nobody knows when a use will end; without windows, time alone gives nothing back.
+            // When a use will end is unknown; without windows, time alone gives nothing back.
             if per_window(limit) { held.window().until_left(limit.period, now) } else { Nanos::MAX }
         });
-        let remaining = limit.amount.saturating_sub(here.map_or(0, Held::count));
+        let remaining = limit.amount.saturating_sub(here.map_or(0, HeldUses::count));
         let delay = until_allowed(op, judgement, |cost| match cost {
             cost if cost <= remaining => 0,
             cost if cost > limit.amount => Nanos::MAX,
@@ -161,17 +163,17 @@ impl Law for InFlight {
         }
     }
 
-    fn forgotten(limit: &Limit, held: &Held, now: Now) -> bool {
+    fn forgotten(limit: &Limit, held: &HeldUses, now: Now) -> bool {
         per_window(limit) && held.window().forgotten(limit.period, now)
     }
 
-    fn join(_: &Limit, one: &Held, other: &Held) -> Held {
+    fn join(_: &Limit, one: &HeldUses, other: &HeldUses) -> HeldUses {
         let (one_window, other_window) = (one.window(), other.window());
         if one_window.start != other_window.start {
             return if one_window.start < other_window.start { *other } else { *one };
         }
         let ends = one_window.ends.max(other_window.ends);
         let window = Aligned { ends, ..one_window };
-        Held::new(window, one.first().min(other.first()), one.count().max(other.count()))
+        HeldUses::new(window, one.first().min(other.first()), one.count().max(other.count()))
     }
 }

@@ -1,4 +1,4 @@
-//! The JARL law: every caller is booked and told how long to wait; nobody is turned away.
+//! The JARL algorithm: it books every caller, answers how long to wait, and refuses none.
 //!
 //! The document's formula books arrivals and lengthens the wait of each caller that finds the
 //! last period full. Exact mode books the moment at which the call will start, so that no window
@@ -9,7 +9,7 @@ use super::stamps::Stamps;
 use super::{Law, memory};
 use crate::limit::{Algorithm, Limit};
 use crate::time::{MILLISECOND, Nanos, Now};
-use crate::verdict::{Judgement, LimitVerdict, Op, Outcome};
+use crate::verdict::{JointOutcome, Judgement, LimitVerdict, Op};
 
 /// The bookings that still matter: the newest `amount` at most.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -17,7 +17,7 @@ pub struct Bookings {
     pub(crate) stamps: Stamps,
     /// When the last caller came: the key's time never runs backwards.
     pub(crate) latest: Nanos,
-    /// Callers in a row who found the period full.
+    /// How many callers in a row found the period full.
     pub(crate) backoff: u64,
 }
 
@@ -54,7 +54,7 @@ fn live(limit: &Limit, bookings: Option<&Bookings>, now: Nanos) -> u64 {
     bookings.map_or(0, |bookings| bookings.stamps.count(counts)).min(limit.amount)
 }
 
-/// What `cost` callers at once would be booked for, who start together when the last of them may.
+/// The booking of `cost` callers at once. They start together when the last of them may.
 /// The cost must not be above the amount.
 fn book(limit: &Limit, bookings: Option<&Bookings>, cost: u64, now: Now) -> Booking {
     let clock = now.mono;
@@ -117,12 +117,12 @@ impl Law for Jarl {
         bookings: Option<Box<Bookings>>,
         op: Op,
         judgement: &Judgement,
-        outcome: Outcome,
+        outcome: JointOutcome,
         now: Now,
     ) -> Option<Box<Bookings>> {
         let cost = match op {
             Op::Take(cost) if cost <= limit.amount => cost,
-            Op::TakeUpTo(_) if outcome == Outcome::Granted => judgement.granted,
+            Op::TakeUpTo(_) if outcome == JointOutcome::Granted => judgement.granted,
             // More than the amount would push out bookings that nothing remembers any more.
             Op::Record { cost, .. } => cost.min(limit.amount.max(1)),
             Op::Refund(uses) => {

@@ -27,7 +27,7 @@ use std::mem;
 use crate::limit::{Algorithm, Limit};
 use crate::state::State;
 use crate::time::{Nanos, Now};
-use crate::verdict::{Judgement, LimitVerdict, Op, Outcome, Recorded};
+use crate::verdict::{JointOutcome, Judgement, LimitVerdict, Op, Recorded};
 
 /// The definition of one algorithm.
 ///
@@ -54,7 +54,7 @@ pub(crate) trait Law: Sized {
         memory: Option<Self::Memory>,
         op: Op,
         judgement: &Judgement,
-        outcome: Outcome,
+        outcome: JointOutcome,
         now: Now,
     ) -> Option<Self::Memory>;
 
@@ -80,14 +80,14 @@ pub(crate) trait Law: Sized {
         let op = Op::Record { cost, at };
         let memory = memory.filter(|memory| !Self::forgotten(limit, memory, now));
         let judgement = Self::judge(limit, memory.as_ref(), op, now);
-        let kept = Self::apply(limit, memory, op, &judgement, Outcome::Granted, now);
+        let kept = Self::apply(limit, memory, op, &judgement, JointOutcome::Granted, now);
         let live = kept.as_ref().filter(|memory| !Self::forgotten(limit, memory, now));
         let next = Self::explain(limit, live, op, &judgement, now).delay;
         (kept, Recorded { rate: judgement.rate, next })
     }
 
-    /// Judges a use of this cost and applies what comes of it, where nothing else has a say: the
-    /// same as [`Self::judge`] and [`Self::apply`].
+    /// Judges a use of this cost and applies the judgement, where this is the only limit: the same
+    /// as [`Self::judge`] and [`Self::apply`].
     #[inline(always)]
     fn take(limit: &Limit, state: &mut State, cost: u64, now: Now) -> Judgement {
         if let Some(judgement) = Self::take_at_once(limit, state, cost, now) {
@@ -95,15 +95,15 @@ pub(crate) trait Law: Sized {
         }
         let op = Op::Take(cost);
         let judgement = Self::judge(limit, live::<Self>(limit, state, now), op, now);
-        let outcome = if judgement.allowed { Outcome::Granted } else { Outcome::Refused };
+        let outcome = if judgement.allowed { JointOutcome::Granted } else { JointOutcome::Refused };
         let memory = Self::unwrap(mem::take(state)).filter(|m| !Self::forgotten(limit, m, now));
         let kept = Self::apply(limit, memory, op, &judgement, outcome, now);
         *state = kept.map_or(State::None, Self::wrap);
         judgement
     }
 
-    /// As [`Self::take`], where one look at what is remembered tells that the use is allowed, as it
-    /// almost always does. `None`, and nothing is written, where it takes more than that.
+    /// As [`Self::take`], for the usual case: one look at the state shows that the use is allowed.
+    /// `None`, and nothing is written, in every other case.
     #[inline(always)]
     fn take_at_once(
         _limit: &Limit,
@@ -114,7 +114,7 @@ pub(crate) trait Law: Sized {
         None
     }
 
-    /// Whether the memory is so old that it says no more than none at all.
+    /// Whether the memory is so old that dropping it changes no later answer.
     fn forgotten(limit: &Limit, memory: &Self::Memory, now: Now) -> bool;
 
     /// One memory for several keys that shall count together: it never allows what either of the
@@ -188,14 +188,14 @@ pub fn apply(
     state: &mut State,
     op: Op,
     judgement: &Judgement,
-    outcome: Outcome,
+    outcome: JointOutcome,
     now: Now,
 ) {
     let outcome = match op {
         Op::Peek(_) => return,
         Op::Take(_) | Op::TakeUpTo(_) => outcome,
         // What has already happened is written down whatever else was asked for.
-        Op::Record { .. } | Op::Release { .. } | Op::Refund(_) => Outcome::Granted,
+        Op::Record { .. } | Op::Release { .. } | Op::Refund(_) => JointOutcome::Granted,
     };
     with_law!(limit, L => {
         let memory = L::unwrap(mem::take(state)).filter(|m| !L::forgotten(limit, m, now));
@@ -203,11 +203,11 @@ pub fn apply(
     });
 }
 
-/// Judges a use of this cost and applies what comes of it, where nothing else has a say: the same
-/// as [`judge`] and [`apply`], with one look at what is remembered.
+/// Judges a use of this cost and applies the judgement, where this is the only limit: the same as
+/// [`judge`] and [`apply`], with one look at the state.
 #[inline(always)]
 pub fn take(limit: &Limit, state: &mut State, cost: u64, now: Now) -> Judgement {
-    // The default of rules, and short: it is worth its place wherever a key is decided on.
+    // The default algorithm of rules, and short: it is inlined wherever a key is decided.
     if let Algorithm::Gcra { .. } = limit.algorithm {
         return gcra::Gcra::take(limit, state, cost, now);
     }
@@ -237,7 +237,7 @@ pub fn record(limit: &Limit, state: &mut State, cost: u64, at: Nanos, now: Now) 
 }
 
 /// As [`take`], except that nothing is written where the use is not allowed: not even by the
-/// algorithms that remember attempts or book callers. For those who will ask again.
+/// algorithms that remember attempts or book callers. For callers that will ask again.
 #[inline(always)]
 pub fn take_if_allowed(limit: &Limit, state: &mut State, cost: u64, now: Now) -> Judgement {
     let op = Op::Take(cost);
@@ -248,7 +248,7 @@ pub fn take_if_allowed(limit: &Limit, state: &mut State, cost: u64, now: Now) ->
         let judgement = L::judge(limit, live::<L>(limit, state, now), op, now);
         if judgement.allowed {
             let memory = L::unwrap(mem::take(state)).filter(|m| !L::forgotten(limit, m, now));
-            let kept = L::apply(limit, memory, op, &judgement, Outcome::Granted, now);
+            let kept = L::apply(limit, memory, op, &judgement, JointOutcome::Granted, now);
             *state = kept.map_or(State::None, L::wrap);
         }
         judgement
@@ -320,7 +320,7 @@ fn judge_room(op: Op, room: u64, used: f64) -> Judgement {
     }
 }
 
-/// The delay to report: `until(cost)` tells how long until a use of this cost would be allowed.
+/// The delay to report: `until(cost)` is how long until a use of this cost would be allowed.
 /// After a record, which is never refused, that is the time of the next use.
 fn until_allowed(op: Op, judgement: &Judgement, until: impl FnOnce(u64) -> Nanos) -> Nanos {
     match op {

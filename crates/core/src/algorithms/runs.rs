@@ -1,6 +1,6 @@
 //! The runs of a log: a few lie where the log lies, many in a ring of their own.
 //!
-//! Most keys have a short past, and what lies elsewhere is one more line of memory to wait for. The
+//! Most keys have a short history, and a separate ring costs one more cache miss. The
 //! order of runs and what they mean is the log's business.
 
 use std::collections::VecDeque;

@@ -6,15 +6,15 @@ use super::stamps::Stamps;
 use super::{Law, judge_room, memory, until_allowed};
 use crate::limit::Limit;
 use crate::time::{Nanos, Now};
-use crate::verdict::{Judgement, LimitVerdict, Op, Outcome};
+use crate::verdict::{JointOutcome, Judgement, LimitVerdict, Op};
 
 /// The uses of the last period: the newest `amount` of them at most, which decide alone.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Log {
+pub struct LoggedUses {
     pub(crate) stamps: Stamps,
 }
 
-impl Log {
+impl LoggedUses {
     pub(crate) fn heap_bytes(&self) -> usize {
         self.stamps.heap_bytes()
     }
@@ -24,11 +24,11 @@ impl Log {
 pub(crate) struct SlidingLog;
 
 /// The key's time: it never runs backwards.
-fn key_time(log: &Log, now: Now) -> Nanos {
+fn key_time(log: &LoggedUses, now: Now) -> Nanos {
     log.stamps.newest().map_or(now.mono, |newest| newest.max(now.mono))
 }
 
-fn used(limit: &Limit, log: Option<&Log>, now: Now) -> u64 {
+fn used(limit: &Limit, log: Option<&LoggedUses>, now: Now) -> u64 {
     log.map_or(0, |log| {
         let now = key_time(log, now);
         log.stamps.count(|at| now - at.min(now) < limit.period)
@@ -36,7 +36,7 @@ fn used(limit: &Limit, log: Option<&Log>, now: Now) -> u64 {
 }
 
 /// How long until `cost` fits, if nothing else is used.
-fn until(limit: &Limit, log: Option<&Log>, cost: u64, now: Now) -> Nanos {
+fn until(limit: &Limit, log: Option<&LoggedUses>, cost: u64, now: Now) -> Nanos {
     let used = used(limit, log, now);
     if cost > limit.amount {
         return Nanos::MAX;
@@ -48,9 +48,9 @@ fn until(limit: &Limit, log: Option<&Log>, cost: u64, now: Now) -> Nanos {
 }
 
 impl Law for SlidingLog {
-    memory!(Box<Log>, SlidingLog);
+    memory!(Box<LoggedUses>, SlidingLog);
 
-    fn judge(limit: &Limit, log: Option<&Box<Log>>, op: Op, now: Now) -> Judgement {
+    fn judge(limit: &Limit, log: Option<&Box<LoggedUses>>, op: Op, now: Now) -> Judgement {
         let log = log.map(Box::as_ref);
         let used = used(limit, log, now);
         judge_room(op, limit.amount.saturating_sub(used), used as f64)
@@ -58,13 +58,13 @@ impl Law for SlidingLog {
 
     fn apply(
         limit: &Limit,
-        log: Option<Box<Log>>,
+        log: Option<Box<LoggedUses>>,
         op: Op,
         judgement: &Judgement,
-        outcome: Outcome,
+        outcome: JointOutcome,
         now: Now,
-    ) -> Option<Box<Log>> {
-        if outcome == Outcome::Refused || matches!(op, Op::Release { .. }) {
+    ) -> Option<Box<LoggedUses>> {
+        if outcome == JointOutcome::Refused || matches!(op, Op::Release { .. }) {
             return log;
         }
         let mut log = log.unwrap_or_default();
@@ -82,7 +82,7 @@ impl Law for SlidingLog {
 
     fn explain(
         limit: &Limit,
-        log: Option<&Box<Log>>,
+        log: Option<&Box<LoggedUses>>,
         op: Op,
         judgement: &Judgement,
         now: Now,
@@ -99,11 +99,11 @@ impl Law for SlidingLog {
         }
     }
 
-    fn forgotten(limit: &Limit, log: &Box<Log>, now: Now) -> bool {
+    fn forgotten(limit: &Limit, log: &Box<LoggedUses>, now: Now) -> bool {
         used(limit, Some(log), now) == 0
     }
 
-    fn join(_: &Limit, one: &Box<Log>, other: &Box<Log>) -> Box<Log> {
-        Box::new(Log { stamps: one.stamps.join(&other.stamps) })
+    fn join(_: &Limit, one: &Box<LoggedUses>, other: &Box<LoggedUses>) -> Box<LoggedUses> {
+        Box::new(LoggedUses { stamps: one.stamps.join(&other.stamps) })
     }
 }

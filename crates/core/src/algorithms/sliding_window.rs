@@ -5,11 +5,11 @@
 //! the wall clock says; f runs on the monotonic clock, so that a step inside a window changes
 //! nothing.
 
-use super::aligned::{Aligned, Place};
+use super::aligned::{Aligned, WindowPlace};
 use super::{Law, judge_room, memory, narrow, until_allowed, wide};
 use crate::limit::Limit;
 use crate::time::{Nanos, Now};
-use crate::verdict::{Judgement, LimitVerdict, Op, Outcome};
+use crate::verdict::{JointOutcome, Judgement, LimitVerdict, Op};
 
 /// The uses of a window and of the one before it. In bytes, because four words would make every
 /// state of every algorithm larger.
@@ -74,9 +74,9 @@ impl View {
         let (mut window, previous, current) = match memory {
             Some(memory) if barred => (memory.window(), memory.previous(), memory.current()),
             Some(memory) => match memory.window().place(limit.period, now) {
-                Place::Here => (memory.window(), memory.previous(), memory.current()),
-                Place::Next => (opened, memory.current(), 0),
-                Place::Remote => (opened, 0, 0),
+                WindowPlace::Here => (memory.window(), memory.previous(), memory.current()),
+                WindowPlace::Next => (opened, memory.current(), 0),
+                WindowPlace::Remote => (opened, 0, 0),
             },
             None => (opened, 0, 0),
         };
@@ -126,7 +126,7 @@ fn until(limit: &Limit, memory: Option<&Windows>, view: &View, cost: u64, now: N
     let Some(memory) = memory.filter(|_| cost > view.room(limit)) else { return 0 };
     let forgotten = memory.window().until_forgotten(limit.period, now);
     if view.barred {
-        // What fits once the wall clock is back is told then.
+        // How much fits then is answered once the wall clock is back.
         return view.window.until_entered(limit.period, now).min(forgotten);
     }
     let free = limit.amount - cost;
@@ -173,7 +173,7 @@ impl Law for SlidingWindow {
         memory: Option<Windows>,
         op: Op,
         judgement: &Judgement,
-        outcome: Outcome,
+        outcome: JointOutcome,
         now: Now,
     ) -> Option<Windows> {
         if let (Op::Record { .. }, Some(memory)) = (op, memory)
@@ -185,7 +185,7 @@ impl Law for SlidingWindow {
             true => memory,
             false => memory.moved(memory.window().seen(limit.period, now)),
         });
-        if outcome == Outcome::Refused || matches!(op, Op::Release { .. }) {
+        if outcome == JointOutcome::Refused || matches!(op, Op::Release { .. }) {
             return memory;
         }
         let view = View::new(limit, memory.as_ref(), now);

@@ -10,7 +10,7 @@ use super::stamps::Stamps;
 use super::{Law, div_ceil_nanos, judge_room, memory, until_allowed};
 use crate::limit::{Algorithm, Limit};
 use crate::time::{Nanos, Now};
-use crate::verdict::{Judgement, LimitVerdict, Op, Outcome, Recorded};
+use crate::verdict::{JointOutcome, Judgement, LimitVerdict, Op, Recorded};
 
 /// The newest uses, `burst` at most, and what follows from them.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -116,10 +116,10 @@ impl Law for Smockron {
         history: Option<Box<History>>,
         op: Op,
         judgement: &Judgement,
-        outcome: Outcome,
+        outcome: JointOutcome,
         now: Now,
     ) -> Option<Box<History>> {
-        if outcome == Outcome::Refused {
+        if outcome == JointOutcome::Refused {
             return history;
         }
         let (at, uses) = match op {
@@ -169,7 +169,7 @@ impl Law for Smockron {
         let mut history = history.unwrap_or_default();
         let before = used(limit, Some(&history), now);
         if before == 0 && !waits(&history, now) {
-            // All of it is forgotten but for the room that it takes.
+            // All of it is forgotten; only its allocation is kept.
             (history.latest, history.next) = (0, 0);
             history.stamps.clear();
         }

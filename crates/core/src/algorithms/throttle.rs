@@ -8,9 +8,9 @@
 use super::{Law, div_ceil_nanos, memory, until_allowed};
 use crate::limit::{Algorithm, Limit};
 use crate::time::{Nanos, Now};
-use crate::verdict::{Judgement, LimitVerdict, Op, Outcome};
+use crate::verdict::{JointOutcome, Judgement, LimitVerdict, Op};
 
-/// No bucket owes for longer than until here: clients are told such times in signed numbers.
+/// No bucket owes for longer than until here: clients get such times as signed numbers.
 const LATEST: Nanos = i64::MAX as Nanos;
 
 /// When a bucket owes nothing any more.
@@ -94,10 +94,10 @@ impl Law for Throttle {
         memory: Option<Empty>,
         op: Op,
         judgement: &Judgement,
-        outcome: Outcome,
+        outcome: JointOutcome,
         now: Now,
     ) -> Option<Empty> {
-        if outcome == Outcome::Refused || matches!(op, Op::Release { .. }) {
+        if outcome == JointOutcome::Refused || matches!(op, Op::Release { .. }) {
             return memory;
         }
         let owed = owed(limit, memory.as_ref(), now);

@@ -10,15 +10,15 @@ pub const REPLICAS_MAX: u64 = 10_000;
 
 /// One of several replicas, as far as it matters for its part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Share {
+pub struct ReplicaShare {
     replicas: u64,
-    /// Which of them, from 1; `None` where nobody has said.
+    /// Which of them, from 1; `None` where the configuration does not say.
     replica: Option<u64>,
 }
 
-impl Share {
+impl ReplicaShare {
     /// All of it: there is one replica.
-    pub const WHOLE: Share = Share { replicas: 1, replica: None };
+    pub const WHOLE: ReplicaShare = ReplicaShare { replicas: 1, replica: None };
 
     /// The share of one of `replicas`; `None` where there is no such replica. Replicas are counted
     /// from 1.
@@ -69,19 +69,19 @@ mod tests {
     use crate::limit::{AMOUNT_MAX, AlgorithmName, Spec};
     use crate::{Now, Op, State, algorithms};
 
-    fn shares(replicas: u64) -> Vec<Share> {
-        (1..=replicas).map(|replica| Share::new(replicas, Some(replica)).unwrap()).collect()
+    fn shares(replicas: u64) -> Vec<ReplicaShare> {
+        (1..=replicas).map(|replica| ReplicaShare::new(replicas, Some(replica)).unwrap()).collect()
     }
 
     #[test]
     fn replicas_are_counted_from_one() {
-        assert_eq!(Share::new(3, Some(0)), None);
-        assert_eq!(Share::new(3, Some(4)), None);
-        assert_eq!(Share::new(0, None), None);
-        assert_eq!(Share::new(REPLICAS_MAX + 1, None), None);
-        assert_eq!(Share::new(1, None), Some(Share::WHOLE));
+        assert_eq!(ReplicaShare::new(3, Some(0)), None);
+        assert_eq!(ReplicaShare::new(3, Some(4)), None);
+        assert_eq!(ReplicaShare::new(0, None), None);
+        assert_eq!(ReplicaShare::new(REPLICAS_MAX + 1, None), None);
+        assert_eq!(ReplicaShare::new(1, None), Some(ReplicaShare::WHOLE));
         assert_eq!(shares(3).iter().map(|share| share.of(100)).collect::<Vec<_>>(), [34, 33, 33]);
-        assert_eq!(Share::new(3, None).unwrap().of(100), 33);
+        assert_eq!(ReplicaShare::new(3, None).unwrap().of(100), 33);
     }
 
     #[test]
@@ -90,7 +90,8 @@ mod tests {
         for name in AlgorithmName::ALL {
             for text in ["2 per 20s", "2 in flight", "2 in flight per minute"] {
                 let whole = Spec::parse(text).unwrap().with(Some(name), None, None);
-                let part = Share::new(3, Some(3)).unwrap().of_limit(&whole.unwrap().unwrap());
+                let part =
+                    ReplicaShare::new(3, Some(3)).unwrap().of_limit(&whole.unwrap().unwrap());
                 assert_eq!(part.amount, 0, "{name} {text}");
                 let judgement = algorithms::judge(&part, &State::default(), Op::Take(1), now);
                 assert!(!judgement.allowed, "{name} {text}");
@@ -104,7 +105,8 @@ mod tests {
     #[test]
     fn a_burst_without_a_part_leaves_nothing() {
         let whole = Spec::parse("5/s burst 1").unwrap().with(None, None, None).unwrap().unwrap();
-        let [first, second] = [1, 2].map(|k| Share::new(2, Some(k)).unwrap().of_limit(&whole));
+        let [first, second] =
+            [1, 2].map(|k| ReplicaShare::new(2, Some(k)).unwrap().of_limit(&whole));
         assert_eq!(first.to_string(), "3 per second burst 1");
         assert_eq!(second.to_string(), "0 per second");
     }
@@ -125,7 +127,7 @@ mod tests {
             assert_eq!(parts.iter().sum::<u64>(), amount);
             assert!(parts.iter().max().unwrap() - parts.iter().min().unwrap() <= 1);
             // Without knowing which is which, all take the smallest part.
-            let unknown = Share::new(replicas, None).unwrap().of(amount);
+            let unknown = ReplicaShare::new(replicas, None).unwrap().of(amount);
             assert_eq!(unknown, *parts.iter().min().unwrap());
         }
 
@@ -138,7 +140,8 @@ mod tests {
         ) {
             for algorithm in [Algorithm::Gcra { burst }, Algorithm::Smockron { burst }] {
                 let whole = Limit { amount, period: 1_000_000, algorithm };
-                let part = |k| Share::new(replicas, known.then_some(k)).unwrap().of_limit(&whole);
+                let share = |k| ReplicaShare::new(replicas, known.then_some(k)).unwrap();
+                let part = |k| share(k).of_limit(&whole);
                 let parts: Vec<Limit> = (1..=replicas).map(part).collect();
                 assert!(parts.iter().map(|part| part.amount).sum::<u64>() <= amount);
                 assert!(parts.iter().map(Limit::capacity).sum::<u64>() <= burst.max(amount));

@@ -4,7 +4,9 @@ use proptest::prelude::*;
 use tidegate_core::algorithms::{apply, explain, forgotten, judge};
 use tidegate_core::limit::AlgorithmName;
 use tidegate_core::time::SECOND;
-use tidegate_core::{Algorithm, Judgement, Limit, LimitVerdict, Nanos, Now, Op, Outcome, State};
+use tidegate_core::{
+    Algorithm, JointOutcome, Judgement, Limit, LimitVerdict, Nanos, Now, Op, State,
+};
 
 /// A modest number of cases, or many where `TIDEGATE_SOAK` is set.
 pub(crate) fn config(cases: u32) -> ProptestConfig {
@@ -34,7 +36,7 @@ impl Key {
     /// Asks, and writes what came of it.
     pub(crate) fn ask(&mut self, op: Op, now: Now) -> LimitVerdict {
         let judgement = self.judge(op, now);
-        let outcome = if judgement.allowed { Outcome::Granted } else { Outcome::Refused };
+        let outcome = if judgement.allowed { JointOutcome::Granted } else { JointOutcome::Refused };
         apply(&self.limit, &mut self.state, op, &judgement, outcome, now);
         explain(&self.limit, &self.state, op, &judgement, now)
     }

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use tidegate_core::algorithms::{apply, join};
-use tidegate_core::{Algorithm, Op, Outcome};
+use tidegate_core::{Algorithm, JointOutcome, Op};
 
 use crate::common::{Key, Step, config, steps};
 use crate::promises::{limits, walk};
@@ -40,9 +40,9 @@ proptest! {
             let judgement = key.judge(op, now);
             prop_assert!(judgement.allowed || !allowed, "{key:?} at {now:?}");
             if allowed {
-                apply(&limit, &mut key.state, op, &judgement, Outcome::Granted, now);
+                apply(&limit, &mut key.state, op, &judgement, JointOutcome::Granted, now);
             } else if follows_the_wall(key) {
-                apply(&limit, &mut key.state, op, &judgement, Outcome::Refused, now);
+                apply(&limit, &mut key.state, op, &judgement, JointOutcome::Refused, now);
             }
         }
     }

@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 use tidegate_core::limit::Limit;
-use tidegate_core::{Algorithm, LimitVerdict, Nanos, Now, Op, Outcome, Recorded, algorithms};
+use tidegate_core::{Algorithm, JointOutcome, LimitVerdict, Nanos, Now, Op, Recorded, algorithms};
 
 use crate::common::{Key, Step, Walk, any_algorithm, config, periods, steps};
 
@@ -116,7 +116,7 @@ fn check_take(key: &Key, cost: u64, now: Now) -> Result<(), TestCaseError> {
     let (mut halves, mut whole) = (key.state.clone(), key.state.clone());
     let op = Op::Take(cost);
     let judgement = algorithms::judge(&key.limit, &halves, op, now);
-    let outcome = if judgement.allowed { Outcome::Granted } else { Outcome::Refused };
+    let outcome = if judgement.allowed { JointOutcome::Granted } else { JointOutcome::Refused };
     algorithms::apply(&key.limit, &mut halves, op, &judgement, outcome, now);
     prop_assert_eq!(algorithms::take(&key.limit, &mut whole, cost, now), judgement);
     prop_assert_eq!(&whole, &halves);
@@ -131,7 +131,7 @@ fn check_record(key: &Key, cost: u64, at: Nanos, now: Now) -> Result<(), TestCas
     let (mut parts, mut whole) = (key.state.clone(), key.state.clone());
     let op = Op::Record { cost, at };
     let judgement = algorithms::judge(&key.limit, &parts, op, now);
-    algorithms::apply(&key.limit, &mut parts, op, &judgement, Outcome::Granted, now);
+    algorithms::apply(&key.limit, &mut parts, op, &judgement, JointOutcome::Granted, now);
     let next = algorithms::explain(&key.limit, &parts, op, &judgement, now).delay;
     let recorded = algorithms::record(&key.limit, &mut whole, cost, at, now);
     prop_assert_eq!(recorded, Recorded { rate: judgement.rate, next });

@@ -17,8 +17,8 @@ use crate::metrics::{Door, Metrics, Sizes};
 use crate::records::Records;
 use crate::settings::listen::Allow;
 use crate::shutdown::Shutdown;
-use crate::uses::Uses;
-use crate::waiting::Waiting;
+use crate::uses::UsesInFlight;
+use crate::waiting::WaitingRequests;
 
 /// All that a door may touch.
 #[derive(Clone)]
@@ -28,9 +28,9 @@ pub struct Gate {
     /// Counters and buffers with a time to live.
     pub records: Arc<Records>,
     /// Uses in flight that a client ends later.
-    pub uses: Arc<Uses>,
+    pub uses: Arc<UsesInFlight>,
     /// Where requests are held until they may go.
-    pub waiting: Arc<Waiting>,
+    pub waiting: Arc<WaitingRequests>,
     /// Where everything is counted.
     pub metrics: Arc<Metrics>,
     /// What may be asked of the process.
@@ -51,8 +51,8 @@ impl Gate {
         control: Arc<dyn Control>,
     ) -> Self {
         Self {
-            uses: Uses::before(&limiter),
-            waiting: Waiting::new(&limiter),
+            uses: UsesInFlight::before(&limiter),
+            waiting: WaitingRequests::new(&limiter),
             shared: Arc::default(),
             door: DoorSwitches::default(),
             limiter,

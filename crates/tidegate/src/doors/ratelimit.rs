@@ -7,7 +7,7 @@ use tidegate_core::Nanos;
 use tidegate_core::limit::PERIOD_MAX;
 use tidegate_core::time::SECOND;
 
-use crate::limiter::{Row, Rows, Verdict};
+use crate::limiter::{LimitRow, Rows, Verdict};
 
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -56,7 +56,7 @@ fn state(rows: &Rows) -> Option<String> {
 
 type Item<'a> = sfv::ParameterSerializer<&'a mut String>;
 
-fn list(rows: &Rows, mut write: impl FnMut(&Row, Item<'_>)) -> Option<String> {
+fn list(rows: &Rows, mut write: impl FnMut(&LimitRow, Item<'_>)) -> Option<String> {
     let mut list = ListSerializer::new();
     // For a limit that was decided without its counts, the values are not known.
     let known = rows.limits.iter().enumerate().filter(|(_, row)| !row.is_degraded());
@@ -106,7 +106,7 @@ mod tests {
 
     /// The rows of a refusal by these limits.
     fn rows(limits: &[(Limit, LimitVerdict)]) -> Rows {
-        let row = |&(limit, verdict): &(Limit, LimitVerdict)| Row {
+        let row = |&(limit, verdict): &(Limit, LimitVerdict)| LimitRow {
             key: 0,
             rule: "proxy:ä\"pi".into(),
             limit,

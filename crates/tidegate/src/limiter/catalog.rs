@@ -14,10 +14,10 @@ use tidegate_core::rules::{Consistency, OnStoreError, Rule, RuleSet};
 use tidegate_core::{Limit, Now, Op};
 
 use super::fast::SingleLimit;
-use super::plan::Target;
-use super::request::{Key, KeyOp, Limits};
+use super::plan::CountTarget;
+use super::request::{Key, KeyOp, LimitSource};
 use super::{InvalidRequest, TakenFrom};
-use crate::metrics::{Counts, Door};
+use crate::metrics::{DecisionCounts, Door};
 use crate::stores::memory::{Body, Memory, RULE_MAX, SlotAddress, StatsBucket};
 use crate::stores::remote::names::RuleNames;
 
@@ -30,7 +30,7 @@ pub(super) struct Catalog {
     /// Doors whose requests bring limits, by name, and the rules that those count under: a rule
     /// that no key matches is for the door that its name begins with.
     given: Vec<(Box<str>, usize)>,
-    pub(super) counts: Arc<Counts>,
+    pub(super) counts: Arc<DecisionCounts>,
 }
 
 /// What is worth knowing of a rule before its limits are looked at.
@@ -56,7 +56,7 @@ impl Catalog {
         set: RuleSet,
         before: Option<&Catalog>,
         next_number: &mut u32,
-        counts: Arc<Counts>,
+        counts: Arc<DecisionCounts>,
         prefix: Option<&str>,
     ) -> Self {
         let mut old = HashMap::new();
@@ -143,7 +143,7 @@ impl Catalog {
     ) -> Option<SlotAddress<'k>> {
         let has_slots = !self.rule(position).limits.is_empty() && !self.denies(position);
         let (op, given) = (KeyOp::Peek(0), None);
-        let target = Target { key: 0, rule: position, op, given, wants_details: false };
+        let target = CountTarget { key: 0, rule: position, op, given, wants_details: false };
         let slot = || SlotAddress { creates, peeks: false, ..self.slot(memory, &target, key) };
         has_slots.then(slot)
     }
@@ -152,10 +152,10 @@ impl Catalog {
     pub(super) fn slot<'k>(
         &'k self,
         memory: &Memory,
-        target: &Target,
+        target: &CountTarget,
         key: &'k [u8],
     ) -> SlotAddress<'k> {
-        let Target { rule: position, op, given, .. } = *target;
+        let CountTarget { rule: position, op, given, .. } = *target;
         let (rule, entry) = (self.rule(position), &self.entries[position]);
         // All keys of a shared rule have one slot, without a name.
         let name = if rule.shared { b"" } else { key };
@@ -182,7 +182,7 @@ impl Catalog {
 
     /// The names of the counts of a target's rule, if its count lies in a remote store. What was
     /// taken in memory while the store was away is given back there.
-    pub(super) fn remote_names(&self, target: &Target) -> Option<&RuleNames> {
+    pub(super) fn remote_names(&self, target: &CountTarget) -> Option<&RuleNames> {
         match target.op {
             KeyOp::Release { from: TakenFrom::Slot | TakenFrom::Shared, .. } => None,
             _ => self.names(target.rule),
@@ -214,8 +214,8 @@ impl Catalog {
     ) -> Result<Option<usize>, InvalidRequest> {
         let op = key.op.for_limits();
         match key.limits {
-            Limits::ByRule => self.find(key.bytes, op, can_end),
-            Limits::Given(_) if self.set.find_matching(key.bytes).is_some() => {
+            LimitSource::ByRule => self.find(key.bytes, op, can_end),
+            LimitSource::Given(_) if self.set.find_matching(key.bytes).is_some() => {
                 let found = self.find(key.bytes, op, can_end);
                 match found.ok().flatten().map(|position| &self.entries[position]) {
                     Some(entry) if entry.in_flight => Err(InvalidRequest::NeedsEnd),
@@ -223,8 +223,10 @@ impl Catalog {
                     _ => found,
                 }
             }
-            Limits::Given(_) if key.bytes.len() > KEY_BYTES_MAX => Err(InvalidRequest::KeyTooLong),
-            Limits::Given(_) => {
+            LimitSource::Given(_) if key.bytes.len() > KEY_BYTES_MAX => {
+                Err(InvalidRequest::KeyTooLong)
+            }
+            LimitSource::Given(_) => {
                 let given = self.given.iter().find(|(of, _)| **of == *door.name());
                 Ok(given.map(|(_, position)| *position))
             }
@@ -261,8 +263,8 @@ impl Catalog {
         self.address(memory, position, key, false)
     }
 
-    /// Whether a slot may go: its limits remember nothing, and either nobody has a right to its
-    /// statistics any more or there is no room for them.
+    /// Whether a slot may be dropped: its limits remember nothing, and either its statistics are
+    /// out of date or there is no room for them.
     pub(super) fn dead(&self, body: &Body, pressed: bool, bucket: StatsBucket, now: Now) -> bool {
         let Some(rule) = self.rule_of(body.tally.rule()) else {
             // A rule that this configuration no longer has. A number that it does not know yet is
@@ -300,7 +302,7 @@ impl Entry {
 }
 
 /// The largest cost that is not called impossible. A limit that allows nothing refuses a use: the
-/// rules may change while somebody waits.
+/// rules may change while a request waits.
 fn most(limit: &Limit) -> u64 {
     if limit.denies() { u64::MAX } else { limit.capacity().max(1) }
 }

@@ -1,5 +1,5 @@
-//! The way of every decision: find the rule, take the fast path or make a plan, run it where the
-//! counts lie, count what came of it.
+//! Every decision: find the rule, take the fast path or make a plan, run the plan where the counts
+//! are, and count the outcome.
 
 use std::sync::Arc;
 
@@ -7,13 +7,13 @@ use smallvec::SmallVec;
 use tidegate_core::Now;
 
 use super::catalog::Catalog;
-use super::plan::{Note, Plan};
+use super::plan::{CountedDecision, Plan};
 use super::remote::{Caller, PlanStep};
 use super::request::{Key, KeyOp, Request, Together};
 use super::verdict::{Answered, Decision, PendingVerdict, Rows, Verdict};
 use super::{Count, InvalidRequest, Limiter, LimiterHandle, TakenFrom};
-use crate::completions::Ticket;
-use crate::metrics::Counted;
+use crate::completions::AnswerTicket;
+use crate::metrics::CountedAs;
 use crate::stores::memory::{Body, SlotAddress, SlotProbe, StatsBucket};
 use crate::stores::{Store, Updated};
 
@@ -26,13 +26,13 @@ const TIME_ONE_IN: u64 = 1024;
 #[derive(Default)]
 pub(super) struct CountBatch {
     rule: Option<usize>,
-    counted: Option<Counted>,
+    counted: Option<CountedAs>,
     decisions: u64,
 }
 
 impl CountBatch {
     #[inline]
-    fn add(&mut self, handle: &LimiterHandle, catalog: &Catalog, rule: usize, counted: Counted) {
+    fn add(&mut self, handle: &LimiterHandle, catalog: &Catalog, rule: usize, counted: CountedAs) {
         if self.rule != Some(rule) || self.counted != Some(counted) {
             self.end(handle, catalog);
             *self = CountBatch { rule: Some(rule), counted: Some(counted), decisions: 0 };
@@ -42,7 +42,7 @@ impl CountBatch {
 
     fn end(&mut self, handle: &LimiterHandle, catalog: &Catalog) {
         if let Some(counted) = self.counted.take() {
-            catalog.counts.add(handle.lane, self.rule, counted, self.decisions);
+            catalog.counts.add(handle.counter_stripe, self.rule, counted, self.decisions);
         }
     }
 }
@@ -74,7 +74,7 @@ impl LimiterHandle {
             && let Some((verdict, counted)) =
                 self.take_known(&catalog, rule, key, &probe, (now, StatsBucket::of(now)))
         {
-            catalog.counts.add(self.lane, Some(rule), counted, 1);
+            catalog.counts.add(self.counter_stripe, Some(rule), counted, 1);
             self.time(1, now);
             return Ok(Decision::Ready(verdict));
         }
@@ -239,9 +239,9 @@ impl LimiterHandle {
     }
 
     /// Counts what was decided.
-    pub(super) fn count_notes(&self, catalog: &Catalog, notes: &[Note]) {
+    pub(super) fn count_notes(&self, catalog: &Catalog, notes: &[CountedDecision]) {
         for note in notes {
-            catalog.counts.add(self.lane, note.rule, note.counted, 1);
+            catalog.counts.add(self.counter_stripe, note.rule, note.counted, 1);
             if let Some(action) = note.full {
                 self.limiter.metrics.table_full(action);
             }
@@ -264,8 +264,8 @@ impl LimiterHandle {
     pub fn release_uses(&self, key: &[u8], cost: u64, started: Now, from: TakenFrom) {
         let keys = [Key::new(key, KeyOp::Release { cost, started, from })];
         let request = Request { keys: &keys, together: Together::Each, can_end: true };
-        // What was fit to be taken is fit to be given back; a key that a reload has made unlimited
-        // has nothing to give.
+        // A request that was valid when it took the uses is valid now; a key that a reload has made
+        // unlimited has nothing to give back.
         let _ = self.decide(&request, self.now(), None);
     }
 }
@@ -276,7 +276,7 @@ impl Limiter {
         &self,
         step: &mut PlanStep<'_>,
         key: impl Fn(usize) -> &'k [u8],
-    ) -> Updated<Ticket<Answered>> {
+    ) -> Updated<AnswerTicket<Answered>> {
         let (catalog, now, memory) = (step.catalog, step.now, self.memory());
         let slots: SmallVec<[SlotAddress<'_>; 1]> = { step.plan.slots().iter() }
             .map(|target| catalog.slot(memory, target, key(target.key)))

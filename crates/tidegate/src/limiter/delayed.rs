@@ -152,8 +152,8 @@ fn delay(rule: &Rule, states: &[State], now: Now) -> Option<Nanos> {
     delays.max().filter(|delay| *delay > 0)
 }
 
-/// Whether the rule at this position delays single keys for a time. A count that keys share is
-/// nobody's delay, and for the end of a use in flight there is no time.
+/// Whether the rule at this position delays single keys for a time. A count that keys share delays
+/// no key in particular, and when a use in flight ends is unknown.
 fn can_delay(catalog: &Catalog, position: usize) -> bool {
     let rule = catalog.rule(position);
     !rule.shadow && !rule.shared && !rule.limits.is_empty() && !catalog.in_flight(position)

@@ -4,10 +4,10 @@
 
 use tidegate_core::algorithms;
 use tidegate_core::rules::LIMITS_MAX;
-use tidegate_core::{Algorithm, Judgement, Limit, LimitVerdict, Nanos, Now, Op, Outcome};
+use tidegate_core::{Algorithm, JointOutcome, Judgement, Limit, LimitVerdict, Nanos, Now, Op};
 
 use super::request::KeyOp;
-use crate::metrics::Counted;
+use crate::metrics::CountedAs;
 use crate::stores::memory::{Body, Placement, StatsBucket};
 
 /// The limits of one key: those of its rule, or what its request has brought.
@@ -150,14 +150,15 @@ impl Evaluation {
         }
         // A shadow rule lives as though it were in force: what it would have refused, it has not
         // taken.
-        let outcome = if granted && !self.over { Outcome::Granted } else { Outcome::Refused };
+        let outcome =
+            if granted && !self.over { JointOutcome::Granted } else { JointOutcome::Refused };
         self.write(terms, body, op, outcome, now);
         if !matches!(op, Op::Release { .. }) {
             body.tally.count(self.over, self.rate(), bucket);
         }
     }
 
-    fn write(&self, terms: Terms<'_>, body: &mut Body, op: Op, outcome: Outcome, now: Now) {
+    fn write(&self, terms: Terms<'_>, body: &mut Body, op: Op, outcome: JointOutcome, now: Now) {
         let limits = terms.limits.iter().zip(body.held.states_mut());
         for ((limit, state), judgement) in limits.zip(&self.judgements) {
             algorithms::apply(limit, state, op, judgement, outcome, now);
@@ -181,7 +182,7 @@ impl Evaluation {
         op: Op,
         (now, bucket): (Now, StatsBucket),
     ) {
-        self.write(terms, body, op, Outcome::Granted, now);
+        self.write(terms, body, op, JointOutcome::Granted, now);
         body.tally.count(false, self.rate(), bucket);
     }
 
@@ -256,17 +257,17 @@ impl Evaluation {
     }
 
     /// The name of what happened, for the metrics.
-    pub(super) fn counted(&self, op: KeyOp, booked: Nanos) -> Counted {
+    pub(super) fn counted(&self, op: KeyOp, booked: Nanos) -> CountedAs {
         match op {
-            KeyOp::Refuse(_) => Counted::Refuse,
+            KeyOp::Refuse(_) => CountedAs::Refuse,
             KeyOp::TakeOrLeave(attempt) if !self.refuses() || booked > 0 => {
                 match (self.over && self.shadow, attempt.waited || booked > 0) {
-                    (true, _) => Counted::Shadow,
-                    (false, true) => Counted::Delay,
-                    (false, false) => Counted::Allow,
+                    (true, _) => CountedAs::Shadow,
+                    (false, true) => CountedAs::Delay,
+                    (false, false) => CountedAs::Allow,
                 }
             }
-            KeyOp::Record { .. } if self.refuses() => Counted::Delay,
+            KeyOp::Record { .. } if self.refuses() => CountedAs::Delay,
             _ => counted(self.over, self.shadow, self.judgements[self.shown].booked),
         }
     }
@@ -300,7 +301,7 @@ pub(super) fn refund(
             continue;
         }
         let judgement = algorithms::judge(limit, state, op, now);
-        algorithms::apply(limit, state, op, &judgement, Outcome::Granted, now);
+        algorithms::apply(limit, state, op, &judgement, JointOutcome::Granted, now);
     }
 }
 
@@ -311,11 +312,11 @@ fn is_past_window(limit: &Limit, taken: Now, now: Now) -> bool {
 
 /// How a decision is counted.
 #[inline(always)]
-pub(super) fn counted(over: bool, shadow: bool, booked: Nanos) -> Counted {
+pub(super) fn counted(over: bool, shadow: bool, booked: Nanos) -> CountedAs {
     match (over, shadow) {
-        (false, _) => Counted::Allow,
-        (true, true) => Counted::Shadow,
-        (true, false) if booked > 0 => Counted::Delay,
-        (true, false) => Counted::Refuse,
+        (false, _) => CountedAs::Allow,
+        (true, true) => CountedAs::Shadow,
+        (true, false) if booked > 0 => CountedAs::Delay,
+        (true, false) => CountedAs::Refuse,
     }
 }

@@ -1,7 +1,7 @@
-//! What the limiter remembers, on its way to a snapshot and back.
+//! Exports the counts of the limiter to a snapshot, and imports them again.
 //!
-//! Knows which rule of the running configuration an old count belongs to; the bytes of the file
-//! are the snapshot's.
+//! This file knows which rule of the running configuration an old count belongs to. The bytes of
+//! the file are the snapshot's.
 
 use tidegate_core::rules::{OnFull, Rule};
 use tidegate_core::{Now, State, algorithms};
@@ -10,7 +10,7 @@ use super::Limiter;
 use crate::stores::memory::{Body, KeyTally, Placement, SlotAddress, States};
 
 /// One remembered count.
-pub(crate) struct Kept {
+pub(crate) struct KeptCount {
     /// The number of its rule when it was written.
     pub(crate) rule: u32,
     /// The key; none for a count that keys without a slot share.
@@ -49,7 +49,7 @@ impl Limiter {
     }
 
     /// Takes a count back under the rule that now has `number`.
-    pub(crate) fn import(&self, kept: Kept, number: u32, rule: &Rule, now: Now) -> Import {
+    pub(crate) fn import(&self, kept: KeptCount, number: u32, rule: &Rule, now: Now) -> Import {
         if kept.states.len() != rule.limits.len() {
             return Import::Unknown;
         }

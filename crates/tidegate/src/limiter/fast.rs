@@ -9,10 +9,10 @@ use tidegate_core::{Limit, Nanos, Now, Op, algorithms};
 
 use super::catalog::Catalog;
 use super::evaluate::{counted, is_firm};
-use super::request::{Attempt, Key, KeyOp, Limits};
+use super::request::{Key, KeyOp, LimitSource, WaitAttempt};
 use super::verdict::{Outcome, Verdict};
 use super::{Count, LimiterHandle, TakenFrom};
-use crate::metrics::Counted;
+use crate::metrics::CountedAs;
 use crate::stores::memory::{SlotProbe, StatsBucket, known_at};
 
 /// A rule of one limit whose keys have a slot each: all that a use of one of them needs to know.
@@ -50,10 +50,10 @@ impl LimiterHandle {
         key: &Key<'_>,
         probe: &SlotProbe<'_>,
         (now, bucket): (Now, StatsBucket),
-    ) -> Option<(Verdict, Counted)> {
+    ) -> Option<(Verdict, CountedAs)> {
         let single = catalog.single_limit(position)?;
         let limit = match key.limits {
-            Limits::Given(limit) if single.given => limit,
+            LimitSource::Given(limit) if single.given => limit,
             _ => &single.limit,
         };
         match key.op {
@@ -64,7 +64,7 @@ impl LimiterHandle {
                 let over = !judgement.allowed;
                 let mut verdict = taken(limit, cost, judgement.rate, now);
                 let refused = over && !single.shadow;
-                let wants_details = matches!(key.limits, Limits::Given(_));
+                let wants_details = matches!(key.limits, LimitSource::Given(_));
                 if refused || wants_details {
                     let op = Op::Take(cost);
                     let said = algorithms::explain(limit, state, op, &judgement, now);
@@ -104,7 +104,7 @@ impl LimiterHandle {
         (cost, at, late): (u64, Nanos, Nanos),
         probe: &SlotProbe<'_>,
         (now, bucket): (Now, StatsBucket),
-    ) -> Option<(Verdict, Counted)> {
+    ) -> Option<(Verdict, CountedAs)> {
         let memory = self.limiter.memory();
         if single.grows && !memory.has_bytes() {
             return None;
@@ -119,11 +119,11 @@ impl LimiterHandle {
         let mut verdict = Verdict { held: None, ..taken(limit, cost, recorded.rate, now) };
         let next = recorded.next.saturating_sub(late);
         let counted = match (next > 0, single.shadow) {
-            (false, _) => Counted::Allow,
-            (true, true) => Counted::Shadow,
+            (false, _) => CountedAs::Allow,
+            (true, true) => CountedAs::Shadow,
             (true, false) => {
                 verdict.delay = next;
-                Counted::Delay
+                CountedAs::Delay
             }
         };
         Some((verdict, counted))
@@ -136,10 +136,10 @@ impl LimiterHandle {
         single: &SingleLimit,
         limit: &Limit,
         key: &Key<'_>,
-        attempt: Attempt,
+        attempt: WaitAttempt,
         probe: &SlotProbe<'_>,
         (now, bucket): (Now, StatsBucket),
-    ) -> Option<(Verdict, Counted)> {
+    ) -> Option<(Verdict, CountedAs)> {
         let count = Count { rule: single.number, name: key.bytes, hash: probe.hash() };
         if attempt.waited || !attempt.first_in_line && !self.limiter.is_line_free(&count) {
             return None;
@@ -151,7 +151,7 @@ impl LimiterHandle {
             return None;
         }
         slot.body.tally.count(false, judgement.rate, bucket);
-        Some((taken(limit, attempt.cost, judgement.rate, now), Counted::Allow))
+        Some((taken(limit, attempt.cost, judgement.rate, now), CountedAs::Allow))
     }
 }
 

@@ -10,18 +10,18 @@ use tidegate_core::Now;
 use super::Limiter;
 use crate::metrics::Door;
 
-/// Where a door asks the limiter.
+/// A door loop's access to the limiter.
 pub struct LimiterHandle {
     pub(super) limiter: Arc<Limiter>,
     pub(super) door: Door,
-    pub(super) lane: usize,
+    pub(super) counter_stripe: usize,
     /// How many of its decisions wait for a remote store.
     pub(super) pending: Arc<AtomicUsize>,
 }
 
 impl Drop for LimiterHandle {
     fn drop(&mut self) {
-        self.limiter.metrics.leave(self.lane);
+        self.limiter.metrics.leave(self.counter_stripe);
     }
 }
 

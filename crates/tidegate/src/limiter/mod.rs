@@ -1,7 +1,8 @@
-//! The limiter: which rule, which slot, one atomic step, one verdict, counted once.
+//! The limiter: it finds the rule and the slot of each key, runs one atomic step, and counts the
+//! verdict once.
 //!
-//! Doors come to it with keys and leave with verdicts. It chooses no bytes of any protocol, reads
-//! no socket, and takes no lock that a reload holds: the rules are swapped behind an atomic.
+//! Doors hand it requests and get verdicts. It knows no bytes of any protocol, reads no socket, and
+//! takes no lock that a reload holds: a reload swaps the rules behind an atomic pointer.
 
 mod catalog;
 mod decide;
@@ -27,11 +28,15 @@ use tidegate_core::rules::RuleSet;
 use self::catalog::Catalog;
 pub(crate) use self::catalog::keeps_counts;
 pub use self::delayed::{DelayedPage, DelayedSearch};
-pub(crate) use self::export::{Import, Kept};
+pub(crate) use self::export::{Import, KeptCount};
 pub use self::handle::LimiterHandle;
-pub use self::request::{Attempt, InvalidRequest, KEYS_MAX, Key, KeyOp, Limits, Request, Together};
+pub use self::request::{
+    InvalidRequest, KEYS_MAX, Key, KeyOp, LimitSource, Request, Together, WaitAttempt,
+};
 pub(crate) use self::verdict::Answered;
-pub use self::verdict::{Basis, Decision, HeldKey, Outcome, PendingVerdict, Row, Rows, Verdict};
+pub use self::verdict::{
+    Basis, Decision, HeldKey, LimitRow, Outcome, PendingVerdict, Rows, Verdict,
+};
 use crate::budget::Budget;
 use crate::clock::Clock;
 use crate::metrics::{Door, Metrics, RuleLabels};
@@ -183,11 +188,11 @@ impl Limiter {
         self.catalog.load().set().clone()
     }
 
-    /// A place for one loop of a door to ask from.
+    /// A handle for one loop of a door.
     #[must_use]
     pub fn handle(self: &Arc<Self>, door: Door) -> LimiterHandle {
-        let lane = self.metrics.lane(door);
-        LimiterHandle { limiter: self.clone(), door, lane, pending: Arc::default() }
+        let counter_stripe = self.metrics.counter_stripe(door);
+        LimiterHandle { limiter: self.clone(), door, counter_stripe, pending: Arc::default() }
     }
 
     /// The clock that decisions are made by.
@@ -204,9 +209,9 @@ impl Limiter {
 
     /// Forgets one key. `false` if it was not remembered.
     ///
-    /// Uses in flight that the key holds are forgiven with it: when they end, they are told from
-    /// uses taken after the reset by their start and by where they were taken from, and give
-    /// nothing back.
+    /// Uses in flight that the key holds are forgiven with it. When they end they give nothing
+    /// back: their start, and where they were taken from, tell them from uses taken after the
+    /// reset.
     pub fn reset(&self, key: &[u8]) -> bool {
         let catalog = self.catalog.load();
         catalog.slot_of(self.memory(), key).is_some_and(|address| {

@@ -1,7 +1,7 @@
-//! One request as a store sees it: the counts that it touches, and what comes of them.
+//! One request as a store sees it: which counts it touches, and what each of them answers.
 //!
-//! The same plan runs at once in memory, and perhaps several times on copies from a remote store.
-//! It writes to the bodies that it is handed and to itself; metrics are the caller's.
+//! A plan runs once on counts in memory, or several times on copies from a remote store. It writes
+//! to the bodies that the store hands it and to itself. The caller counts metrics.
 
 use std::mem;
 
@@ -13,10 +13,10 @@ use tidegate_core::{Limit, Nanos, Now, Op};
 
 use super::catalog::Catalog;
 use super::evaluate::{Evaluation, Terms, refund};
-use super::request::{Attempt, KeyOp, Limits, Request, Together};
-use super::verdict::{Basis, HeldKey, Outcome, Row, Rows, Verdict};
+use super::request::{KeyOp, LimitSource, Request, Together, WaitAttempt};
+use super::verdict::{Basis, HeldKey, LimitRow, Outcome, Rows, Verdict};
 use super::{InvalidRequest, KEYS_MAX, TakenFrom};
-use crate::metrics::{Counted, Door};
+use crate::metrics::{CountedAs, Door};
 use crate::stores::memory::{Body, OpenSlot, Placement, StatsBucket};
 
 /// When a key that finds the table full, and may not share, is worth another try.
@@ -25,7 +25,7 @@ const RETRY_WHEN_FULL: Nanos = SECOND;
 /// A request whose rules are found.
 pub(super) struct Plan {
     /// First those of rules that let nothing pass, which have no slot; then one for each slot.
-    targets: SmallVec<[Target; 1]>,
+    targets: SmallVec<[CountTarget; 1]>,
     /// How many have no slot.
     denied: usize,
     /// Keys that nothing limits: their rules, if they have one.
@@ -34,17 +34,17 @@ pub(super) struct Plan {
     /// What came of the last run.
     pub(super) verdict: Verdict,
     /// Decisions of the last run, to be counted.
-    pub(super) notes: SmallVec<[Note; 1]>,
+    pub(super) notes: SmallVec<[CountedDecision; 1]>,
     /// Rows are filled if they are wanted; what is held in any case.
     pub(super) rows: Rows,
     wants_rows: bool,
-    /// How far the clock of the counts is ahead of the one that records were told by.
+    /// How far the clock of the counts is ahead of the clock of reported uses.
     pub(super) clock_shift: i64,
 }
 
 /// One count that a request touches.
 #[derive(Clone, Copy)]
-pub(super) struct Target {
+pub(super) struct CountTarget {
     /// Which of the request's keys.
     pub(super) key: usize,
     /// The position of the key's rule.
@@ -57,7 +57,7 @@ pub(super) struct Target {
     pub(super) wants_details: bool,
 }
 
-impl Target {
+impl CountTarget {
     /// The limits of its key.
     pub(super) fn limits<'a>(&'a self, catalog: &'a Catalog) -> &'a [Limit] {
         match &self.given {
@@ -79,11 +79,11 @@ impl Target {
 
 /// A decision on one count, to be counted.
 #[derive(Clone, Copy)]
-pub(super) struct Note {
+pub(super) struct CountedDecision {
     /// Which of the request's keys; `None` for one that has no count.
     pub(super) key: Option<usize>,
     pub(super) rule: Option<usize>,
-    pub(super) counted: Counted,
+    pub(super) counted: CountedAs,
     /// What was done because the table is full.
     pub(super) full: Option<&'static str>,
     pub(super) over: bool,
@@ -94,7 +94,7 @@ pub(super) struct Note {
 
 /// One count in a run.
 struct Part<'a> {
-    target: Target,
+    target: CountTarget,
     rule: &'a Rule,
     terms: Terms<'a>,
     body: &'a mut Body,
@@ -135,11 +135,11 @@ impl Plan {
                 continue;
             };
             let given = match asked.limits {
-                Limits::Given(limit) if catalog.is_given(rule) => Some(*limit),
+                LimitSource::Given(limit) if catalog.is_given(rule) => Some(*limit),
                 _ => None,
             };
-            let wants_details = matches!(asked.limits, Limits::Given(_));
-            let target = Target { key, rule, op, given, wants_details };
+            let wants_details = matches!(asked.limits, LimitSource::Given(_));
+            let target = CountTarget { key, rule, op, given, wants_details };
             if catalog.denies(rule) {
                 plan.targets.insert(plan.denied, target);
                 plan.denied += 1;
@@ -150,7 +150,7 @@ impl Plan {
             }
         }
         let refuses =
-            |target: &Target| target.op.can_be_refused() && !catalog.rule(target.rule).shadow;
+            |target: &CountTarget| target.op.can_be_refused() && !catalog.rule(target.rule).shadow;
         // A rule that lets nothing pass refuses the whole request: no other count is asked.
         if plan.together == Together::AllOrNothing
             && plan.targets[..plan.denied].iter().any(refuses)
@@ -161,7 +161,7 @@ impl Plan {
     }
 
     /// A plan for one slot alone.
-    pub(super) fn of_slot(target: Target, now: Now) -> Self {
+    pub(super) fn of_slot(target: CountTarget, now: Now) -> Self {
         Self { targets: SmallVec::from_iter([target]), ..Self::empty(now) }
     }
 
@@ -197,8 +197,8 @@ impl Plan {
 
     /// Takes those counts out that lie in memory, if the others lie in a remote store.
     pub(super) fn split_local(&mut self, catalog: &Catalog) -> Option<Plan> {
-        let is_local = |target: &Target| catalog.remote_names(target).is_none();
-        let (local, remote): (SmallVec<[Target; 1]>, SmallVec<[Target; 1]>) =
+        let is_local = |target: &CountTarget| catalog.remote_names(target).is_none();
+        let (local, remote): (SmallVec<[CountTarget; 1]>, SmallVec<[CountTarget; 1]>) =
             self.slots().iter().copied().partition(is_local);
         if local.is_empty() || remote.is_empty() {
             return None;
@@ -218,9 +218,9 @@ impl Plan {
     }
 
     /// The same counts for another operation.
-    pub(super) fn with_op(&self, op: impl Fn(&Target) -> KeyOp) -> Plan {
+    pub(super) fn with_op(&self, op: impl Fn(&CountTarget) -> KeyOp) -> Plan {
         let first = Self::of_slot(self.targets[0], self.verdict.at);
-        let targets = self.slots().iter().map(|target| Target { op: op(target), ..*target });
+        let targets = self.slots().iter().map(|target| CountTarget { op: op(target), ..*target });
         Plan {
             targets: targets.collect(),
             together: Together::Each,
@@ -244,7 +244,7 @@ impl Plan {
     }
 
     /// The counts that have a slot.
-    pub(super) fn slots(&self) -> &[Target] {
+    pub(super) fn slots(&self) -> &[CountTarget] {
         &self.targets[self.denied..]
     }
 
@@ -307,7 +307,12 @@ impl Plan {
     }
 
     /// Takes, books, or leaves no trace: for a request that waits.
-    fn attempt(&mut self, parts: &mut [Part<'_>], attempt: Attempt, moment: (Now, StatsBucket)) {
+    fn attempt(
+        &mut self,
+        parts: &mut [Part<'_>],
+        attempt: WaitAttempt,
+        moment: (Now, StatsBucket),
+    ) {
         if self.verdict.outcome == Outcome::Allowed {
             for part in parts.iter_mut() {
                 part.write(true, moment);
@@ -395,7 +400,7 @@ impl Plan {
         }
         let asked = self.unlimited.iter().map(|(_, op)| op.for_limits().cost());
         verdict.granted = asked.fold(verdict.granted, u64::min);
-        if let [Part { target: Target { op: KeyOp::Refuse(_), .. }, rule, .. }] = parts {
+        if let [Part { target: CountTarget { op: KeyOp::Refuse(_), .. }, rule, .. }] = parts {
             verdict.outcome = Outcome::Refused;
             self.rows.refused_by.get_or_insert_with(|| rule.name.clone());
         }
@@ -424,7 +429,7 @@ impl Plan {
         }
         // Keys that agreed to a request that another refused are not counted.
         if granted || evaluation.over || matches!(target.op, KeyOp::Refuse(_)) {
-            self.notes.push(Note {
+            self.notes.push(CountedDecision {
                 key: Some(target.key),
                 rule: Some(target.rule),
                 counted: evaluation.counted(target.op, booked),
@@ -443,17 +448,17 @@ impl Plan {
             let counted = match op {
                 KeyOp::Refuse(_) => {
                     self.verdict.outcome = Outcome::Refused;
-                    Counted::Refuse
+                    CountedAs::Refuse
                 }
                 // Nothing was written down of a use that no rule is for.
                 KeyOp::Record { .. } if rule.is_none() => continue,
                 _ if !op.is_use() || !(each || self.verdict.is_allowed()) => continue,
-                KeyOp::TakeOrLeave(Attempt { waited: true, .. }) => Counted::Delay,
-                _ => Counted::Allow,
+                KeyOp::TakeOrLeave(WaitAttempt { waited: true, .. }) => CountedAs::Delay,
+                _ => CountedAs::Allow,
             };
             let (rule, key) = (*rule, None);
             let (full, over, rate, took) = (None, false, 0.0, false);
-            self.notes.push(Note { key, rule, counted, full, over, rate, took });
+            self.notes.push(CountedDecision { key, rule, counted, full, over, rate, took });
         }
     }
 
@@ -462,7 +467,8 @@ impl Plan {
             let Part { target, rule, terms, ref body, ref evaluation, .. } = *part;
             for (limit, verdict) in evaluation.verdicts(terms, body, part.op(), now) {
                 let (key, name) = (target.key, rule.name.clone());
-                let row = Row { key, rule: name, limit: *limit, verdict, basis: Basis::Counts };
+                let row =
+                    LimitRow { key, rule: name, limit: *limit, verdict, basis: Basis::Counts };
                 self.rows.limits.push(row);
             }
         }
@@ -476,7 +482,7 @@ impl Plan {
 
 impl<'a> Part<'a> {
     fn new(
-        target: &'a Target,
+        target: &'a CountTarget,
         clock_shift: i64,
         catalog: &'a Catalog,
         (body, place): (&'a mut Body, Placement),

@@ -14,7 +14,7 @@ pub struct Request<'a> {
     pub keys: &'a [Key<'a>],
     /// Whether one refusal refuses all keys.
     pub together: Together,
-    /// Whether the caller will tell when the uses end. Keys that limit uses in flight need it.
+    /// Whether the caller will report when the uses end. Keys that limit uses in flight need it.
     pub can_end: bool,
 }
 
@@ -25,7 +25,7 @@ impl<'a> Request<'a> {
         Self { keys, together: Together::AllOrNothing, can_end: false }
     }
 
-    /// The same request by a caller that tells when the uses end.
+    /// The same request by a caller that reports when the uses end.
     #[must_use]
     pub fn with_end(self) -> Self {
         Self { can_end: true, ..self }
@@ -49,12 +49,12 @@ pub struct Key<'a> {
     /// What is to be done.
     pub op: KeyOp,
     /// What limits it.
-    pub limits: Limits<'a>,
+    pub limits: LimitSource<'a>,
 }
 
 /// What limits a key.
 #[derive(Clone, Copy, Debug)]
-pub enum Limits<'a> {
+pub enum LimitSource<'a> {
     /// The rule that is for it.
     ByRule,
     /// The rule that matches it, and if there is none, this limit, which the request itself has
@@ -66,24 +66,24 @@ impl<'a> Key<'a> {
     /// A key and what is to be done with it.
     #[must_use]
     pub fn new(bytes: &'a [u8], op: KeyOp) -> Self {
-        Self { bytes, op, limits: Limits::ByRule }
+        Self { bytes, op, limits: LimitSource::ByRule }
     }
 
     /// The same key with a limit of the request's own, for the case that no rule matches it.
     #[must_use]
     pub fn limited_by(self, limit: &'a Limit) -> Self {
-        Self { limits: Limits::Given(limit), ..self }
+        Self { limits: LimitSource::Given(limit), ..self }
     }
 
-    /// Whether it asks for nothing, which nobody can mean; except for a look at a limit that the
-    /// request has brought, and that may be smaller than what is owed.
+    /// Refuses a cost of 0. Only a look at a limit that the request has brought may have it: that
+    /// limit may be smaller than what is owed.
     #[inline(always)]
     pub(super) fn check_cost(&self) -> Result<(), InvalidRequest> {
         use KeyOp::{Peek, Record, Refuse, Take, TakeOrLeave, TakeUpTo};
         match self.op {
-            Peek(0) if matches!(self.limits, Limits::Given(_)) => Ok(()),
+            Peek(0) if matches!(self.limits, LimitSource::Given(_)) => Ok(()),
             Peek(0) | Take(0) | TakeUpTo(0) | Refuse(0) => Err(InvalidRequest::CostZero),
-            TakeOrLeave(Attempt { cost: 0, .. }) | Record { cost: 0, .. } => {
+            TakeOrLeave(WaitAttempt { cost: 0, .. }) | Record { cost: 0, .. } => {
                 Err(InvalidRequest::CostZero)
             }
             _ => Ok(()),
@@ -114,7 +114,7 @@ pub enum KeyOp {
     TakeUpTo(u64),
     /// A use by a request that waits: a refusal writes and counts nothing, because the request
     /// will try again.
-    TakeOrLeave(Attempt),
+    TakeOrLeave(WaitAttempt),
     /// Uses that have already happened. They are counted whole and never refused, however many
     /// they are; the verdict is the one of an allowed take, with the delay until the next use.
     Record {
@@ -150,14 +150,14 @@ pub enum KeyOp {
 
 /// A try of a request that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Attempt {
+pub struct WaitAttempt {
     /// How many uses it wants.
     pub cost: u64,
     /// The longest wait that may be booked for it, where the algorithm books.
     pub booking_max: Nanos,
     /// Whether it has waited already: it is counted as delayed then.
     pub waited: bool,
-    /// Whether it is first in the line of its count. Others are refused while anybody is in line.
+    /// Whether it is first in the line of its count. Others are refused while requests are in line.
     pub first_in_line: bool,
 }
 
@@ -167,7 +167,7 @@ impl KeyOp {
     pub(super) fn for_limits(self) -> Op {
         match self {
             KeyOp::Peek(cost) | KeyOp::Refuse(cost) => Op::Peek(cost),
-            KeyOp::Take(cost) | KeyOp::TakeOrLeave(Attempt { cost, .. }) => Op::Take(cost),
+            KeyOp::Take(cost) | KeyOp::TakeOrLeave(WaitAttempt { cost, .. }) => Op::Take(cost),
             KeyOp::TakeUpTo(cost) => Op::TakeUpTo(cost),
             KeyOp::Record { cost, at, .. } => Op::Record { cost, at },
             KeyOp::Release { cost, started, .. } => Op::Release { cost, started },
@@ -189,7 +189,7 @@ impl KeyOp {
 
     /// The try of a request that waits, if it is one.
     #[inline(always)]
-    pub(super) fn attempt(self) -> Option<Attempt> {
+    pub(super) fn attempt(self) -> Option<WaitAttempt> {
         match self {
             KeyOp::TakeOrLeave(attempt) => Some(attempt),
             _ => None,

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use tidegate_core::time::SECOND;
 use tidegate_core::{Limit, LimitVerdict, Nanos, Now};
 
-use crate::completions::Ticket;
+use crate::completions::AnswerTicket;
 use crate::stores::memory::TakenFrom;
 
 /// The answer to a request: now, or when its store has answered.
@@ -35,7 +35,7 @@ impl Decision {
 }
 
 /// A verdict that will come. Dropped, it gives back what it grants.
-pub struct PendingVerdict(pub(crate) Ticket<Answered>);
+pub struct PendingVerdict(pub(crate) AnswerTicket<Answered>);
 
 impl PendingVerdict {
     /// The answer, once it is there.
@@ -78,8 +78,8 @@ pub struct Verdict {
     pub held: Option<TakenFrom>,
     /// How many uses were granted; of several limits the least.
     pub granted: u64,
-    /// How long until the request could go, as far as can be told; [`Nanos::MAX`] if time alone
-    /// will not help. After a record, how long until the next use.
+    /// How long until the request could go, as far as is known; [`Nanos::MAX`] if time alone will
+    /// not help. After a record, how long until the next use.
     pub delay: Nanos,
     /// The use was taken, and may start only after this long.
     pub booked: Nanos,
@@ -197,9 +197,9 @@ pub struct Rows {
     /// The rule that refused.
     pub refused_by: Option<Arc<str>>,
     /// What each limit of each key says.
-    pub limits: Vec<Row>,
+    pub limits: Vec<LimitRow>,
     /// Which of the request's keys hold uses in flight that must be released; the others must not
-    /// be, since what would be given back is somebody else's.
+    /// be, since that would give back the uses of another request.
     pub held: SmallVec<[HeldKey; 1]>,
 }
 
@@ -211,7 +211,7 @@ impl Rows {
         self.held.clear();
     }
 
-    /// Whether the rule that refused lets nothing pass, so that nobody need come back.
+    /// Whether the rule that refused lets nothing pass, so that another try is useless.
     #[must_use]
     pub fn is_denied(&self) -> bool {
         let refusing = |rule| self.refused_by.as_ref() == Some(rule);
@@ -221,7 +221,7 @@ impl Rows {
 
 /// What one limit of one key says.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Row {
+pub struct LimitRow {
     /// Which of the request's keys.
     pub key: usize,
     /// The rule's name.
@@ -234,7 +234,7 @@ pub struct Row {
     pub basis: Basis,
 }
 
-impl Row {
+impl LimitRow {
     /// Whether it was decided without the remote store that has its counts.
     #[must_use]
     pub fn is_degraded(&self) -> bool {

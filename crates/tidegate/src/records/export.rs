@@ -10,7 +10,7 @@ use super::listing::WALK_STRIDE;
 use super::record::{RecordEntry, RecordValue};
 use super::tally::{Minute, Minutes};
 use super::{KEY_BYTES_MAX, Records, Unit, find};
-use crate::table::{Name, Step};
+use crate::table::{Name, WalkStep};
 
 /// Where numbers in the order of insertion end. No process makes so many records: a higher number
 /// in a file is damage.
@@ -80,9 +80,9 @@ impl Records {
                     }
                 });
                 match step {
-                    Step::On => {}
-                    Step::Anew => shard.clear(),
-                    Step::Done => break,
+                    WalkStep::On => {}
+                    WalkStep::Anew => shard.clear(),
+                    WalkStep::Done => break,
                 }
             }
             shard.drain(..).for_each(&mut see);

@@ -7,7 +7,7 @@ use tidegate_core::{Nanos, Now};
 
 use super::record::{RecordEntry, RecordValue};
 use super::{RecordKind, RecordProbe, Records, Stat, Unit};
-use crate::table::{Name, Step};
+use crate::table::{Name, WalkStep};
 
 /// Cells looked at under one lock, at least.
 pub(super) const WALK_STRIDE: usize = 64;
@@ -81,9 +81,9 @@ impl Records {
                     }
                 });
                 match step {
-                    Step::On => {}
-                    Step::Anew => listed.truncate(before),
-                    Step::Done => break,
+                    WalkStep::On => {}
+                    WalkStep::Anew => listed.truncate(before),
+                    WalkStep::Done => break,
                 }
             }
         }

@@ -104,7 +104,7 @@ pub struct ConsumeOutcome {
 
 /// Where the record of a key lies, if there is one.
 #[derive(Clone, Copy)]
-pub struct RecordProbe<'r>(table::Probe<'r, RecordEntry>);
+pub struct RecordProbe<'r>(table::TableProbe<'r, RecordEntry>);
 
 impl RecordProbe<'_> {
     /// First half of the look-ahead of a batch.

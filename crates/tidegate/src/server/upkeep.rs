@@ -14,7 +14,9 @@ use crate::doors::Gate;
 use crate::limiter::Limiter;
 use crate::metrics::Metrics;
 use crate::records::Records;
-use crate::snapshot::{self, Aside, BadPath, Found, Restored, Snapshot, Source, Unusable};
+use crate::snapshot::{
+    self, Aside, BadPath, FoundSnapshot, Restored, Snapshot, SnapshotSource, Unusable,
+};
 
 /// How often the table is swept.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
@@ -110,7 +112,8 @@ impl Upkeep {
 
 impl Kept {
     fn restore(&self, path: &Path) {
-        let Found { restored, unusable } = Snapshot::restore(&self.limiter, &self.records, path);
+        let FoundSnapshot { restored, unusable } =
+            Snapshot::restore(&self.limiter, &self.records, path);
         for Unusable { file, problem, aside } in &unusable {
             let file = file.display();
             match aside {
@@ -129,10 +132,10 @@ impl Kept {
             }
         }
         let from = restored.map(|(source, _)| source);
-        if from != Some(Source::Newest) && (from.is_some() || !unusable.is_empty()) {
-            self.state.set_snapshot_restored_from(from.map_or("nothing", Source::name));
+        if from != Some(SnapshotSource::Newest) && (from.is_some() || !unusable.is_empty()) {
+            self.state.set_snapshot_restored_from(from.map_or("nothing", SnapshotSource::name));
         }
-        self.metrics.snapshot_restored(from.map_or("nothing", Source::name));
+        self.metrics.snapshot_restored(from.map_or("nothing", SnapshotSource::name));
         let file = path.display();
         match restored {
             Some((source, restored)) => {
@@ -164,10 +167,10 @@ impl Kept {
 }
 
 /// Says what came back, and what did not.
-fn tell(path: &Path, source: Source, restored: Restored) {
+fn tell(path: &Path, source: SnapshotSource, restored: Restored) {
     let file = path.display();
     let Restored { keys, shared, records, dropped, forgiven, lost, .. } = restored;
-    if source == Source::Previous {
+    if source == SnapshotSource::Previous {
         tracing::warn!(%file, "the previous snapshot is restored: uses after it are forgiven");
     }
     let from = source.name();

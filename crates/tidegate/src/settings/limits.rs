@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-use tidegate_core::limit::{AlgorithmName, GrammarError, REPLICAS_MAX, Share, Spec};
+use tidegate_core::limit::{AlgorithmName, GrammarError, REPLICAS_MAX, ReplicaShare, Spec};
 use tidegate_core::rules::LIMITS_MAX;
 use tidegate_core::{Algorithm, Limit};
 use toml::Spanned;
@@ -141,7 +141,11 @@ fn check_settings(counting: &Counting, limits: &[Limit], problems: &mut Vec<Prob
 }
 
 /// The share of this replica, as the table says. Reports what is wrong with it.
-pub(super) fn share(fields: &RuleFields, whole: &[Limit], problems: &mut Vec<Problem>) -> Share {
+pub(super) fn share(
+    fields: &RuleFields,
+    whole: &[Limit],
+    problems: &mut Vec<Problem>,
+) -> ReplicaShare {
     let number = |value: &Spanned<i64>| u64::try_from(*value.get_ref()).unwrap_or(0);
     let replicas = fields.replicas.as_ref().map_or(1, number);
     if let Some(place) =
@@ -150,9 +154,9 @@ pub(super) fn share(fields: &RuleFields, whole: &[Limit], problems: &mut Vec<Pro
         let message = format!("{} is not a valid number of replicas", place.get_ref());
         let remedy = format!("write a whole number from 1 to {REPLICAS_MAX}");
         problems.push(Problem::new(place.span(), message, remedy));
-        return Share::WHOLE;
+        return ReplicaShare::WHOLE;
     }
-    let Some(share) = Share::new(replicas, fields.replica.as_ref().map(number)) else {
+    let Some(share) = ReplicaShare::new(replicas, fields.replica.as_ref().map(number)) else {
         let place = fields.replica.as_ref().map_or(0..0, Spanned::span);
         let message = match replicas {
             1 => "`replica` must be 1, since there is one replica".to_owned(),
@@ -160,7 +164,7 @@ pub(super) fn share(fields: &RuleFields, whole: &[Limit], problems: &mut Vec<Pro
         };
         let remedy = "write the number of this replica, or change `replicas`";
         problems.push(Problem::new(place, message, remedy));
-        return Share::WHOLE;
+        return ReplicaShare::WHOLE;
     };
     let counted = whole.iter().filter(|limit| !limit.denies());
     let smallest = counted.map(|limit| limit.amount.min(limit.capacity())).min();

@@ -85,13 +85,13 @@ pub struct RuleFields {
     pub shadow: bool,
     /// Where the counts live if there is a remote store: in it, or in this node.
     #[serde(default)]
-    pub consistency: Consistency,
+    pub consistency: ConsistencyWord,
     /// What a failing store means.
     #[serde(default)]
-    pub on_store_error: OnStoreError,
+    pub on_store_error: OnStoreErrorWord,
     /// What a table full of live keys means for a new key.
     #[serde(default)]
-    pub on_full: OnFull,
+    pub on_full: OnFullWord,
 }
 
 impl RuleFields {
@@ -150,7 +150,8 @@ impl Default for DefaultTable {
 /// Where the counts of a rule live if there is a remote store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Consistency {
+#[schemars(rename = "Consistency")]
+pub enum ConsistencyWord {
     /// In the remote store: all nodes together keep to the limit.
     #[default]
     Exact,
@@ -158,11 +159,11 @@ pub enum Consistency {
     Local,
 }
 
-impl From<Consistency> for rules::Consistency {
-    fn from(word: Consistency) -> Self {
+impl From<ConsistencyWord> for rules::Consistency {
+    fn from(word: ConsistencyWord) -> Self {
         match word {
-            Consistency::Exact => Self::Exact,
-            Consistency::Local => Self::Local,
+            ConsistencyWord::Exact => Self::Exact,
+            ConsistencyWord::Local => Self::Local,
         }
     }
 }
@@ -170,7 +171,8 @@ impl From<Consistency> for rules::Consistency {
 /// What a failing store means for a rule's keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum OnStoreError {
+#[schemars(rename = "OnStoreError")]
+pub enum OnStoreErrorWord {
     /// Let the request pass.
     #[default]
     Allow,
@@ -180,12 +182,12 @@ pub enum OnStoreError {
     Local,
 }
 
-impl From<OnStoreError> for rules::OnStoreError {
-    fn from(word: OnStoreError) -> Self {
+impl From<OnStoreErrorWord> for rules::OnStoreError {
+    fn from(word: OnStoreErrorWord) -> Self {
         match word {
-            OnStoreError::Allow => Self::Allow,
-            OnStoreError::Deny => Self::Deny,
-            OnStoreError::Local => Self::Local,
+            OnStoreErrorWord::Allow => Self::Allow,
+            OnStoreErrorWord::Deny => Self::Deny,
+            OnStoreErrorWord::Local => Self::Local,
         }
     }
 }
@@ -193,7 +195,8 @@ impl From<OnStoreError> for rules::OnStoreError {
 /// What a table full of live keys means for a new key of a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum OnFull {
+#[schemars(rename = "OnFull")]
+pub enum OnFullWord {
     /// All new keys share one count.
     #[default]
     Share,
@@ -203,12 +206,12 @@ pub enum OnFull {
     Allow,
 }
 
-impl From<OnFull> for rules::OnFull {
-    fn from(word: OnFull) -> Self {
+impl From<OnFullWord> for rules::OnFull {
+    fn from(word: OnFullWord) -> Self {
         match word {
-            OnFull::Share => Self::Share,
-            OnFull::Deny => Self::Deny,
-            OnFull::Allow => Self::Allow,
+            OnFullWord::Share => Self::Share,
+            OnFullWord::Deny => Self::Deny,
+            OnFullWord::Allow => Self::Allow,
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! `<path>` is the newest, `<path>.previous` the one before it, and `<path>.new` is being written.
 //! A crash between two steps leaves the newest or the previous one whole, if one was whole before.
-//! None of them is reached through a symbolic link, and nobody but their owner may read them.
+//! None of them is reached through a symbolic link, and only their owner may read them.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
-/// Keys can name people: nobody else needs to read them.
+/// Keys can name people: only the owner may read them.
 const OWNER_ONLY: u32 = 0o600;
 
 /// Why no snapshot can be kept at a path.

@@ -9,7 +9,7 @@ use std::io::{self, Read, Write};
 use crc32fast::Hasher;
 use tidegate_core::{Now, State};
 
-use super::Problem;
+use super::SnapshotProblem;
 use crate::limiter;
 use crate::records::{self, RecordValue, Unit};
 
@@ -23,9 +23,9 @@ const COUNTER: u8 = 0;
 const BUFFER: u8 = 1;
 
 /// One thing that a snapshot holds.
-pub(super) enum Entry {
+pub(super) enum SnapshotEntry {
     /// A count of the limiter.
-    Count(limiter::Kept),
+    Count(limiter::KeptCount),
     Record(records::KeptRecord),
 }
 
@@ -47,7 +47,7 @@ pub(super) struct OldRule {
 }
 
 /// Writes a snapshot and sums it up on the way.
-pub(super) struct Writer<W> {
+pub(super) struct SnapshotWriter<W> {
     to: W,
     sum: Hasher,
     entries: u64,
@@ -56,7 +56,7 @@ pub(super) struct Writer<W> {
     state: Vec<u8>,
 }
 
-impl<W: Write> Writer<W> {
+impl<W: Write> SnapshotWriter<W> {
     pub(super) fn begin(to: W, header: &Header) -> io::Result<Self> {
         let mut writer =
             Self { to, sum: Hasher::new(), entries: 0, entry: Vec::new(), state: Vec::new() };
@@ -153,7 +153,7 @@ fn put_text(out: &mut Vec<u8>, text: &[u8]) {
 }
 
 /// Reads a snapshot and sums it up on the way.
-pub(super) struct Reader<R> {
+pub(super) struct SnapshotReader<R> {
     from: R,
     sum: Hasher,
     entries: u64,
@@ -161,16 +161,16 @@ pub(super) struct Reader<R> {
     pub(super) header: Header,
 }
 
-impl<R: Read> Reader<R> {
-    pub(super) fn begin(from: R) -> Result<Self, Problem> {
+impl<R: Read> SnapshotReader<R> {
+    pub(super) fn begin(from: R) -> Result<Self, SnapshotProblem> {
         let header = Header { boot: Vec::new(), now: Now::default(), rules: Vec::new() };
         let mut reader = Self { from, sum: Hasher::new(), entries: 0, version: 0, header };
         if reader.bytes::<8>()? != *MAGIC {
-            return Err(Problem::NotASnapshot);
+            return Err(SnapshotProblem::NotASnapshot);
         }
         reader.version = reader.u32()?;
         if !(1..=VERSION).contains(&reader.version) {
-            return Err(Problem::Version { found: reader.version, known: VERSION });
+            return Err(SnapshotProblem::Version { found: reader.version, known: VERSION });
         }
         reader.header.boot = reader.text()?;
         reader.header.now = Now { mono: reader.u64()?, unix: reader.u64()? };
@@ -186,30 +186,31 @@ impl<R: Read> Reader<R> {
     }
 
     /// The next entry; `None` at a sound end.
-    pub(super) fn entry(&mut self) -> Result<Option<Entry>, Problem> {
+    pub(super) fn entry(&mut self) -> Result<Option<SnapshotEntry>, SnapshotProblem> {
         let entry = match self.bytes::<1>()?[0] {
             END => return self.end().map(|()| None),
-            kind @ (KEY | SHARED) => Entry::Count(self.count(kind == KEY)?),
-            RECORD if self.version > 1 => Entry::Record(self.record()?),
-            _ => return Err(Problem::Damaged("an entry of a kind that does not exist")),
+            kind @ (KEY | SHARED) => SnapshotEntry::Count(self.count(kind == KEY)?),
+            RECORD if self.version > 1 => SnapshotEntry::Record(self.record()?),
+            _ => return Err(SnapshotProblem::Damaged("an entry of a kind that does not exist")),
         };
         self.entries += 1;
         Ok(Some(entry))
     }
 
-    fn count(&mut self, named: bool) -> Result<limiter::Kept, Problem> {
+    fn count(&mut self, named: bool) -> Result<limiter::KeptCount, SnapshotProblem> {
         let (rule, name) = (self.u32()?, self.text()?);
         let tally = [self.u64()?, self.u64()?, self.u64()?];
         let mut states = Vec::new();
         for _ in 0..self.bytes::<1>()?[0] {
             let state = State::decode(&self.text()?);
-            states.push(state.map_err(|_| Problem::Damaged("a state that cannot be read"))?);
+            states
+                .push(state.map_err(|_| SnapshotProblem::Damaged("a state that cannot be read"))?);
         }
-        Ok(limiter::Kept { rule, name: named.then_some(name), tally, states })
+        Ok(limiter::KeptCount { rule, name: named.then_some(name), tally, states })
     }
 
-    fn record(&mut self) -> Result<records::KeptRecord, Problem> {
-        let damaged = || Problem::Damaged("a record that cannot be read");
+    fn record(&mut self) -> Result<records::KeptRecord, SnapshotProblem> {
+        let damaged = || SnapshotProblem::Damaged("a record that cannot be read");
         let key = self.text()?;
         let value = match self.bytes::<1>()?[0] {
             COUNTER => RecordValue::Counter(self.u64()?),
@@ -227,41 +228,41 @@ impl<R: Read> Reader<R> {
         if kept.is_sound() { Ok(kept) } else { Err(damaged()) }
     }
 
-    fn end(&mut self) -> Result<(), Problem> {
+    fn end(&mut self) -> Result<(), SnapshotProblem> {
         if self.u64()? != self.entries {
-            return Err(Problem::Damaged("entries are missing"));
+            return Err(SnapshotProblem::Damaged("entries are missing"));
         }
         let expected = self.sum.clone().finalize();
         if self.u32()? != expected {
-            return Err(Problem::Damaged("the checksum does not match"));
+            return Err(SnapshotProblem::Damaged("the checksum does not match"));
         }
         match self.from.read(&mut [0])? {
             0 => Ok(()),
-            _ => Err(Problem::Damaged("there is something behind the end")),
+            _ => Err(SnapshotProblem::Damaged("there is something behind the end")),
         }
     }
 
-    fn bytes<const N: usize>(&mut self) -> Result<[u8; N], Problem> {
+    fn bytes<const N: usize>(&mut self) -> Result<[u8; N], SnapshotProblem> {
         let mut bytes = [0; N];
         self.from.read_exact(&mut bytes)?;
         self.sum.update(&bytes);
         Ok(bytes)
     }
 
-    fn u32(&mut self) -> Result<u32, Problem> {
+    fn u32(&mut self) -> Result<u32, SnapshotProblem> {
         self.bytes().map(u32::from_le_bytes)
     }
 
-    fn u64(&mut self) -> Result<u64, Problem> {
+    fn u64(&mut self) -> Result<u64, SnapshotProblem> {
         self.bytes().map(u64::from_le_bytes)
     }
 
     /// Bytes behind their length, which is believed only as far as there are bytes.
-    fn text(&mut self) -> Result<Vec<u8>, Problem> {
+    fn text(&mut self) -> Result<Vec<u8>, SnapshotProblem> {
         let len = self.u32()?;
         let mut text = Vec::new();
         if Read::take(&mut self.from, len.into()).read_to_end(&mut text)? < len as usize {
-            return Err(Problem::Damaged("it ends too early"));
+            return Err(SnapshotProblem::Damaged("it ends too early"));
         }
         self.sum.update(&text);
         Ok(text)

@@ -20,13 +20,13 @@ use tidegate_core::rules::Rule;
 use tidegate_core::{Nanos, Now, State};
 
 pub use self::files::{Aside, BadPath, check};
-use self::format::{Entry, Header, OldRule, Reader, Writer};
+use self::format::{Header, OldRule, SnapshotEntry, SnapshotReader, SnapshotWriter};
 use crate::limiter::{Import, Limiter};
 use crate::records::Records;
 
 /// Why a snapshot cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum Problem {
+pub enum SnapshotProblem {
     /// It cannot be read or written.
     #[error("{0}")]
     Io(#[from] io::Error),
@@ -48,7 +48,7 @@ pub enum Problem {
 
 /// A snapshot that was written.
 #[derive(Clone, Copy, Debug)]
-pub struct Written {
+pub struct WrittenSnapshot {
     /// Counts and records in it.
     pub entries: u64,
     /// When it was begun, in Unix time.
@@ -77,14 +77,14 @@ pub struct Restored {
 
 /// Which of the files counts come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum SnapshotSource {
     /// The one that was written last.
     Newest,
     /// The one before it.
     Previous,
 }
 
-impl Source {
+impl SnapshotSource {
     /// Its name, for logs and metrics.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -108,16 +108,16 @@ pub struct Unusable {
     /// Its name until now.
     pub file: PathBuf,
     /// Why it could not be used.
-    pub problem: Problem,
+    pub problem: SnapshotProblem,
     /// Where it lies now, or why it could not be moved there.
     pub aside: io::Result<Aside>,
 }
 
 /// What a start found on disk.
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct FoundSnapshot {
     /// What was restored, and from which file.
-    pub restored: Option<(Source, Restored)>,
+    pub restored: Option<(SnapshotSource, Restored)>,
     /// The files that could not be used, and were set aside.
     pub unusable: Vec<Unusable>,
 }
@@ -129,7 +129,7 @@ impl Snapshot {
     /// Restores from `path`, or from the previous snapshot if there is no such file or it cannot
     /// be used. Files that cannot be used are set aside.
     #[must_use]
-    pub fn restore(limiter: &Limiter, records: &Records, path: &Path) -> Found {
+    pub fn restore(limiter: &Limiter, records: &Records, path: &Path) -> FoundSnapshot {
         Self::restore_by(limiter, records, path, |from, to| fs::rename(from, to))
     }
 
@@ -138,16 +138,16 @@ impl Snapshot {
         records: &Records,
         path: &Path,
         mut rename: impl FnMut(&Path, &Path) -> io::Result<()>,
-    ) -> Found {
-        let mut found = Found::default();
-        for source in [Source::Newest, Source::Previous] {
+    ) -> FoundSnapshot {
+        let mut found = FoundSnapshot::default();
+        for source in [SnapshotSource::Newest, SnapshotSource::Previous] {
             let file = source.file(path);
             match Self::read(limiter, records, &file) {
                 Ok(restored) => {
                     found.restored = Some((source, restored));
                     break;
                 }
-                Err(Problem::Io(error)) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(SnapshotProblem::Io(error)) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(problem) => {
                     let aside = files::set_aside(&file, &mut rename);
                     found.unusable.push(Unusable { file, problem, aside });
@@ -158,20 +158,24 @@ impl Snapshot {
     }
 
     /// Reads one file back. The whole of it is checked before any of it is believed.
-    fn read(limiter: &Limiter, records: &Records, file: &Path) -> Result<Restored, Problem> {
+    fn read(
+        limiter: &Limiter,
+        records: &Records,
+        file: &Path,
+    ) -> Result<Restored, SnapshotProblem> {
         let mut file = files::open(file)?;
         files::keep_private(&file);
-        let mut check = Reader::begin(BufReader::new(&file)).map_err(shortened)?;
+        let mut check = SnapshotReader::begin(BufReader::new(&file)).map_err(shortened)?;
         while check.entry().map_err(shortened)?.is_some() {}
         file.rewind()?;
-        let mut reader = Reader::begin(BufReader::new(&file))?;
+        let mut reader = SnapshotReader::begin(BufReader::new(&file))?;
         let now = limiter.clock().now();
         let offset = offset(&reader.header, &boot_id(), now);
         let rules = meanings(&reader.header.rules, limiter.numbered_rules());
         let mut restored = Restored { written: reader.header.now.unix, ..Restored::default() };
         while let Some(entry) = reader.entry()? {
             *match entry {
-                Entry::Count(mut kept) => {
+                SnapshotEntry::Count(mut kept) => {
                     kept.states.iter_mut().for_each(|state| age(state, offset));
                     let import = match rules.get(&kept.rule) {
                         Some((number, rule)) => limiter.import(kept, *number, rule, now),
@@ -184,7 +188,7 @@ impl Snapshot {
                         Import::Unknown => &mut restored.dropped,
                     }
                 }
-                Entry::Record(kept) => {
+                SnapshotEntry::Record(kept) => {
                     let kept = kept.shifted(offset);
                     if kept.expiry <= now.mono {
                         &mut restored.dropped
@@ -201,7 +205,7 @@ impl Snapshot {
 
     /// Writes everything that is remembered to `path`. Decisions go on: a shard is held only while
     /// it is copied. Where this fails, what was there before is still there.
-    pub fn write(limiter: &Limiter, records: &Records, path: &Path) -> io::Result<Written> {
+    pub fn write(limiter: &Limiter, records: &Records, path: &Path) -> io::Result<WrittenSnapshot> {
         Self::write_by(limiter, records, path, |from, to| fs::rename(from, to))
     }
 
@@ -210,12 +214,12 @@ impl Snapshot {
         records: &Records,
         path: &Path,
         rename: impl FnMut(&Path, &Path) -> io::Result<()>,
-    ) -> io::Result<Written> {
+    ) -> io::Result<WrittenSnapshot> {
         let aside = files::aside(path);
         let written = write_aside(limiter, records, &aside)
             .and_then(|written| files::publish(path, rename).map(|()| written));
         if written.is_err() {
-            // What is half written is of no use to anybody.
+            // A half-written file is of no use.
             let _ = fs::remove_file(&aside);
         }
         let written = written?;
@@ -225,22 +229,22 @@ impl Snapshot {
 }
 
 /// A file that ends too early was cut short.
-fn shortened(problem: Problem) -> Problem {
+fn shortened(problem: SnapshotProblem) -> SnapshotProblem {
     match problem {
-        Problem::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-            Problem::Damaged("it ends too early")
+        SnapshotProblem::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            SnapshotProblem::Damaged("it ends too early")
         }
         other => other,
     }
 }
 
-fn write_aside(limiter: &Limiter, records: &Records, aside: &Path) -> io::Result<Written> {
+fn write_aside(limiter: &Limiter, records: &Records, aside: &Path) -> io::Result<WrittenSnapshot> {
     let file = files::create(aside)?;
     let rules =
         limiter.numbered_rules().iter().map(|(number, rule)| old_rule(*number, rule)).collect();
     let now = limiter.clock().now();
     let header = Header { boot: boot_id(), now, rules };
-    let mut writer = Writer::begin(BufWriter::with_capacity(1 << 20, file), &header)?;
+    let mut writer = SnapshotWriter::begin(BufWriter::with_capacity(1 << 20, file), &header)?;
     let mut outcome = Ok(());
     limiter.export(|rule, name, tally, states| {
         if outcome.is_ok() {
@@ -256,11 +260,11 @@ fn write_aside(limiter: &Limiter, records: &Records, aside: &Path) -> io::Result
     let (mut to, entries) = writer.end()?;
     to.flush()?;
     to.get_ref().sync_all()?;
-    Ok(Written { entries, at: now.unix })
+    Ok(WrittenSnapshot { entries, at: now.unix })
 }
 
-/// Names this boot of the machine; empty where that cannot be told, and then every start counts
-/// as the first after a reboot.
+/// Names this boot of the machine; empty where that is unknown, and then every start counts as the
+/// first after a reboot.
 fn boot_id() -> Vec<u8> {
     fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim_ascii().to_vec()
 }
@@ -272,7 +276,7 @@ fn offset(header: &Header, boot: &[u8], now: Now) -> i64 {
     if !boot.is_empty() && header.boot == boot && header.now.mono <= now.mono {
         return 0;
     }
-    // A wall clock that stands earlier than when the file was written has told nothing.
+    // A wall clock that is earlier than when the file was written says nothing about the time away.
     let away = now.unix.saturating_sub(header.now.unix);
     let offset = i128::from(now.mono) - i128::from(header.now.mono) - i128::from(away);
     i64::try_from(offset).unwrap_or(if offset < 0 { i64::MIN } else { i64::MAX })

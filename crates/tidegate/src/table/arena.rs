@@ -2,8 +2,8 @@
 //!
 //! Slots lie side by side in the order in which they were first used, whatever their shard: with
 //! a vector for each shard, a decision missed the address cache for every line that it touched,
-//! and that cost more than the decision. What is not used is not resident. It knows places, not
-//! who owns them: that is the table's part of the proof.
+//! and that cost more than the decision. What is not used is not resident. The arena knows places;
+//! the table knows which shard owns each.
 #![allow(unsafe_code, reason = "shards behind their own locks share one mapping, see above")]
 
 use std::marker::PhantomData;
@@ -23,13 +23,13 @@ pub(super) struct Arena<E> {
     capacity: usize,
     /// Places that were ever given away.
     given: AtomicUsize,
-    /// Places given back, for anybody.
+    /// Places given back, for any shard.
     spare: Mutex<Vec<u32>>,
     spares: AtomicUsize,
     _entries: PhantomData<E>,
 }
 
-// SAFETY: the arena hands out places and addresses only; whoever reads or writes there must say
+// SAFETY: the arena hands out places and addresses only; code that reads or writes there must say
 // `unsafe` and own the place. Entries may be dropped on another thread than they were made on.
 unsafe impl<E: Send> Send for Arena<E> {}
 // SAFETY: as above; `&Arena` alone gives no access to entries.
@@ -57,7 +57,7 @@ impl<E> Arena<E> {
         capacity.max(1).saturating_mul(size_of::<E>())
     }
 
-    /// A place that nobody else has: one of the shard's own, a new one, or a spare one.
+    /// A place that no other shard has: one of the shard's own, a new one, or a spare one.
     pub(super) fn take(&self, free: &mut Vec<u32>) -> Option<u32> {
         if let Some(place) = free.pop() {
             return Some(place);
@@ -97,7 +97,7 @@ impl<E> Arena<E> {
         unsafe { self.base.add(place as usize) }
     }
 
-    /// Brings the entry at a place closer, whoever owns it.
+    /// Prefetches the entry at a place.
     #[inline]
     pub(super) fn prefetch(&self, place: u32) {
         let address = self.base.as_ptr() as usize + place as usize * size_of::<E>();
@@ -110,7 +110,7 @@ impl<E> Arena<E> {
 
 impl<E> Drop for Arena<E> {
     fn drop(&mut self) {
-        // SAFETY: nobody can hold an address of the mapping once its arena is dropped; the range
+        // SAFETY: no address of the mapping is in use once its arena is dropped; the range
         // is exactly the one that `new` made.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), Self::bytes(self.capacity)) };
     }

@@ -12,17 +12,17 @@ use std::sync::atomic::{AtomicUsize, Ordering::AcqRel};
 use rustix::mm::{Advice, madvise, munmap};
 
 use super::arena::{advise_huge, reserve};
-use super::line::Line;
+use super::line::IndexLine;
 
 /// Levels of at least this size ask for huge pages.
 const HUGE_BYTES: usize = 8 << 20;
 const PAGE_BYTES: usize = 4096;
 
-const _: () = assert!(size_of::<Line>() == 64);
+const _: () = assert!(size_of::<IndexLine>() == 64);
 
 /// The lines. Zeroes are empty ones.
-pub(super) struct Cells {
-    base: NonNull<Line>,
+pub(super) struct IndexLevels {
+    base: NonNull<IndexLine>,
     shards: usize,
     smallest: usize,
     largest: usize,
@@ -31,11 +31,11 @@ pub(super) struct Cells {
 }
 
 // SAFETY: lines are made of atomics, and the mapping lives as long as this.
-unsafe impl Send for Cells {}
+unsafe impl Send for IndexLevels {}
 // SAFETY: as above.
-unsafe impl Sync for Cells {}
+unsafe impl Sync for IndexLevels {}
 
-impl Cells {
+impl IndexLevels {
     /// Room for indexes of `smallest` to `largest` lines, both powers of two, for each shard.
     pub(super) fn new(shards: usize, smallest: usize, largest: usize) -> Self {
         let levels = (largest / smallest).ilog2() as usize + 1;
@@ -53,7 +53,7 @@ impl Cells {
 
     /// The index of a shard at this size.
     #[inline]
-    pub(super) fn of(&self, shard: usize, size: usize) -> &[Line] {
+    pub(super) fn of(&self, shard: usize, size: usize) -> &[IndexLine] {
         assert!(shard < self.shards && size >= self.smallest && size <= self.largest);
         let start = self.shards * (size - self.smallest) + shard * size;
         // SAFETY: the levels before this one hold `shards * (size - smallest)` lines, since sizes
@@ -84,15 +84,15 @@ impl Cells {
     /// Where a level starts, and its bytes.
     fn level(&self, size: usize) -> (NonNull<u8>, usize) {
         let cells = self.of(0, size);
-        (NonNull::from(&cells[0]).cast(), self.shards * size * size_of::<Line>())
+        (NonNull::from(&cells[0]).cast(), self.shards * size * size_of::<IndexLine>())
     }
 }
 
 fn bytes(shards: usize, smallest: usize, largest: usize) -> usize {
-    shards * (2 * largest - smallest) * size_of::<Line>()
+    shards * (2 * largest - smallest) * size_of::<IndexLine>()
 }
 
-impl Drop for Cells {
+impl Drop for IndexLevels {
     fn drop(&mut self) {
         let bytes = bytes(self.shards, self.smallest, self.largest);
         // SAFETY: exactly the mapping of `new`; slices of it borrow from this.

@@ -17,7 +17,7 @@ const PASSED_MAX: u16 = u16::MAX;
 /// A line. All zeroes is an empty one that is free.
 #[repr(C, align(64))]
 #[derive(Default)]
-pub(super) struct Line {
+pub(super) struct IndexLine {
     taken: AtomicBool,
     /// How many entries found no cell here and lie in a later line. Guarded by the shard's lock.
     passed: AtomicU16,
@@ -25,16 +25,16 @@ pub(super) struct Line {
 }
 
 /// A line that is locked until this is dropped.
-pub(super) struct Held<'a>(&'a Line);
+pub(super) struct LockedLine<'a>(&'a IndexLine);
 
-impl Line {
-    /// Waits until nobody else has the line.
+impl IndexLine {
+    /// Waits until no other thread has the line.
     #[inline(always)]
-    pub(super) fn lock(&self) -> Held<'_> {
+    pub(super) fn lock(&self) -> LockedLine<'_> {
         if self.taken.swap(true, Acquire) {
             wait_for(&self.taken);
         }
-        Held(self)
+        LockedLine(self)
     }
 
     /// The cell at a place of the line.
@@ -82,12 +82,12 @@ impl Line {
         self.passed.load(Relaxed) != 0
     }
 
-    /// An entry goes by to a later line.
+    /// Counts an entry that found no cell here and lies in a later line.
     pub(super) fn pass(&self) {
         self.passed.store(self.passed.load(Relaxed).saturating_add(1), Relaxed);
     }
 
-    /// An entry that went by is gone.
+    /// Counts one such entry less.
     pub(super) fn unpass(&self) {
         let passed = self.passed.load(Relaxed);
         if passed != PASSED_MAX {
@@ -95,7 +95,7 @@ impl Line {
         }
     }
 
-    /// Moves the cells out; nobody is known to have gone by any more.
+    /// Moves the cells out, and forgets which entries lie in later lines.
     pub(super) fn take_all(&self, out: &mut Vec<u32>) {
         out.extend(self.used());
         self.cells.iter().for_each(|cell| cell.store(0, Relaxed));
@@ -103,16 +103,16 @@ impl Line {
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for LockedLine<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         self.0.taken.store(false, Release);
     }
 }
 
-impl Held<'_> {
+impl LockedLine<'_> {
     /// Whether it is this line.
-    pub(super) fn is(&self, line: &Line) -> bool {
+    pub(super) fn is(&self, line: &IndexLine) -> bool {
         std::ptr::eq(self.0, line)
     }
 }

@@ -3,7 +3,7 @@
 //! A lock that parks its waiters must ask on the way out whether there are any, with a second
 //! locked instruction, and the two were a fifth of a decision in the cache. Here a waiter spins,
 //! then yields, then naps, so a holder that lost its core gets it back. There is no queue:
-//! whoever holds it must be quick, and does little work for each time that it takes it.
+//! its holder must be quick.
 #![allow(unsafe_code, reason = "the guard is the proof that one thread has the value, see below")]
 
 use std::ops::{Deref, DerefMut};
@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use super::sync::{AtomicBool, UnsafeCell, nap, spin_loop, yield_now};
 
-/// Looks at a lock that is taken before the core is offered to somebody else.
+/// Looks at a lock that is taken before the thread yields its core.
 const SPINS: u32 = 100;
 /// Looks, some of them after offering the core, before the waiter naps.
 const LOOKS: u32 = 150;
-/// How long it naps: longer than any holder works, shorter than anybody notices.
+/// How long it naps: longer than any holder works, shorter than a client notices.
 const NAP: Duration = Duration::from_micros(100);
 
 /// A value that one thread at a time has.
@@ -37,7 +37,7 @@ impl<T> Lock<T> {
         Self { taken: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 
-    /// Waits until nobody else has the value.
+    /// Waits until no other thread has the value.
     #[inline(always)]
     pub(super) fn lock(&self) -> Guard<'_, T> {
         if self.taken.swap(true, Acquire) {

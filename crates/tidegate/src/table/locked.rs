@@ -8,7 +8,7 @@
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use super::Slots;
-use super::line::{CELLS, Held, Line};
+use super::line::{CELLS, IndexLine, LockedLine};
 use super::lock::Guard;
 use super::{CROWD, Table};
 
@@ -29,8 +29,8 @@ pub(crate) struct Locked<'a, E> {
     table: &'a Table<E>,
     shard: usize,
     // Lines are freed before their shard: fields are dropped in this order.
-    held: [Option<Held<'a>>; HELD_INLINE],
-    more_held: Vec<Held<'a>>,
+    held: [Option<LockedLine<'a>>; HELD_INLINE],
+    more_held: Vec<LockedLine<'a>>,
     slots: Guard<'a, Slots>,
 }
 
@@ -41,16 +41,16 @@ impl<'a, E> Locked<'a, E> {
     }
 
     #[inline]
-    pub(super) fn lines(&self) -> &'a [Line] {
+    pub(super) fn lines(&self) -> &'a [IndexLine] {
         self.table.lines_of(self.shard)
     }
 
-    fn holds(&self, line: &Line) -> bool {
+    fn holds(&self, line: &IndexLine) -> bool {
         self.held.iter().flatten().chain(&self.more_held).any(|held| held.is(line))
     }
 
     /// Locks a line until the shard is free again.
-    fn hold(&mut self, line: &'a Line) {
+    fn hold(&mut self, line: &'a IndexLine) {
         if self.holds(line) {
             return;
         }
@@ -62,7 +62,7 @@ impl<'a, E> Locked<'a, E> {
     }
 
     /// Locks a line for a moment, unless it is held in any case.
-    fn visit(&self, line: &'a Line) -> Option<Held<'a>> {
+    fn visit(&self, line: &'a IndexLine) -> Option<LockedLine<'a>> {
         (!self.holds(line)).then(|| line.lock())
     }
 
@@ -77,7 +77,7 @@ impl<'a, E> Locked<'a, E> {
     /// The entry with this hash that `is` recognises.
     pub(crate) fn find(&mut self, hash: u64, is: impl Fn(&E) -> bool) -> Option<Spot> {
         let lines = self.lines();
-        let (tag, start) = (self.table.tag(hash), Line::first(hash));
+        let (tag, start) = (self.table.tag(hash), IndexLine::first(hash));
         for probe in 0..lines.len() {
             let number = (hash as usize).wrapping_add(probe) & (lines.len() - 1);
             let line = &lines[number];
@@ -101,7 +101,7 @@ impl<'a, E> Locked<'a, E> {
     }
 
     /// Shows the entries of one line.
-    pub(super) fn each_of(&self, line: &'a Line, mut see: impl FnMut(&E)) {
+    pub(super) fn each_of(&self, line: &'a IndexLine, mut see: impl FnMut(&E)) {
         if line.used().next().is_some() {
             let _held = self.visit(line);
             line.used().for_each(|cell| see(self.named_by(cell)));
@@ -213,7 +213,7 @@ impl<'a, E> Locked<'a, E> {
         let after = self.table.cells.of(self.shard, doubled);
         let mut used = Vec::with_capacity(self.slots.len);
         for line in before {
-            // Who comes for one of these entries now finds none, and then waits for the shard.
+            // A thread that looks for one of these entries now finds none, and waits for the shard.
             let _held = self.visit(line);
             line.take_all(&mut used);
         }
@@ -232,10 +232,10 @@ impl<'a, E> Locked<'a, E> {
 }
 
 /// A cell that is free, where a search for the hash will come by.
-fn room(lines: &[Line], hash: u64) -> Spot {
+fn room(lines: &[IndexLine], hash: u64) -> Spot {
     let mut number = hash as usize & (lines.len() - 1);
     loop {
-        if let Some(cell) = lines[number].find(Line::first(hash), |cell| cell == 0) {
+        if let Some(cell) = lines[number].find(IndexLine::first(hash), |cell| cell == 0) {
             return Spot { line: number, cell };
         }
         lines[number].pass();

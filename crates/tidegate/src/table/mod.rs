@@ -8,11 +8,12 @@
 //!
 //! Most of what is asked is about an entry that lies in the line that its hash leads to: that
 //! takes the line's lock and no other. All else holds the shard's lock, and the locks of the
-//! lines whose entries it uses. Who has a line's lock alone never waits for another.
+//! lines whose entries it uses. A thread that has a line's lock alone never waits for another.
 //!
 //! The proof behind each `unsafe` here: a cell that is not empty names a place that the arena
 //! gave to this shard, that holds an entry, and that no other cell names. Cells are written only
-//! under both locks, and whoever reads or writes an entry holds the lock of the line that names it.
+//! under both locks. A thread that reads or writes an entry holds the lock of the line that names
+//! it.
 #![allow(unsafe_code, reason = "slots of all shards lie in one mapping, see above")]
 
 mod arena;
@@ -31,15 +32,15 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Acquire, Ordering::Rel
 use std::thread;
 
 use self::arena::Arena;
-use self::cells::Cells;
-use self::line::{CELLS, Line};
+use self::cells::IndexLevels;
+use self::line::{CELLS, IndexLine};
 use self::lock::Lock;
 pub(crate) use self::locked::{Locked, Spot};
 pub(crate) use self::name::Name;
-pub(crate) use self::probe::{Found, Probe};
-pub(crate) use self::walk::Step;
+pub(crate) use self::probe::{LockedEntry, TableProbe};
+pub(crate) use self::walk::WalkStep;
 
-/// Shards for each core: enough that loops seldom meet.
+/// Shards for each core: enough that two loops rarely lock the same one.
 const SHARDS_PER_CORE: usize = 256;
 /// The most shards.
 const SHARDS_MAX: usize = 2048;
@@ -57,7 +58,7 @@ pub(crate) struct Table<E> {
     shards: Box<[Shard]>,
     /// The lines of each shard's index less one. Apart from the locks, which others write.
     masks: Box<[AtomicU32]>,
-    cells: Cells,
+    cells: IndexLevels,
     /// The most lines of a shard's index.
     lines_max: usize,
     /// The low bits of a cell, which name a place (plus one); the rest are bits of the hash.
@@ -96,7 +97,7 @@ impl<E> Table<E> {
             .collect();
         let masks = shards.iter().map(|_| AtomicU32::new(LINES_MIN as u32 - 1)).collect();
         Self {
-            cells: Cells::new(shards.len(), LINES_MIN, lines_max),
+            cells: IndexLevels::new(shards.len(), LINES_MIN, lines_max),
             shards,
             masks,
             lines_max,
@@ -129,15 +130,15 @@ impl<E> Table<E> {
     }
 
     #[inline]
-    fn lines_of(&self, shard: usize) -> &[Line] {
+    fn lines_of(&self, shard: usize) -> &[IndexLine] {
         self.cells.of(shard, self.masks[shard].load(Acquire) as usize + 1)
     }
 
     /// Where an entry of this hash lies, if it lies where most do. Nothing is read yet.
     #[inline(always)]
-    pub(crate) fn probe(&self, hash: u64) -> Probe<'_, E> {
+    pub(crate) fn probe(&self, hash: u64) -> TableProbe<'_, E> {
         let lines = self.lines_of(self.shard_of(hash));
-        Probe::new(self, hash, &lines[hash as usize & (lines.len() - 1)])
+        TableProbe::new(self, hash, &lines[hash as usize & (lines.len() - 1)])
     }
 
     /// The cell that names `place` for an entry of this hash.

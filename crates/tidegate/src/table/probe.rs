@@ -11,34 +11,34 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::Table;
 use super::arena::prefetch_to_write;
-use super::line::{Held, Line};
+use super::line::{IndexLine, LockedLine};
 
 /// Cells looked at ahead of a decision.
 const PROBES_AHEAD: usize = 8;
 
 /// Where an entry of some hash lies, if it lies where most do.
-pub(crate) struct Probe<'t, E> {
+pub(crate) struct TableProbe<'t, E> {
     table: &'t Table<E>,
     hash: u64,
     /// The line that the hash leads to.
-    line: &'t Line,
+    line: &'t IndexLine,
     /// The cell of it to begin with.
     cell: usize,
 }
 
-impl<E> Clone for Probe<'_, E> {
+impl<E> Clone for TableProbe<'_, E> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<E> Copy for Probe<'_, E> {}
+impl<E> Copy for TableProbe<'_, E> {}
 
-impl<'t, E> Probe<'t, E> {
+impl<'t, E> TableProbe<'t, E> {
     /// The probe of a hash whose entries begin in `line`.
     #[inline(always)]
-    pub(super) fn new(table: &'t Table<E>, hash: u64, line: &'t Line) -> Self {
-        Self { table, hash, line, cell: Line::first(hash) }
+    pub(super) fn new(table: &'t Table<E>, hash: u64, line: &'t IndexLine) -> Self {
+        Self { table, hash, line, cell: IndexLine::first(hash) }
     }
 
     /// The hash of the entry.
@@ -75,7 +75,7 @@ impl<'t, E> Probe<'t, E> {
     /// The entry that `is` recognises, if it lies there, as almost all do, with its line locked.
     /// `None` says nothing: ask the shard.
     #[inline(always)]
-    pub(crate) fn find(&self, is: impl Fn(&E) -> bool) -> Option<Found<'t, E>> {
+    pub(crate) fn find(&self, is: impl Fn(&E) -> bool) -> Option<LockedEntry<'t, E>> {
         let held = self.line.lock();
         let tag = self.table.tag(self.hash);
         let at = |cell| self.table.arena.at(self.table.place(cell));
@@ -85,17 +85,17 @@ impl<'t, E> Probe<'t, E> {
         if !is(cell) {
             cell = self.line.behind(self.cell, is)?;
         }
-        Some(Found { entry: at(cell), _held: held })
+        Some(LockedEntry { entry: at(cell), _held: held })
     }
 }
 
 /// An entry whose line is locked until this is dropped.
-pub(crate) struct Found<'t, E> {
+pub(crate) struct LockedEntry<'t, E> {
     entry: NonNull<E>,
-    _held: Held<'t>,
+    _held: LockedLine<'t>,
 }
 
-impl<E> Deref for Found<'_, E> {
+impl<E> Deref for LockedEntry<'_, E> {
     type Target = E;
 
     #[inline(always)]
@@ -105,10 +105,10 @@ impl<E> Deref for Found<'_, E> {
     }
 }
 
-impl<E> DerefMut for Found<'_, E> {
+impl<E> DerefMut for LockedEntry<'_, E> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut E {
-        // SAFETY: as above, and this is the only one who has it.
+        // SAFETY: as above, and no other reference to it exists.
         unsafe { self.entry.as_mut() }
     }
 }

@@ -1,4 +1,4 @@
-//! A walk through one shard in small pieces, so that nobody waits while all of it is copied.
+//! A walk through one shard in small pieces, so that no decision waits while all of it is copied.
 //!
 //! Entries move only when the index grows, and then the walk begins anew: what has not been shown
 //! yet cannot slip behind it.
@@ -17,7 +17,7 @@ pub(crate) struct Walk<'a, E> {
 
 /// How a walk goes on after a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum WalkStep {
     /// There is more.
     On,
     /// The index has grown and the walk begins anew: forget what it has shown.
@@ -46,17 +46,17 @@ impl<E> Walk<'_, E> {
     }
 
     /// Shows the entries of at least `least` more cells, under one lock.
-    pub(crate) fn step(&mut self, least: usize, mut see: impl FnMut(&E)) -> Step {
+    pub(crate) fn step(&mut self, least: usize, mut see: impl FnMut(&E)) -> WalkStep {
         let shard = self.table.lock(self.shard);
         let lines = shard.lines();
         if lines.len() != self.size {
             (self.size, self.at) = (lines.len(), 0);
-            return Step::Anew;
+            return WalkStep::Anew;
         }
         let end = lines.len().min(self.at.saturating_add(least.div_ceil(CELLS)));
         lines[self.at..end].iter().for_each(|line| shard.each_of(line, &mut see));
         self.at = end;
-        if end == lines.len() { Step::Done } else { Step::On }
+        if end == lines.len() { WalkStep::Done } else { WalkStep::On }
     }
 }
 
@@ -99,9 +99,9 @@ mod tests {
             loop {
                 let step = walk.step(least, |key| *shown.entry(*key).or_insert(0) += 1);
                 match step {
-                    Step::On => {}
-                    Step::Anew => shown.clear(),
-                    Step::Done => break,
+                    WalkStep::On => {}
+                    WalkStep::Anew => shown.clear(),
+                    WalkStep::Done => break,
                 }
                 if let Some((key, present)) = changes.next() {
                     change(&table, key, present);

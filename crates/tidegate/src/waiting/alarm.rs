@@ -1,8 +1,8 @@
-//! Where the driver sleeps: for a span, until it is called, or until somebody sets the wall clock.
+//! Where the driver sleeps: for a span, until it is woken, or until the wall clock is set.
 //!
-//! It sleeps in the kernel: the runtime's timers tick in milliseconds, which all who wait would
-//! lose at the start of each window, and they do not hear of a clock that is set. No clock is read
-//! here.
+//! It sleeps in the kernel. The runtime's timers tick in milliseconds, which every waiting request
+//! would lose at the start of each window, and they do not notice that the clock is set. No clock
+//! is read here.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,22 +17,22 @@ use rustix::time::{
 use tidegate_core::Nanos;
 use tidegate_core::time::SECOND;
 
-/// The longest sleep while somebody waits for a time. Should the kernel not tell of a clock that
-/// was set, or of the end of a suspension, it is noticed then.
+/// The longest sleep while a request waits for a time. If the kernel does not report that the clock
+/// was set, or that a suspension ended, the driver notices it then.
 const SLEEP_MAX: Nanos = SECOND;
 /// A moment of the wall clock that does not come, in seconds since 1970.
 const NEVER_S: i64 = 1 << 40;
 
 pub(super) struct Alarm {
-    bell: Arc<Bell>,
+    notifier: Arc<Notifier>,
     /// A timer whose only use is that it is cancelled when the wall clock is set.
     wall: OwnedFd,
 }
 
 /// Wakes the sleeper.
-struct Bell(OwnedFd);
+struct Notifier(OwnedFd);
 
-impl Wake for Bell {
+impl Wake for Notifier {
     fn wake(self: Arc<Self>) {
         // Fails only if it has been rung 2^64 times and not been heard.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
@@ -41,17 +41,17 @@ impl Wake for Bell {
 
 impl Alarm {
     pub(super) fn new() -> io::Result<Self> {
-        let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        let notifier = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let wall = timerfd_create(TimerfdClockId::Realtime, flags)?;
-        let alarm = Self { bell: Arc::new(Bell(bell)), wall };
+        let alarm = Self { notifier: Arc::new(Notifier(notifier)), wall };
         alarm.watch_wall()?;
         Ok(alarm)
     }
 
     /// What ends a wait, or keeps the next one from beginning.
     pub(super) fn waker(&self) -> Waker {
-        self.bell.clone().into()
+        self.notifier.clone().into()
     }
 
     /// Waits until it is woken, for `span` at most. `true` if the wall clock was set.
@@ -63,12 +63,12 @@ impl Alarm {
                 tv_nsec: (span % SECOND).cast_signed(),
             }
         });
-        let mut rings = [&self.bell.0, &self.wall].map(|ring| PollFd::new(ring, PollFlags::IN));
+        let mut rings = [&self.notifier.0, &self.wall].map(|ring| PollFd::new(ring, PollFlags::IN));
         match poll(&mut rings, span.as_ref()) {
             Ok(0) | Err(Errno::INTR) => return Ok(false),
             polled => polled?,
         };
-        let _ = rustix::io::read(&self.bell.0, &mut [0; 8]);
+        let _ = rustix::io::read(&self.notifier.0, &mut [0; 8]);
         let was_set = rustix::io::read(&self.wall, &mut [0; 8]) == Err(Errno::CANCELED);
         if was_set {
             self.watch_wall()?;

@@ -1,4 +1,4 @@
-//! The one thread that wakes those whose time has come: one timer for all who wait.
+//! The one thread that wakes requests whose time has come: one timer for all of them.
 
 use std::pin::pin;
 use std::task::Context;
@@ -6,7 +6,7 @@ use std::task::Context;
 use tidegate_core::time::MILLISECOND;
 use tidegate_core::{Nanos, Now};
 
-use super::Waiting;
+use super::WaitingRequests;
 use super::alarm::Alarm;
 use crate::shutdown::Shutdown;
 
@@ -14,7 +14,7 @@ use crate::shutdown::Shutdown;
 /// it does not get there within a sleep.
 const STEP_MIN: u64 = 5 * MILLISECOND;
 
-/// What the wall clock was ahead of the monotonic one when somebody last looked.
+/// How far the wall clock was ahead of the monotonic one at the last look.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WallClock(u64);
 
@@ -33,7 +33,7 @@ impl WallClock {
     }
 }
 
-impl Waiting {
+impl WaitingRequests {
     /// Wakes all whose time has come, and after a step of the wall clock the first of every
     /// line, since fixed windows follow it. Returns when the next one's time comes.
     pub(super) fn turn(&self, wall: &mut WallClock, cx: &Context<'_>) -> Option<Nanos> {

@@ -27,7 +27,7 @@ use tidegate_core::{Nanos, Now};
 
 pub use self::wait_future::{Arrival, Began, WaitFuture};
 use self::wait_queues::WaitQueues;
-pub use self::waiter_limit::{Bounds, WaiterLimit};
+pub use self::waiter_limit::{WaiterBounds, WaiterLimit};
 use crate::clock::Clock;
 use crate::limiter::{Count, InvalidRequest, Limiter, Rows, TakenFrom, Verdict, Waiters};
 
@@ -66,7 +66,7 @@ pub struct Admitted {
 pub enum NotAdmitted {
     /// Its time was up, or it would have been booked for later than that, or nothing passes under
     /// its rule.
-    TooLate(Box<Refusal>),
+    TooLate(Box<WaitRefusal>),
     /// Too many requests wait already: for this key, or at this door.
     TooManyWaiters {
         /// For this key.
@@ -78,7 +78,7 @@ pub enum NotAdmitted {
 
 /// What the limits say to a request that gives up.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Refusal {
+pub struct WaitRefusal {
     /// The verdict on it.
     pub verdict: Verdict,
     /// What each limit says.
@@ -86,13 +86,13 @@ pub struct Refusal {
 }
 
 /// All requests of the process that wait.
-pub struct Waiting {
+pub struct WaitingRequests {
     queues: WaitQueues,
     clock: Clock,
 }
 
-impl Waiting {
-    /// Empty queues for the counts of a limiter, which tells them what is given back. A limiter has
+impl WaitingRequests {
+    /// Empty queues for the counts of a limiter, which reports what is given back. A limiter has
     /// one of these.
     #[must_use]
     pub fn new(limiter: &Limiter) -> Arc<Self> {
@@ -114,7 +114,7 @@ impl Waiting {
     }
 }
 
-impl Waiters for Waiting {
+impl Waiters for WaitingRequests {
     fn is_free(&self, count: &Count<'_>) -> bool {
         self.queues.is_free(count)
     }

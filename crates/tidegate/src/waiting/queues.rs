@@ -12,13 +12,13 @@ use tidegate_core::Nanos;
 use super::Count;
 
 /// The number of a waiter, in the order of arrival.
-pub(crate) type Ticket = u64;
+pub(crate) type QueueTicket = u64;
 type QueueId = u64;
 
 /// All queues. Leaving is logarithmic in the number of waiters, and so is everything else that
 /// concerns one of them. Without waiters it holds no memory.
 pub(crate) struct Queues<W> {
-    waiters: BTreeMap<Ticket, Waiter<W>>,
+    waiters: BTreeMap<QueueTicket, Waiter<W>>,
     queues: HashMap<QueueId, Queue>,
     /// By rule and name, see [`name_of`].
     index: HashMap<Arc<[u8]>, QueueId>,
@@ -43,18 +43,18 @@ struct Waiter<W> {
 struct Queue {
     name: Arc<[u8]>,
     hash: u64,
-    line: BTreeSet<Ticket>,
+    line: BTreeSet<QueueTicket>,
     booked: usize,
     /// When its first is worth another try. [`Nanos::MAX`]: time alone does not help.
     retry_at: Nanos,
-    /// When a try was last in vain.
+    /// When a try last failed.
     blocked_at: Nanos,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Alarm {
     Queue(QueueId),
-    Waiter(Ticket),
+    Waiter(QueueTicket),
 }
 
 impl<W> Default for Queues<W> {
@@ -93,7 +93,7 @@ impl<W: Clone> Queues<W> {
         gives_up_at: Nanos,
         caller: W,
         now: Nanos,
-    ) -> Ticket {
+    ) -> QueueTicket {
         let queue = self.queue_for(count);
         self.last += 1;
         let ticket = self.last;
@@ -109,32 +109,32 @@ impl<W: Clone> Queues<W> {
     }
 
     /// Whether it is this waiter's turn to try.
-    pub(crate) fn is_first(&self, ticket: Ticket) -> bool {
+    pub(crate) fn is_first(&self, ticket: QueueTicket) -> bool {
         let queue = self.waiters.get(&ticket).and_then(|waiter| self.queues.get(&waiter.queue));
         queue.is_some_and(|queue| queue.line.first() == Some(&ticket))
     }
 
     /// Since when the waiter could have gone, as far as is known: it came, or was woken. And when a
-    /// try in its line was last in vain.
-    pub(crate) fn woken_at(&self, ticket: Ticket) -> (Nanos, Nanos) {
+    /// try in its line last failed.
+    pub(crate) fn woken_at(&self, ticket: QueueTicket) -> (Nanos, Nanos) {
         let Some(waiter) = self.waiters.get(&ticket) else { return (0, 0) };
         let blocked_at = self.queues.get(&waiter.queue).map_or(0, |queue| queue.blocked_at);
         (waiter.woken_at, blocked_at)
     }
 
     /// The hash of the count that a waiter is in line for.
-    pub(crate) fn hash_of(&self, ticket: Ticket) -> Option<u64> {
+    pub(crate) fn hash_of(&self, ticket: QueueTicket) -> Option<u64> {
         let waiter = self.waiters.get(&ticket).filter(|waiter| !waiter.booked)?;
         self.queues.get(&waiter.queue).map(|queue| queue.hash)
     }
 
-    /// The caller to tell from now on.
-    pub(crate) fn caller_mut(&mut self, ticket: Ticket) -> Option<&mut W> {
+    /// The caller to wake from now on.
+    pub(crate) fn caller_mut(&mut self, ticket: QueueTicket) -> Option<&mut W> {
         self.waiters.get_mut(&ticket).map(|waiter| &mut waiter.caller)
     }
 
-    /// The first of a line has tried in vain, and it is worth another try at `at`.
-    pub(crate) fn retry(&mut self, ticket: Ticket, at: Nanos, now: Nanos) {
+    /// The first of a line has tried and failed; another try is worth it at `at`.
+    pub(crate) fn retry(&mut self, ticket: QueueTicket, at: Nanos, now: Nanos) {
         if let Some(id) = self.waiters.get(&ticket).map(|waiter| waiter.queue) {
             self.set_retry(id, at);
             if let Some(queue) = self.queues.get_mut(&id) {
@@ -144,7 +144,13 @@ impl<W: Clone> Queues<W> {
     }
 
     /// The first of a line has what it wants, and goes at `until`: the next may try.
-    pub(crate) fn book(&mut self, ticket: Ticket, until: Nanos, now: Nanos, woken: &mut Vec<W>) {
+    pub(crate) fn book(
+        &mut self,
+        ticket: QueueTicket,
+        until: Nanos,
+        now: Nanos,
+        woken: &mut Vec<W>,
+    ) {
         let Some(waiter) = self.waiters.get_mut(&ticket) else { return };
         let (id, before) = (waiter.queue, waiter.alarm);
         waiter.booked = true;
@@ -162,7 +168,7 @@ impl<W: Clone> Queues<W> {
     /// one is woken. Returns its caller, and the hash of its count if it was still in line.
     pub(crate) fn leave(
         &mut self,
-        ticket: Ticket,
+        ticket: QueueTicket,
         now: Nanos,
         woken: &mut Vec<W>,
     ) -> Option<(W, Option<u64>)> {
@@ -208,7 +214,7 @@ impl<W: Clone> Queues<W> {
         ids.into_iter().for_each(|id| self.wake_first_of(id, now, woken));
     }
 
-    /// Tells those whose time has come, `most` of them; `true` if there may be more.
+    /// Collects the callers whose time has come, `most` at a time; `true` if there may be more.
     pub(crate) fn due(&mut self, now: Nanos, most: usize, woken: &mut Vec<W>) -> bool {
         for _ in 0..most {
             let Some(&(at, alarm)) = self.alarms.first().filter(|(at, _)| *at <= now) else {
@@ -239,7 +245,7 @@ impl<W: Clone> Queues<W> {
     }
 
     /// There are new rules: all waiters line up again, in the order of arrival, and the first of
-    /// each line tries. `moved` hears of the hashes that each one in line had and has.
+    /// each line tries. `moved` gets the old and the new hash of each waiter in line.
     pub(crate) fn rebuild(
         &mut self,
         count_of: impl for<'k> Fn(&'k [u8]) -> Count<'k>,

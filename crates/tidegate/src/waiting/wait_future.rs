@@ -12,13 +12,13 @@ use std::task::{Context, Poll};
 use tidegate_core::time::{MICROSECOND, SECOND};
 use tidegate_core::{Nanos, Now};
 
-use super::queues::Ticket;
+use super::queues::QueueTicket;
 use super::wait_queues::{Stepped, Try, WaitQueues};
 use super::waiter_limit::{WaiterLimit, WaiterPlace};
-use super::{Admitted, NotAdmitted, Refusal, WaitRequest, Waiting};
+use super::{Admitted, NotAdmitted, WaitRefusal, WaitRequest, WaitingRequests};
 use crate::limiter::{
-    Answered, Attempt, Decision, InvalidRequest, Key, KeyOp, LimiterHandle, Outcome,
-    PendingVerdict, Request, Rows, Verdict,
+    Answered, Decision, InvalidRequest, Key, KeyOp, LimiterHandle, Outcome, PendingVerdict,
+    Request, Rows, Verdict, WaitAttempt,
 };
 
 /// The shortest time between two tries of one line, should a limit refuse and say "at once".
@@ -35,7 +35,7 @@ const LATE_MAX: u8 = 3;
 pub enum Began {
     /// It is answered.
     Done(Result<Admitted, NotAdmitted>),
-    /// It waits: for its store, or for its turn. See [`Waiting::resume`].
+    /// It waits: for its store, or for its turn. See [`WaitingRequests::resume`].
     Waits(Arrival),
 }
 
@@ -47,16 +47,16 @@ pub struct Arrival(Arriving);
 enum Arriving {
     /// Its first try is with the store.
     Asked(Now, PendingVerdict),
-    /// Its first try was in vain: it is to join its line.
+    /// Its first try failed: it is to join its line.
     Blocked(Now),
     /// It gives up, and what is said to it is with the store.
     Refused(PendingVerdict),
 }
 
-/// A request that may wait. Made by [`Waiting::admit`] and [`Waiting::resume`].
+/// A request that may wait. Made by [`WaitingRequests::admit`] and [`WaitingRequests::resume`].
 #[must_use = "futures do nothing unless polled"]
 pub struct WaitFuture<'a> {
-    waiting: &'a Waiting,
+    waiting: &'a WaitingRequests,
     handle: &'a LimiterHandle,
     limit: &'a WaiterLimit,
     request: WaitRequest<'a>,
@@ -80,7 +80,7 @@ struct QueueGuard<'a> {
     queues: &'a WaitQueues,
     handle: &'a LimiterHandle,
     key: &'a [u8],
-    ticket: Ticket,
+    ticket: QueueTicket,
     arrived: Now,
     gives_up_at: Nanos,
     /// Has tried in line before.
@@ -114,7 +114,7 @@ enum Leaving {
     Invalid(InvalidRequest),
 }
 
-impl Waiting {
+impl WaitingRequests {
     /// Tries once: the request is admitted if no other waits for its count and the limits agree,
     /// and refused if it may not wait. Nothing was written or counted if it waits.
     ///
@@ -156,7 +156,8 @@ impl Waiting {
 fn first_try(handle: &LimiterHandle, request: &WaitRequest<'_>, arrived: Now, now: Now) -> Began {
     // Nothing is booked before there is a place to wait for it.
     let (cost, booking_max) = (request.cost, 0);
-    let op = KeyOp::TakeOrLeave(Attempt { cost, booking_max, waited: false, first_in_line: false });
+    let op =
+        KeyOp::TakeOrLeave(WaitAttempt { cost, booking_max, waited: false, first_in_line: false });
     let keys = [Key::new(request.key, op)];
     let asked = Request { can_end: request.can_end, ..Request::all_or_nothing(&keys) };
     match handle.decide(&asked, now, None) {
@@ -194,7 +195,7 @@ fn refuse(handle: &LimiterHandle, request: &WaitRequest<'_>) -> Began {
     let refused = Request::all_or_nothing(&keys).with_end();
     match handle.decide(&refused, handle.now(), Some(&mut rows)) {
         Ok(Decision::Ready(verdict)) => {
-            Began::Done(Err(NotAdmitted::TooLate(Box::new(Refusal { verdict, rows }))))
+            Began::Done(Err(NotAdmitted::TooLate(Box::new(WaitRefusal { verdict, rows }))))
         }
         Ok(Decision::Pending(pending)) => Began::Waits(Arrival(Arriving::Refused(pending))),
         Err(invalid) => Began::Done(Err(NotAdmitted::Invalid(invalid))),
@@ -235,7 +236,7 @@ impl<'a> WaitFuture<'a> {
         };
         let Some(arrived) = arrived else {
             let Answered { verdict, rows, .. } = answered;
-            let refusal = Box::new(Refusal { verdict, rows });
+            let refusal = Box::new(WaitRefusal { verdict, rows });
             return Poll::Ready(Err(NotAdmitted::TooLate(refusal)));
         };
         let began = if self.is_late(&answered.verdict, now) {
@@ -319,7 +320,7 @@ impl<'a> WaitFuture<'a> {
                 Stepped::Booked(leaving, _) => return self.leave(leaving, cx),
                 Stepped::Waiting => {}
             }
-            // Given back with the lock of the queues free: that may wake who is first in line.
+            // Given back while the lock of the queues is free: that may wake the first in line.
             if let Some((pending, answered)) = guard.late.take() {
                 pending.give_back(answered);
                 continue;
@@ -386,7 +387,7 @@ impl<'a> WaitFuture<'a> {
         let WaitRequest { key, cost, can_end, .. } = self.request;
         let booking_max = guard.gives_up_at.saturating_sub(now.mono);
         let waited = guard.waited;
-        let op = KeyOp::TakeOrLeave(Attempt { cost, booking_max, waited, first_in_line: true });
+        let op = KeyOp::TakeOrLeave(WaitAttempt { cost, booking_max, waited, first_in_line: true });
         let keys = [Key::new(key, op)];
         self.handle.decide(&Request { can_end, ..Request::all_or_nothing(&keys) }, now, None)
     }
@@ -413,8 +414,8 @@ fn admitted_at_head(
 ) -> Try<Leaving> {
     let &Verdict { held, booked, window_start, degraded, at: started, .. } = verdict;
     let arrived = guard.arrived.mono;
-    // In the window that it came in, or that its line has tried in vain, it was not the window that
-    // let it go.
+    // A window that was open when the request came, or when its line last tried, did not let it
+    // go: something else did.
     let opened = Some(window_start).filter(|start| *start > arrived.max(blocked_at));
     let ready = opened.unwrap_or(woken_at).saturating_add(booked);
     let admitted = Leaving::Admitted(Admitted {

@@ -11,7 +11,7 @@ use std::task::Waker;
 use tidegate_core::Nanos;
 
 use super::Count;
-use super::queues::{Queues, Ticket};
+use super::queues::{QueueTicket, Queues};
 use super::sync::{AtomicU32, AtomicUsize, Mutex, Ordering::Relaxed};
 
 /// Buckets of hashes of counts: a count whose bucket is empty has no line. A power of two.
@@ -92,7 +92,7 @@ impl WaitQueues {
         gives_up_at: Nanos,
         waker: &Waker,
         now: Nanos,
-    ) -> Option<Ticket> {
+    ) -> Option<QueueTicket> {
         let mut inner = self.inner.lock();
         // Asked for under the lock, so that new rules either are known or find this waiter.
         let count = count_of(key);
@@ -109,10 +109,10 @@ impl WaitQueues {
     }
 
     /// Tries if the waiter is the first of its line. `attempt` gets the time since when it could
-    /// have gone, and the time of the last try in its line that was in vain.
+    /// have gone, and the time of the last try in its line that failed.
     pub(crate) fn step<T>(
         &self,
-        ticket: Ticket,
+        ticket: QueueTicket,
         waker: &Waker,
         now: Nanos,
         attempt: impl FnOnce(Nanos, Nanos) -> Try<T>,
@@ -151,7 +151,7 @@ impl WaitQueues {
     }
 
     /// Sets the waker of a request with a booking, which waits on.
-    pub(crate) fn set_waker(&self, ticket: Ticket, waker: &Waker) {
+    pub(crate) fn set_waker(&self, ticket: QueueTicket, waker: &Waker) {
         let mut gone = None;
         let mut inner = self.inner.lock();
         if let Some(caller) = inner.queues.caller_mut(ticket).filter(|c| !c.will_wake(waker)) {
@@ -162,7 +162,7 @@ impl WaitQueues {
     }
 
     /// A waiter goes; the next one is woken.
-    pub(crate) fn leave(&self, ticket: Ticket, now: Nanos) {
+    pub(crate) fn leave(&self, ticket: QueueTicket, now: Nanos) {
         let mut woken = Vec::new();
         let gone = self.remove(&mut self.inner.lock(), ticket, now, &mut woken);
         drop(gone);
@@ -241,7 +241,7 @@ impl WaitQueues {
     fn remove(
         &self,
         inner: &mut Inner,
-        ticket: Ticket,
+        ticket: QueueTicket,
         now: Nanos,
         woken: &mut Vec<Waker>,
     ) -> Option<Waker> {

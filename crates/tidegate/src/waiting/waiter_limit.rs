@@ -9,14 +9,14 @@ use crate::metrics::{Door, Metrics};
 
 /// The most requests that may wait at a door.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
+pub struct WaiterBounds {
     /// For one key, or for keys that share one count.
     pub per_key: usize,
     /// For all keys together.
     pub total: usize,
 }
 
-impl Default for Bounds {
+impl Default for WaiterBounds {
     fn default() -> Self {
         Self { per_key: 10_000, total: 10_000 }
     }
@@ -25,7 +25,7 @@ impl Default for Bounds {
 /// Counts the requests that wait at one door, and bounds them.
 #[derive(Debug)]
 pub struct WaiterLimit {
-    bounds: Bounds,
+    bounds: WaiterBounds,
     waiting: AtomicUsize,
     /// The same for all doors of a kind, for the metrics.
     shown: Gauge,
@@ -34,7 +34,7 @@ pub struct WaiterLimit {
 impl WaiterLimit {
     /// The limit of a door where nothing waits yet.
     #[must_use]
-    pub fn new(metrics: &Metrics, door: Door, bounds: Bounds) -> Arc<Self> {
+    pub fn new(metrics: &Metrics, door: Door, bounds: WaiterBounds) -> Arc<Self> {
         let shown = metrics.waiting(door);
         Arc::new(Self { bounds, waiting: AtomicUsize::new(0), shown })
     }

@@ -235,7 +235,7 @@ mod tests {
         check(
             &[
                 ("snapshot/mod.rs", "use crate::records::Records;"),
-                ("records/mod.rs", "\nuse crate::uses::Uses;"),
+                ("records/mod.rs", "\nuse crate::uses::UsesInFlight;"),
                 ("uses.rs", "use crate::{clock, snapshot::Snapshot};"),
             ],
             &["records/mod.rs:2: modules in a circle: records -> uses (records/mod.rs:2), \

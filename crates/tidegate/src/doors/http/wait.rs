@@ -22,10 +22,10 @@ use crate::doors::http_server::body::read_json;
 use crate::doors::http_server::problem::HttpProblem;
 use crate::doors::io::client_socket::CloseWatch;
 use crate::limiter::{Basis, HeldKey, KeyOp, LimiterHandle, Outcome, Request, Rows, Verdict};
-use crate::waiting::{Admitted, Bounds, NotAdmitted, WaitRequest};
+use crate::waiting::{Admitted, NotAdmitted, WaitRequest, WaiterBounds};
 
 /// How many may wait: three quarters of all connections, so that others still get in.
-pub(super) const BOUNDS: Bounds = Bounds { per_key: WAITERS_MAX, total: WAITERS_MAX };
+pub(super) const BOUNDS: WaiterBounds = WaiterBounds { per_key: WAITERS_MAX, total: WAITERS_MAX };
 const WAITERS_MAX: usize = 3_072;
 
 #[derive(Deserialize)]

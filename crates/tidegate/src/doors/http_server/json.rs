@@ -13,7 +13,7 @@ use tidegate_core::Nanos;
 use tidegate_core::time::MILLISECOND;
 use tidegate_wire::percent;
 
-use crate::limiter::{Basis, KeyStats, Row, Rows, TopKey, Verdict};
+use crate::limiter::{Basis, KeyStats, LimitRow, Rows, TopKey, Verdict};
 use crate::uses::UseId;
 
 /// A whole answer to `POST /v1/check` and `GET /v1/keys/{key}`.
@@ -105,8 +105,8 @@ impl<'a> AnswerJson<'a> {
 }
 
 impl<'a> LimitJson<'a> {
-    fn new<K: AsRef<[u8]>>(keys: &'a [K], row: &'a Row) -> Self {
-        let Row { key, rule, limit, verdict, basis } = row;
+    fn new<K: AsRef<[u8]>>(keys: &'a [K], row: &'a LimitRow) -> Self {
+        let LimitRow { key, rule, limit, verdict, basis } = row;
         Self {
             key: keys.get(*key).map_or(Cow::Borrowed(""), |key| shown(key.as_ref())),
             rule,

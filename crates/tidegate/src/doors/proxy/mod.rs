@@ -54,7 +54,7 @@ use super::{BoundDoor, DoorConfig, Gate, Serving, Shutdown, table_of};
 use crate::metrics;
 use crate::settings::listen::{Allow, ListenAddress};
 use crate::settings::tls::Tls;
-use crate::waiting::{Bounds, WaiterLimit};
+use crate::waiting::{WaiterBounds, WaiterLimit};
 
 /// The names of HTTP/2 and HTTP/1.1 in a TLS handshake.
 const H2: &[u8] = b"h2";
@@ -171,7 +171,7 @@ impl BoundDoor for Bound {
 
     fn serve(self: Box<Self>, gate: Gate) -> Serving {
         let Self { listeners, config, certificates, upstream_tls, access, gatekeeper } = *self;
-        let bounds = Bounds {
+        let bounds = WaiterBounds {
             per_key: config.max_waiters as usize,
             total: config.max_waiters_total as usize,
         };

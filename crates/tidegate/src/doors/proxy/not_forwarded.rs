@@ -12,7 +12,7 @@ use super::bodies::ResponseBody;
 use super::figures::UpstreamError;
 use crate::doors::ratelimit::{Standing, retry_after_s};
 use crate::limiter::InvalidRequest;
-use crate::waiting::{NotAdmitted, Refusal};
+use crate::waiting::{NotAdmitted, WaitRefusal};
 
 /// Why a request is not forwarded, or has no response from its upstream.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,7 +28,7 @@ pub(super) enum NotForwarded {
     /// The body is longer than it may be.
     BodyTooLong,
     /// The request is over its limit, and may not wait or wait any longer.
-    OverLimit(Box<Refusal>),
+    OverLimit(Box<WaitRefusal>),
     /// The Smockron master lets this client come back later.
     Delayed(Duration),
     /// Too many requests wait already.
@@ -180,12 +180,12 @@ mod tests {
     use tidegate_core::{Algorithm, Limit, LimitVerdict, Now};
 
     use super::*;
-    use crate::limiter::{Basis, Outcome, Row, Rows, Verdict};
+    use crate::limiter::{Basis, LimitRow, Outcome, Rows, Verdict};
 
     #[test]
     fn a_refusal_tells_when_to_come_back() {
         let delay = 29 * SECOND + 1;
-        let limit = Row {
+        let limit = LimitRow {
             key: 0,
             rule: "proxy:ä\"pi".into(),
             limit: Limit { amount: 100, period: MINUTE, algorithm: Algorithm::FixedWindow },
@@ -198,7 +198,7 @@ mod tests {
                 refused_by: Some("proxy:ä\"pi".into()), limits: vec![limit], ..Rows::default()
             };
         let verdict = Verdict { delay, ..refused };
-        let refusal = NotForwarded::OverLimit(Box::new(Refusal { verdict, rows }));
+        let refusal = NotForwarded::OverLimit(Box::new(WaitRefusal { verdict, rows }));
         let response = refusal.response();
         let header = |name: &str| response.headers()[name].to_str().unwrap().to_owned();
         assert_eq!(response.status(), 429);

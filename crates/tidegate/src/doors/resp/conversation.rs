@@ -15,8 +15,8 @@ use crate::doors::io::listener::Peer;
 use crate::limiter::Limiter;
 use crate::metrics::Door;
 use crate::records::Records;
-use crate::uses::Uses;
-use crate::waiting::Waiting;
+use crate::uses::UsesInFlight;
+use crate::waiting::WaitingRequests;
 
 /// A client of a handler of its own, like one in a loop by itself. Counts must lie in memory.
 pub struct RespConversation {
@@ -44,8 +44,8 @@ impl RespConversation {
         let mut handler = RespHandler::new(Parts {
             limiter: limiter.handle(Door::Resp),
             records,
-            uses: Uses::before(limiter),
-            waiting: Waiting::new(limiter),
+            uses: UsesInFlight::before(limiter),
+            waiting: WaitingRequests::new(limiter),
             metrics: limiter.metrics().clone(),
             state,
             inbox: LoopInbox::new()?,

@@ -18,8 +18,8 @@ use crate::doors::io::handler::{Context, Progress};
 use crate::limiter::LimiterHandle;
 use crate::metrics::{Door, Metrics};
 use crate::records::Records;
-use crate::uses::Uses;
-use crate::waiting::Waiting;
+use crate::uses::UsesInFlight;
+use crate::waiting::WaitingRequests;
 
 /// With so many bytes of replies, the rest of the input waits until they are written.
 pub(super) const OUTPUT_BYTES_MAX: usize = 128 << 10;
@@ -31,9 +31,9 @@ pub(super) struct Parts {
     pub(super) limiter: LimiterHandle,
     pub(super) records: Arc<Records>,
     #[expect(dead_code, reason = "for commands that hold uses in flight")]
-    pub(super) uses: Arc<Uses>,
+    pub(super) uses: Arc<UsesInFlight>,
     #[expect(dead_code, reason = "for commands that wait")]
-    pub(super) waiting: Arc<Waiting>,
+    pub(super) waiting: Arc<WaitingRequests>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) state: Arc<RespState>,
     /// Where replies that come later go.

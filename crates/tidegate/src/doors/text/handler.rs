@@ -17,7 +17,7 @@ use tidegate_core::Now;
 use tidegate_wire::text::{self, CheckLimit, TextCommand, server};
 
 use super::mmsg::BATCH;
-use crate::completions::Inbox;
+use crate::completions::AnswerInbox;
 use crate::limiter::{
     Decision, InvalidRequest, Key, KeyStats, LimiterHandle, PendingVerdict, Request, Verdict,
 };
@@ -30,7 +30,7 @@ const AMPLIFIES: &str = "amplifies";
 pub struct TextHandler<P> {
     handle: LimiterHandle,
     /// Verdicts of remote stores, with the requests that wait for them.
-    inbox: Inbox<AnsweredRequest<P>>,
+    inbox: AnswerInbox<AnsweredRequest<P>>,
     replies: Replies,
     decisions: Vec<Result<Decision, InvalidRequest>>,
     answered: Vec<AnsweredRequest<P>>,
@@ -101,7 +101,7 @@ impl<P: Send + 'static> TextHandler<P> {
     pub fn new(handle: LimiterHandle) -> io::Result<Self> {
         Ok(Self {
             handle,
-            inbox: Inbox::new()?,
+            inbox: AnswerInbox::new()?,
             replies: Replies::new(),
             decisions: Vec::with_capacity(BATCH),
             answered: Vec::new(),

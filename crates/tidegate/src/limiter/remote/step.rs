@@ -12,12 +12,12 @@ use tidegate_core::time::SECOND;
 use tidegate_core::{Algorithm, Limit, LimitVerdict, Nanos, Now};
 
 use super::super::catalog::Catalog;
-use super::super::plan::{Plan, Target};
-use super::super::request::{Attempt, Key, KeyOp, Limits, Request, Together};
-use super::super::verdict::{Answered, Basis, Outcome, Row, Rows, Verdict};
+use super::super::plan::{CountTarget, Plan};
+use super::super::request::{Key, KeyOp, LimitSource, Request, Together, WaitAttempt};
+use super::super::verdict::{Answered, Basis, LimitRow, Outcome, Rows, Verdict};
 use super::super::{Limiter, LimiterHandle, TakenFrom};
-use crate::completions::{Completion, Ticket, completion};
-use crate::metrics::{Counted, Door};
+use crate::completions::{AnswerTicket, Completion, completion};
+use crate::metrics::{CountedAs, Door};
 use crate::stores::UpdateStep;
 use crate::stores::memory::{Body, OpenSlot, Placement, StatsBucket};
 use crate::stores::remote::Remote;
@@ -48,7 +48,7 @@ impl OwnedKey {
 struct Origin {
     limiter: Arc<Limiter>,
     catalog: Arc<Catalog>,
-    lane: usize,
+    counter_stripe: usize,
     door: Door,
     arrived: Now,
     keys: Arc<[OwnedKey]>,
@@ -86,15 +86,15 @@ struct DeferredPlan {
 }
 
 impl UpdateStep for PlanStep<'_> {
-    type Ticket = Ticket<Answered>;
+    type Ticket = AnswerTicket<Answered>;
 
     fn run(&mut self, seats: &mut [OpenSlot<'_>], now: Now) {
         self.plan.run(self.catalog, seats, now);
     }
 
-    fn defer(&mut self) -> Option<(Box<dyn DeferredStep>, Ticket<Answered>)> {
+    fn defer(&mut self) -> Option<(Box<dyn DeferredStep>, AnswerTicket<Answered>)> {
         let pending = &self.caller.as_ref()?.handle.pending;
-        let gives_back = |target: &Target| target.op.gives_back();
+        let gives_back = |target: &CountTarget| target.op.gives_back();
         if pending.load(Relaxed) >= PENDING_MAX && !self.plan.slots().iter().any(gives_back) {
             return None;
         }
@@ -137,14 +137,14 @@ impl Origin {
             bytes: key.bytes.into(),
             op: key.op,
             given: match key.limits {
-                Limits::Given(limit) => Some(*limit),
-                Limits::ByRule => None,
+                LimitSource::Given(limit) => Some(*limit),
+                LimitSource::ByRule => None,
             },
         };
         Self {
             limiter: handle.limiter.clone(),
             catalog: catalog.clone(),
-            lane: handle.lane,
+            counter_stripe: handle.counter_stripe,
             door: handle.door,
             arrived,
             keys: request.keys.iter().map(owned).collect(),
@@ -263,15 +263,15 @@ impl DeferredPlan {
     /// Counts what the store has decided, and makes the answer of it.
     fn answer(&mut self, at: Now) -> Answered {
         self.origin.time();
-        let Origin { limiter, catalog, lane, keys, .. } = &self.origin;
+        let Origin { limiter, catalog, counter_stripe, keys, .. } = &self.origin;
         let mut taken = Vec::new();
         for note in &self.plan.notes {
-            catalog.counts.add(*lane, note.rule, note.counted, 1);
+            catalog.counts.add(*counter_stripe, note.rule, note.counted, 1);
             if let Some(action) = note.full {
                 limiter.metrics.table_full(action);
             }
             if let (Some(key), Some(rule)) = (note.key, note.rule) {
-                let over = note.over || note.counted == Counted::Refuse;
+                let over = note.over || note.counted == CountedAs::Refuse;
                 self.origin.note(rule, &keys[key].bytes, over, note.rate);
                 taken.extend(note.took.then_some(key));
             }
@@ -290,7 +290,7 @@ impl DeferredPlan {
             return Nanos::MAX;
         };
         let attempts = self.plan.slots().iter().filter(|target| target.op.attempt().is_some());
-        let took = |target: &&Target| {
+        let took = |target: &&CountTarget| {
             self.plan.notes.iter().any(|note| note.key == Some(target.key) && note.took)
         };
         let limits = attempts.filter(took).flat_map(|target| target.limits(&self.origin.catalog));
@@ -331,13 +331,13 @@ impl DeferredPlan {
     }
 
     /// Whether a rule refuses where the store cannot be asked.
-    fn denies(&self, target: &Target) -> bool {
+    fn denies(&self, target: &CountTarget) -> bool {
         let rule = self.origin.rule(target.rule);
         let deny = rule.on_store_error == OnStoreError::Deny && !rule.shadow;
         deny && target.op.can_be_refused()
     }
 
-    fn is_local(&self, target: &Target) -> bool {
+    fn is_local(&self, target: &CountTarget) -> bool {
         self.origin.rule(target.rule).on_store_error == OnStoreError::Local
     }
 
@@ -353,7 +353,7 @@ impl DeferredPlan {
         let which: Vec<usize> = (0..keys.len()).filter(|at| is_meant(&keys[*at])).collect();
         let op = |op: KeyOp| match op {
             KeyOp::TakeOrLeave(attempt) if !denied => {
-                KeyOp::TakeOrLeave(Attempt { first_in_line: true, ..attempt })
+                KeyOp::TakeOrLeave(WaitAttempt { first_in_line: true, ..attempt })
             }
             op if !denied => op,
             op => KeyOp::Peek(op.for_limits().cost().max(1)),
@@ -393,7 +393,7 @@ impl DeferredPlan {
                 delay,
                 reset: Nanos::MAX,
             };
-            rows.limits.extend(target.limits(&self.origin.catalog).iter().map(|limit| Row {
+            rows.limits.extend(target.limits(&self.origin.catalog).iter().map(|limit| LimitRow {
                 key: target.key,
                 rule: rule.name.clone(),
                 limit: *limit,
@@ -412,7 +412,7 @@ impl DeferredPlan {
 
     /// Counts a decision by each rule whose store was not asked. What was counted locally has been.
     fn count_policies(&self, verdict: &Verdict) {
-        let Origin { catalog, lane, .. } = &self.origin;
+        let Origin { catalog, counter_stripe, .. } = &self.origin;
         for target in self.plan.slots() {
             let refuses = self.denies(target);
             let is_final = match target.op {
@@ -424,17 +424,17 @@ impl DeferredPlan {
             if !is_final {
                 continue;
             }
-            catalog.counts.add_degraded(*lane, target.rule);
+            catalog.counts.add_degraded(*counter_stripe, target.rule);
             let counted = match target.op {
                 _ if self.is_local(target) => continue,
-                KeyOp::Refuse(_) => Counted::Refuse,
-                _ if verdict.is_allowed() => Counted::Allow,
-                _ if refuses => Counted::Refuse,
+                KeyOp::Refuse(_) => CountedAs::Refuse,
+                _ if verdict.is_allowed() => CountedAs::Allow,
+                _ if refuses => CountedAs::Refuse,
                 _ => continue,
             };
-            catalog.counts.add(*lane, Some(target.rule), counted, 1);
+            catalog.counts.add(*counter_stripe, Some(target.rule), counted, 1);
             if let KeyOp::Record { .. } | KeyOp::Refuse(_) = target.op {
-                let over = counted == Counted::Refuse;
+                let over = counted == CountedAs::Refuse;
                 self.origin.note(target.rule, &self.origin.keys[target.key].bytes, over, 0.0);
             }
         }
@@ -478,7 +478,7 @@ impl DeferredStep for DeferredPlan {
             // Nothing was taken.
             _ => KeyOp::Peek(1),
         };
-        let plan = Plan::of_slot(Target { op, ..target }, self.origin.arrived);
+        let plan = Plan::of_slot(CountTarget { op, ..target }, self.origin.arrived);
         Box::new(DeferredPlan::new(self.origin.clone(), plan, None))
     }
 
@@ -502,8 +502,8 @@ impl DeferredStep for DeferredPlan {
 }
 
 /// The limit that is nearest its amount, of several the first.
-fn nearest(rows: &[Row]) -> Option<&Row> {
-    let share = |row: &Row| row.verdict.rate / row.limit.amount as f64;
+fn nearest(rows: &[LimitRow]) -> Option<&LimitRow> {
+    let share = |row: &LimitRow| row.verdict.rate / row.limit.amount as f64;
     rows.iter().min_by(|a, b| share(b).total_cmp(&share(a)))
 }
 

@@ -9,7 +9,7 @@ type Said = (Decided, Nanos, Nanos);
 fn attempt(
     handle: &LimiterHandle,
     key: &[u8],
-    attempt: Attempt,
+    attempt: WaitAttempt,
     can_end: bool,
 ) -> Result<Verdict, InvalidRequest> {
     let keys = [Key::new(key, KeyOp::TakeOrLeave(attempt))];
@@ -17,7 +17,8 @@ fn attempt(
     Ok(handle.decide(&request, handle.now(), None)?.ready().expect("in memory"))
 }
 
-const FIRST: Attempt = Attempt { cost: 1, booking_max: 0, waited: false, first_in_line: true };
+const FIRST: WaitAttempt =
+    WaitAttempt { cost: 1, booking_max: 0, waited: false, first_in_line: true };
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -58,7 +59,7 @@ fn expected(model: &mut Model, key: u8, cost: u64, booking_max: Nanos, now: Now)
     if booked > booking_max {
         return (Decided::TooLong, booked, 0);
     }
-    model.apply(key, Op::Take(cost), &judged, Outcome::Granted, now);
+    model.apply(key, Op::Take(cost), &judged, JointOutcome::Granted, now);
     (Decided::Allowed, 0, booked)
 }
 
@@ -78,7 +79,7 @@ proptest! {
             match step {
                 Step::Try { key, cost, booking_max } => {
                     let name = name(key);
-                    let what = Attempt { cost, booking_max, ..FIRST };
+                    let what = WaitAttempt { cost, booking_max, ..FIRST };
                     let tried = attempt(&handle, &name, what, false)
                         .map(|verdict| (verdict.outcome, verdict.delay, verdict.booked));
                     if cost > capacity {
@@ -114,11 +115,12 @@ fn nobody_passes_whom_others_are_before() {
     }
     let handle = handle(vec![rule("k", vec![fixed(1)])]);
     handle.limiter().set_waiters(Arc::new(Crowded));
-    let newcomer = Attempt { first_in_line: false, ..FIRST };
+    let newcomer = WaitAttempt { first_in_line: false, ..FIRST };
     let said = |key, how| attempt(&handle, key, how, false).expect("fit").outcome;
     assert_eq!(said(b"k a", newcomer), Decided::Behind);
     assert_eq!(said(b"k b", newcomer), Decided::Allowed);
-    let waited = attempt(&handle, b"k a", Attempt { waited: true, ..FIRST }, false).expect("fit");
+    let waited =
+        attempt(&handle, b"k a", WaitAttempt { waited: true, ..FIRST }, false).expect("fit");
     assert_eq!((waited.outcome, waited.window_start), (Decided::Allowed, START.mono));
     assert_eq!(said(b"k a", newcomer), Decided::Behind, "known or not");
 }

@@ -50,7 +50,7 @@ fn any_op() -> impl Strategy<Value = KeyOp> {
     let cost = || prop_oneof![4 => Just(1_u64), 1 => 1..4_u64];
     let booking_max = prop_oneof![Just(0), 0..3 * PERIOD, Just(Nanos::MAX)];
     let attempt = (cost(), booking_max, any::<bool>(), any::<bool>()).prop_map(
-        |(cost, booking_max, waited, first_in_line)| Attempt {
+        |(cost, booking_max, waited, first_in_line)| WaitAttempt {
             cost,
             booking_max,
             waited,
@@ -114,7 +114,7 @@ fn decide_by(
 
 /// Whether a caller that goes early breaks a limit, by what each limit says.
 fn is_firm(verdict: &Verdict, rows: &Rows, shadow: bool) -> bool {
-    let firmly = |row: &Row| {
+    let firmly = |row: &LimitRow| {
         let promises = row.limit.algorithm != Algorithm::Jarl { exact: false };
         promises && row.verdict.delay == verdict.delay
     };

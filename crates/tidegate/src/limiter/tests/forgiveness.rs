@@ -103,7 +103,7 @@ fn check(
             }
             let judged = model.judge(key, op, now);
             prop_assert!(judged.iter().all(|judged| judged.allowed), "{key} at {now:?}: {step:?}");
-            model.apply(key, op, &judged, Outcome::Granted, now);
+            model.apply(key, op, &judged, JointOutcome::Granted, now);
         }
         let size = limiter.size();
         prop_assert!(size.keys <= settings.max_keys);

@@ -9,7 +9,9 @@ use super::stores::{at, decide_anywhere, node, runtime};
 use super::*;
 use crate::stores::remote::engines::{redis, until};
 use crate::stores::remote::settings::StoreKind;
-use crate::waiting::{Admitted, Bounds, WaitFuture, WaitRequest, WaiterLimit, Waiting};
+use crate::waiting::{
+    Admitted, WaitFuture, WaitRequest, WaiterBounds, WaiterLimit, WaitingRequests,
+};
 
 const KEY: &[u8] = b"k a";
 
@@ -36,8 +38,8 @@ fn starts_where_it_is_counted(algorithm: Algorithm, in_line: bool) {
     let server = redis::Server::start(&[]);
     let clock = Clock::manual(START);
     let limiter = node(clock.clone(), rules, &at(StoreKind::Redis, vec![server.url()]));
-    let waiting = Waiting::new(&limiter);
-    let waiters = WaiterLimit::new(limiter.metrics(), Door::Http, Bounds::default());
+    let waiting = WaitingRequests::new(&limiter);
+    let waiters = WaiterLimit::new(limiter.metrics(), Door::Http, WaiterBounds::default());
     let handle = limiter.handle(Door::Http);
     let ask = WaitRequest { key: KEY, cost: 1, max_wait: None, can_end: true };
     let mut request = pin!(waiting.admit(&handle, &waiters, ask));

@@ -23,7 +23,7 @@ use proptest::prelude::*;
 use tidegate_core::limit::{Algorithm, Limit};
 use tidegate_core::rules::{OnFull, Pattern, Rule, RuleSet};
 use tidegate_core::time::{DAY, SECOND};
-use tidegate_core::{Judgement, Nanos, Now, Op, Outcome, State, algorithms};
+use tidegate_core::{JointOutcome, Judgement, Nanos, Now, Op, State, algorithms};
 
 use super::*;
 
@@ -241,7 +241,7 @@ impl Model {
         limits.map(|(limit, state)| algorithms::judge(limit, state, op, now)).collect()
     }
 
-    fn apply(&mut self, key: u8, op: Op, judged: &[Judgement], outcome: Outcome, now: Now) {
+    fn apply(&mut self, key: u8, op: Op, judged: &[Judgement], outcome: JointOutcome, now: Now) {
         let states = self.states.get_mut(&key).expect("judged before");
         for ((limit, state), judgement) in self.limits.iter().zip(states).zip(judged) {
             algorithms::apply(limit, state, op, judgement, outcome, now);
@@ -255,7 +255,7 @@ impl Model {
         let states = self.states.get_mut(&key).expect("judged before");
         for ((limit, state), judged) in self.limits.iter().zip(states).zip(&judged) {
             if matches!(limit.algorithm, Algorithm::FixedWindow | Algorithm::SlidingWindow) {
-                algorithms::apply(limit, state, op, judged, Outcome::Refused, now);
+                algorithms::apply(limit, state, op, judged, JointOutcome::Refused, now);
             }
         }
     }
@@ -281,7 +281,7 @@ impl Model {
         }
         for (key, judgements) in &judged {
             // A key's own limits are all or nothing with the others.
-            let outcome = if allowed { Outcome::Granted } else { Outcome::Refused };
+            let outcome = if allowed { JointOutcome::Granted } else { JointOutcome::Refused };
             self.apply(*key, op, judgements, outcome, now);
         }
         (allowed, judged)

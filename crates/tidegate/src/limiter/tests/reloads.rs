@@ -175,7 +175,7 @@ fn series_of_a_rule_go_with_it_and_begin_anew_if_it_comes_back() {
     assert_eq!(series(&handle), ["k 1", "none 1"]);
     install(&handle, rules());
     assert!(take(&handle, &["other a"]).is_allowed());
-    first.counts.add(handle.lane, Some(1), crate::metrics::Counted::Allow, 1);
+    first.counts.add(handle.counter_stripe, Some(1), crate::metrics::CountedAs::Allow, 1);
     assert_eq!(series(&handle), ["k 1", "none 1", "other 1"]);
     drop(first);
     assert_eq!(series(&handle), ["k 1", "none 1", "other 1"]);

@@ -52,7 +52,7 @@ fn refuse(handle: &LimiterHandle, key: &str) -> Result<Said, InvalidRequest> {
 }
 
 fn try_of(waited: bool, booking_max: Nanos) -> KeyOp {
-    KeyOp::TakeOrLeave(Attempt { cost: 1, booking_max, waited, first_in_line: true })
+    KeyOp::TakeOrLeave(WaitAttempt { cost: 1, booking_max, waited, first_in_line: true })
 }
 
 fn rules() -> Vec<Rule> {
@@ -223,7 +223,7 @@ fn one_rule_that_denies_decides_for_all_keys_and_nothing_is_taken_then() {
     assert!(!denied.is_allowed() && denied.verdict.delay == SECOND);
     assert_eq!(denied.refused_by(), Some("deny"));
     let rows = |answer: &Said| -> Vec<(usize, String, Basis, bool)> {
-        let row = |at: &Row| (at.key, at.rule.to_string(), at.basis, at.verdict.allowed);
+        let row = |at: &LimitRow| (at.key, at.rule.to_string(), at.basis, at.verdict.allowed);
         answer.rows.limits.iter().map(row).collect()
     };
     let row = |key, rule: &str, basis, allowed| (key, rule.to_owned(), basis, allowed);
@@ -382,7 +382,7 @@ fn beyond_the_bound_on_pending_decisions_the_rules_decide_at_once() {
     ] {
         let (verdict, rows) = decide_crowded(&handle, key);
         assert_eq!((verdict.is_allowed(), verdict.degraded), (allowed, true), "{key}");
-        assert!(rows.limits.iter().all(Row::is_degraded), "{key}");
+        assert!(rows.limits.iter().all(LimitRow::is_degraded), "{key}");
     }
     let page = handle.limiter().metrics().encode(Default::default());
     let counted = "tidegate_store_errors_total{store=\"redis\",kind=\"crowded\"} 5";

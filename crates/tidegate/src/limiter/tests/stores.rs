@@ -13,7 +13,7 @@ use super::*;
 use crate::settings::units::Span;
 use crate::stores::remote::engines::{etcd, redis, until};
 use crate::stores::remote::settings::{Settings, StoreKind, Urls};
-use crate::waiting::{Bounds, NotAdmitted, WaitRequest, WaiterLimit, Waiting};
+use crate::waiting::{NotAdmitted, WaitRequest, WaiterBounds, WaiterLimit, WaitingRequests};
 
 /// Histories for each store. Every one of them starts a node.
 const HISTORIES: u32 = 12;
@@ -291,8 +291,8 @@ fn one_who_leaves_while_the_store_is_asked_takes_nothing() {
         vec![rule("k", vec![daily(1)])],
         &at(StoreKind::Redis, vec![server.url()]),
     );
-    let waiting = Waiting::new(&limiter);
-    let waiters = WaiterLimit::new(limiter.metrics(), Door::Http, Bounds::default());
+    let waiting = WaitingRequests::new(&limiter);
+    let waiters = WaiterLimit::new(limiter.metrics(), Door::Http, WaiterBounds::default());
     let handle = limiter.handle(Door::Http);
     let runtime = runtime();
     let ask = WaitRequest { key: b"k 1", cost: 1, max_wait: None, can_end: false };

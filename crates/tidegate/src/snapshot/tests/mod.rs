@@ -11,7 +11,7 @@ use tidegate_core::rules::{OnFull, Rule, RuleSet};
 use tidegate_core::time::{DAY, HOUR, MINUTE, SECOND};
 use tidegate_core::{Nanos, Now};
 
-use super::format::{Reader, Writer};
+use super::format::{SnapshotReader, SnapshotWriter};
 use super::*;
 use crate::clock::Clock;
 use crate::limiter::{Key, LimiterHandle, Request, Rows};
@@ -102,15 +102,15 @@ fn written(handle: &LimiterHandle) -> (TempDir, PathBuf) {
 /// Gives the file another boot's name.
 fn as_of_another_boot(path: &Path) {
     let file = fs::read(path).expect("a file");
-    let mut reader = Reader::begin(&*file).expect("sound");
+    let mut reader = SnapshotReader::begin(&*file).expect("sound");
     let header = Header { boot: b"another".to_vec(), ..reader.header.clone() };
-    let mut writer = Writer::begin(Vec::new(), &header).expect("in memory");
+    let mut writer = SnapshotWriter::begin(Vec::new(), &header).expect("in memory");
     while let Some(entry) = reader.entry().expect("sound") {
         let written = match entry {
-            Entry::Count(kept) => {
+            SnapshotEntry::Count(kept) => {
                 writer.count(kept.rule, kept.name.as_deref(), kept.tally, &kept.states)
             }
-            Entry::Record(kept) => writer.record(&kept),
+            SnapshotEntry::Record(kept) => writer.record(&kept),
         };
         written.expect("in memory");
     }

@@ -158,11 +158,11 @@ fn records_that_cannot_be_are_refused_although_the_sum_is_right() {
     };
     let read = |kept: &records::KeptRecord| {
         let header = Header { boot: Vec::new(), now: START, rules: Vec::new() };
-        let mut writer = Writer::begin(Vec::new(), &header).expect("in memory");
+        let mut writer = SnapshotWriter::begin(Vec::new(), &header).expect("in memory");
         writer.record(kept).expect("in memory");
         let file = writer.end().expect("in memory").0;
-        Reader::begin(&*file).expect("sound").entry().map(|entry| match entry {
-            Some(Entry::Record(kept)) => kept,
+        SnapshotReader::begin(&*file).expect("sound").entry().map(|entry| match entry {
+            Some(SnapshotEntry::Record(kept)) => kept,
             _ => panic!("a record was written"),
         })
     };
@@ -172,9 +172,9 @@ fn records_that_cannot_be_are_refused_although_the_sum_is_right() {
         assert_eq!(read(&kept).expect("sound"), kept);
     }
     let long = records::KeptRecord { key: vec![b'k'; 256], ..kept.clone() };
-    assert!(matches!(read(&long), Err(Problem::Damaged(_))));
+    assert!(matches!(read(&long), Err(SnapshotProblem::Damaged(_))));
     let last = records::KeptRecord { sequence: MAX, ..kept };
-    assert!(matches!(read(&last), Err(Problem::Damaged(_))));
+    assert!(matches!(read(&last), Err(SnapshotProblem::Damaged(_))));
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn a_snapshot_from_before_there_were_records_is_still_read() {
     for version in [0, 3, MAX as u32] {
         as_version(&mut file, version);
         let refused = Snapshot::read(after.limiter(), &records(), &path);
-        assert!(matches!(refused, Err(Problem::Version { .. })), "{version}");
+        assert!(matches!(refused, Err(SnapshotProblem::Version { .. })), "{version}");
     }
     // It had no records: one in it is damage.
     let (_folder, path) = written_with(&some_records(START), START);
@@ -205,5 +205,5 @@ fn a_snapshot_from_before_there_were_records_is_still_read() {
     file[8..12].copy_from_slice(&1u32.to_le_bytes());
     fs::write(&path, &file).expect("written");
     let refused = Snapshot::read(after.limiter(), &records(), &path);
-    assert!(matches!(refused, Err(Problem::Damaged(_))));
+    assert!(matches!(refused, Err(SnapshotProblem::Damaged(_))));
 }

@@ -46,7 +46,7 @@ impl Disk {
     }
 
     /// Starts a server, which crashes at the rename numbered `renames`.
-    fn start(&self, renames: usize) -> (Option<(Source, u64)>, Vec<Unusable>) {
+    fn start(&self, renames: usize) -> (Option<(SnapshotSource, u64)>, Vec<Unusable>) {
         let handle = handle(START, rules());
         let rename = until_a_crash(renames);
         let found = Snapshot::restore_by(handle.limiter(), &records(), &self.path(), rename);
@@ -96,10 +96,10 @@ const NO_CRASH: usize = usize::MAX;
 const ALL: [Content; 3] = [Missing, Damaged, Keys(2)];
 
 /// What a start must find.
-fn best(newest: Content, previous: Content) -> Option<(Source, u64)> {
+fn best(newest: Content, previous: Content) -> Option<(SnapshotSource, u64)> {
     match (newest, previous) {
-        (Keys(keys), _) => Some((Source::Newest, keys)),
-        (_, Keys(keys)) => Some((Source::Previous, keys)),
+        (Keys(keys), _) => Some((SnapshotSource::Newest, keys)),
+        (_, Keys(keys)) => Some((SnapshotSource::Previous, keys)),
         _ => None,
     }
 }
@@ -123,13 +123,13 @@ fn a_crash_at_any_step_leaves_what_was_sound() {
             let whole = disk.write(3, crash_in_write);
             let found = disk.start(NO_CRASH).0;
             if whole {
-                assert_eq!(found, Some((Source::Newest, 3)), "{case:?}");
+                assert_eq!(found, Some((SnapshotSource::Newest, 3)), "{case:?}");
             } else {
-                let keys = |best: Option<(Source, u64)>| best.map(|(_, keys)| keys);
+                let keys = |best: Option<(SnapshotSource, u64)>| best.map(|(_, keys)| keys);
                 assert_eq!(keys(found), keys(best), "after a write that crashed: {case:?}");
             }
             assert!(disk.write(4, NO_CRASH), "{case:?}");
-            assert_eq!(disk.start(NO_CRASH).0, Some((Source::Newest, 4)), "{case:?}");
+            assert_eq!(disk.start(NO_CRASH).0, Some((SnapshotSource::Newest, 4)), "{case:?}");
         }
     }
 }
@@ -139,7 +139,7 @@ fn a_damaged_file_is_kept_aside_and_the_previous_one_restored() {
     let disk = Disk::new(Damaged, Keys(1), Missing);
     let damaged = fs::read(disk.path()).expect("a file");
     let (found, unusable) = disk.start(NO_CRASH);
-    assert_eq!(found, Some((Source::Previous, 1)));
+    assert_eq!(found, Some((SnapshotSource::Previous, 1)));
     assert_eq!(unusable.len(), 1);
     assert_eq!(unusable[0].file, disk.path());
     let aside = unusable[0].aside.as_ref().expect("renamed");
@@ -151,7 +151,7 @@ fn a_damaged_file_is_kept_aside_and_the_previous_one_restored() {
     assert_eq!(disk.names(), ["snapshot", "snapshot.damaged", "snapshot.previous"]);
     put(&disk.path(), Damaged);
     let (found, unusable) = disk.start(NO_CRASH);
-    assert_eq!(found, Some((Source::Previous, 1)));
+    assert_eq!(found, Some((SnapshotSource::Previous, 1)));
     assert!(unusable[0].aside.as_ref().expect("renamed").replaced, "the older one is gone");
 }
 
@@ -180,7 +180,7 @@ fn a_link_is_neither_followed_nor_written_through() {
     symlink(elsewhere.path(), disk.path()).expect("a link");
     assert!(disk.write(3, NO_CRASH));
     assert_eq!(fs::read(elsewhere.path()).expect("a file"), sound, "untouched");
-    assert_eq!(disk.start(NO_CRASH).0, Some((Source::Newest, 3)));
+    assert_eq!(disk.start(NO_CRASH).0, Some((SnapshotSource::Newest, 3)));
     assert!(!fs::symlink_metadata(disk.path()).expect("a file").is_symlink());
 }
 

@@ -35,7 +35,7 @@ pub(crate) use self::slot::{Body, States};
 pub use self::tally::KeyStats;
 pub(crate) use self::tally::{KeyTally, RULE_MAX, StatsBucket};
 use crate::budget::Budget;
-use crate::table::{self, Found, Locked, Name, Spot, Table};
+use crate::table::{self, Locked, LockedEntry, Name, Spot, Table};
 
 /// Cells looked at for each new key, so that dead ones are found faster than new ones come.
 const SWEEP_PER_INSERT: usize = 4;
@@ -79,7 +79,7 @@ pub struct TableSize {
 }
 
 /// Where the slot of a key is looked for first.
-pub(crate) type SlotProbe<'a> = table::Probe<'a, Slot>;
+pub(crate) type SlotProbe<'a> = table::TableProbe<'a, Slot>;
 
 /// The store.
 pub(crate) struct Memory {
@@ -462,7 +462,7 @@ pub(crate) fn known_at<'a>(
     probe: &SlotProbe<'a>,
     rule: u32,
     name: &[u8],
-) -> Option<Found<'a, Slot>> {
+) -> Option<LockedEntry<'a, Slot>> {
     probe.find(|slot| is(slot, rule, name))
 }
 

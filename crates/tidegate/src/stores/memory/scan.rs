@@ -1,7 +1,7 @@
 //! Looking at every slot: all at once, or in small pieces between which others work on.
 
 use super::{Body, Memory};
-use crate::table::Step;
+use crate::table::WalkStep;
 
 /// Where a scan in pieces has come to.
 #[derive(Debug, Default)]
@@ -35,7 +35,7 @@ impl Memory {
         let mut walk = self.table.walk_from(mark.shard, mark.place);
         let step = walk.step(cells, |slot| see(slot.name.as_bytes(), &slot.body));
         mark.place = Some(walk.place());
-        if step == Step::Done {
+        if step == WalkStep::Done {
             *mark = Mark { shard: mark.shard + 1, place: None };
         }
         mark.shard == self.table.shards()

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use tidegate_core::limit::{Algorithm, Limit};
 use tidegate_core::time::{DAY, SECOND};
-use tidegate_core::{Now, Op, Outcome, algorithms};
+use tidegate_core::{JointOutcome, Now, Op, algorithms};
 
 use super::*;
 
@@ -38,7 +38,7 @@ fn grow(body: &mut Body, uses: u64, now: Now) {
         for n in 0..uses {
             let now = now.after(n);
             let judgement = algorithms::judge(&LOG, state, op, now);
-            algorithms::apply(&LOG, state, op, &judgement, Outcome::Granted, now);
+            algorithms::apply(&LOG, state, op, &judgement, JointOutcome::Granted, now);
         }
     }
 }

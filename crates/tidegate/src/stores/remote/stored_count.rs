@@ -229,7 +229,7 @@ fn number<const N: usize>(bytes: &[u8]) -> Result<([u8; N], &[u8]), UnreadableCo
 mod tests {
     use proptest::prelude::*;
     use tidegate_core::limit::{AlgorithmName, Spec};
-    use tidegate_core::{Op, Outcome};
+    use tidegate_core::{JointOutcome, Op};
 
     use super::*;
 
@@ -244,7 +244,7 @@ mod tests {
         let (mut state, op) = (State::None, Op::Take(1));
         for _ in 0..times {
             let judgement = algorithms::judge(limit, &state, op, NOW);
-            algorithms::apply(limit, &mut state, op, &judgement, Outcome::Granted, NOW);
+            algorithms::apply(limit, &mut state, op, &judgement, JointOutcome::Granted, NOW);
         }
         state
     }

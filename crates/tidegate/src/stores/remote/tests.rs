@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use proptest::prelude::*;
 use tidegate_core::limit::Spec;
 use tidegate_core::time::{HOUR, MILLISECOND, SECOND};
-use tidegate_core::{Limit, Now, Op, Outcome as Verdict, algorithms};
+use tidegate_core::{JointOutcome as Verdict, Limit, Now, Op, algorithms};
 
 use super::engine::{ABSENT, CellChange, EngineFault, StoredValue, Swapped};
 use super::update::{DeferredStep, RemoteSlot, StoreError, Update, UpdateKind};

@@ -204,7 +204,7 @@ fn whoever_runs_out_of_time_is_refused_once() {
         let Some(Err(NotAdmitted::TooLate(refusal))) = &caller.result else {
             panic!("{:?}", caller.result)
         };
-        let Refusal { verdict, rows } = &**refusal;
+        let WaitRefusal { verdict, rows } = &**refusal;
         assert!(!verdict.is_allowed());
         assert_eq!((verdict.delay, rows.refused_by.as_deref()), (7 * SECOND, Some("a")));
     }
@@ -228,7 +228,7 @@ fn the_last_moment_is_in_time() {
 
 #[test]
 fn waiters_are_bounded_per_key_and_in_total() {
-    let bounds = Bounds { per_key: 2, total: 3 };
+    let bounds = WaiterBounds { per_key: 2, total: 3 };
     let house = House::bounded(vec![rule("a", vec![fixed(1)])], bounds);
     let mut callers: Vec<_> = (0..3).map(|_| Caller::came(&house, ask("a", None))).collect();
     let crowded = |key: &'static str| Caller::came(&house, ask(key, None)).result;
@@ -251,7 +251,7 @@ fn waiters_are_bounded_per_key_and_in_total() {
 #[test]
 fn a_booking_is_made_once_and_kept() {
     let jarl = limit(1, 10 * SECOND, Algorithm::Jarl { exact: true });
-    let house = House::bounded(vec![rule("a", vec![jarl])], Bounds { per_key: 2, total: 9 });
+    let house = House::bounded(vec![rule("a", vec![jarl])], WaiterBounds { per_key: 2, total: 9 });
     let mut driver = Driver::new(&house);
     let mut callers: Vec<_> = (0..3).map(|_| Caller::came(&house, ask("a", None))).collect();
     settle(&house, &mut driver, &mut callers);
@@ -322,7 +322,7 @@ fn a_full_table_is_tried_again_without_haste() {
 
 #[test]
 fn nobody_waits_where_nothing_passes() {
-    let bounds = Bounds { per_key: 1, total: 1 };
+    let bounds = WaiterBounds { per_key: 1, total: 1 };
     let house =
         House::bounded(vec![rule("a", vec![fixed(1)]), rule("b", vec![Limit::DENY])], bounds);
     let mut driver = Driver::new(&house);

@@ -60,23 +60,23 @@ impl Flag {
 struct House {
     clock: Clock,
     limiter: Arc<Limiter>,
-    waiting: Arc<Waiting>,
+    waiting: Arc<WaitingRequests>,
     handle: LimiterHandle,
     waiters: Arc<WaiterLimit>,
 }
 
 impl House {
     fn new(rules: Vec<Rule>) -> Self {
-        Self::bounded(rules, Bounds { per_key: 1_000, total: 1_000 })
+        Self::bounded(rules, WaiterBounds { per_key: 1_000, total: 1_000 })
     }
 
-    fn bounded(rules: Vec<Rule>, bounds: Bounds) -> Self {
+    fn bounded(rules: Vec<Rule>, bounds: WaiterBounds) -> Self {
         let clock = Clock::manual(START);
         let metrics = Arc::new(Metrics::new());
         let settings = memory::Settings { max_keys: 1_000, max_bytes: 16 << 20 };
         let rules = RuleSet::new(rules, None);
         let limiter = Limiter::new(clock.clone(), metrics.clone(), rules, settings);
-        let waiting = Waiting::new(&limiter);
+        let waiting = WaitingRequests::new(&limiter);
         let handle = limiter.handle(Door::Proxy);
         let waiters = WaiterLimit::new(&metrics, Door::Proxy, bounds);
         Self { clock, limiter, waiting, handle, waiters }

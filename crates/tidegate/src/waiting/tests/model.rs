@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 
 use super::*;
-use crate::waiting::queues::{Queues, Ticket};
+use crate::waiting::queues::{QueueTicket, Queues};
 
 const KEYS: [&str; 4] = ["a", "ab", "b", ""];
 
@@ -58,7 +58,7 @@ fn step() -> impl Strategy<Value = Step> {
 /// One who waits, as the model knows it.
 #[derive(Clone, Debug)]
 struct Waiter {
-    ticket: Ticket,
+    ticket: QueueTicket,
     key: &'static [u8],
     booked: bool,
     /// Gives up or goes.
@@ -91,29 +91,29 @@ impl Model {
         (0..self.waiters.len()).filter(|&at| self.is_first(at)).collect()
     }
 
-    fn ticket_of_first(&self, key: &[u8]) -> BTreeSet<Ticket> {
+    fn ticket_of_first(&self, key: &[u8]) -> BTreeSet<QueueTicket> {
         self.first(key).map(|at| self.waiters[at].ticket).into_iter().collect()
     }
 }
 
 /// Both, and what each says of who must be woken.
 struct Pair {
-    queues: Queues<Ticket>,
+    queues: Queues<QueueTicket>,
     model: Model,
     now: Nanos,
     joined: u64,
     /// Callers are woken under the number of their arrival.
-    callers: Vec<(Ticket, u64)>,
+    callers: Vec<(QueueTicket, u64)>,
 }
 
 impl Pair {
-    fn tickets(&self, woken: &[u64]) -> BTreeSet<Ticket> {
+    fn tickets(&self, woken: &[u64]) -> BTreeSet<QueueTicket> {
         let ticket = |caller: &u64| self.callers.iter().find(|(_, c)| c == caller).expect("one").0;
         woken.iter().map(ticket).collect()
     }
 
     /// Does a step to both. Returns whom the queues woken and whom the model would tell.
-    fn step(&mut self, step: &Step) -> (Vec<u64>, BTreeSet<Ticket>) {
+    fn step(&mut self, step: &Step) -> (Vec<u64>, BTreeSet<QueueTicket>) {
         let mut woken = Vec::new();
         let pick = |index: &prop::sample::Index, from: &[usize]| {
             (!from.is_empty()).then(|| *index.get(from))
@@ -182,7 +182,7 @@ impl Pair {
         (woken, expected)
     }
 
-    fn leave(&mut self, at: usize, woken: &mut Vec<u64>) -> BTreeSet<Ticket> {
+    fn leave(&mut self, at: usize, woken: &mut Vec<u64>) -> BTreeSet<QueueTicket> {
         let was_first = self.model.is_first(at);
         let gone = self.model.waiters.remove(at);
         let hash = self.model.rules.count(gone.key).hash;
@@ -193,7 +193,7 @@ impl Pair {
         if was_first { self.model.ticket_of_first(gone.key) } else { BTreeSet::new() }
     }
 
-    fn due(&mut self) -> BTreeSet<Ticket> {
+    fn due(&mut self) -> BTreeSet<QueueTicket> {
         let now = self.now;
         let mut due = BTreeSet::new();
         for waiter in &mut self.model.waiters {

@@ -15,7 +15,7 @@ use tidegate::metrics::{Door, Metrics};
 use tidegate::records::Records;
 use tidegate::server::Process;
 use tidegate::settings::listen::ListenAddress;
-use tidegate::waiting::{Began, Bounds, NotAdmitted, WaitRequest, WaiterLimit};
+use tidegate::waiting::{Began, NotAdmitted, WaitRequest, WaiterBounds, WaiterLimit};
 use tidegate_core::time::DAY;
 use tidegate_core::{Nanos, Now};
 use tokio::runtime::{Builder, Runtime};
@@ -71,7 +71,7 @@ impl House {
         let bound = file.proxy[0].bind().expect("a free port");
         let ListenAddress::Ip(address) = bound.addresses()[0] else { panic!("an IP address") };
         let serving = Some(bound.serve(gate.clone()));
-        let waiters = WaiterLimit::new(&gate.metrics, Door::Http, Bounds::default());
+        let waiters = WaiterLimit::new(&gate.metrics, Door::Http, WaiterBounds::default());
         let house = Self { clock, gate, address, upstream, handle, waiters, serving, runtime };
         let ask = WaitRequest { key: b"probe", cost: 1, max_wait: None, can_end: false };
         let first = house.gate.waiting.begin(&house.handle, &ask, house.clock.now());
