@@ -73,6 +73,7 @@ impl Wrong {
 
 impl Shape {
     /// Reads the parameters behind the key.
+    #[inline]
     fn read(self, arguments: &Arguments<'_>) -> Result<Wanted, Wrong> {
         if !(5..=6).contains(&arguments.len()) {
             return Err(match self {
@@ -95,9 +96,15 @@ impl Shape {
         Ok(Wanted { shape: self, limit, quantity, is_impossible: false })
     }
 
+    #[inline]
     fn number(self, arguments: &Arguments<'_>, at: usize) -> Result<i64, Wrong> {
         let text = arguments.get(at).unwrap_or_default();
-        number::lenient(text).ok_or_else(|| match self {
+        number::lenient(text).ok_or_else(|| self.wrong_number(text, at))
+    }
+
+    #[cold]
+    fn wrong_number(self, text: &[u8], at: usize) -> Wrong {
+        match self {
             Shape::Cell => {
                 let told = b"Cell error: Store error: Couldn't parse as integer: ";
                 Wrong::new("number", [told.as_slice(), text].concat())
@@ -107,10 +114,11 @@ impl Shape {
                 let name = names.get(at - 2).unwrap_or(&"quantity");
                 Wrong::number(&format!("ERR invalid {name}"))
             }
-        })
+        }
     }
 
     /// Appends the five numbers.
+    #[inline]
     fn reply(self, out: &mut Vec<u8>, numbers: &Numbers) {
         let Numbers { allowed, limit, remaining, retry, reset } = *numbers;
         match self {
@@ -197,6 +205,7 @@ impl Wanted {
         }
     }
 
+    #[inline]
     fn numbers(&self, verdict: &Verdict) -> Numbers {
         let allowed = verdict.is_allowed() && !self.is_impossible;
         let retry = match self.quantity {
@@ -230,6 +239,7 @@ impl Wanted {
     }
 
     /// Appends the reply to a request that was decided.
+    #[inline]
     fn reply(&self, out: &mut Vec<u8>, verdict: &Verdict) {
         if verdict.no_room {
             return reply::error(out, b"OOM no room for a new key");
@@ -311,12 +321,19 @@ impl RespHandler {
             })
             .collect();
         self.parts.limiter.decide_batch(&keys, context.now, &mut decisions);
-        for (put_off, decided) in wanted.iter().zip(decisions.drain(..)) {
+        for (put_off, decided) in wanted.iter().zip(&mut decisions) {
+            // Nearly all are ready, and are not moved.
+            if let (Ok(Decision::Ready(verdict)), true) = (&*decided, client.pending.is_empty()) {
+                put_off.wanted.reply(out, verdict);
+                continue;
+            }
+            let decided = std::mem::replace(decided, Err(InvalidRequest::CostZero));
             let key = &input[put_off.key.clone()];
             self.answer(&put_off.wanted, key, decided, client, out, context);
         }
         drop(keys);
         wanted.clear();
+        decisions.clear();
         self.throttles = ThrottleBatch { wanted, decisions };
         if client.pending.is_empty() { Flow::Done } else { Flow::Pending }
     }
