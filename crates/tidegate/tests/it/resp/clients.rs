@@ -38,10 +38,10 @@ fn redis_cli_asks_one_question_or_many() {
     assert_eq!(redis_cli(&program, &throttle, ""), "0\n16\n15\n-1\n2\n");
     let three = ["-3", "CL.THROTTLE", "another", "15", "30", "60"];
     assert_eq!(redis_cli(&program, &three, ""), "0\n16\n15\n-1\n2\n");
-    let input = "SET\nECHO \"a b\"\nSELECT 0\nHELLO 3\n";
+    let input = "MONITOR\nECHO \"a b\"\nSELECT 0\nHELLO 3\n";
     let said = redis_cli(&program, &[], input);
     let (first, rest) = said.split_once('\n').expect("lines");
-    assert_eq!(first, "ERR unknown command 'SET', with args beginning with: ");
+    assert_eq!(first, "ERR unknown command 'MONITOR', with args beginning with: ");
     assert!(rest.contains("a b\nOK\n"), "{rest}");
     assert!(rest.contains("tidegate"), "{rest}");
     let piped = "*1\r\n$4\r\nPING\r\n".repeat(10_000);
