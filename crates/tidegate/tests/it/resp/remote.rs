@@ -4,6 +4,7 @@ use tidegate_wire::resp::request::request;
 
 use super::{Client, DOOR};
 use crate::engines::redis::Server;
+use crate::engines::until;
 use crate::program::Program;
 use crate::remote::store;
 
@@ -48,6 +49,18 @@ fn compare(replies: &[u8], expected: &str) {
     }
 }
 
+/// The last number of a reply to a look.
+fn reset_of(client: &mut Client, command: &str) -> i64 {
+    let words: Vec<&[u8]> = command.split(' ').map(str::as_bytes).collect();
+    let mut sent = Vec::new();
+    request(&mut sent, &words);
+    client.send(&sent);
+    let reply = client.read(numbers([0, 4, 3, -1, 31_536_000]).len());
+    let reply = String::from_utf8(reply).expect("text");
+    let last = reply.trim_end().rsplit(':').next().expect("numbers");
+    last.parse().expect("a number")
+}
+
 /// A reply of five numbers.
 fn numbers(numbers: [i64; 5]) -> String {
     let lines: String = numbers.iter().map(|number| format!(":{number}\r\n")).collect();
@@ -60,9 +73,15 @@ fn two_programs_keep_to_one_limit() {
     let both = [program(&redis, "1m"), program(&redis, "1m")];
     let mut clients = both.each_ref().map(Client::new);
     let year = 31_536_000;
-    for used in 1..=4 {
+    let first = "CL.THROTTLE shared 3 1 31536000";
+    ask(&mut clients[0], first, [0, 4, 3, -1, year]);
+    // The clocks of two programs are apart by less than the second that passes here.
+    for client in &mut clients {
+        until(|| reset_of(client, &format!("{first} 0")) < year);
+    }
+    for used in 2..=4 {
         let reply = [0, 4, 4 - used, -1, used * year];
-        ask(&mut clients[used as usize % 2], "CL.THROTTLE shared 3 1 31536000", reply);
+        ask(&mut clients[used as usize % 2], first, reply);
     }
     let [one, other] = &mut clients;
     ask(one, "CL.THROTTLE shared 3 1 31536000", [1, 4, 0, year, 4 * year]);
