@@ -89,15 +89,17 @@ fn redis_cli_comes_through_a_unix_socket_and_tls() {
 fn redis_benchmark_runs_to_its_end() {
     let program = Program::serve(DOOR);
     let port = program.address("resp").port().to_string();
-    let common = ["-p", port.as_str(), "-n", "10000", "-c", "8", "-P", "64", "-q"];
+    let common = ["-p", port.as_str(), "-n", "10240", "-c", "8", "-P", "64", "-q"];
     let throttle = ["CL.THROTTLE", "key:__rand_int__", "15", "30", "60"];
-    for more in
-        [&["-t", "ping"][..], &["-3", "-t", "ping"], &[&["-r", "100"], &throttle[..]].concat()]
-    {
+    for more in [
+        &["-t", "ping,incr"][..],
+        &["-3", "-t", "ping,incr"],
+        &[&["-r", "100"], &throttle[..]].concat(),
+    ] {
         let output = run("redis-benchmark", &[&common, more].concat(), "");
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success() && said.contains("requests per second"), "{said}");
     }
     let mut client = Client::new(&program);
-    client.ask("DBSIZE", ":0\r\n");
+    client.ask("GET counter:__rand_int__", "$5\r\n20480\r\n");
 }

@@ -2,8 +2,11 @@
 
 mod clients;
 mod hostile;
+mod interactive;
+mod libraries;
 mod reload;
 mod remote;
+mod ways;
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;

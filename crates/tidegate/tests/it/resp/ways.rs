@@ -1,0 +1,76 @@
+//! Every way to connect: plain, with a password, over TLS and through a Unix socket, each in RESP2
+//! and RESP3.
+
+use std::process::{Command, Output};
+
+use super::DOOR;
+use crate::papers::Papers;
+use crate::program::Program;
+
+pub(super) const PASSWORD: &str = "s3cret";
+
+/// Where to connect, and what to show there.
+pub(super) struct Way {
+    /// A URL, or the path of a Unix socket.
+    pub(super) address: String,
+    pub(super) protocol: &'static str,
+    /// Empty: none.
+    pub(super) password: &'static str,
+    /// The file of the authority that signed the server's certificate; empty: no TLS.
+    pub(super) authority: String,
+}
+
+impl Way {
+    /// Runs a client's script with this way as its arguments and returns what it printed.
+    #[track_caller]
+    pub(super) fn run(&self, mut client: Command) -> String {
+        let Self { address, protocol, password, authority } = self;
+        client.args([address, *protocol, *password, authority]);
+        said(&client.output().expect("the client can be started"))
+    }
+}
+
+/// What a client printed that must have ended well.
+#[track_caller]
+pub(super) fn said(output: &Output) -> String {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{}\n{stdout}{stderr}", output.status);
+    stdout
+}
+
+/// A server with a Unix socket, which asks for the password.
+pub(super) fn guarded(more: &str) -> Program {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("password"), PASSWORD).expect("a file");
+    let config = format!(
+        "[resp]\nlisten = '127.0.0.1:0'\nunix = 'resp.sock'\npassword = 'file:password'\n{more}"
+    );
+    let mut program = Program::start_in(folder, &config, "");
+    program.wait_until_ready();
+    program
+}
+
+/// Takes every way in turn, each to servers that no other test has used.
+pub(super) fn each(mut check: impl FnMut(&Way)) {
+    let papers = Papers::new();
+    papers.sign("server", "localhost");
+    let file = |name: &str| papers.path(name).display().to_string();
+    let tls =
+        format!("tls = {{ cert = '{}', key = '{}' }}\n", file("server.pem"), file("server.key"));
+    let (open, shut, secure) = (Program::serve(DOOR), guarded(""), guarded(&tls));
+    let url = |program: &Program| format!("redis://{}", program.address("resp"));
+    let secure_url = format!("rediss://localhost:{}", secure.address("resp").port());
+    let path = shut.paths()[0].display().to_string();
+    for (address, password, authority) in [
+        (url(&open), "", String::new()),
+        (url(&shut), PASSWORD, String::new()),
+        (secure_url, PASSWORD, file("ca.pem")),
+        (path, PASSWORD, String::new()),
+    ] {
+        for protocol in ["2", "3"] {
+            let (address, authority) = (address.clone(), authority.clone());
+            check(&Way { address, protocol, password, authority });
+        }
+    }
+}
