@@ -17,6 +17,9 @@ TIDEGATE_BENCH := $(TARGET_DIR)/dist/tidegate-bench
 ARGS ?=
 # Seconds that each fuzz target runs.
 FUZZ_SECONDS ?= 60
+# redis-cell's file, to be measured beside the RESP door: make bench CELL=libredis_cell.so.
+CELL ?=
+MODULE := $(addprefix --module ,$(CELL))
 # Cases per property in `make soak` (a short run has 256).
 SOAK_CASES ?= 20000
 
@@ -136,6 +139,12 @@ bench: setup-bench ## Measure the limiter, the doors and the stores beside their
 	done
 	$(TIDEGATE_BENCH) throttr --request insert --keys 10000000
 	$(TIDEGATE_BENCH) throttr --seconds 5 --connections 4 --pipeline 1 --expire 1000000
+	for request in throttle incr; do \
+		for pipeline in 64 1; do \
+			(set -x; $(TIDEGATE_BENCH) resp --seconds 1 --peer redis $(MODULE) \
+				--request $$request --pipeline $$pipeline); \
+		done; \
+	done
 	$(TIDEGATE_BENCH) jarl --seconds 1 --count 4000 --peer plain --peer abrupt --rounds 150
 	$(TIDEGATE_BENCH) jarl --seconds 1 --count 4000 --peer plain --exact --rounds 150
 	$(TIDEGATE_BENCH) http --count 4000 --peer hyper --peer nginx --rounds 75

@@ -124,6 +124,23 @@ fn throttr_tells_what_expiring_records_do_to_others() {
 }
 
 #[test]
+fn resp_takes_turns_with_redis() {
+    for request in ["throttle", "incr"] {
+        let short = ["resp", "--request", request, "--count", "1000", "--keys", "500"];
+        let small = ["--connections", "3", "--peer", "redis", "--rounds", "1", "--json"];
+        let json = json([&short[..], &small].concat());
+        for name in ["tidegate", "redis"] {
+            all_answered(&json["rounds"][0][name], 1000);
+            assert_eq!(json["rounds"][0][name]["refused"], 0, "{json}");
+        }
+        assert!(json["ratio"]["redis"].is_number(), "{json}");
+    }
+    let out = run(["resp", "--keys", "1", "--module", "/nowhere/cell.so"]);
+    assert_eq!(out.status.code(), Some(1), "{out:?}");
+    assert!(stderr(&out).contains("redis-server did not start"), "{out:?}");
+}
+
+#[test]
 fn wrong_flags_are_a_usage_error() {
     for wrong in [
         &["--value-size", "12"][..],

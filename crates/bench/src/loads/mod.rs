@@ -6,6 +6,7 @@
 mod http;
 mod jarl;
 mod proxy;
+mod resp;
 mod smockron;
 mod store;
 mod text;
@@ -20,6 +21,8 @@ pub(crate) enum Command {
     Text(Box<text::Args>),
     /// The Throttr door (TCP).
     Throttr(Box<throttr::Args>),
+    /// The RESP door (TCP).
+    Resp(Box<resp::Args>),
     /// The JARL door (TCP).
     Jarl(Box<jarl::Args>),
     /// The HTTP door: POST /v1/check.
@@ -39,6 +42,7 @@ impl Command {
         match self {
             Command::Text(args) => text::run(args),
             Command::Throttr(args) => throttr::run(args),
+            Command::Resp(args) => resp::run(args),
             Command::Jarl(args) => jarl::run(args),
             Command::Http(args) => http::run(args),
             Command::Proxy(args) => proxy::run(args),

@@ -1,6 +1,7 @@
 //! Other projects' servers: Redis, etcd and nginx, on free ports of loopback.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
@@ -9,12 +10,16 @@ use super::Server;
 use super::folder::Folder;
 
 impl Server {
-    /// Starts a Redis server on a free port; it keeps everything in memory.
-    pub(crate) fn redis() -> Result<Self> {
+    /// Starts a Redis server on a free port, with a module if there is one; it keeps everything in
+    /// memory.
+    pub(crate) fn redis(module: Option<&Path>) -> Result<Self> {
         let address = free_address()?;
         let mut command = Command::new("redis-server");
         command.args(["--bind", "127.0.0.1", "--port", &address.port().to_string()]);
         command.args(["--save", "", "--appendonly", "no", "--daemonize", "no"]);
+        if let Some(module) = module {
+            command.arg("--loadmodule").arg(module);
+        }
         Self::start_other("redis-server", command, address)
     }
 

@@ -4,7 +4,7 @@
 //! - [`connection`]: one of them
 //! - [`flags`]: how many connections, threads, requests and keys
 //! - [`once`]: one question on a connection of its own
-//! - [`http1`]: answers of HTTP/1.1, for the doors that speak it
+//! - [`http1`], [`resp`]: what doors and peers of these protocols are asked and answer
 //!
 //! What is said on the stream is each door's own [`Speech`].
 
@@ -13,6 +13,7 @@ mod flags;
 pub(crate) mod http1;
 mod load;
 mod once;
+pub(crate) mod resp;
 
 use std::io;
 

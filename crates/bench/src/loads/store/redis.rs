@@ -63,7 +63,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let frame = Frame { figures: &[Figure::Cpu, Figure::NodeCpu], ..frame };
     frame.run(
         |program| {
-            let server = Server::redis()?;
+            let server = Server::redis(None)?;
             let store =
                 format!("[store]\nkind = \"redis\"\nurl = \"redis://{}\"\n", server.address());
             let until = Until { span: Nanos::MAX / 2, count: args.count };
@@ -78,7 +78,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         },
         &["script"],
         |name, _| {
-            let server = Server::redis()?;
+            let server = Server::redis(None)?;
             let load = RedisLoad::Script(args.script(server.address())?);
             Ok(Contender { name, server, load })
         },

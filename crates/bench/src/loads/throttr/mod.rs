@@ -141,7 +141,7 @@ impl Args {
                 Contender { name: "echo", server, load }
             }
             Peer::Redis => {
-                let server = Server::redis()?;
+                let server = Server::redis(None)?;
                 let load = self.load(server.address(), Speech::Redis);
                 if self.request != Asked::Insert {
                     load.every_key_once(Speech::Redis).context("cannot fill redis-server")?;

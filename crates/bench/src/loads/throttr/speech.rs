@@ -2,13 +2,13 @@
 //!
 //! Every server is asked for the same keys. No sockets here.
 
-use std::io::{self, Write};
+use std::io;
 
 use clap::ValueEnum;
 use tidegate_wire::throttr::ask::{Expected, Incoming, Piece, ReplyReader};
 use tidegate_wire::throttr::{Attribute, Request, Ttl, Unit, UpdateChange, ValueSize};
 
-use crate::stream::{self, Answers, key_of};
+use crate::stream::{self, Answers, key_of, resp};
 
 /// Counters live long enough for any run that a person waits for.
 const LIFE: Ttl = Ttl { unit: Some(Unit::Hours), amount: 24 };
@@ -69,18 +69,14 @@ impl Speech {
 }
 
 impl stream::Speech for Speech {
-    fn ask(&mut self, key: u64, out: &mut Vec<u8>) {
-        let key = key_of(key);
+    fn ask(&mut self, number: u64, out: &mut Vec<u8>) {
+        let key = key_of(number);
         match *self {
             Speech::Throttr { asked, size } | Speech::Echoed { asked, size, .. } => {
                 let written = asked.request(size, &key).encode(size, out);
                 written.expect("its numbers and its key are short enough for every size");
             }
-            Speech::Redis => {
-                out.extend_from_slice(b"*2\r\n$4\r\nINCR\r\n$12\r\n");
-                out.extend_from_slice(&key);
-                out.extend_from_slice(b"\r\n");
-            }
+            Speech::Redis => resp::incr(number, out),
         }
     }
 
@@ -91,7 +87,7 @@ impl stream::Speech for Speech {
                 let count = bytes.len() / each;
                 Ok(Answers { count: count as u64, refused: 0, bytes: count * each })
             }
-            Speech::Redis => redis(bytes),
+            Speech::Redis => resp::read(bytes),
         }
     }
 }
@@ -114,21 +110,6 @@ fn throttr(asked: Asked, size: ValueSize, bytes: &[u8]) -> io::Result<Answers> {
             Incoming::Broken(broken) => return Err(io::Error::other(broken)),
         }
     }
-}
-
-/// Integers, one on each line.
-fn redis(bytes: &[u8]) -> io::Result<Answers> {
-    let mut answers = Answers::default();
-    for line in bytes.split_inclusive(|byte| *byte == b'\n').filter(|line| line.ends_with(b"\n")) {
-        if line[0] != b':' {
-            let mut said = b"redis-server said ".to_vec();
-            said.write_all(line.trim_ascii_end())?;
-            return Err(io::Error::other(String::from_utf8_lossy(&said).into_owned()));
-        }
-        answers.count += 1;
-        answers.bytes += line.len();
-    }
-    Ok(answers)
 }
 
 #[cfg(test)]
@@ -158,8 +139,6 @@ mod tests {
                 assert_eq!(echoed.read(&[&bytes[..], &bytes[1..]].concat()).unwrap(), answers);
             }
         }
-        let incr = asked(Speech::Redis, 99_999_999_999);
-        assert_eq!(incr, b"*2\r\n$4\r\nINCR\r\n$12\r\nk99999999999\r\n");
     }
 
     #[test]
@@ -174,9 +153,6 @@ mod tests {
         check(throttr(Asked::Update), &[1, 0, 1], 3, 1, 3);
         check(throttr(Asked::Insert), &[], 0, 0, 0);
         check(throttr(Asked::Consume), &[0, 0, 0, 9, 0, 1, 4, 0, 9, 0, 1], 2, 1, 10);
-        check(Speech::Redis, b":1\r\n:23\r\n:4", 2, 0, 9);
         assert!(throttr(Asked::Update).read(&[7]).is_err());
-        let error = Speech::Redis.read(b":1\r\n-ERR no\r\n").unwrap_err();
-        assert_eq!(error.to_string(), "redis-server said -ERR no");
     }
 }
