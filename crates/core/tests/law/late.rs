@@ -175,8 +175,8 @@ proptest! {
     }
 
     /// One record of several uses counts as that many records of one use. The exceptions: `average`
-    /// rounds differently, `jarl` books the callers of one record together, and a bucket that learns
-    /// of uses from before its debt began remembers more of them together than one by one.
+    /// rounds differently, `jarl` books the callers of one record together, and a bucket that
+    /// learns of uses from before its debt began remembers more of them together than one by one.
     #[test]
     fn a_record_of_several_uses_is_several_records(
         amount in amounts(), period in periods(), algorithm in counts_everything(), uses in uses(),
