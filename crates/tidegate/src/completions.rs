@@ -2,8 +2,8 @@
 //!
 //! The caller holds an [`AnswerTicket`], the store its [`Completion`]. A task awaits its ticket. A
 //! loop with a thread of its own has an [`AnswerInbox`]: the answer of a ticket is sent there,
-//! together with what the loop needs to know of the request. Nothing here waits for a lock that is
-//! held while an answer is made.
+//! together with what the loop needs to know of the request. No thread computes an answer while it
+//! holds a lock of this file.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,7 +22,7 @@ enum State<T> {
     /// No answer yet; it will go to this function.
     Forwarded(Box<dyn FnOnce(T) + Send>),
     Answered(T),
-    /// The answer was taken, or will never come or be wanted.
+    /// The answer was taken, or will never come, or the ticket was dropped.
     Closed,
 }
 
@@ -87,7 +87,7 @@ impl<T> Drop for Completion<T> {
             }
             State::Answered(_) | State::Closed => return,
         };
-        // What goes with it, or is woken by it, may take other locks.
+        // Dropping or waking what it held may take other locks.
         drop(state);
         if let State::Waiting(Some(waker)) = unanswered {
             waker.wake();
@@ -160,8 +160,8 @@ struct Messages<M> {
     waiting: Mutex<Vec<M>>,
     /// Readable while there are messages: written and read under the lock.
     notifier: OwnedFd,
-    /// Answers that were asked for and not taken from here yet.
-    owed: AtomicUsize,
+    /// How many answers are expected and not taken from the inbox yet.
+    pending: AtomicUsize,
 }
 
 impl<M: Send + 'static> AnswerInbox<M> {
@@ -173,7 +173,7 @@ impl<M: Send + 'static> AnswerInbox<M> {
         Ok(Self(Arc::new(Messages {
             waiting: Mutex::default(),
             notifier: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
-            owed: AtomicUsize::new(0),
+            pending: AtomicUsize::new(0),
         })))
     }
 
@@ -183,8 +183,8 @@ impl<M: Send + 'static> AnswerInbox<M> {
     }
 
     /// Whether an answer is still to come or to be taken.
-    pub(crate) fn is_owed(&self) -> bool {
-        self.0.owed.load(Relaxed) > 0
+    pub(crate) fn has_pending(&self) -> bool {
+        self.0.pending.load(Relaxed) > 0
     }
 
     /// Has the answer of a ticket sent here, as `message` puts it.
@@ -198,13 +198,13 @@ impl<M: Send + 'static> AnswerInbox<M> {
     }
 
     fn reply_right(&self) -> ReplyRight<M> {
-        self.0.owed.fetch_add(1, Relaxed);
+        self.0.pending.fetch_add(1, Relaxed);
         ReplyRight { to: self.0.clone(), sent: false }
     }
 
     /// Takes all messages.
     pub(crate) fn take(&self, out: &mut Vec<M>) {
-        if !self.is_owed() {
+        if !self.has_pending() {
             return;
         }
         let mut waiting = self.0.waiting.lock();
@@ -214,7 +214,7 @@ impl<M: Send + 'static> AnswerInbox<M> {
         // Under the lock, as the notification is: otherwise one for messages that are taken
         // already could be left over, and the loop would spin.
         let _ = rustix::io::read(&self.0.notifier, &mut [0; 8]);
-        self.0.owed.fetch_sub(waiting.len(), Relaxed);
+        self.0.pending.fetch_sub(waiting.len(), Relaxed);
         out.append(&mut waiting);
     }
 }
@@ -240,7 +240,7 @@ impl<M> ReplyRight<M> {
 impl<M> Drop for ReplyRight<M> {
     fn drop(&mut self) {
         if !self.sent {
-            self.to.owed.fetch_sub(1, Relaxed);
+            self.to.pending.fetch_sub(1, Relaxed);
         }
     }
 }
@@ -322,14 +322,14 @@ mod tests {
         let (two, second, _) = pair();
         inbox.expect(first, |answer| answer);
         inbox.expect(second, |answer| answer + 1);
-        assert!(!notifies(&inbox) && inbox.is_owed());
+        assert!(!notifies(&inbox) && inbox.has_pending());
         two.complete(2);
         one.complete(1);
-        assert!(notifies(&inbox) && inbox.is_owed());
+        assert!(notifies(&inbox) && inbox.has_pending());
         let mut taken = Vec::new();
         inbox.take(&mut taken);
         assert_eq!(taken, [3, 1]);
-        assert!(!notifies(&inbox) && !inbox.is_owed());
+        assert!(!notifies(&inbox) && !inbox.has_pending());
         let (three, third, _) = pair();
         three.complete(3);
         inbox.expect(third, |answer| answer);
@@ -337,12 +337,12 @@ mod tests {
     }
 
     #[test]
-    fn no_answer_is_owed_that_will_not_come() {
+    fn no_answer_is_pending_that_will_not_come() {
         let inbox = AnswerInbox::<u32>::new().expect("a notifier");
         let (completion, ticket, _unwanted) = pair();
         inbox.expect(ticket, |answer| answer);
         drop(completion);
-        assert!(!inbox.is_owed());
+        assert!(!inbox.has_pending());
     }
 
     /// A loop may find a message because of its sockets, before it is notified of it.
@@ -399,6 +399,6 @@ mod tests {
             }
             drop(hand);
         });
-        assert!(!inbox.is_owed());
+        assert!(!inbox.has_pending());
     }
 }

@@ -1,6 +1,6 @@
 //! Log lines on standard error, as text or as JSON. `RUST_LOG` chooses which.
 //!
-//! The `listening` and `ready` lines are not log lines: `server.rs` prints those, plain, whatever
+//! The `listening` and `ready` lines are not log lines: `server/` prints those, plain, whatever
 //! the level and the form.
 
 use std::io::{self, Write as _};

@@ -33,10 +33,10 @@ pub(super) struct Catalog {
     pub(super) counts: Arc<DecisionCounts>,
 }
 
-/// What is worth knowing of a rule before its limits are looked at.
+/// What the limiter precomputes for a rule, so that most decisions need not look at its limits.
 struct Entry {
     number: u32,
-    /// Set where the fast path is for it: never for counts in a remote store.
+    /// Set if the fast path can decide it: never for counts in a remote store.
     single: Option<SingleLimit>,
     /// Nothing passes, and nothing is remembered.
     denies: bool,
@@ -194,8 +194,8 @@ impl Catalog {
         self.entries[position].remote.as_ref()
     }
 
-    /// Whether the key of a request is decided here although the remote store is away: its rule
-    /// counts locally then, or it has no count. Counts in memory have been taken from before.
+    /// Whether this node decides a key of the rule at this position while the remote store is away:
+    /// the rule then counts locally, or it has no count. Counts in memory are decided before that.
     pub(super) fn decides_without_store(&self, position: usize) -> bool {
         let rule = self.rule(position);
         match self.names(position) {
@@ -239,7 +239,7 @@ impl Catalog {
         self.set.rules()[position].pattern.is_nothing()
     }
 
-    /// The rule at this position, if the fast path is for it.
+    /// The rule at this position, if the fast path can decide it.
     #[inline(always)]
     pub(super) fn single_limit(&self, position: usize) -> Option<&SingleLimit> {
         self.entries[position].single.as_ref()
@@ -301,8 +301,8 @@ impl Entry {
     }
 }
 
-/// The largest cost that is not called impossible. A limit that allows nothing refuses a use: the
-/// rules may change while a request waits.
+/// The largest cost that is not invalid under a limit. A limit that allows nothing refuses a cost
+/// and does not call it invalid, because the rules may change while a request waits.
 fn most(limit: &Limit) -> u64 {
     if limit.denies() { u64::MAX } else { limit.capacity().max(1) }
 }

@@ -64,7 +64,7 @@ impl LimiterHandle {
             return self.decide_generally(&self.limiter.catalog.load(), request, now, rows);
         };
         key.check_cost()?;
-        // The slot is on its way while the rule is looked up.
+        // The processor fetches the slot while the catalog finds the rule.
         let mut probe = self.limiter.memory().probe(key.bytes);
         probe.prefetch();
         probe.prefetch_slot();
@@ -120,10 +120,10 @@ impl LimiterHandle {
         self.time(keys.len(), now);
     }
 
-    /// Sends for a group of keys: first for all lines of the index, then for all slots, so that
-    /// memory and its page tables answer for many of them at once. Decisions that were interleaved
-    /// with this took longer, however far ahead they looked: whatever waits for a page table holds
-    /// up all that comes after it.
+    /// Prefetches what a group of keys needs: first all lines of the index, then all slots, so that
+    /// memory and its page tables serve many of them at once. To prefetch between decisions took
+    /// longer, however far ahead: an access that waits for a page table holds up all that come
+    /// after it.
     #[inline(always)]
     fn prefetch_all(&self, keys: &[Key<'_>]) -> SmallVec<[SlotProbe<'_>; GROUP]> {
         let memory = self.limiter.memory();
@@ -214,7 +214,8 @@ impl LimiterHandle {
         Ok(Decision::Ready(verdict))
     }
 
-    /// Whether the request may wait, is not first in line, and others are in line for its count.
+    /// Whether the request is an attempt to wait that is not first in line, while others are in
+    /// line for its count.
     fn is_behind(&self, catalog: &Catalog, plan: &Plan, request: &Request<'_>) -> bool {
         let attempts = plan
             .slots()
@@ -271,7 +272,8 @@ impl LimiterHandle {
 }
 
 impl Limiter {
-    /// Runs a plan in the store of its counts; in memory, where no caller can wait for an answer.
+    /// Runs a plan in the store that has its counts. A plan without a caller runs in memory,
+    /// because nothing could wait for a remote answer.
     fn run<'k>(
         &self,
         step: &mut PlanStep<'_>,

@@ -90,7 +90,7 @@ impl Evaluation {
             granted: cost,
         };
         if !place.counts() {
-            // A use that nobody could count delays nobody: the table's fault, not the key's.
+            // A use that found no room was not counted, so it delays no caller.
             return (evaluation, 0);
         }
         let now = now.before(late);

@@ -1,7 +1,7 @@
 //! The fast path: a use of one known key, under one limit, in memory, taken or recorded.
 //!
-//! Nearly all traffic is that, so it is decided where its slot lies, with one look and under the
-//! lock of one line. The general path in `decide` and `plan` decides the same; a property test
+//! Nearly all traffic is that. The fast path reads and writes the slot in place, under the lock of
+//! one index line. The general path in `decide` and `plan` gives the same verdicts; a property test
 //! compares the two.
 
 use tidegate_core::rules::Rule;
@@ -20,14 +20,15 @@ pub(super) struct SingleLimit {
     number: u32,
     limit: Limit,
     shadow: bool,
-    /// A use can make a state grow. The fast path records such uses, and takes none of them.
+    /// A use can make the state grow. The fast path records such uses, and leaves taking them to
+    /// the general path.
     grows: bool,
     /// Its limit comes with each request.
     given: bool,
 }
 
 impl SingleLimit {
-    /// The rule in this form, if it has it.
+    /// The rule in this form; `None` if it has several limits, denies, or shares one count.
     pub(super) fn of(rule: &Rule, number: u32) -> Option<Self> {
         match rule.limits.as_slice() {
             [limit] if !limit.denies() && !rule.shared => {

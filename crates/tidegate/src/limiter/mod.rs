@@ -104,7 +104,7 @@ pub struct Limiter {
     /// Held while rules are installed; the last number given to a rule.
     numbers: Mutex<u32>,
     store: Memory,
-    /// Where counts lie if not here; statistics do in any case.
+    /// Where the counts of some rules lie. Statistics of all keys stay in memory.
     remote: OnceLock<Remote>,
     waiters: OnceLock<Arc<dyn Waiters>>,
 }

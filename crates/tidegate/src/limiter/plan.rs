@@ -249,7 +249,7 @@ impl Plan {
     }
 
     /// Runs the operations on the slots, which come in the order of [`Self::slots`].
-    pub(super) fn run(&mut self, catalog: &Catalog, seats: &mut [OpenSlot<'_>], now: Now) {
+    pub(super) fn run(&mut self, catalog: &Catalog, slots: &mut [OpenSlot<'_>], now: Now) {
         self.notes.clear();
         self.rows.clear();
         self.verdict = Verdict::unlimited(self.outcome_without_counts(), u64::MAX, now);
@@ -258,9 +258,9 @@ impl Plan {
         let mut nothing: SmallVec<[Body; 1]> = SmallVec::new();
         nothing.resize_with(self.denied, Body::default);
         let denied = nothing.iter_mut().map(|body| (body, Placement::Own));
-        let seats = denied.chain(seats.iter_mut().map(|seat| (&mut *seat.body, seat.place)));
+        let bodies = denied.chain(slots.iter_mut().map(|slot| (&mut *slot.body, slot.place)));
         let mut parts: SmallVec<[Part<'_>; 1]> = { targets.iter() }
-            .zip(seats)
+            .zip(bodies)
             .map(|(target, (body, place))| {
                 Part::new(target, self.clock_shift, catalog, (body, place), moment)
             })

@@ -3,8 +3,7 @@
 //! They are not limits. Whether a record has expired is judged at each access, on the monotonic
 //! clock; the memory of expired ones comes back a little at each insertion and by a background
 //! sweep. A live record is never evicted: when the bounds are reached, new keys are refused. Kinds,
-//! units and changes are the Throttr protocol's, whose records these are; no byte of it is known
-//! here.
+//! units and changes are those of the Throttr protocol; its bytes are not known here.
 
 mod capacity;
 mod earliest;
@@ -102,18 +101,18 @@ pub struct ConsumeOutcome {
     pub left_nanos: Nanos,
 }
 
-/// Where the record of a key lies, if there is one.
+/// Where the record of a key most likely lies, if there is one.
 #[derive(Clone, Copy)]
 pub struct RecordProbe<'r>(table::TableProbe<'r, RecordEntry>);
 
 impl RecordProbe<'_> {
-    /// First half of the look-ahead of a batch.
+    /// Prefetches the index line. A batch does this for all its probes first.
     #[inline]
     pub fn prefetch(&self) {
         self.0.prefetch();
     }
 
-    /// Second half of the look-ahead of a batch.
+    /// Prefetches the record. A batch does this for all its probes once their lines are there.
     #[inline]
     pub fn prefetch_slot(&mut self) {
         self.0.prefetch_slot();
@@ -171,7 +170,8 @@ impl Records {
         })
     }
 
-    /// Where a key's record lies, which every operation on it wants to know: a batch probes ahead.
+    /// Where a key's record most likely lies. Every operation takes this, so that a batch can make
+    /// and prefetch all its probes first.
     #[inline]
     #[must_use]
     pub fn probe(&self, key: &[u8]) -> RecordProbe<'_> {

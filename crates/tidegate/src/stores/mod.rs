@@ -30,7 +30,7 @@ pub(crate) trait UpdateStep {
     type Ticket;
 
     /// Judges and changes the counts, in the order of the slots.
-    fn run(&mut self, seats: &mut [OpenSlot<'_>], now: Now);
+    fn run(&mut self, slots: &mut [OpenSlot<'_>], now: Now);
 
     /// The same step for a store that runs it later, with a ticket for its answer. `None`: the
     /// caller may not wait for more answers.
@@ -62,7 +62,7 @@ impl Store<'_> {
     ) -> Updated<S::Ticket> {
         match self {
             Store::Memory(memory) => {
-                memory.update(slots, StatsBucket::of(now), dead, |seats| step.run(seats, now));
+                memory.update(slots, StatsBucket::of(now), dead, |open| step.run(open, now));
                 Updated::Done
             }
             Store::Remote(remote) => {

@@ -1,4 +1,4 @@
-//! A sharded, bounded table of fixed-size slots: what the limiter's keys are kept in.
+//! A sharded, bounded table of fixed-size slots: it holds the limiter's keys, and the records.
 //!
 //! A shard is a lock and an index of lines, each with a lock of its own and 32-bit cells: a few
 //! bits of the hash and the place of a slot in the arena that all shards share. Indexes double

@@ -16,7 +16,7 @@ use super::line::{IndexLine, LockedLine};
 /// Cells looked at ahead of a decision.
 const PROBES_AHEAD: usize = 8;
 
-/// Where an entry of some hash lies, if it lies where most do.
+/// Where the entry of a hash most likely lies.
 pub(crate) struct TableProbe<'t, E> {
     table: &'t Table<E>,
     hash: u64,
@@ -47,15 +47,15 @@ impl<'t, E> TableProbe<'t, E> {
         self.hash
     }
 
-    /// Brings the line closer. First half of a batch's look-ahead.
+    /// Prefetches the line. A batch does this for all its probes first.
     #[inline]
     pub(crate) fn prefetch(&self) {
         // It will be locked, and another core may have it.
         prefetch_to_write(&raw const *self.line as usize);
     }
 
-    /// Brings the slot that it most likely leads to closer, and remembers the cell. Second half of
-    /// the look-ahead.
+    /// Prefetches the slot that the line most likely leads to, and remembers the cell. A batch does
+    /// this for all its probes once their lines are there.
     #[inline(always)]
     pub(crate) fn prefetch_slot(&mut self) {
         let tag = self.table.tag(self.hash);
@@ -73,7 +73,7 @@ impl<'t, E> TableProbe<'t, E> {
     }
 
     /// The entry that `is` recognises, if it lies there, as almost all do, with its line locked.
-    /// `None` says nothing: ask the shard.
+    /// After `None` the entry may still exist: ask the shard.
     #[inline(always)]
     pub(crate) fn find(&self, is: impl Fn(&E) -> bool) -> Option<LockedEntry<'t, E>> {
         let held = self.line.lock();

@@ -34,7 +34,7 @@ struct Notifier(OwnedFd);
 
 impl Wake for Notifier {
     fn wake(self: Arc<Self>) {
-        // Fails only if it has been rung 2^64 times and not been heard.
+        // Fails only if it was written 2^64 times without a read.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 }

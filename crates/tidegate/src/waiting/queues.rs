@@ -1,8 +1,8 @@
 //! Which request waits for which count, in which order, and when it is worth another try.
 //!
-//! A pure machine: no clock, no lock, no task. Time is handed in, and the requests that must be
-//! woken are handed out, each as the `W` that stands for its caller. What is taken, and whether, is
-//! not known here; only the first of each queue ever tries.
+//! A pure state machine: no clock, no lock, no task. Callers pass the time in and get the requests
+//! that they must wake, each as the `W` that stands for its caller. Only the first request of a
+//! queue tries; the queues do not know what it takes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -85,7 +85,7 @@ impl<W: Clone> Queues<W> {
         self.waiters.len()
     }
 
-    /// Puts a newcomer at the end of the line for `count`.
+    /// Puts a new waiter at the end of the line for `count`.
     pub(crate) fn join(
         &mut self,
         count: &Count<'_>,

@@ -1,9 +1,9 @@
 //! One request that may wait: it tries once, joins its line, tries again at the head of it, and is
 //! admitted or gives up.
 //!
-//! Where a store answers later, its ticket is awaited in place, so the states are the same for all
-//! stores. A use is taken inside of `poll`: nothing lies between taking it and the caller going on.
-//! Dropped before that, the request is out of its line, and a ticket gives back what it grants.
+//! Where a store answers later, the future awaits its ticket in place, so the states are the same
+//! for all stores. `poll` takes the use and returns it in one step. A future that is dropped before
+//! that leaves its line, and its pending ticket gives back what it grants.
 
 use std::mem;
 use std::pin::Pin;
@@ -45,11 +45,11 @@ pub struct Arrival(Arriving);
 
 #[derive(Debug)]
 enum Arriving {
-    /// Its first try is with the store.
+    /// The store has its first try.
     Asked(Now, PendingVerdict),
     /// Its first try failed: it is to join its line.
     Blocked(Now),
-    /// It gives up, and what is said to it is with the store.
+    /// It gives up, and the store is asked what its limits say.
     Refused(PendingVerdict),
 }
 

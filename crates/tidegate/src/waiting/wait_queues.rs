@@ -144,7 +144,7 @@ impl WaitQueues {
         };
         woken.extend(inner.driver_to_wake());
         drop(inner);
-        // A waker that goes may take more with it than is good under the lock.
+        // Dropping a waker may drop its task, which must not happen under the lock.
         drop(gone);
         wake_all(woken);
         stepped

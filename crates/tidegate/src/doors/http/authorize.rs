@@ -129,7 +129,7 @@ fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a [u8]
     let mut values = headers.get_all(name).iter();
     let first = values.next().map(HeaderValue::as_bytes);
     if values.next().is_some() {
-        // One of them is the client's own, and who can say which.
+        // The client sent one of them itself, and the server cannot tell which.
         let detail = format!("{name} is there more than once");
         return Err(HttpProblem::bad_request("forwarded_twice", detail));
     }

@@ -25,7 +25,7 @@ const ADMINISTRATION: [&str; 5] =
 pub(super) struct HttpContext {
     pub(super) gate: Gate,
     pub(super) handle: LimiterHandle,
-    /// Those who wait.
+    /// The requests that wait at this door.
     pub(super) waiter_limit: Arc<WaiterLimit>,
     pub(super) live: Arc<Live>,
 }

@@ -95,9 +95,9 @@ pub(super) struct Connection<H: Handler> {
     pub(super) id: ConnectionId,
     /// What the socket is watched for; `None` while epoll does not know it.
     pub(super) watched: Option<Interest>,
-    /// Whether it waits in the loop's list of those that go on.
+    /// Whether the loop has it in its list `again`.
     pub(super) again: bool,
-    /// Whether it waits in the loop's list of those that were pushed something.
+    /// Whether the loop has it in its list `pushed`.
     pub(super) has_pushed: bool,
     /// Absent before it is opened and while it lingers.
     session: Option<H::Session>,
@@ -113,7 +113,8 @@ pub(super) struct Connection<H: Handler> {
     pub(super) pushed: Vec<u8>,
     /// The handler waits for an answer.
     is_pending: bool,
-    /// The handler waits for an answer that a client does not want which sends no more.
+    /// The handler waits for an answer that is of no use once the client has closed its sending
+    /// side.
     is_waiting: bool,
     /// The handler wants no more input.
     pub(super) is_closing: bool,
@@ -159,7 +160,7 @@ impl<H: Handler> Connection<H> {
         self.stream.as_fd()
     }
 
-    /// Whether its handler is yet to be told of it.
+    /// Whether its TLS handshake is not over: the handler does not know of it yet.
     pub(super) fn is_handshaking(&self) -> bool {
         self.session.is_none() && !self.is_lingering
     }
@@ -380,10 +381,10 @@ impl<H: Handler> Connection<H> {
         }
     }
 
-    /// Keeps `output` behind what waits already, if the handler lets so much wait.
+    /// Keeps `output` behind what waits already, unless that is more than the handler allows.
     fn keep(&mut self, output: &mut Vec<u8>, handler: &mut H) -> Sent {
         if self.sent > self.pending.len() / 2 {
-            // What was written is given up now and then, so that the rest does not grow for ever.
+            // Drops the bytes that were written, or the buffer would grow for ever.
             self.pending.drain(..self.sent);
             self.sent = 0;
         }
@@ -498,7 +499,8 @@ impl<H: Handler> Connection<H> {
     }
 
     /// Leaves the handler and tells the client that nothing more will come; `false` if it cannot
-    /// be told. What it still sends must be read, or closing would take back what it has not read.
+    /// be told. The loop must read what the client still sends: otherwise closing the socket
+    /// resets it, and the client loses the replies that it has not read.
     pub(super) fn linger(&mut self, shared: &mut Shared<H>) -> bool {
         self.leave(shared);
         self.is_lingering = true;
@@ -543,7 +545,8 @@ impl<H: Handler> Connection<H> {
         self.is_drained() && !self.is_pending && !self.again && self.pushed.is_empty()
     }
 
-    /// Tells its place whether it is idle. A request that has stood still for long is none.
+    /// Tells its place whether the connection is idle. A request of which nothing has come for
+    /// [`REQUEST_STALL_MAX`] does not keep it busy.
     #[inline]
     pub(super) fn update_place(&self, handler: &H, now: Option<Nanos>) {
         let ConnectionAdmission::Place(place) = &self.admission else { return };

@@ -5,10 +5,11 @@
 //! A loop owns its connections, their buffers and its handler. Whatever a client sends and whatever
 //! the kernel says, the loop goes on.
 //!
-//! A connection that is over is not closed at once: bytes that the client sent, or sends now, would
-//! make a reset of it, and a reset may take unread replies along. So it lingers. Most clients have
-//! left when they are looked at for the first time, and cost no more than that look; the others are
-//! watched, their input is thrown away within bounds, and they are closed when their time is over.
+//! The loop does not close a connection right after its last reply: if bytes of the client lie
+//! unread, or still come, the kernel resets the connection, and the client may lose replies that it
+//! has not read. So the connection lingers. Most clients have left when the loop first looks at it,
+//! and it is closed. Otherwise the loop watches it, throws its input away within bounds, and closes
+//! it when its time is over.
 
 use std::collections::VecDeque;
 use std::io;
@@ -138,7 +139,7 @@ impl<H: Handler> EventLoop<H> {
             self.turn(&mut ready);
         }
         self.accept(LATE_ACCEPTS_MAX);
-        // Nobody finds the way in any more.
+        // From here on no client can connect.
         self.listener = None;
         self.accept_at = None;
         drop(file);
@@ -202,7 +203,7 @@ impl<H: Handler> EventLoop<H> {
         self.shared.now = self.settings.clock.now();
     }
 
-    /// Until something must be done, whatever happens.
+    /// How long the loop may sleep if no socket becomes ready: until its next timer.
     fn sleep_for(&self) -> Nanos {
         if !self.again.is_empty() || !self.pushed.is_empty() || self.inbox.is_woken() {
             return 0;
@@ -315,7 +316,7 @@ impl<H: Handler> EventLoop<H> {
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return (found, true),
                 Err(error) if tcp::left_early(&error) => {}
-                // The connection that has lingered longest makes room, if that is what is wanting.
+                // Descriptors may have run out: the one that has lingered longest makes room.
                 Err(error) => {
                     if !self.make_room() {
                         self.pause(&error);
@@ -485,7 +486,7 @@ impl<H: Handler> EventLoop<H> {
     pub(super) fn close_oldest(&mut self) -> bool {
         let Some((slot, _)) = self.lingering.oldest() else { return false };
         if let Some(connection) = self.connections.at(slot) {
-            // Bytes that lie unread would make a reset of the end.
+            // With unread bytes, closing would reset the connection.
             connection.discard(&mut self.shared);
         }
         self.close(slot);
@@ -567,9 +568,9 @@ impl<H: Handler> EventLoop<H> {
         }
     }
 
-    /// Closes connections that are owed nothing; `false` if all others linger.
+    /// Closes connections that have all their replies; `true` if some still wait for one.
     fn close_done(&mut self) -> bool {
-        let mut is_owed = false;
+        let mut some_wait = false;
         for slot in 0..self.connections.places() {
             let Some(connection) = self.connections.at(slot) else { continue };
             if connection.is_lingering() {
@@ -578,9 +579,9 @@ impl<H: Handler> EventLoop<H> {
             if connection.is_done() {
                 self.close(slot);
             } else {
-                is_owed = true;
+                some_wait = true;
             }
         }
-        is_owed
+        some_wait
     }
 }

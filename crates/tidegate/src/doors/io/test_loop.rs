@@ -148,13 +148,13 @@ impl<H: Handler> TestLoop<H> {
         self.event_loop.epoll.forget(listener.socket()).is_ok()
     }
 
-    /// Whether a connection lingers that nobody has looked at.
+    /// Whether a connection lingers that the loop has not looked at yet.
     pub(crate) fn has_fresh(&self) -> bool {
         self.event_loop.lingering.fresh_since().is_some()
     }
 
-    /// Whether a client is still to get something.
-    pub(crate) fn is_owed(&mut self) -> bool {
+    /// Whether a client still waits for its reply.
+    pub(crate) fn has_waiting(&mut self) -> bool {
         let places = &mut self.event_loop.connections;
         (0..places.places()).any(|slot| places.at(slot).is_some_and(|at| !at.is_lingering()))
     }

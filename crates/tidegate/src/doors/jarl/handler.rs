@@ -131,7 +131,7 @@ impl Handler for JarlHandler {
         }
     }
 
-    /// Nobody wants what callers send.
+    /// The protocol has no requests: what callers send is thrown away.
     fn on_bytes(
         &mut self,
         (): &mut (),

@@ -151,7 +151,7 @@ fn told_without_store(on_store_error: &str) -> (House, Vec<String>) {
     );
     let mut house = House::new(&file, 8);
     let mut callers = house.callers(2);
-    while house.turning.is_owed() {
+    while house.turning.has_waiting() {
         house.turning.turn();
     }
     let mut told: Vec<String> = callers.iter_mut().map(read).collect();

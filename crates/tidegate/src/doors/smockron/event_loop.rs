@@ -145,7 +145,7 @@ fn system(error: zmq::Error) -> io::Error {
 
 /// Serves from the moment at which a gate comes until it is closed.
 pub(super) async fn run(sockets: Sockets, config: Config, gate: oneshot::Receiver<Gate>) {
-    // Nobody serves what could not be opened whole.
+    // The bound door was dropped before it served: give its addresses up.
     let Ok(gate) = gate.await else { return };
     let metrics = &gate.limiter.metrics().clone();
     let events = [sockets.accounting.events(), sockets.control.events()];
@@ -209,7 +209,7 @@ async fn serve(sockets: Sockets, mut handler: Handler, gate: &Gate) {
         yield_now().await;
     }
     let last = async {
-        while handler.is_owed() {
+        while handler.has_pending() {
             // Nothing tells of an answer without a delay, so it is looked for now and then.
             let _ = timeout(ANSWER_PAUSE, handler.answered()).await;
             handler.publish_answers(&mut control);

@@ -95,7 +95,7 @@ impl Sender {
         pending.0.forward(move |answered| {
             let delay = answered.verdict.delay;
             if delay > 0 {
-                // Nobody listens any more when the door is closed.
+                // Fails only when the door is closed.
                 let _ = sender.send(Answer { domain, identifier, told, delay });
             }
         });
@@ -258,7 +258,7 @@ impl Handler {
     }
 
     /// Whether an answer of a remote store is still to come or to be published.
-    pub(super) fn is_owed(&self) -> bool {
+    pub(super) fn has_pending(&self) -> bool {
         self.sender.is_any_pending() || !self.inbox.is_empty() || !self.answers.is_empty()
     }
 
@@ -371,7 +371,7 @@ pub(super) fn at_ms(span: Nanos, now: Now) -> u64 {
     ms_up(now.unix.saturating_add(span.min(LATEST)))
 }
 
-/// Domains that no rule is for: told once in a while.
+/// Domains that no rule is for: the log names one of them now and then.
 #[derive(Default)]
 struct Unknown {
     count: u64,

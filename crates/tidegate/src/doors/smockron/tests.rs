@@ -97,9 +97,9 @@ fn without_its_store_a_rule_lets_uses_go_or_counts_by_itself() {
     let batch = Batch::of_uses(domains.map(|domain| (domain, "a".to_owned())));
     handler.take(&batch, handler.now(), &mut published);
     assert_eq!(published.0, [delay_of("here")], "the store has no part in it");
-    assert!(handler.is_owed());
+    assert!(handler.has_pending());
     handler.publish_answers(&mut published);
-    assert!(!handler.is_owed());
+    assert!(!handler.has_pending());
     assert_eq!(published.0, [delay_of("here"), delay_of("local")]);
     assert_eq!(lost(&handler, "store"), 0);
 }
@@ -113,7 +113,7 @@ fn a_use_beyond_those_that_may_be_pending_is_counted_and_decided_by_its_rule() {
     let batch = Batch::of_uses(domains.map(|domain| (domain, "a".to_owned())));
     handler.take(&batch, handler.now(), &mut published);
     assert_eq!(published.0, [delay_of("local")], "the one that is counted here");
-    assert!(!handler.is_owed());
+    assert!(!handler.has_pending());
     assert_eq!(lost(&handler, "store"), 3, "no store is asked about a domain without a rule");
 }
 
@@ -126,13 +126,13 @@ async fn many_answers_are_published_in_parts() {
     handler.take(&batch, handler.now(), &mut published);
     handler.publish_answers(&mut published);
     assert_eq!(published.0.len(), ANSWERS_MAX);
-    assert!(handler.is_owed(), "there is one more");
+    assert!(handler.has_pending(), "there is one more");
     handler.ready().await;
-    assert!(handler.is_owed(), "it was received, and is not published yet");
+    assert!(handler.has_pending(), "it was received, and is not published yet");
     handler.ready().await;
     handler.publish_answers(&mut published);
     assert_eq!(published.0.len(), ANSWERS_MAX + 1);
-    assert!(!handler.is_owed());
+    assert!(!handler.has_pending());
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn a_time_that_has_come_while_the_store_was_asked_is_not_told() {
     handler.take(&batch, handler.now(), &mut published);
     clock.advance(HOUR);
     handler.publish_answers(&mut published);
-    assert!(published.0.is_empty() && !handler.is_owed(), "{:?}", published.0);
+    assert!(published.0.is_empty() && !handler.has_pending(), "{:?}", published.0);
 }
 
 #[tokio::test]

@@ -93,7 +93,7 @@ impl TextLoop {
             }
         }
         let until = self.handler.now().mono + LAST_ANSWERS_MAX;
-        while self.handler.is_owed() && self.handler.now().mono < until {
+        while self.handler.has_pending() && self.handler.now().mono < until {
             self.wait(false);
             self.send_answers();
         }
@@ -116,15 +116,15 @@ impl TextLoop {
     fn turn(&mut self, wait: bool) -> io::Result<usize> {
         // While no request waits for a store, only the socket can have news: one system call waits
         // for it and receives.
-        let owed = self.handler.is_owed();
-        if owed {
+        let pending = self.handler.has_pending();
+        if pending {
             if wait {
                 self.wait(true);
             }
             self.send_answers();
         }
         let Self { socket, allow, received, handler, sender } = self;
-        let count = received.receive(socket.udp.as_fd(), wait && !owed)?;
+        let count = received.receive(socket.udp.as_fd(), wait && !pending)?;
         let (allow, received) = (allow.load(), &*received);
         // Answers at most BATCH datagrams, each with the number of its buffer.
         let mut answer =

@@ -115,8 +115,8 @@ impl<P: Send + 'static> TextHandler<P> {
     }
 
     /// Whether a request waits for a remote store.
-    pub(super) fn is_owed(&self) -> bool {
-        self.inbox.is_owed()
+    pub(super) fn has_pending(&self) -> bool {
+        self.inbox.has_pending()
     }
 
     pub(super) fn now(&self) -> Now {

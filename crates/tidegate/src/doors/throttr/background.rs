@@ -1,8 +1,8 @@
-//! Answers that go over everything there is: LIST, STATS, CONNECTIONS, CHANNELS and CHANNEL.
+//! Answers that list the server's state: LIST, STATS, CONNECTIONS, CHANNELS and CHANNEL.
 //!
-//! They are written on threads of their own, so that no loop stands still while millions of
-//! records are gone over. A connection that asked waits; the loop goes on with the others. Every
-//! such answer is built under a permit, since it grows with the server's state.
+//! Two background threads write them, so that no loop stands still during a walk through millions
+//! of records. The connection that asked waits, and its loop goes on with the others. The size of
+//! such an answer grows with the server's state, so a thread builds it under a permit.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};

@@ -75,7 +75,7 @@ impl Conversation {
             replies.append(out);
             taken += more;
             match pause {
-                Pause::Starved => return (taken, true),
+                Pause::NeedsInput => return (taken, true),
                 Pause::Broken => return (taken, false),
                 Pause::Full | Pause::Flush => {}
                 Pause::Ask(question) => {

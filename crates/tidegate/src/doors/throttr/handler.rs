@@ -2,8 +2,8 @@
 //! events from other loops, listings that are written in the background, and slow readers.
 //!
 //! The door's loops, the golden vectors and the property tests all go through
-//! [`ThrottrHandler::execute`]. Many requests of one read are parsed ahead, so that the cells and
-//! slots of their keys are on their way to the cache when the first of them is executed.
+//! [`ThrottrHandler::execute`]. It parses the requests of one read ahead and prefetches the index
+//! cells and slots of their keys before it executes the first.
 
 use std::sync::Arc;
 
@@ -24,11 +24,11 @@ use crate::doors::io::pushes::{PushOutcome, Pushes};
 use crate::metrics::{Door, Metrics};
 use crate::records::{self, Life, RecordProbe, Records};
 
-/// Requests that are parsed, called for and executed together, which was measured to cost less than
-/// one after another: calls for memory that follow closely seem to be held up together.
+/// Requests that are parsed, prefetched and executed together. Measured to cost less than one after
+/// another: prefetches that follow each other closely seem to be served together.
 const GROUP: usize = 16;
-/// Room for the group that is parsed, the one whose slots are called for and the one that is
-/// executed. A power of two, since places are taken in turn.
+/// Room for the group that is parsed, the one whose slots are prefetched and the one that is
+/// executed. A power of two, because it is a ring.
 const AHEAD_MAX: usize = 64;
 const _: () = assert!(AHEAD_MAX >= 3 * GROUP && AHEAD_MAX.is_power_of_two());
 
@@ -49,8 +49,8 @@ pub(super) const LINGER_MAX: Nanos = 2 * SECOND;
 /// Why execution stopped.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Pause {
-    /// Every whole request was executed.
-    Starved,
+    /// Every whole request was executed: read more.
+    NeedsInput,
     /// There are [`OUTPUT_BYTES_MAX`] of replies: write them and go on.
     Full,
     /// What comes next should not stand behind the replies so far: write them and go on.
@@ -116,11 +116,11 @@ impl ThrottrHandler {
                 let records = self.records.clone();
                 let probe = records.probe(key(&request));
                 self.tally.count(request.kind());
-                let pause = self.one(session, &request, probe, now, out);
-                (bytes, pause.unwrap_or(Pause::Starved))
+                let pause = self.execute_one(session, &request, probe, now, out);
+                (bytes, pause.unwrap_or(Pause::NeedsInput))
             }
-            Front::Request { .. } => self.stream(session, input, now, out),
-            Front::Incomplete => (0, Pause::Starved),
+            Front::Request { .. } => self.execute_pipelined(session, input, now, out),
+            Front::Incomplete => (0, Pause::NeedsInput),
             Front::Broken(broken) => (0, self.broken(broken)),
         };
         self.tally.settle(&session.stats, &self.counts);
@@ -129,7 +129,7 @@ impl ThrottrHandler {
 
     /// Executes many requests, group by group. While one group is executed, the slots of the next
     /// and the index cells of the one behind it are on their way to the cache.
-    fn stream(
+    fn execute_pipelined(
         &mut self,
         session: &mut Session,
         input: &[u8],
@@ -139,14 +139,14 @@ impl ThrottrHandler {
         let records = self.records.clone();
         let nothing = Ahead { request: Request::List, probe: records.probe(&[]), end: 0 };
         let mut ahead = [nothing; AHEAD_MAX];
-        // How many were parsed, had their slots called for, and were executed; and where parsing
-        // goes on.
-        let (mut parsed, mut called, mut done, mut at) = (0, 0, 0, 0);
+        // How many requests were parsed, had their slots prefetched, and were executed; and where
+        // parsing goes on.
+        let (mut parsed, mut fetched, mut done, mut at) = (0, 0, 0, 0);
         let mut end = None;
         let mut taken = 0;
         loop {
-            let (cells_called, slots_called) = (parsed, called);
-            while end.is_none() && parsed < cells_called + GROUP {
+            let (parsed_before, fetched_before) = (parsed, fetched);
+            while end.is_none() && parsed < parsed_before + GROUP {
                 match throttr::parse(&input[at..], self.size, self.value_max) {
                     Front::Request { request, bytes } => {
                         at += bytes;
@@ -157,14 +157,14 @@ impl ThrottrHandler {
                     front => end = Some(front),
                 }
             }
-            for number in cells_called..parsed {
+            for number in parsed_before..parsed {
                 ahead[number % AHEAD_MAX].probe.prefetch();
             }
-            while called < cells_called {
-                ahead[called % AHEAD_MAX].probe.prefetch_slot();
-                called += 1;
+            while fetched < parsed_before {
+                ahead[fetched % AHEAD_MAX].probe.prefetch_slot();
+                fetched += 1;
             }
-            while done < slots_called {
+            while done < fetched_before {
                 let Ahead { request, probe, end } = &ahead[done % AHEAD_MAX];
                 if out.len() >= OUTPUT_BYTES_MAX {
                     return (taken, Pause::Full);
@@ -173,7 +173,7 @@ impl ThrottrHandler {
                     return (taken, Pause::Flush);
                 }
                 self.tally.count(request.kind());
-                if let Some(pause) = self.one(session, request, *probe, now, out) {
+                if let Some(pause) = self.execute_one(session, request, *probe, now, out) {
                     return (*end, pause);
                 }
                 taken = *end;
@@ -185,7 +185,7 @@ impl ThrottrHandler {
         }
         match end {
             Some(Front::Broken(broken)) => (taken, self.broken(broken)),
-            _ => (taken, Pause::Starved),
+            _ => (taken, Pause::NeedsInput),
         }
     }
 
@@ -194,7 +194,7 @@ impl ThrottrHandler {
     fn is_event_to_self(&self, session: &Session, request: &Request<'_>) -> bool {
         match *request {
             Request::Publish { channel, .. } => session.is_subscribed(channel),
-            Request::Event { payload, .. } => match self.inner(payload) {
+            Request::Event { payload, .. } => match self.request_in_event(payload) {
                 Some(Request::Publish { channel, .. }) => session.is_subscribed(channel),
                 _ => false,
             },
@@ -203,7 +203,7 @@ impl ThrottrHandler {
     }
 
     /// The request in the payload of an EVENT.
-    fn inner<'a>(&self, payload: &'a [u8]) -> Option<Request<'a>> {
+    fn request_in_event<'a>(&self, payload: &'a [u8]) -> Option<Request<'a>> {
         match throttr::parse(payload, self.size, self.value_max) {
             Front::Request { request, bytes } if bytes == payload.len() => Some(request),
             _ => None,
@@ -211,7 +211,7 @@ impl ThrottrHandler {
     }
 
     #[inline]
-    fn one(
+    fn execute_one(
         &mut self,
         session: &mut Session,
         request: &Request<'_>,
@@ -260,7 +260,7 @@ impl ThrottrHandler {
             Request::Consume { cost, quota, ttl, key } => {
                 self.consume(cost, quota, ttl, key, probe, now, out);
             }
-            _ => return self.cold(session, request, now, out),
+            _ => return self.execute_cold(session, request, now, out),
         }
         None
     }
@@ -285,7 +285,7 @@ impl ThrottrHandler {
 
     /// Requests off the hot path.
     #[inline(never)]
-    fn cold(
+    fn execute_cold(
         &mut self,
         session: &mut Session,
         request: &Request<'_>,
@@ -391,7 +391,7 @@ impl ThrottrHandler {
         now: Now,
         out: &mut Vec<u8>,
     ) -> Option<Pause> {
-        let request = match self.inner(payload) {
+        let request = match self.request_in_event(payload) {
             // The codec lets no event through that holds another, or something else.
             Some(request) if request.kind() != RequestKind::Event => request,
             _ => return Some(self.broken(BrokenRequest::UnevenEvent)),
@@ -405,7 +405,7 @@ impl ThrottrHandler {
         }
         reply::status(out, true);
         let records = self.records.clone();
-        self.one(session, &request, records.probe(key(&request)), now, out)
+        self.execute_one(session, &request, records.probe(key(&request)), now, out)
     }
 
     fn broken(&self, broken: BrokenRequest) -> Pause {
@@ -466,7 +466,7 @@ impl Handler for ThrottrHandler {
         }
         let (taken, pause) = self.execute(session, input, context.now, output);
         let progress = match pause {
-            Pause::Starved => Progress::More,
+            Pause::NeedsInput => Progress::More,
             Pause::Full | Pause::Flush => Progress::Flush,
             Pause::Broken => Progress::Close,
             Pause::Ask(question) => {

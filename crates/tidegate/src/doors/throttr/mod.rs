@@ -5,7 +5,7 @@
 //!   socket
 //! - [`session`], [`channels`]: what a connection is subscribed to, and events between loops
 //! - [`state`], [`connection_stats`], [`counts`], [`series`]: what all loops share and count
-//! - [`background`]: the answers that go over everything there is; [`permits`] bounds their memory
+//! - [`background`]: the answers that list the server's state; [`permits`] bounds their memory
 //!
 //! Sockets, buffers and clients that are slow or idle are the business of `doors::io`, the bytes of
 //! the protocol that of `tidegate_wire::throttr`.

@@ -37,7 +37,7 @@ pub struct ThrottrState {
 }
 
 impl ThrottrState {
-    /// Nobody is connected yet.
+    /// No connection yet.
     #[must_use]
     pub fn new(clock: Clock) -> Arc<Self> {
         let started_at = clock.now().unix;

@@ -1,8 +1,8 @@
 //! A request whose counts lie in a remote store: handed in here, answered when the store has.
 //!
-//! The plan runs on the store's thread, on copies, perhaps several times; only what was done in the
-//! end is counted and told. What a failure of the store means is decided here, by each rule's
-//! `on_store_error`. Statistics are kept in this process in any case.
+//! The store's thread runs the plan on copies, perhaps several times; only the last run is counted
+//! and answered. If the store fails, each rule's `on_store_error` decides here. Statistics stay in
+//! this process in any case.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -43,7 +43,7 @@ impl OwnedKey {
     }
 }
 
-/// What is known of the caller.
+/// What the step keeps of its caller.
 #[derive(Clone)]
 struct Origin {
     limiter: Arc<Limiter>,
@@ -62,7 +62,7 @@ pub(in super::super) struct PlanStep<'a> {
     pub(in super::super) catalog: &'a Arc<Catalog>,
     pub(in super::super) plan: &'a mut Plan,
     pub(in super::super) now: Now,
-    /// Who waits if the answer comes later; nobody, where the plan must run at once.
+    /// The caller, which may wait for the answer; `None` if the plan must run at once.
     pub(in super::super) caller: Option<Caller<'a>>,
 }
 
@@ -88,8 +88,8 @@ struct DeferredPlan {
 impl UpdateStep for PlanStep<'_> {
     type Ticket = AnswerTicket<Answered>;
 
-    fn run(&mut self, seats: &mut [OpenSlot<'_>], now: Now) {
-        self.plan.run(self.catalog, seats, now);
+    fn run(&mut self, slots: &mut [OpenSlot<'_>], now: Now) {
+        self.plan.run(self.catalog, slots, now);
     }
 
     fn defer(&mut self) -> Option<(Box<dyn DeferredStep>, AnswerTicket<Answered>)> {
@@ -190,8 +190,8 @@ impl Origin {
         self.limiter.metrics.decision_seconds(self.door, spent as f64 / 1e9);
     }
 
-    /// Gives back what a request has taken whose caller is gone. What was booked stays; what the
-    /// store has not counted it is not told.
+    /// Gives back what a request has taken whose caller is gone. Bookings stay. Uses that the store
+    /// has not counted are not given back to it.
     fn give_back(&self, answered: &Answered) {
         let handle = self.handle();
         let verdict = &answered.verdict;
@@ -454,9 +454,9 @@ impl DeferredStep for DeferredPlan {
         let Self { origin, plan, ran, .. } = self;
         let local = origin.limiter.clock.now();
         *ran = local.mono;
-        let mut seats: smallvec::SmallVec<[OpenSlot<'_>; 1]> =
+        let mut slots: smallvec::SmallVec<[OpenSlot<'_>; 1]> =
             bodies.iter_mut().map(|body| OpenSlot { body, place: Placement::Own }).collect();
-        // A use that has happened is judged as of when it was told, by the store's clock.
+        // A use that has happened is judged as of its report, by the store's clock.
         let now = if plan.slots().iter().any(|target| matches!(target.op, KeyOp::Record { .. })) {
             let arrived = now.before(local.mono.saturating_sub(origin.arrived.mono));
             plan.clock_shift = arrived.mono.wrapping_sub(origin.arrived.mono) as i64;
@@ -464,7 +464,7 @@ impl DeferredStep for DeferredPlan {
         } else {
             now
         };
-        plan.run(&origin.catalog, &mut seats, now);
+        plan.run(&origin.catalog, &mut slots, now);
     }
 
     fn undo(&self, slot: usize) -> Box<dyn DeferredStep> {
@@ -488,7 +488,7 @@ impl DeferredStep for DeferredPlan {
             Err(error) => self.without_store(error),
         };
         let answered = self.with_local(answered);
-        // What is undone nobody waits for.
+        // No caller waits for an undo.
         let Some(completion) = self.completion.take() else { return };
         let Origin { limiter, keys, pending, .. } = &self.origin;
         pending.fetch_sub(1, Relaxed);

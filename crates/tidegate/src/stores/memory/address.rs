@@ -1,6 +1,6 @@
 //! Which slot a step is meant for, and where the body that it is handed comes from.
 //!
-//! Words only: slots are found and made elsewhere.
+//! Types only: `memory/mod.rs` finds and makes the slots.
 
 use tidegate_core::Limit;
 use tidegate_core::rules::OnFull;

@@ -1,11 +1,10 @@
 //! The memory store: every remembered key of this process, bounded, in place.
 //!
-//! A live key is never forgiven to make room. A little is swept at each insertion and by a
-//! background tick; when the table is full of live keys, a rule's `on_full` decides, and under
-//! `share` the new keys of a shard count together in an overflow that every later slot of that
-//! rule starts from. Uses in flight are given back to where they were taken: their keys stay with
-//! the overflow until all of its uses have ended. Which slot is dead is the limiter's word, not
-//! decided here.
+//! The store never forgets a live key to make room. Each insertion and a background task sweep a
+//! few dead slots. When the table is full of live keys, a rule's `on_full` decides; under `share`
+//! the new keys of a shard count together in an overflow, and every later slot of that rule starts
+//! from it. A use in flight is given back to where it was taken, so its key stays with the overflow
+//! until all uses there have ended. The limiter says which slots are dead.
 
 mod address;
 mod overflow;
@@ -93,7 +92,7 @@ pub(crate) struct Memory {
     heap: AtomicUsize,
     /// The counts that keys without a slot share, for each shard, by rule.
     overflow: Box<[Mutex<HashMap<u32, Body>>]>,
-    /// How many of those there are: almost always none, and then nobody looks.
+    /// How many of those there are. Almost always none, and then no decision takes their locks.
     overflows: AtomicUsize,
     swept: AtomicUsize,
 }
@@ -103,7 +102,7 @@ impl Memory {
     pub(crate) fn new(settings: Settings) -> Self {
         let table = Table::new(settings.max_keys);
         let overflow = (0..table.shards()).map(|_| Mutex::default()).collect();
-        // Keys are chosen by strangers: without a secret seed they could all be made to collide.
+        // Clients choose the keys: without a secret seed they could make all of them collide.
         let seed = getrandom::u64().unwrap_or(0x7469_6465_6761_7465);
         let shared = getrandom::u64().unwrap_or(0x6c69_6d69_7465_7221);
         // The shared part is made once for each store, and a process has one: nothing leaks.
@@ -142,7 +141,7 @@ impl Memory {
         if name.is_empty() { self.hash(&rule.to_le_bytes()) } else { self.hash(name) }
     }
 
-    /// The hash of a name, to look ahead by before its rule is known.
+    /// The hash of a name. It does not depend on the rule, so a batch can prefetch by it first.
     #[inline]
     pub(crate) fn hash(&self, name: &[u8]) -> u64 {
         let mut hasher = self.hasher.build_hasher();
@@ -150,7 +149,7 @@ impl Memory {
         hasher.finish()
     }
 
-    /// Where the slot of a name is looked for: a batch probes well ahead.
+    /// Where to look for the slot of a name. A batch makes the probes of all its keys first.
     #[inline(always)]
     pub(crate) fn probe(&self, name: &[u8]) -> SlotProbe<'_> {
         self.table.probe(self.hash(name))
@@ -160,7 +159,7 @@ impl Memory {
         self.hash_of(slot.body.tally.rule(), slot.name.as_bytes())
     }
 
-    /// One slot under the lock of its shard, whether there is one or not.
+    /// Runs a step on one slot under the lock of its shard, and makes the slot if it must.
     fn update_in_shard<R>(
         &self,
         at: &SlotAddress<'_>,
@@ -185,7 +184,7 @@ impl Memory {
                 self.account(before, body.held.heap_bytes());
                 result
             }
-            // What it was taken from is gone, and the use with it.
+            // The slot that it was taken from is gone, and the use with it.
             None if at.gives_back.is_some() => step(&mut Body::default(), Placement::Uncounted),
             None if !at.creates => match self.would_deny(at) {
                 true => step(&mut Body::default(), Placement::Denied),
@@ -223,8 +222,8 @@ impl Memory {
         }
     }
 
-    /// One slot, in place: in its line if it lies there, as almost all do, and else under the lock
-    /// of its shard.
+    /// Runs a step on one slot in place: under the lock of the line that its hash leads to, where
+    /// almost all slots are found, and else under the lock of its shard.
     fn update_one<R>(
         &self,
         at: &SlotAddress<'_>,
@@ -393,7 +392,7 @@ impl Memory {
         self.table.len() * SLOT_BYTES + self.heap.load(Relaxed)
     }
 
-    /// The same with the records.
+    /// What its keys and the records take together.
     fn bytes_together(&self) -> usize {
         self.bytes() + self.budget.records()
     }
@@ -419,8 +418,8 @@ impl Memory {
         at.peeks && at.on_full == OnFull::Deny && !self.has_room()
     }
 
-    /// Where a log may not grow for want of bytes, or a look would be told that the table is
-    /// full, looks for dead ones to bury first.
+    /// Sweeps dead slots first, where a log could not grow for want of bytes, or a peek would be
+    /// told that the table is full.
     #[inline]
     fn make_room(
         &self,
@@ -455,8 +454,8 @@ impl Memory {
 /// A slot and its share of an index that is a little over half full.
 const SLOT_BYTES: usize = size_of::<Slot>() + 8;
 
-/// The slot of a name, if it lies where its probe leads, as almost all do, with its line locked.
-/// For one step; states that grow must be accounted for.
+/// The slot of a name with its line locked, if the probe finds it, as it nearly always does. A
+/// caller whose step makes states grow must call [`Memory::account`].
 #[inline(always)]
 pub(crate) fn known_at<'a>(
     probe: &SlotProbe<'a>,

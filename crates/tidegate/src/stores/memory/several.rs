@@ -37,7 +37,7 @@ impl Memory {
             addresses.iter().map(|at| self.table.shard_of(at.hash)).collect();
         numbers.sort_unstable();
         numbers.dedup();
-        // Locks are taken in one order by everybody, so that no two requests wait for each other.
+        // Every request takes locks in the same order, so that no two wait for each other.
         let mut shards: Vec<_> = numbers.iter().map(|&n| (n, self.table.lock(n))).collect();
         let shard_at = |hash| {
             let number = self.table.shard_of(hash);
@@ -69,12 +69,12 @@ impl Memory {
             };
             lifted.push(one);
         }
-        let mut seats: Vec<OpenSlot<'_>> = lifted
+        let mut slots: Vec<OpenSlot<'_>> = lifted
             .iter_mut()
             .map(|Lifted { body, place, .. }| OpenSlot { body, place: *place })
             .collect();
-        let result = step(&mut seats);
-        drop(seats);
+        let result = step(&mut slots);
+        drop(slots);
         for (at, mut one) in addresses.iter().zip(lifted) {
             let heap_after = one.body.held.heap_bytes();
             let (number, shard) = &mut shards[shard_at(at.hash)];

@@ -101,8 +101,8 @@ proptest! {
                         .iter()
                         .map(|name| SlotAddress { creates, ..address(&memory, name, limits) })
                         .collect();
-                    memory.update_several(&at, bucket(), alive, |seats| {
-                        seats.iter_mut().for_each(|seat| grow(seat.body, uses, now));
+                    memory.update_several(&at, bucket(), alive, |slots| {
+                        slots.iter_mut().for_each(|slot| grow(slot.body, uses, now));
                     });
                 }
                 Step::Remove(key) => {
@@ -133,7 +133,7 @@ fn a_look_makes_no_slot() {
         assert_eq!((body.held.states().len(), place), (2, Placement::Own));
     });
     memory
-        .update_several(&[at], bucket(), alive, |seats| assert_eq!(seats[0].place, Placement::Own));
+        .update_several(&[at], bucket(), alive, |slots| assert_eq!(slots[0].place, Placement::Own));
     assert_eq!(memory.size(), TableSize { total: memory.size().total, ..TableSize::default() });
 }
 
@@ -144,7 +144,7 @@ fn what_a_full_table_means_is_the_rule_s_choice() {
     let place = |name: &[u8], on_full| {
         let at = SlotAddress { on_full, long: false, ..address(&memory, name, 1) };
         let one = memory.update_one(&at, bucket(), alive, |_, place| place);
-        let many = memory.update_several(&[at], bucket(), alive, |seats| seats[0].place);
+        let many = memory.update_several(&[at], bucket(), alive, |slots| slots[0].place);
         assert_eq!(one, many);
         one
     };
@@ -206,11 +206,11 @@ fn what_was_taken_in_another_store_is_not_given_back_to_a_slot() {
     let memory = Memory::new(Settings { max_keys: 4, max_bytes: 1 << 20 });
     let alive = |_: &Body, _: bool| false;
     let at = address(&memory, b"name", 1);
-    assert_eq!(memory.update(&[at], bucket(), alive, |seats| seats[0].place), Placement::Own);
+    assert_eq!(memory.update(&[at], bucket(), alive, |slots| slots[0].place), Placement::Own);
     for (from, place) in
         [(TakenFrom::Slot, Placement::Own), (TakenFrom::Remote, Placement::Uncounted)]
     {
         let at = SlotAddress { creates: false, gives_back: Some(from), ..at };
-        assert_eq!(memory.update(&[at], bucket(), alive, |seats| seats[0].place), place);
+        assert_eq!(memory.update(&[at], bucket(), alive, |slots| slots[0].place), place);
     }
 }

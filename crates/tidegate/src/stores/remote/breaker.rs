@@ -1,10 +1,10 @@
 //! Whether the store is asked at all: not while it is known to be away.
 //!
-//! A lost connection opens the breaker at once, answers that fail or do not come after a few in a
-//! row. While it is open nobody is sent to the store but one probe at a time; the first answer
-//! closes it. Only the silence and the errors of the whole store count: a busy key does not, nor
-//! one of several nodes that has others beside it, nor a store that is late with some answers while
-//! others come. Pure.
+//! A lost connection opens the breaker at once; answers that fail or do not come open it after a
+//! few in a row. While it is open, no update goes to the store: the worker tries the store with one
+//! heartbeat at a time, and the first answer closes the breaker. Only faults of the whole store
+//! count. A busy key does not, nor does one failed node of several, nor a store that is late with
+//! some answers while others come. Pure.
 
 use tidegate_core::Nanos;
 
@@ -18,12 +18,12 @@ const FAILURES_MAX: u32 = 3;
 pub(super) struct Breaker {
     failures: u32,
     open: bool,
-    /// Since when nothing was heard of the store, as far as anybody listened.
+    /// Since when the store has been silent, not counting time in which the worker did not run.
     silent_since: Nanos,
 }
 
 impl Breaker {
-    /// Open: nobody has heard of the store yet.
+    /// Open: the store has not answered yet.
     pub(super) fn new() -> Self {
         Self { failures: 0, open: true, silent_since: 0 }
     }
@@ -39,7 +39,7 @@ impl Breaker {
         std::mem::take(&mut self.open)
     }
 
-    /// Nobody has listened until now: that was not the store's silence.
+    /// The worker did not run until now: that was not the store's silence.
     pub(super) fn overslept(&mut self, now: Nanos) {
         self.silent_since = now;
     }
@@ -51,7 +51,7 @@ impl Breaker {
 
     /// The store has failed, or kept silent. `true` if that opens the breaker.
     pub(super) fn failed(&mut self, blame: Blame) -> bool {
-        if blame == Blame::APart {
+        if blame == Blame::Partial {
             return false;
         }
         self.failures = self.failures.saturating_add(1);
@@ -63,7 +63,7 @@ impl Breaker {
 
 #[cfg(test)]
 mod tests {
-    use super::Blame::{APart, Counts, Gone};
+    use super::Blame::{Counts, Gone, Partial};
     use super::*;
 
     #[test]
@@ -77,8 +77,8 @@ mod tests {
         assert!(!breaker.is_silent(10, 3) && breaker.is_silent(11, 3));
         breaker.overslept(11);
         assert!(!breaker.is_silent(14, 3) && breaker.is_silent(15, 3) && !breaker.is_open());
-        assert!(!breaker.failed(Counts) && !breaker.failed(APart) && !breaker.failed(Counts));
-        assert!(!breaker.failed(APart) && breaker.failed(Counts), "three of the whole store");
+        assert!(!breaker.failed(Counts) && !breaker.failed(Partial) && !breaker.failed(Counts));
+        assert!(!breaker.failed(Partial) && breaker.failed(Counts), "three of the whole store");
         assert!(!breaker.failed(Counts), "it opens once");
     }
 }

@@ -104,7 +104,7 @@ impl EngineFault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Blame {
     /// Only a part of it has failed: the rest is asked as before.
-    APart,
+    Partial,
     /// Several in a row mean that it is away.
     Counts,
     /// It is away.
@@ -132,7 +132,7 @@ impl Engine {
     pub(crate) fn blame(&self, fault: &EngineFault) -> Blame {
         match (self, fault) {
             (Engine::Redis(redis), _) if redis.is_partly_up() => match fault {
-                EngineFault::Unreachable(_) | EngineFault::Slow => Blame::APart,
+                EngineFault::Unreachable(_) | EngineFault::Slow => Blame::Partial,
                 EngineFault::Garbage(_) | EngineFault::Refused(_) => Blame::Counts,
             },
             (_, EngineFault::Unreachable(_)) => Blame::Gone,

@@ -1,7 +1,7 @@
-//! Which nodes share the store and live: the uses in flight of one that does not have ended.
+//! Which of the nodes that share the store are alive. The uses in flight of a dead node have ended.
 //!
-//! A node that nobody has asked about yet is taken to live: it may have come a moment ago. It is
-//! dead once a list that was asked for after it was first seen does not name it. Pure.
+//! A node counts as alive when it is first seen: it may have started a moment ago. It is dead once
+//! a list that was asked for after that does not name it. Pure.
 
 use std::collections::HashMap;
 

@@ -1,8 +1,8 @@
 //! One count as it lies in a remote store: the states of a rule's limits, in bytes.
 //!
 //! Uses in flight are kept apart for each node that holds them, because they end with it; every
-//! other state is common to all. A step sees one state for each limit, whoever holds what. Pure:
-//! which nodes live is told, and names, versions and time are the business of others.
+//! other state is common to all. A step sees one state for each limit, whichever nodes hold uses.
+//! Pure: the caller says which nodes are alive, and keeps names, versions and time.
 
 use smallvec::SmallVec;
 use tidegate_core::rules::LIMITS_MAX;
@@ -25,7 +25,7 @@ const COMMON: u64 = 0;
 /// What is added to the time that a value is kept, for clocks that do not agree to the microsecond.
 const MARGIN: Nanos = tidegate_core::time::SECOND;
 /// The longest that uses in flight without a window are kept: the node that holds them may have
-/// ended without a word, and nobody may ever ask for their key again.
+/// crashed, and no request may ever ask for their key again.
 const IN_FLIGHT_MAX: Nanos = tidegate_core::time::DAY;
 /// The longest that anything else is kept: twice the longest period, and twice that again.
 const KEPT_MAX: Nanos = 4 * 366 * tidegate_core::time::DAY;

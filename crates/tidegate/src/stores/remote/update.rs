@@ -30,7 +30,7 @@ pub(crate) trait DeferredStep: Send {
     /// How the store treats it.
     fn kind(&self) -> UpdateKind;
 
-    /// Judges and changes the counts, in the order of the job's slots.
+    /// Judges and changes the counts, in the order of the update's slots.
     fn run(&mut self, bodies: &mut [Body], now: Now);
 
     /// A step that takes back from one count what the last run took.
@@ -83,10 +83,10 @@ pub(crate) struct Update {
 pub(crate) enum UpdateKind {
     /// It is answered by its deadline, one way or the other.
     Take,
-    /// It gives back uses in flight that this node holds: only its own are seen, whoever waits is
-    /// told, and it is tried until it is done.
+    /// It gives back uses in flight that this node holds: it sees only those, wakes the requests
+    /// that wait for them, and is tried until it is done.
     GiveBack,
-    /// It takes back a use that came to nothing. As the one above, except that it is given up where
-    /// nobody knows whether it was done: twice would be too much.
+    /// It takes back a use that came to nothing. As [`Self::GiveBack`], except that it is given up
+    /// where its outcome is unknown: to do it twice would give back too much.
     Refund,
 }

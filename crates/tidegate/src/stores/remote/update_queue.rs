@@ -85,7 +85,7 @@ pub(super) struct UpdateQueue {
     /// longer than they must be, for the sake of the next writes.
     pub(super) keeps_ends: bool,
     /// The state of the random numbers for pauses.
-    dice: u64,
+    random: u64,
 }
 
 impl UpdateQueue {
@@ -102,7 +102,7 @@ impl UpdateQueue {
             given_back: 0,
             members: Members::default(),
             keeps_ends: false,
-            dice: node | 1,
+            random: node | 1,
         }
     }
 
@@ -263,7 +263,7 @@ impl UpdateQueue {
                 self.stale(&attempt, found.into_iter().enumerate(), local);
             }
             Ok(Swapped::Broken { written, at, found }) => {
-                self.put_right(&attempt, &written, local);
+                self.undo_partial(&attempt, &written, local);
                 self.stale(&attempt, [(at, found)].into_iter(), local);
             }
             Err(fault) => {
@@ -311,7 +311,7 @@ impl UpdateQueue {
     }
 
     /// Takes back what an update has taken from some of its counts and not from all.
-    fn put_right(&mut self, attempt: &ChangeInFlight, charged: &[usize], local: Nanos) {
+    fn undo_partial(&mut self, attempt: &ChangeInFlight, charged: &[usize], local: Nanos) {
         let Some(update) = attempt.updates.first().and_then(|id| self.updates.get(id)) else {
             return;
         };
@@ -358,9 +358,9 @@ impl UpdateQueue {
             let cell = &mut self.cache[id];
             cell.late += 1;
             if cell.late > 1 {
-                self.dice = self.dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 let most = (PAUSE << cell.late.min(10)).min(PAUSE_MAX);
-                cell.rests_until = local + (self.dice >> 33) % most;
+                cell.rests_until = local + (self.random >> 33) % most;
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The one thread that speaks to the store: it takes updates, sends changes and receives answers.
 //!
-//! It owns the engine and all that is known of counts, so it needs no locks, and no door ever waits
-//! for the store: doors hand updates in, and the steps of the updates get the outcome.
+//! It owns the engine and the cached counts, so it needs no locks. No door waits for the store: a
+//! door hands in an update, and the worker tells the update's step the outcome.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -36,9 +36,9 @@ const OVERSLEPT: Nanos = 5 * MILLISECOND;
 const BEAT: Nanos = 3 * SECOND;
 const BEAT_LIVES: Nanos = 10 * SECOND;
 /// How often the worker tries a store that is away, with a random part.
-const PROBE: Nanos = 200 * MILLISECOND;
+const RETRY_EVERY: Nanos = 200 * MILLISECOND;
 /// The first pause between two tries before the store has ever answered; it doubles each time.
-const FIRST_PROBE: Nanos = 5 * MILLISECOND;
+const FIRST_RETRY: Nanos = 5 * MILLISECOND;
 /// The longest sleep of the loop.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// How often a failure is logged.
@@ -60,7 +60,7 @@ pub(super) enum WorkerMessage {
 pub(super) type Scanned = Result<(Vec<(Vec<u8>, Vec<u8>)>, Option<Vec<u8>>, Now), EngineFault>;
 
 /// What comes back from the store.
-enum Heard {
+enum StoreAnswer {
     /// The answers to a call, and when they came.
     Swapped(u64, Vec<Result<Timed<Swapped>, EngineFault>>, Nanos),
     Beat(Result<Timed<Vec<u64>>, EngineFault>, Nanos),
@@ -80,7 +80,8 @@ pub(super) struct StoreWorker {
     next_flight: u64,
     /// When the last call was sent.
     called_at: Nanos,
-    heard: JoinSet<Heard>,
+    /// Calls to the store that are under way.
+    calls: JoinSet<StoreAnswer>,
     /// Names that requests wait for, and how many requests.
     watched: HashMap<Arc<[u8]>, usize>,
     beat_at: Nanos,
@@ -91,7 +92,7 @@ pub(super) struct StoreWorker {
     /// When the start stops to wait for the first answer; `None` once it is over.
     start_until: Option<Nanos>,
     /// The next pause between two tries, before the store has ever answered.
-    first_probe: Nanos,
+    first_retry: Nanos,
     closing: Option<(oneshot::Sender<()>, Nanos)>,
 }
 
@@ -110,14 +111,14 @@ impl StoreWorker {
             flights: HashMap::new(),
             next_flight: 0,
             called_at: 0,
-            heard: JoinSet::new(),
+            calls: JoinSet::new(),
             watched: HashMap::new(),
             beat_at: 0,
             beating: false,
             told_at: None,
             told_kind: None,
             start_until: Some(start_until),
-            first_probe: FIRST_PROBE,
+            first_retry: FIRST_RETRY,
             closing: None,
         }
     }
@@ -146,17 +147,19 @@ impl StoreWorker {
                     if count == 0 {
                         break;
                     }
-                    messages.drain(..).for_each(|message| self.take(message));
+                    messages.drain(..).for_each(|message| self.on_message(message));
                     self.send(self.local());
                     // Lets the connections send and receive, however many messages come.
                     yield_now().await;
                 }
-                Some(heard) = self.heard.join_next() => self.hear(heard.unwrap_or(Heard::Nothing)),
+                Some(answer) = self.calls.join_next() => {
+                    self.on_answer(answer.unwrap_or(StoreAnswer::Nothing));
+                }
                 name = engine.freed() => (self.shared.freed)(&name),
                 () = sleep(pause) => {}
             }
-            while let Some(heard) = self.heard.try_join_next() {
-                self.hear(heard.unwrap_or(Heard::Nothing));
+            while let Some(answer) = self.calls.try_join_next() {
+                self.on_answer(answer.unwrap_or(StoreAnswer::Nothing));
             }
         }
         self.engine.leave(self.shared.node).await;
@@ -186,23 +189,23 @@ impl StoreWorker {
         left.min(SLEEP_MAX)
     }
 
-    fn take(&mut self, message: WorkerMessage) {
+    fn on_message(&mut self, message: WorkerMessage) {
         match message {
             WorkerMessage::Update(update) => self.updates.add(update),
             WorkerMessage::Remove(name, reply) => {
                 let engine = self.engine.clone();
-                self.heard.spawn(async move {
+                self.calls.spawn(async move {
                     let _ = reply.send(engine.remove(&name).await);
-                    Heard::Removed(name)
+                    StoreAnswer::Removed(name)
                 });
             }
             WorkerMessage::Scan(prefix, mark, reply) => {
                 let (engine, time) = (self.engine.clone(), self.time);
                 let clock = self.shared.clock.clone();
-                self.heard.spawn(async move {
+                self.calls.spawn(async move {
                     let page = engine.scan(&prefix, mark).await;
                     let _ = reply.send(page.map(|(all, next)| (all, next, time.at(clock.now()))));
-                    Heard::Nothing
+                    StoreAnswer::Nothing
                 });
             }
             WorkerMessage::Watch(name) => {
@@ -245,9 +248,9 @@ impl StoreWorker {
             self.called_at = now;
             self.flights.insert(id, attempts);
             let (engine, clock) = (self.engine.clone(), self.shared.pace.clone());
-            self.heard.spawn(async move {
+            self.calls.spawn(async move {
                 let answers = engine.swap(requests).await;
-                Heard::Swapped(id, answers, clock.now().mono)
+                StoreAnswer::Swapped(id, answers, clock.now().mono)
             });
         }
     }
@@ -260,10 +263,10 @@ impl StoreWorker {
         calls < self.engine.calls_max() && is_worth
     }
 
-    fn hear(&mut self, heard: Heard) {
+    fn on_answer(&mut self, answer: StoreAnswer) {
         let now = self.local();
-        match heard {
-            Heard::Swapped(id, answers, heard) => {
+        match answer {
+            StoreAnswer::Swapped(id, answers, heard) => {
                 let attempts = self.flights.remove(&id).unwrap_or_default();
                 let sent = attempts.first().map_or(now, ChangeInFlight::sent);
                 if let Some(told) = answers.iter().flatten().find_map(|answer| answer.time) {
@@ -277,7 +280,7 @@ impl StoreWorker {
                     self.updates.finish(attempt, answer.map(|answer| answer.what), now);
                 }
             }
-            Heard::Beat(beat, asked) => {
+            StoreAnswer::Beat(beat, asked) => {
                 self.beating = false;
                 match beat {
                     Ok(Timed { what: nodes, time }) => {
@@ -290,12 +293,12 @@ impl StoreWorker {
                     }
                     Err(fault) => {
                         self.failed(&fault, now);
-                        self.beat_at = now + self.probe_after();
+                        self.beat_at = now + self.retry_pause();
                     }
                 }
             }
-            Heard::Removed(name) => self.updates.forget(&name),
-            Heard::Nothing => {}
+            StoreAnswer::Removed(name) => self.updates.forget(&name),
+            StoreAnswer::Nothing => {}
         }
     }
 
@@ -313,7 +316,8 @@ impl StoreWorker {
         self.beating = true;
         self.updates.members.ask();
         let (engine, node) = (self.engine.clone(), self.shared.node);
-        self.heard.spawn(async move { Heard::Beat(engine.beat(node, BEAT_LIVES).await, now) });
+        self.calls
+            .spawn(async move { StoreAnswer::Beat(engine.beat(node, BEAT_LIVES).await, now) });
     }
 
     fn expire(&mut self, now: Nanos) {
@@ -322,17 +326,17 @@ impl StoreWorker {
             // help.
             let is_silent = self.breaker.is_silent(now, self.shared.timeout / 2);
             let blame =
-                if is_silent { self.engine.blame(&EngineFault::Slow) } else { Blame::APart };
+                if is_silent { self.engine.blame(&EngineFault::Slow) } else { Blame::Partial };
             self.blame(&EngineFault::Slow, blame, now);
         }
     }
 
     /// The pause after a try that failed. Short at the start, because doors wait for the first
-    /// answer; then [`PROBE`].
-    fn probe_after(&mut self) -> Nanos {
-        let usual = PROBE / 2 + self.shared.node % (PROBE / 2);
-        let pause = self.first_probe.min(usual);
-        self.first_probe = self.first_probe.saturating_mul(2);
+    /// answer; then [`RETRY_EVERY`].
+    fn retry_pause(&mut self) -> Nanos {
+        let usual = RETRY_EVERY / 2 + self.shared.node % (RETRY_EVERY / 2);
+        let pause = self.first_retry.min(usual);
+        self.first_retry = self.first_retry.saturating_mul(2);
         pause
     }
 
@@ -354,7 +358,7 @@ impl StoreWorker {
     }
 
     fn answered(&mut self, now: Nanos) {
-        self.first_probe = PROBE;
+        self.first_retry = RETRY_EVERY;
         if self.breaker.answered(now) {
             self.updates.forget_all();
             self.shared.away.store(false, Relaxed);
@@ -383,7 +387,8 @@ impl StoreWorker {
             self.told_at = Some(now);
             self.updates.give_up();
             // The next try is not far away.
-            self.beat_at = self.beat_at.min(now + PROBE / 2 + self.shared.node % (PROBE / 2));
+            self.beat_at =
+                self.beat_at.min(now + RETRY_EVERY / 2 + self.shared.node % (RETRY_EVERY / 2));
         } else if was_away {
             self.still_away(fault);
         } else if self.told_at.is_none_or(|at| now >= at + TELL_EVERY) {

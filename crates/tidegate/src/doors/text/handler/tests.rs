@@ -113,7 +113,7 @@ fn all_replies(datagrams: &[&str], trusted: bool) -> Vec<String> {
     };
     let at_once = handler.on_datagrams(&bytes, |at| at, |_| trusted);
     let mut replies: Vec<_> = at_once.iter().map(|(at, reply)| text(at, reply)).collect();
-    while handler.is_owed() {
+    while handler.has_pending() {
         handler.on_answers(|peers, answers| {
             assert!(peers.len() <= BATCH && answers.iter().len() == peers.len());
             replies.extend(answers.iter().map(|(at, reply)| text(peers[at], reply)));

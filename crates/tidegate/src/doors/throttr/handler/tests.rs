@@ -47,7 +47,7 @@ fn an_event_to_the_publisher_starts_a_write_of_its_own() {
         out.clear();
         let rest = &input[query.len()..];
         let second = handler.execute(&mut session, rest, NOW, &mut out);
-        assert_eq!(second, (rest.len(), Pause::Starved));
+        assert_eq!(second, (rest.len(), Pause::NeedsInput));
         assert!(out[0] == 0x19 && out.ends_with(replies), "{out:?}");
     }
     // To others it is a status like any other.
@@ -55,7 +55,7 @@ fn an_event_to_the_publisher_starts_a_write_of_its_own() {
     let input = written(&[Request::Query { key: b"k" }, nobody]);
     let mut out = Vec::new();
     let done = handler.execute(&mut session, &input, NOW, &mut out);
-    assert_eq!((done, &out[..]), ((input.len(), Pause::Starved), &[0, 0][..]));
+    assert_eq!((done, &out[..]), ((input.len(), Pause::NeedsInput), &[0, 0][..]));
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn requests_are_counted_by_kind_for_the_loop_and_the_connection() {
     let input = [&input[..], &[2]].concat();
     let mut out = Vec::new();
     let (taken, pause) = handler.execute(&mut session, &input, NOW, &mut out);
-    assert_eq!((taken, pause), (input.len() - 1, Pause::Starved));
+    assert_eq!((taken, pause), (input.len() - 1, Pause::NeedsInput));
     let kinds = handler.state.sum().kinds();
     assert_eq!(kinds[RequestKind::Query.index()].total, 3);
     assert_eq!(kinds[RequestKind::Whoami.index()].total, 1);

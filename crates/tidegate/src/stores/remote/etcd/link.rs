@@ -1,7 +1,7 @@
 //! The connection to one of etcd's members, and its repair.
 //!
 //! One task looks for a member that answers, hands out the line to it, and looks for another when
-//! the line breaks or falls silent. Whoever asks while there is none is told so at once.
+//! the line breaks or falls silent. A request that comes while there is none fails at once.
 
 use std::future::Future;
 use std::sync::Arc;

@@ -4,8 +4,8 @@
 //! - [`link`]: the connection to one of them, and its repair
 //! - [`leases`]: how values end
 //! - [`nodes`]: which nodes live
-//! - [`watches`]: names that somebody waits for
-//! - [`fault`]: what etcd's errors mean
+//! - [`watches`]: names that requests wait for
+//! - [`etcd_error`]: what etcd's errors mean
 
 mod access;
 mod etcd_error;

@@ -1,8 +1,8 @@
-//! Names that somebody waits for: one stream that tells of their changes.
+//! Names that requests wait for: one stream that tells of their changes.
 //!
 //! Any change counts, whoever made it: etcd does not say what a change was for. The stream goes to
 //! the member that the link uses, over a connection of its own, and is opened again when it ends;
-//! then nobody knows what was missed, and everybody is told.
+//! changes may have been missed then, so all waiting requests try again.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What an answer of the server, or the lack of one, means to whoever asked.
+//! What an answer of the server, or the lack of one, means to the caller.
 
 use redis::{ErrorKind, RedisError, ServerError, ServerErrorKind};
 
