@@ -63,6 +63,14 @@ pub fn bulk(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
+/// A number as a bulk string.
+#[inline]
+pub fn bulk_number(out: &mut Vec<u8>, number: u64) {
+    let mut digits = [0; U64_BYTES_MAX];
+    let end = put_u64(&mut digits, number);
+    bulk(out, &digits[..end]);
+}
+
 /// The beginning of an array; its elements follow.
 #[inline]
 pub fn array(out: &mut Vec<u8>, elements: usize) {

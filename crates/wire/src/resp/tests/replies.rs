@@ -18,6 +18,7 @@ fn replies_of_one_form() {
     written(|out| reply::integer(out, i64::MIN), ":-9223372036854775808\r\n");
     written(|out| reply::bulk(out, b""), "$0\r\n\r\n");
     written(|out| reply::bulk(out, b"a\r\nb"), "$4\r\na\r\nb\r\n");
+    written(|out| reply::bulk_number(out, 120), "$3\r\n120\r\n");
     written(|out| reply::array(out, 12), "*12\r\n");
     written(|out| reply::integers(out, [0, 16, -1]), "*3\r\n:0\r\n:16\r\n:-1\r\n");
     let least = format!(":{}\r\n", i64::MIN).repeat(9);

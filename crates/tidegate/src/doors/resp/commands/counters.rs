@@ -4,7 +4,6 @@
 use tidegate_core::time::MILLISECOND;
 use tidegate_core::{Nanos, Now};
 use tidegate_wire::resp::{ProtocolVersion, number, reply};
-use tidegate_wire::text::number::{U64_BYTES_MAX, put_u64};
 
 use super::{Call, Flow};
 use crate::records::{AddRefusal, Content, KEY_BYTES_MAX, Life, RecordEdit, SeenRecord, Unit};
@@ -252,11 +251,7 @@ fn content(value: &[u8]) -> Content<'_> {
 fn bulk(out: &mut Vec<u8>, content: Content<'_>) {
     match content {
         Content::Bytes(bytes) => reply::bulk(out, bytes),
-        Content::Number(number) => {
-            let mut digits = [0; U64_BYTES_MAX];
-            let end = put_u64(&mut digits, number);
-            reply::bulk(out, &digits[..end]);
-        }
+        Content::Number(number) => reply::bulk_number(out, number),
     }
 }
 
