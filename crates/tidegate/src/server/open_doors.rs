@@ -250,7 +250,7 @@ async fn close(doors: &mut [OpenDoor], grace: Duration, draining: &mut JoinSet<(
         let serving = std::mem::take(&mut door.serving);
         let free = match serving.released() {
             Some(released) => {
-                // What it is at may take as long as it may at any other close.
+                // Its requests may take as long to end as at any other close.
                 draining.spawn(serving.join());
                 timeout(grace, released.wait()).await
             }

@@ -107,7 +107,7 @@ impl Process {
         }
     }
 
-    /// Must be called while it is the caller's turn. Returns the version of `entries`.
+    /// The caller must hold the lock `writing`. Returns the version of `entries`.
     fn put_in_force(&self, before: u64, entries: Vec<Arc<RuleEntry>>) -> u64 {
         self.limiter.install(draft::rule_set(entries.iter().map(|entry| &entry.now)));
         let version = before + 1;

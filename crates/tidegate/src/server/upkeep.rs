@@ -24,11 +24,11 @@ const SWEEP_EVERY: Duration = Duration::from_secs(1);
 const SWEEPS_PER_ROUND: usize = 60;
 /// The fewest slots that a sweep looks at.
 const SWEEP_SLOTS_MIN: usize = 4096;
-/// Slots that a sweep looks at in one go, well within what a request is used to wait.
+/// Slots that a sweep looks at in one go. That takes less time than requests usually wait.
 const SWEEP_SLICE: usize = 256;
-/// What a sweep leaves to others after each slice.
+/// How long a sweep pauses after each slice, so that others get the core.
 const SWEEP_PAUSE: Duration = Duration::from_micros(500);
-/// A slice in which one of so many slots was dead calls for more of the same.
+/// If at least one in so many slots of a slice was dead, the sweep goes on with another slice.
 const SWEEP_RICH: usize = 8;
 
 /// Runs beside the doors. A turn is short: the work itself is done on threads for blocking work,

@@ -1,8 +1,8 @@
 //! One shard under its lock: everything that makes, removes or moves an entry.
 //!
 //! Beside the shard's lock it takes those of the lines whose entries it uses, and keeps them until
-//! it is done: a decision that needs the line alone waits meanwhile. Only who holds the shard
-//! writes cells, so it may read them without the line.
+//! it is done: a decision that needs the line alone waits meanwhile. Only the holder of the shard's
+//! lock writes cells, so it may read them without the line's lock.
 #![allow(unsafe_code, reason = "the table's proof, see there")]
 
 use std::sync::atomic::Ordering::{Relaxed, Release};
@@ -170,13 +170,13 @@ impl<'a, E> Locked<'a, E> {
     }
 
     /// Looks at up to `budget` cells from where the last sweep stopped, and removes the entries
-    /// that `dead` names, handing each to `buried`. Returns how many were removed.
+    /// that `dead` names, and hands each to `take`. Returns how many were removed.
     pub(crate) fn sweep(
         &mut self,
         budget: usize,
         hash_of: impl Fn(&E) -> u64,
         mut dead: impl FnMut(&E) -> bool,
-        mut buried: impl FnMut(E),
+        mut take: impl FnMut(E),
     ) -> usize {
         let lines = self.lines();
         let all = lines.len() * CELLS;
@@ -190,13 +190,13 @@ impl<'a, E> Locked<'a, E> {
             if cell == 0 {
                 continue;
             }
-            // A use between the look and the removal would be forgiven: the line stays locked.
+            // The line stays locked: a use between the look and the removal would be lost.
             if visited.as_ref().is_none_or(|(number, _)| *number != spot.line) {
                 drop(visited.take());
                 visited = Some((spot.line, self.visit(line)));
             }
             if dead(self.named_by(cell)) {
-                buried(self.take_out(spot, &hash_of));
+                take(self.take_out(spot, &hash_of));
                 removed += 1;
             }
         }

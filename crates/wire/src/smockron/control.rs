@@ -24,7 +24,7 @@ pub enum ControlMessage<'a> {
         /// What is limited.
         domain: &'a [u8],
     },
-    /// That was everybody.
+    /// All delayed clients of the domain have been named.
     ResyncDone {
         /// What is limited.
         domain: &'a [u8],

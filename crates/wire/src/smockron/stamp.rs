@@ -18,7 +18,7 @@ pub fn ms_up(ns: u64) -> u64 {
 /// Reads a time into nanoseconds. One that does not fit is the latest that does; a sign, an
 /// exponent, a space or no digit at all is none.
 pub(super) fn parse(text: &[u8]) -> Option<u64> {
-    // Thirteen digits, from 2001 to 2286, is what everybody sends.
+    // Clients send thirteen digits, which reach from 2001 to 2286.
     let (whole, fraction) = match text.iter().position(|byte| !byte.is_ascii_digit()) {
         None => (text, &b""[..]),
         Some(point) if text[point] == b'.' => (&text[..point], &text[point + 1..]),

@@ -271,7 +271,7 @@ impl ConnectionLimits {
         }
     }
 
-    /// Waits until there is no connection. Nobody else may wait for that.
+    /// Waits until there is no connection. At most one task may wait for that.
     pub(crate) async fn wait_until_empty(&self) {
         while !self.table.lock().entries.is_empty() {
             self.emptied.notified().await;

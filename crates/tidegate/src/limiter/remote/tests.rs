@@ -17,7 +17,7 @@ use crate::stores::remote::update::RemoteSlot;
 const START: Now = Now { mono: 500 * DAY, unix: 20_000 * DAY };
 const ONE: Limit = Limit { amount: 1, period: DAY, algorithm: Algorithm::FixedWindow };
 
-/// A handle whose store nobody has ever heard of.
+/// A handle whose store has never answered.
 fn alone(rules: Vec<Rule>) -> LimiterHandle {
     let room = memory::Settings { max_keys: 100, max_bytes: 1 << 20 };
     let (clock, metrics) = (Clock::manual(START), Arc::new(Metrics::new()));

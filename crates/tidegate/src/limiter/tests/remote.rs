@@ -190,7 +190,7 @@ fn a_use_in_flight_ends_where_it_began_and_nowhere_else() {
     crate::stores::remote::engines::until(|| there().is_allowed());
 }
 
-/// A handle whose store nobody has ever heard of.
+/// A handle whose store has never answered.
 fn alone(rules: Vec<Rule>) -> LimiterHandle {
     let handle = limiter(rules, ROOMY).handle(Door::Http);
     let url = Some(Urls::One("redis://127.0.0.1:1".to_owned()));

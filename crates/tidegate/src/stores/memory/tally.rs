@@ -129,7 +129,7 @@ impl KeyTally {
         }
     }
 
-    /// Whether nobody has a right to these statistics any more.
+    /// Whether these statistics are out of date.
     pub(crate) fn stale(&self, bucket: StatsBucket) -> bool {
         bucket.0.saturating_sub(self.bucket().0) >= KEEP_BUCKETS
     }

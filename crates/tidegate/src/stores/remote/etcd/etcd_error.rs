@@ -62,8 +62,7 @@ fn said(code: Code, message: &str, cause: impl FnOnce() -> String) -> EtcdError 
     match code {
         Code::NotFound if message.contains("lease not found") => EtcdError::LeaseGone,
         Code::OutOfRange => EtcdError::TooLong,
-        // It stays as it was for whoever asks again with the same token: a new connection has a
-        // new one.
+        // The same token would fail again. A new connection gets a new token.
         Code::Unauthenticated => EtcdError::Broken(EngineFault::Refused(text())),
         Code::InvalidArgument
             if message.contains("auth store is old") || message.contains("user name is empty") =>

@@ -87,8 +87,8 @@ impl Leases {
         Self { slots: Mutex::default(), clock }
     }
 
-    /// A lease that ends no earlier than `lives` from now. Whoever needs the first of a slot waits
-    /// for it to be granted; the next slot's is asked for ahead.
+    /// A lease that ends no earlier than `lives` from now. The first write
+    /// of a slot waits until its lease is granted; the next slot's lease is asked for ahead.
     pub(super) async fn until(
         self: &Arc<Self>,
         line: &Arc<EtcdConnection>,
@@ -103,7 +103,7 @@ impl Leases {
             let (ahead, is_new) = self.cell(next);
             if is_new {
                 let (leases, line) = (self.clone(), line.clone());
-                // If it fails, whoever needs it asks again.
+                // If it fails, the first write that needs it asks again.
                 tokio::spawn(async move { drop(leases.granted(&line, next, &ahead).await) });
             }
         }
@@ -132,7 +132,7 @@ impl Leases {
         (cell, true)
     }
 
-    /// Asked for once, whoever needs it.
+    /// The lease of a slot. Several callers share one request for it.
     async fn granted(
         &self,
         line: &Arc<EtcdConnection>,

@@ -96,7 +96,7 @@ impl EtcdConnection {
         self.revision_of(answer.header()).map(drop)
     }
 
-    /// Nobody uses it any more; who waits for an answer is told.
+    /// Closes the connection for use: requests that wait for an answer fail.
     fn give_up(&self) {
         if !self.over.swap(true, AcqRel) {
             self.gone.notify_waiters();

@@ -103,7 +103,7 @@ impl EtcdNodes {
                 "the nodes have not been read".into(),
             )));
         };
-        // Somebody else's names are no nodes.
+        // Names that are not ours are no nodes.
         Ok(range.kvs.iter().filter_map(|value| self.node(&value.key)).collect())
     }
 

@@ -63,7 +63,7 @@ pub(super) struct Watches {
     wanted: Mutex<Wanted>,
     changed: Notify,
     news: Mutex<News>,
-    rung: Notify,
+    notifier: Notify,
 }
 
 impl Watches {
@@ -85,14 +85,14 @@ impl Watches {
         }
     }
 
-    /// Waits for news. Nothing is lost if nobody waits any longer.
+    /// Waits until something was given back to a watched name. Cancel-safe.
     pub(super) async fn freed(&self) -> Name {
         loop {
-            let rung = self.rung.notified();
+            let notified = self.notifier.notified();
             if let Some(name) = self.next() {
                 return name;
             }
-            rung.await;
+            notified.await;
         }
     }
 
@@ -105,25 +105,25 @@ impl Watches {
             news.told.remove(&name);
             Some(name)
         };
-        // Whoever else waits learns of the rest.
+        // Wakes the next waiter for the rest.
         if !news.names.is_empty() {
-            self.rung.notify_one();
+            self.notifier.notify_one();
         }
         name
     }
 
-    fn ring(&self, name: &Name) {
+    fn notify(&self, name: &Name) {
         let mut news = self.news.lock();
         if !news.all && news.told.insert(name.clone()) {
             news.names.push_back(name.clone());
-            self.rung.notify_one();
+            self.notifier.notify_one();
         }
     }
 
-    fn ring_all(&self) {
+    fn notify_all(&self) {
         let mut news = self.news.lock();
         *news = News { all: true, ..News::default() };
-        self.rung.notify_one();
+        self.notifier.notify_one();
     }
 
     /// Keeps a stream open. Never returns.
@@ -204,15 +204,15 @@ impl Watches {
             self.changed.notify_one();
             return Ok(());
         }
-        if message.created() && live.rings_at == Some(number) {
-            live.rings_at = None;
-            self.ring_all();
+        if message.created() && live.notifies_at == Some(number) {
+            live.notifies_at = None;
+            self.notify_all();
         }
-        live.was_good |= live.rings_at.is_none();
+        live.was_good |= live.notifies_at.is_none();
         if let Some(name) = live.names.get(&number)
             && (!message.events().is_empty() || message.created() && live.missed.remove(name))
         {
-            self.ring(name);
+            self.notify(name);
         }
         Ok(())
     }
@@ -224,8 +224,8 @@ struct Live {
     numbers: HashMap<Name, i64>,
     names: HashMap<i64, Name>,
     last: i64,
-    /// Everybody is told when this watch is there: those before it are there, too.
-    rings_at: Option<i64>,
+    /// All waiting requests try again once this watch is set: those before it are set, too.
+    notifies_at: Option<i64>,
     /// Whose changes may have been missed: they are told of when they are watched.
     missed: HashSet<Name>,
     /// Whether etcd permitted everything at first.
@@ -240,7 +240,7 @@ impl Live {
         wanted.steps = wanted.names.iter().map(|name| Step::Watch(name.clone(), 0)).collect();
         let count = i64::try_from(wanted.steps.len()).unwrap_or(0);
         self.last = SENTINEL;
-        self.rings_at = (count > 0).then_some(SENTINEL + count);
+        self.notifies_at = (count > 0).then_some(SENTINEL + count);
     }
 
     /// Asks for one step. Nothing has changed if it is given up.
@@ -268,7 +268,7 @@ impl Live {
             Some(Step::Watch(name, from)) => {
                 self.last += 1;
                 // What happened before etcd began to watch is not told, unless by all of them.
-                if from == 0 && self.rings_at.is_none_or(|at| at < self.last) {
+                if from == 0 && self.notifies_at.is_none_or(|at| at < self.last) {
                     self.missed.insert(name.clone());
                 }
                 self.names.insert(self.last, name.clone());

@@ -137,7 +137,7 @@ async fn keep(shared: Arc<Shared>, route: Arc<Route>) {
     for attempt in 0.. {
         while shared.names.lock().watched.is_empty() {
             shared.changed.notified().await;
-            // Nobody was told anything before the first watched: there is nothing to catch up on.
+            // No name was watched, so no message was missed: there is nothing to catch up on.
             was_there = false;
         }
         if let Some((address, turns)) = server(&route, attempt) {

@@ -47,10 +47,10 @@ struct Shared {
     changed: Notify,
 }
 
-/// Who has which slots.
+/// Which node has which slots.
 #[derive(Default)]
 struct Map {
-    /// The number of the node, one above; 0: nobody.
+    /// For each slot the number of its node plus one; 0 if no node has it.
     owners: Vec<u16>,
     nodes: Vec<Arc<RedisLink>>,
 }

@@ -119,9 +119,9 @@ pub(super) fn call<'a>(
 /// How much must be said of a request; of several together as much as of any.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Form {
-    /// It writes over one value in place, and tells nobody.
+    /// It writes over one value in place, and sends no message to watchers.
     Keeps,
-    /// It writes one value, and tells nobody.
+    /// It writes one value, and sends no message to watchers.
     Plain,
     General,
 }
@@ -220,7 +220,7 @@ pub(super) fn read(
         };
         answers.push(answer.map(|found| Timed { what: Swapped::Stale(found), time }));
     }
-    // What is left belongs to nobody: then nothing of it can be trusted.
+    // A value is left that belongs to no request: then no answer can be trusted.
     match stale {
         None => answers,
         Some(value) => vec![Err(unexpected(&value)); answers.len()],
