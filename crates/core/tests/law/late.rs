@@ -174,7 +174,7 @@ proptest! {
         }
     }
 
-    /// One record of several uses counts as that many records of one use. The exceptions: `average`
+    /// One record of several uses counts as that many records of one use. Exceptions: `average`
     /// rounds differently, `jarl` books the callers of one record together, and a bucket that
     /// learns of uses from before its debt began remembers more of them together than one by one.
     #[test]
