@@ -29,7 +29,10 @@ pub use self::wait_future::{Arrival, Began, WaitFuture};
 use self::wait_queues::WaitQueues;
 pub use self::waiter_limit::{WaiterBounds, WaiterLimit};
 use crate::clock::Clock;
-use crate::limiter::{Count, InvalidRequest, Limiter, Rows, TakenFrom, Verdict, Waiters};
+use crate::limiter::{
+    Basis, Count, InvalidRequest, Key, Limiter, LimiterHandle, Outcome, Request, Rows, TakenFrom,
+    Verdict, Waiters,
+};
 
 /// What a request wants that may wait.
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +62,30 @@ pub struct Admitted {
     pub due: Nanos,
     /// It was let go without the remote store that has the counts.
     pub degraded: bool,
+}
+
+impl Admitted {
+    /// What a check that was allowed would have answered, once the use is taken.
+    pub async fn look(&self, handle: &LimiterHandle, key: &[u8], cost: u64) -> (Verdict, Rows) {
+        let keys = [Key::peek(key, cost)];
+        let request = Request::all_or_nothing(&keys).with_end();
+        let mut rows = Rows::default();
+        // New rules may have made a second such use invalid, which leaves no rows; this one was
+        // not.
+        let peek = handle.decide_async(&request, handle.now(), &mut rows).await;
+        rows.refused_by = None;
+        for row in &mut rows.limits {
+            row.verdict.allowed = true;
+            row.verdict.delay = 0;
+            if self.degraded && !row.is_degraded() {
+                // The store is back by now; it has not counted this use.
+                row.basis = Basis::Policy;
+            }
+        }
+        let degraded = self.degraded || peek.is_ok_and(|peek| peek.degraded);
+        let verdict = Verdict::unlimited(Outcome::Allowed, cost, self.started);
+        (Verdict { degraded, ..verdict }, rows)
+    }
 }
 
 /// Why a request does not go.

@@ -21,7 +21,7 @@ use super::router::HttpContext;
 use crate::doors::http_server::body::read_json;
 use crate::doors::http_server::problem::HttpProblem;
 use crate::doors::io::client_socket::CloseWatch;
-use crate::limiter::{Basis, HeldKey, KeyOp, LimiterHandle, Outcome, Request, Rows, Verdict};
+use crate::limiter::HeldKey;
 use crate::waiting::{Admitted, NotAdmitted, WaitRequest, WaiterBounds};
 
 /// How many may wait: three quarters of all connections, so that others still get in.
@@ -54,7 +54,7 @@ pub(super) async fn wait(
             let started = admitted.started;
             let held = admitted.held.map(|from| HeldKey { key: 0, from, started });
             let held = hold(&context, &check, held.as_slice(), context.handle.now())?;
-            let (verdict, rows) = taken(&context.handle, &check, &admitted).await;
+            let (verdict, rows) = admitted.look(&context.handle, &check.keys[0], check.cost).await;
             Ok(answered(&check, &verdict, &rows, held))
         }
         Err(NotAdmitted::TooLate(refusal)) => {
@@ -113,29 +113,4 @@ pub(super) async fn pass(
         Poll::Pending
     })
     .await
-}
-
-/// What a check that was allowed would have answered, once the use is taken.
-pub(super) async fn taken(
-    handle: &LimiterHandle,
-    check: &CheckRequest,
-    admitted: &Admitted,
-) -> (Verdict, Rows) {
-    let keys = check.keys(KeyOp::Peek(check.cost));
-    let request = Request::all_or_nothing(&keys).with_end();
-    let mut rows = Rows::default();
-    // New rules may have made a second such use invalid, which leaves no rows; this one was not.
-    let peek = handle.decide_async(&request, handle.now(), &mut rows).await;
-    rows.refused_by = None;
-    for row in &mut rows.limits {
-        row.verdict.allowed = true;
-        row.verdict.delay = 0;
-        if admitted.degraded && !row.is_degraded() {
-            // The store is back by now; it has not counted this use.
-            row.basis = Basis::Policy;
-        }
-    }
-    let degraded = admitted.degraded || peek.is_ok_and(|peek| peek.degraded);
-    let verdict = Verdict::unlimited(Outcome::Allowed, check.cost, admitted.started);
-    (Verdict { degraded, ..verdict }, rows)
 }
