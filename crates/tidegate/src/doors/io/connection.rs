@@ -112,7 +112,7 @@ pub(super) struct Connection<H: Handler> {
     /// To be written when the replies are.
     pub(super) pushed: Vec<u8>,
     /// The handler waits for an answer.
-    is_pending: bool,
+    pub(super) is_pending: bool,
     /// The handler waits for an answer that is of no use once the client has closed its sending
     /// side.
     is_waiting: bool,
@@ -463,9 +463,9 @@ impl<H: Handler> Connection<H> {
         next
     }
 
-    /// The answer that it is pending for has come.
+    /// The answer that it is pending for has come. One that is pending for nothing goes on.
     pub(super) fn answered(&mut self, answer: H::Answer, shared: &mut Shared<H>) -> Next {
-        let Some(session) = &mut self.session else { return Next::Wait };
+        let (Some(session), true) = (&mut self.session, self.is_pending) else { return Next::Wait };
         if self.sent == self.pending.len() {
             self.pending.clear();
             self.sent = 0;

@@ -109,9 +109,11 @@ impl<H: Handler> TestLoop<H> {
         &self.inbox
     }
 
-    /// Answers the first connection.
+    /// Answers the first connection, as though it were pending.
     pub(crate) fn answer_first(&mut self, answer: H::Answer) {
-        self.inbox.answer(ConnectionId { slot: 0, generation: 0 }, answer);
+        let first = ConnectionId { slot: 0, generation: 0 };
+        self.event_loop.connections.same(first).expect("a connection").is_pending = true;
+        self.inbox.answer(first, answer);
         self.turn();
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tidegate_core::Now;
 
 use super::config::Config;
-use super::handler::{Parts, RespHandler};
+use super::handler::{LaterParts, Parts, RespHandler};
 use super::session::Session;
 use super::state::RespState;
 use crate::doors::io::handler::{ConnectionId, Context, Handler as _, Progress};
@@ -15,8 +15,9 @@ use crate::doors::io::listener::Peer;
 use crate::limiter::Limiter;
 use crate::metrics::Door;
 use crate::records::Records;
+use crate::shutdown::Shutdown;
 use crate::uses::UsesInFlight;
-use crate::waiting::WaitingRequests;
+use crate::waiting::{WaiterBounds, WaiterLimit, WaitingRequests};
 
 /// A client of a handler of its own, like one in a loop by itself. Counts must lie in memory.
 pub struct RespConversation {
@@ -44,8 +45,17 @@ impl RespConversation {
         let mut handler = RespHandler::new(Parts {
             limiter: limiter.handle(Door::Resp),
             records,
-            uses: UsesInFlight::before(limiter),
-            waiting: WaitingRequests::new(limiter),
+            later: Arc::new(LaterParts {
+                limiter: limiter.handle(Door::Resp),
+                uses: UsesInFlight::before(limiter),
+                waiting: WaitingRequests::new(limiter),
+                waiter_limit: WaiterLimit::new(
+                    limiter.metrics(),
+                    Door::Resp,
+                    WaiterBounds::default(),
+                ),
+                shutdown: Shutdown::new(),
+            }),
             metrics: limiter.metrics().clone(),
             state,
             inbox: LoopInbox::new()?,

@@ -15,11 +15,12 @@ use super::counts::LoopCounts;
 use super::session::{RespClient, Session};
 use super::state::{RespState, Settings};
 use crate::doors::io::handler::{Context, Progress};
-use crate::limiter::LimiterHandle;
+use crate::limiter::{LimiterHandle, Rows};
 use crate::metrics::{Door, Metrics};
 use crate::records::Records;
+use crate::shutdown::Shutdown;
 use crate::uses::UsesInFlight;
-use crate::waiting::WaitingRequests;
+use crate::waiting::{WaiterLimit, WaitingRequests};
 
 /// With so many bytes of replies, the rest of the input waits until they are written.
 pub(super) const OUTPUT_BYTES_MAX: usize = 128 << 10;
@@ -30,16 +31,25 @@ const ECHO_BYTES_MAX: usize = 128;
 pub(super) struct Parts {
     pub(super) limiter: LimiterHandle,
     pub(super) records: Arc<Records>,
-    #[expect(dead_code, reason = "for commands that hold uses in flight")]
-    pub(super) uses: Arc<UsesInFlight>,
-    #[expect(dead_code, reason = "for commands that wait")]
-    pub(super) waiting: Arc<WaitingRequests>,
+    /// For replies that come later.
+    pub(super) later: Arc<LaterParts>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) state: Arc<RespState>,
     /// Where replies that come later go.
     pub(super) inbox: Arc<RespInbox>,
     /// The longest argument.
     pub(super) value_max: usize,
+}
+
+/// What the work for replies that come later is made of.
+pub(super) struct LaterParts {
+    pub(super) limiter: LimiterHandle,
+    pub(super) uses: Arc<UsesInFlight>,
+    pub(super) waiting: Arc<WaitingRequests>,
+    /// How many requests may wait at this door.
+    pub(super) waiter_limit: Arc<WaiterLimit>,
+    /// Set when the door closes.
+    pub(super) shutdown: Shutdown,
 }
 
 /// The protocol in one loop.
@@ -49,6 +59,8 @@ pub(super) struct RespHandler {
     pub(super) settings: Arc<Settings>,
     pub(super) counts: Arc<LoopCounts>,
     pub(super) throttles: ThrottleBatch,
+    /// What each limit said to the last request that asked for it; used again.
+    pub(super) rows: Rows,
 }
 
 impl RespHandler {
@@ -58,6 +70,7 @@ impl RespHandler {
             settings: parts.state.settings.load_full(),
             counts: parts.state.loop_counts(),
             throttles: ThrottleBatch::default(),
+            rows: Rows::default(),
             parts,
         }
     }

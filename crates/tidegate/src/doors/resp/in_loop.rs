@@ -74,10 +74,7 @@ impl Handler for RespHandler {
         output: &mut Vec<u8>,
         _: Now,
     ) -> Progress {
-        match session.client.pending.take(answer, output) {
-            true => Progress::More,
-            false => Progress::Pending,
-        }
+        session.client.pending.take(answer, output).into()
     }
 
     fn on_message(&mut self, message: Infallible, _: &mut Pushes<'_, Self>) -> usize {

@@ -28,7 +28,7 @@ use std::time::Duration;
 
 pub use self::config::Config;
 pub use self::conversation::RespConversation;
-use self::handler::{Parts, RespHandler};
+use self::handler::{LaterParts, Parts, RespHandler};
 use self::state::{RespState, Settings};
 use super::io::certificates::Certificates;
 use super::io::inbox::InboxOf;
@@ -38,6 +38,7 @@ use super::{BoundDoor, DoorConfig, Gate, Serving, table_of};
 use crate::metrics::Door;
 use crate::settings::listen::{Allow, ListenAddress};
 use crate::settings::tls::Tls;
+use crate::waiting::{WaiterBounds, WaiterLimit};
 
 /// What other threads leave for a loop of this door.
 type RespInbox = InboxOf<RespHandler>;
@@ -118,13 +119,22 @@ impl BoundDoor for Bound {
         let Self { settings, listeners, value_max, idle_max, connections } = *self;
         let loops = LoopSettings::of::<RespHandler>(&gate, connections, idle_max);
         let state = RespState::of(&gate);
+        // Three quarters of all connections, so that others still get in.
+        let waiters_max = (settings.max_connections as usize * 3 / 4).max(1);
+        let bounds = WaiterBounds { per_key: waiters_max, total: waiters_max };
+        let waiter_limit = WaiterLimit::new(&gate.metrics, Door::Resp, bounds);
         state.settings.store(Arc::new(settings));
         Serving::threads(listeners.serve(loops, &gate.door.shutdown, |inbox: &Arc<RespInbox>| {
             RespHandler::new(Parts {
                 limiter: gate.limiter.handle(Door::Resp),
                 records: gate.records.clone(),
-                uses: gate.uses.clone(),
-                waiting: gate.waiting.clone(),
+                later: Arc::new(LaterParts {
+                    limiter: gate.limiter.handle(Door::Resp),
+                    uses: gate.uses.clone(),
+                    waiting: gate.waiting.clone(),
+                    waiter_limit: waiter_limit.clone(),
+                    shutdown: gate.door.shutdown.clone(),
+                }),
                 metrics: gate.metrics.clone(),
                 state: state.clone(),
                 inbox: inbox.clone(),

@@ -6,6 +6,7 @@ mod interactive;
 mod libraries;
 mod reload;
 mod remote;
+mod verbs;
 mod ways;
 
 use std::io::{Read as _, Write as _};

@@ -6,11 +6,14 @@
 mod counters;
 mod expiry;
 mod handshake;
+mod hold;
 mod housekeeping;
 mod introspection;
 mod keys;
 pub(super) mod throttle;
 pub(super) mod transaction;
+mod verbs;
+mod wait;
 
 use std::sync::LazyLock;
 
@@ -19,7 +22,7 @@ use tidegate_wire::resp::{Arguments, ProtocolVersion, reply};
 
 use self::throttle::Shape;
 use super::handler::RespHandler;
-use super::pending::ReplyLater;
+use super::pending::{LateWork, ReplyLater};
 use super::session::RespClient;
 use crate::doors::io::handler::{Context, Progress};
 
@@ -62,6 +65,13 @@ pub(super) static COMMANDS: &[RespCommand] = &[
     RespCommand::new("multi", 1, transaction::multi).at_once(),
     RespCommand::new("exec", 1, transaction::exec).at_once(),
     RespCommand::new("discard", 1, transaction::discard).at_once(),
+    RespCommand::new("tg.check", -2, verbs::check).with_key(),
+    RespCommand::new("tg.mcheck", -3, verbs::mcheck),
+    RespCommand::new("tg.peek", -2, verbs::peek).with_key(),
+    RespCommand::new("tg.wait", -2, wait::wait).with_key(),
+    RespCommand::new("tg.hold", -3, hold::hold).with_key(),
+    RespCommand::new("tg.release", 2, hold::release),
+    RespCommand::new("tg.reset", 2, verbs::reset).with_key(),
 ];
 
 /// One command.
@@ -124,7 +134,6 @@ pub(super) enum Flow {
     /// It will be answered; see [`Call::reply_later`]. The commands behind it wait.
     Pending,
     /// The same, and it is of no use any more once the client sends no more.
-    #[expect(dead_code, reason = "for commands that wait")]
     Waiting,
     /// The replies are written, and the connection is over.
     Close,
@@ -221,6 +230,12 @@ impl<'a> Call<'a> {
         text.extend_from_slice(format!("'. Try {command} HELP.").as_bytes());
         reply::error(self.out, &text);
         Flow::Done
+    }
+
+    /// Answers with the reply that `work` makes, now or later.
+    pub(super) fn reply_by(&mut self, work: LateWork) -> Flow {
+        let inbox = &self.handler.parts.inbox;
+        self.client.pending.begin(work, inbox, self.context.id, self.out)
     }
 
     /// The right to answer this request later. The command must return [`Flow::Pending`] or

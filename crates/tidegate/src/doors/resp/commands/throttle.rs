@@ -30,7 +30,7 @@ const NUMBER_MAX: i64 = AMOUNT_MAX as i64;
 /// The longest period, in seconds.
 const PERIOD_SECONDS_MAX: i64 = (PERIOD_MAX / SECOND) as i64;
 
-const OUT_OF_RANGE: &str = "ERR value is not an integer or out of range";
+pub(super) const OUT_OF_RANGE: &str = "ERR value is not an integer or out of range";
 const ZERO_RATE: &str = "Cell error: Store error: Zero rates are not supported";
 const USAGE: &str = "Cell error: Store error: Usage: cl.throttle <key> <max_burst> \
     <count per period> <period> [<quantity>]";
@@ -176,7 +176,7 @@ fn seconds(span: Nanos) -> i64 {
 }
 
 /// A number as the protocol has it.
-fn signed(number: u64) -> i64 {
+pub(super) fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
@@ -414,7 +414,7 @@ impl RespHandler {
 }
 
 /// What is said to a request that cannot be decided.
-fn text_of(invalid: InvalidRequest) -> String {
+pub(super) fn text_of(invalid: InvalidRequest) -> String {
     match invalid {
         InvalidRequest::KeyTooLong => format!("ERR key is longer than {KEY_BYTES_MAX} bytes"),
         InvalidRequest::NeedsEnd => "ERR this key limits uses in flight: use TG.HOLD".to_owned(),

@@ -1,0 +1,283 @@
+//! TG.CHECK and its kin at the real program: one count for all doors, uses in flight that end at
+//! another door, and requests that wait and leave at every point.
+
+use std::net::Shutdown;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use tidegate_wire::resp::request::request;
+
+use super::{Client, metric};
+use crate::engines::redis::Server;
+use crate::engines::until;
+use crate::http::send_to;
+use crate::program::Program;
+use crate::remote::store;
+use crate::text;
+
+/// Periods are long, so that no test depends on how fast it runs.
+const RULES: &str = "
+[[rule]]
+name = 'pages'
+match = 'page:*'
+limit = '3 per 300d'
+[[rule]]
+name = 'jobs'
+match = 'job:*'
+limit = '1 in flight'
+[[rule]]
+name = 'deny'
+match = 'deny:*'
+limit = '3 per 300d'
+on_store_error = 'deny'
+";
+const DOORS: &str = "
+[resp]
+listen = '127.0.0.1:0'
+max_connections = 4
+[text]
+listen = '127.0.0.1:0'
+[http]
+listen = '127.0.0.1:0'
+[admin]
+listen = '127.0.0.1:0'
+";
+
+fn program() -> Program {
+    Program::serve(&[RULES, DOORS].concat())
+}
+
+fn send(client: &mut Client, command: &str) {
+    let words: Vec<&[u8]> = command.split(' ').map(str::as_bytes).collect();
+    let mut bytes = Vec::new();
+    request(&mut bytes, &words);
+    client.send(&bytes);
+}
+
+/// Reads one line without its end.
+fn line(client: &mut Client) -> String {
+    let mut line = Vec::new();
+    while !line.ends_with(b"\r\n") {
+        line.extend(client.read(1));
+    }
+    String::from_utf8(line).expect("text").trim_end().to_owned()
+}
+
+/// Reads a value: a number, a text, or nothing; an error is a text that begins with its minus.
+fn value(client: &mut Client) -> Value {
+    let line = line(client);
+    match line.as_bytes()[0] {
+        b':' => json!(line[1..].parse::<i64>().expect("a number")),
+        b'$' if line == "$-1" => Value::Null,
+        b'$' => {
+            let bytes: usize = line[1..].parse().expect("a length");
+            let text = client.read(bytes + 2);
+            json!(String::from_utf8_lossy(&text[..bytes]))
+        }
+        _ => json!(line),
+    }
+}
+
+/// Reads a reply: an object of its pairs, or a value.
+fn reply(client: &mut Client) -> Value {
+    let first = client.read(1);
+    if first != b"*" {
+        assert!(first == b":" || first == b"-" || first == b"+", "{first:?}");
+        return json!(String::from_utf8_lossy(&first).into_owned() + &line(client));
+    }
+    let elements: usize = line(client).parse().expect("a length");
+    let mut pairs = serde_json::Map::new();
+    for _ in 0..elements / 2 {
+        let name = value(client);
+        pairs.insert(name.as_str().expect("a name").to_owned(), value(client));
+    }
+    Value::Object(pairs)
+}
+
+fn ask(client: &mut Client, command: &str) -> Value {
+    send(client, command);
+    reply(client)
+}
+
+/// Whether it was allowed, and what remains.
+fn brief(reply: &Value) -> (i64, Option<i64>) {
+    (reply["allowed"].as_i64().unwrap_or_else(|| panic!("{reply}")), reply["remaining"].as_i64())
+}
+
+/// Waits until so many requests wait at the door.
+fn until_waiting(program: &Program, requests: u64) {
+    until(|| metric(program, "tidegate_waiting{door=\"resp\"}") == requests);
+}
+
+fn http(program: &Program, method: &str, path: &str, body: &Value) -> crate::http::Reply {
+    let headers = "Host: localhost\r\nContent-Type: application/json\r\n";
+    send_to(program.address("http"), method, path, headers, &body.to_string())
+}
+
+#[test]
+fn one_key_has_one_count_at_all_doors() {
+    let program = program();
+    let mut client = Client::new(&program);
+    assert_eq!(brief(&ask(&mut client, "TG.CHECK page:a")), (1, Some(2)));
+    send(&mut client, "CL.THROTTLE page:a 99 99 99");
+    let told: Vec<String> = (0..6).map(|_| line(&mut client)).collect();
+    assert_eq!(told[..5], ["*5", ":0", ":3", ":1", ":-1"]);
+    let checked = http(&program, "POST", "/v1/check", &json!({"key": "page:a"}));
+    assert_eq!(checked.json()["limits"][0]["remaining"], 0);
+    let text = text::Client::new(program.address("text"));
+    let told = text.ask("over_limit page:a");
+    assert!(told.starts_with("ok Y"), "{told}");
+    let refused = ask(&mut client, "TG.CHECK page:a");
+    assert_eq!((brief(&refused), &refused["rule"]), ((0, Some(0)), &json!("pages")));
+    assert_eq!(ask(&mut client, "TG.RESET page:a"), json!(":1"));
+    let checked = http(&program, "POST", "/v1/check", &json!({"key": "page:a"}));
+    assert_eq!(checked.json()["limits"][0]["remaining"], 2);
+}
+
+#[test]
+fn a_use_may_end_at_another_door() {
+    let program = program();
+    let mut client = Client::new(&program);
+    let held = ask(&mut client, "TG.HOLD job:a 3600000");
+    assert_eq!(brief(&held), (1, Some(0)));
+    let refused = ask(&mut client, "TG.HOLD job:a 3600000");
+    assert_eq!((brief(&refused), &refused["use"]), ((0, Some(0)), &Value::Null));
+    assert_eq!((&refused["retry_ms"], &refused["rule"]), (&Value::Null, &json!("jobs")));
+    let path = format!("/v1/uses/{}", held["use"].as_str().expect("an id"));
+    assert_eq!(http(&program, "DELETE", &path, &Value::Null).status, 204);
+    assert_eq!(http(&program, "DELETE", &path, &Value::Null).status, 404);
+    let body = json!({"key": "job:a", "hold_ms": 3_600_000});
+    let held = http(&program, "POST", "/v1/check", &body).json();
+    assert_eq!(brief(&ask(&mut client, "TG.PEEK job:a")), (0, Some(0)));
+    let release = format!("TG.RELEASE {}", held["use"].as_str().expect("an id"));
+    assert_eq!(ask(&mut client, &release), json!(":1"));
+    assert_eq!(ask(&mut client, &release), json!(":0"));
+    assert_eq!(brief(&ask(&mut client, "TG.PEEK job:a")), (1, Some(1)));
+}
+
+/// The first waits, the second behind it, and what is sent behind them waits too. All are answered
+/// when the key is forgotten, in the order of arrival.
+#[test]
+fn requests_wait_in_order_and_commands_behind_them_too() {
+    let program = program();
+    let mut admin = Client::new(&program);
+    assert_eq!(brief(&ask(&mut admin, "TG.CHECK page:a 3")), (1, Some(0)));
+    let mut waiting = [Client::new(&program), Client::new(&program)];
+    for (at, client) in waiting.iter_mut().enumerate() {
+        send(client, "TG.WAIT page:a 2");
+        client.send(b"PING\r\n");
+        until_waiting(&program, at as u64 + 1);
+    }
+    // The first takes two of three; the second goes on waiting for its two.
+    assert_eq!(ask(&mut admin, "TG.RESET page:a"), json!(":1"));
+    let [first, second] = &mut waiting;
+    assert_eq!(brief(&reply(first)), (1, Some(1)));
+    assert_eq!(reply(first), json!("+PONG"));
+    until_waiting(&program, 1);
+    assert_eq!(brief(&ask(&mut admin, "TG.PEEK page:a")), (1, Some(1)));
+    assert_eq!(ask(&mut admin, "TG.RESET page:a"), json!(":1"));
+    assert_eq!(brief(&reply(second)), (1, Some(1)));
+    assert_eq!(reply(second), json!("+PONG"));
+    until_waiting(&program, 0);
+}
+
+#[test]
+fn a_client_that_leaves_takes_nothing() {
+    let program = program();
+    let mut admin = Client::new(&program);
+    for half in [false, true, false] {
+        assert_eq!(brief(&ask(&mut admin, "TG.CHECK page:a 3")), (1, Some(0)));
+        let mut leaving = Client::new(&program);
+        send(&mut leaving, "TG.WAIT page:a");
+        until_waiting(&program, 1);
+        let mut staying = Client::new(&program);
+        send(&mut staying, "TG.WAIT page:a");
+        until_waiting(&program, 2);
+        if half {
+            leaving.0.shutdown(Shutdown::Write).expect("half of it closes");
+            assert_eq!(leaving.rest(), b"");
+        } else {
+            // What lies unread makes it a reset.
+            leaving.send(b"PING\r\n");
+        }
+        drop(leaving);
+        until_waiting(&program, 1);
+        // Only the one that stayed takes a use.
+        assert_eq!(ask(&mut admin, "TG.RESET page:a"), json!(":1"));
+        assert_eq!(brief(&reply(&mut staying)), (1, Some(2)));
+        assert_eq!(brief(&ask(&mut admin, "TG.PEEK page:a")), (1, Some(2)));
+        assert_eq!(ask(&mut admin, "TG.RESET page:a"), json!(":1"));
+    }
+}
+
+#[test]
+fn waiting_ends_with_its_timeout_and_too_many_are_refused() {
+    let program = program();
+    let mut admin = Client::new(&program);
+    assert_eq!(brief(&ask(&mut admin, "TG.CHECK page:a 3")), (1, Some(0)));
+    let refused = ask(&mut admin, "TG.WAIT page:a 1 1");
+    assert_eq!((brief(&refused), &refused["rule"]), ((0, Some(0)), &json!("pages")));
+    // Of four connections three may wait.
+    let mut waiting = [Client::new(&program), Client::new(&program), Client::new(&program)];
+    for (at, client) in waiting.iter_mut().enumerate() {
+        send(client, "TG.WAIT page:a 1 86400000");
+        until_waiting(&program, at as u64 + 1);
+    }
+    assert_eq!(ask(&mut admin, "TG.WAIT page:a"), json!("-ERR crowded"));
+    assert_eq!(ask(&mut admin, "TG.WAIT page:b").get("allowed"), Some(&json!(1)));
+    program.signal(Signal::TERM);
+    for client in &mut waiting {
+        assert_eq!(client.rest(), b"-ERR draining\r\n");
+    }
+    let mut program = program;
+    assert!(program.exit_status().success());
+}
+
+#[test]
+fn counts_in_a_remote_store_are_the_same_to_two_programs() {
+    let redis = Server::start(&[]);
+    let config = [RULES, DOORS, &store(&redis.url(), "1m")].concat();
+    let (one, other) = (Program::serve(&config), Program::serve(&config));
+    let (mut here, mut there) = (Client::new(&one), Client::new(&other));
+    assert_eq!(brief(&ask(&mut here, "TG.CHECK page:a")), (1, Some(2)));
+    assert_eq!(brief(&ask(&mut there, "TG.MCHECK 2 page:a page:b")), (1, Some(0)));
+    assert_eq!(brief(&ask(&mut here, "TG.PEEK page:a")), (0, Some(0)));
+    let never = ask(&mut here, "TG.CHECK page:a 4");
+    assert_eq!((&never["allowed"], &never["retry_ms"]), (&json!(0), &json!(-1)));
+    // One waits, and one leaves.
+    let mut leaving = Client::new(&one);
+    send(&mut leaving, "TG.WAIT page:a");
+    until_waiting(&one, 1);
+    drop(leaving);
+    until_waiting(&one, 0);
+    let mut waiting = Client::new(&one);
+    send(&mut waiting, "TG.WAIT page:a");
+    until_waiting(&one, 1);
+    assert_eq!(ask(&mut there, "TG.RESET page:a"), json!(":1"));
+    assert_eq!(brief(&reply(&mut waiting)), (1, Some(2)));
+    assert_eq!(brief(&ask(&mut there, "TG.PEEK page:a")), (1, Some(2)));
+    // A use in flight that ends at the program that took it.
+    let held = ask(&mut here, "TG.HOLD job:a 3600000");
+    assert_eq!(brief(&held), (1, Some(0)));
+    assert_eq!(brief(&ask(&mut there, "TG.HOLD job:a 3600000")), (0, Some(0)));
+    let release = format!("TG.RELEASE {}", held["use"].as_str().expect("an id"));
+    assert_eq!(ask(&mut here, &release), json!(":1"));
+    until(|| ask(&mut there, "TG.PEEK job:a")["allowed"] == 1);
+}
+
+#[test]
+fn a_store_that_is_away_is_told() {
+    let mut redis = Server::start(&[]);
+    let program = Program::serve(&[RULES, DOORS, &store(&redis.url(), "1m")].concat());
+    let mut client = Client::new(&program);
+    assert_eq!(ask(&mut client, "TG.CHECK page:a")["degraded"], 0);
+    redis.kill();
+    for command in ["TG.CHECK page:a", "TG.WAIT page:a"] {
+        let degraded = ask(&mut client, command);
+        assert_eq!((brief(&degraded), &degraded["degraded"]), ((1, None), &json!(1)), "{command}");
+    }
+    let refused = ask(&mut client, "TG.CHECK deny:a");
+    assert_eq!((&refused["allowed"], &refused["degraded"]), (&json!(0), &json!(1)));
+    let told = ask(&mut client, "TG.RESET deny:b");
+    assert!(told.as_str().is_some_and(|told| told.starts_with("-ERR ")), "{told}");
+}
