@@ -113,8 +113,7 @@ pub(super) struct Connection<H: Handler> {
     pub(super) pushed: Vec<u8>,
     /// The handler waits for an answer.
     pub(super) is_pending: bool,
-    /// The handler waits for an answer that is of no use once the client has closed its sending
-    /// side.
+    /// That answer is of no use once the client has closed its sending side.
     is_waiting: bool,
     /// The handler wants no more input.
     pub(super) is_closing: bool,
@@ -499,8 +498,7 @@ impl<H: Handler> Connection<H> {
     }
 
     /// Leaves the handler and tells the client that nothing more will come; `false` if it cannot
-    /// be told. The loop must read what the client still sends: otherwise closing the socket
-    /// resets it, and the client loses the replies that it has not read.
+    /// be told. What it still sends must be read: a reset would take unread replies along.
     pub(super) fn linger(&mut self, shared: &mut Shared<H>) -> bool {
         self.leave(shared);
         self.is_lingering = true;
@@ -545,8 +543,7 @@ impl<H: Handler> Connection<H> {
         self.is_drained() && !self.is_pending && !self.again && self.pushed.is_empty()
     }
 
-    /// Tells its place whether the connection is idle. A request of which nothing has come for
-    /// [`REQUEST_STALL_MAX`] does not keep it busy.
+    /// Tells its place whether it is idle, as it is [`REQUEST_STALL_MAX`] after half a request.
     #[inline]
     pub(super) fn update_place(&self, handler: &H, now: Option<Nanos>) {
         let ConnectionAdmission::Place(place) = &self.admission else { return };
