@@ -40,6 +40,38 @@ async [1, True, 2]
 }
 
 #[test]
+fn redis_py_with_the_commands_of_rules() {
+    let rules = "[[rule]]\nmatch = 'api:*'\nlimit = '2 per hour'\n\
+                 [[rule]]\nmatch = 'job:*'\nlimit = '1 in flight'\n";
+    for (protocol, kind) in [("2", "list"), ("3", "dict")] {
+        let program = Program::serve(&[rules, DOOR].concat());
+        let mut client = python("resp/verbs.py");
+        let output = client.args([&url(&program), protocol]).output().expect("a client");
+        let expected = format!("{VERBS}MULTI {kind} 1\n");
+        assert_eq!(said(&output), expected);
+    }
+}
+
+/// What each command replies, but for times.
+const VERBS: &str = "\
+TG.CHECK api:a -> allowed=True limit=2 remaining=1 rule=b'api:*' degraded=False
+TG.PEEK api:a 2 -> allowed=False limit=2 remaining=1 rule=b'api:*' degraded=False
+TG.MCHECK 1 api:a api:b -> allowed=True limit=2 remaining=0 rule=b'api:*' degraded=False
+TG.MCHECK 1 api:a api:b -> allowed=False limit=2 remaining=0 rule=b'api:*' degraded=False
+TG.CHECK api:b -> allowed=True limit=2 remaining=0 rule=b'api:*' degraded=False
+TG.WAIT api:a 1 1 -> allowed=False limit=2 remaining=0 rule=b'api:*' degraded=False
+TG.CHECK api:a 3 -> allowed=False limit=2 remaining=0 rule=b'api:*' degraded=False
+TG.CHECK other -> allowed=True limit=None remaining=None rule=None degraded=False
+TG.RESET api:a -> 1
+TG.RESET api:a -> 0
+TG.WAIT api:a -> allowed=True limit=2 remaining=1 rule=b'api:*' degraded=False
+TG.HOLD job:a 60000 -> allowed=True limit=1 remaining=0 rule=b'job:*' degraded=False
+TG.HOLD job:a 60000 -> allowed=False limit=1 remaining=0 rule=b'job:*' degraded=False
+TG.RELEASE 1
+TG.RELEASE 0
+";
+
+#[test]
 fn node_redis() {
     let expected = "\
 ping PONG
