@@ -59,6 +59,18 @@ fn what_serve_refuses_is_refused_by_the_check() {
 }
 
 #[test]
+fn an_empty_password_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("password");
+    fs::write(&path, "\n").expect("the file can be written");
+    let path = path.display();
+    check_refused(
+        &format!("[resp]\nlisten = '127.0.0.1:0'\npassword = 'file:{path}'\n"),
+        &["the password is empty"],
+    );
+}
+
+#[test]
 fn a_key_that_is_not_that_of_its_certificate_is_refused() {
     let [one, other] = [(); 2].map(|()| {
         rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate")

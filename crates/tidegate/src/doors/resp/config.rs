@@ -177,7 +177,7 @@ impl Config {
         let default = self.password.iter().map(|secret| (DEFAULT_USER.to_vec(), secret));
         let named = self.users.iter().map(|(user, secret)| (user.clone().into_bytes(), secret));
         let users = default.chain(named);
-        let revealed = users.map(|(user, secret)| Ok((user, secret.reveal()?)));
+        let revealed = users.map(|(user, secret)| Ok((user, password_of(secret)?)));
         Ok(Settings {
             credentials: Credentials::new(revealed.collect::<Result<Vec<_>, String>>()?),
             max_connections: self.max_connections,
@@ -191,7 +191,7 @@ impl Config {
         let users = self.users.values().map(|secret| ("users", secret));
         let secrets = password.chain(users);
         wrong.extend(
-            secrets.filter_map(|(setting, secret)| Some((setting, secret.reveal().err()?))),
+            secrets.filter_map(|(setting, secret)| Some((setting, password_of(secret).err()?))),
         );
         wrong
     }
@@ -216,4 +216,10 @@ impl Config {
             idle_gives_way: false,
         }
     }
+}
+
+/// A password. An empty one would let everybody in who gives none.
+fn password_of(secret: &Secret) -> Result<String, String> {
+    let password = secret.reveal()?;
+    if password.is_empty() { Err("the password is empty".to_owned()) } else { Ok(password) }
 }

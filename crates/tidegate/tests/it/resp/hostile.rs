@@ -106,3 +106,19 @@ fn commands_and_bytes_are_counted() {
     let written = metric(&program, "tidegate_resp_bytes_total{direction=\"written\"}");
     assert!(written > 50, "{written}");
 }
+
+#[test]
+fn a_full_table_has_no_buckets_of_unknown_keys() {
+    let program = Program::serve(&format!("[memory]\nmax_keys = 100\n{DOOR}"));
+    let mut client = Client::new(&program);
+    for number in 0..100 {
+        client.ask(
+            &format!("CL.THROTTLE k{number} 5 1 600"),
+            "*5\r\n:0\r\n:6\r\n:5\r\n:-1\r\n:600\r\n",
+        );
+    }
+    client.ask("CL.THROTTLE unknown 5 1 600", "-OOM no room for a new key\r\n");
+    client.ask("EXISTS unknown k0", ":1\r\n");
+    client.ask("TTL unknown", ":-2\r\n");
+    client.ask("DEL unknown", ":0\r\n");
+}

@@ -39,6 +39,15 @@ impl Client {
         read
     }
 
+    /// Everything up to these bytes.
+    pub(crate) fn read_until(&mut self, end: &[u8]) -> Vec<u8> {
+        let mut read = Vec::new();
+        while !read.ends_with(end) {
+            read.extend(self.read(1));
+        }
+        read
+    }
+
     /// Everything until the door closes.
     pub(crate) fn rest(&mut self) -> Vec<u8> {
         let mut read = Vec::new();

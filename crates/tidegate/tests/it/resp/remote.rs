@@ -134,3 +134,21 @@ fn a_store_that_is_away_holds_up_no_client() {
     // A rule may say that nobody does.
     ask(&mut client, "CL.THROTTLE deny:a 1 1 86400", [1, 2, 0, 1, 1]);
 }
+
+#[test]
+fn giving_back_waits_for_no_store_that_is_away() {
+    let mut redis = Server::start(&[]);
+    let program = program(&redis, "1m");
+    let mut client = Client::new(&program);
+    let day = 86_400;
+    ask(&mut client, "CL.THROTTLE owed 1 1 86400", [0, 2, 1, -1, day]);
+    redis.kill();
+    for _ in 0..20 {
+        ask(&mut client, "CL.THROTTLE other 1 1 86400", [0, 2, 1, -1, 0]);
+    }
+    for _ in 0..5 {
+        client.send(b"CL.THROTTLE owed 1 1 86400 -1\r\nPING\r\n");
+        let reply = client.read_until(b"+PONG\r\n");
+        assert!(reply.starts_with(b"*5\r\n:0\r\n:2\r\n"), "{}", reply.escape_ascii());
+    }
+}

@@ -178,7 +178,7 @@ fn look(limiter: &LimiterHandle, key: &[u8], now: Now) -> Bucket {
 
 fn left_of(verdict: &Verdict) -> Option<Nanos> {
     let is_known = verdict.outcome != Outcome::NoRule && verdict.capacity > 0;
-    (is_known && verdict.reset > 0).then_some(verdict.reset)
+    (is_known && !verdict.no_room && verdict.reset > 0).then_some(verdict.reset)
 }
 
 /// Empties a bucket: gives back more than any bucket owes.

@@ -359,6 +359,11 @@ impl RespHandler {
                     Ok(Decision::Ready(_)) => {
                         wanted.ask(&self.parts.limiter, key, KeyOp::Peek(0), now)
                     }
+                    Ok(Decision::Pending(pending)) if self.is_store_away() => {
+                        // The store gets it when it is back. The client does not wait for that.
+                        pending.0.forward(drop);
+                        wanted.ask(&self.parts.limiter, key, KeyOp::Peek(0), now)
+                    }
                     Ok(Decision::Pending(pending)) => {
                         let later =
                             ReplyLater::new(&self.parts.inbox, context.id, &mut client.pending);
@@ -375,6 +380,16 @@ impl RespHandler {
         if client.pending.is_empty() { Flow::Done } else { Flow::Pending }
     }
 
+    fn is_store_away(&self) -> bool {
+        self.parts.limiter.limiter().store_away().is_some()
+    }
+
+    /// Whether the rule of a key refuses nothing.
+    fn is_shadow(&self, key: &[u8]) -> bool {
+        let rules = self.parts.limiter.limiter().rules();
+        rules.find_matching(key).is_some_and(|position| rules.rules()[position].shadow)
+    }
+
     /// Answers one request now, or when its store has answered.
     fn answer(
         &mut self,
@@ -388,7 +403,7 @@ impl RespHandler {
         let mut wanted = *wanted;
         let mut decided = decided;
         if let Err(InvalidRequest::CostAboveLimit { .. }) = decided {
-            wanted.is_impossible = true;
+            wanted.is_impossible = !self.is_shadow(key);
             decided = wanted.ask(&self.parts.limiter, key, KeyOp::Peek(0), context.now);
         }
         // Replies stand in the order of their requests: behind one that is missing, all wait.
