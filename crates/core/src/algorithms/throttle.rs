@@ -126,12 +126,12 @@ impl Law for Throttle {
         let owed = owed(limit, memory, now);
         let delay = until_allowed(op, judgement, |cost| {
             let (wanted, capacity) = (units(limit, cost), units(limit, burst(limit)));
-            match owed.saturating_add(wanted).checked_sub(capacity) {
-                _ if wanted > capacity => Nanos::MAX,
+            let owed_then = owed.saturating_add(wanted);
+            match owed_then.checked_sub(capacity) {
+                // Waiting does not help: it can never fit, or would end after the latest moment.
+                _ if wanted > capacity || after(limit, owed_then, now).is_none() => Nanos::MAX,
                 Some(over) if over > 0 => div_ceil_nanos(over, limit.amount.max(1)),
-                // There is room, and no moment to end it at; or it was only looked at.
-                _ if judgement.allowed => 0,
-                _ => Nanos::MAX,
+                _ => 0,
             }
         });
         LimitVerdict {

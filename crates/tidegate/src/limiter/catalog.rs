@@ -45,7 +45,7 @@ struct Entry {
     in_flight: bool,
     /// Callers are booked.
     books: bool,
-    /// The largest cost that all its limits can ever allow.
+    /// The largest cost that the rule can ever allow.
     capacity: u64,
     /// The names of its counts, if they lie in a remote store.
     remote: Option<RuleNames>,
@@ -124,6 +124,13 @@ impl Catalog {
             return Err(InvalidRequest::CostAboveLimit { limit: entry.capacity });
         }
         Ok(Some(position))
+    }
+
+    /// The rule that limits count under which requests bring to a door.
+    #[inline]
+    pub(super) fn given_to(&self, door: Door) -> Option<usize> {
+        let given = self.given.iter().find(|(of, _)| **of == *door.name());
+        given.map(|(_, position)| *position)
     }
 
     /// Whether the rule at this position lets nothing pass.
@@ -226,10 +233,7 @@ impl Catalog {
             LimitSource::Given(_) if key.bytes.len() > KEY_BYTES_MAX => {
                 Err(InvalidRequest::KeyTooLong)
             }
-            LimitSource::Given(_) => {
-                let given = self.given.iter().find(|(of, _)| **of == *door.name());
-                Ok(given.map(|(_, position)| *position))
-            }
+            LimitSource::Given(_) => Ok(self.given_to(door)),
         }
     }
 
@@ -295,7 +299,11 @@ impl Entry {
                 .iter()
                 .any(|l| matches!(l.algorithm, Algorithm::InFlight { .. })),
             books: rule.limits.iter().any(|l| matches!(l.algorithm, Algorithm::Jarl { .. })),
-            capacity: rule.limits.iter().map(most).min().unwrap_or(u64::MAX),
+            // A shadow rule refuses nothing, so no cost is too much for it.
+            capacity: match rule.shadow {
+                true => u64::MAX,
+                false => rule.limits.iter().map(most).min().unwrap_or(u64::MAX),
+            },
             remote: prefix.map(|all| RuleNames::new(all, rule)),
         }
     }

@@ -81,6 +81,33 @@ impl LimiterHandle {
         self.decide_generally(&catalog, request, now, rows)
     }
 
+    /// As [`Self::decide`], for doors that refuse a cost that can never be had, where `decide` says
+    /// that the request is invalid. `true`: it is such a cost. Then the keys were only looked at,
+    /// and the refusal is counted.
+    ///
+    /// # Errors
+    /// When it cannot be decided at all.
+    pub fn decide_or_refuse(
+        &self,
+        request: &Request<'_>,
+        now: Now,
+        mut rows: Option<&mut Rows>,
+    ) -> Result<(Decision, bool), InvalidRequest> {
+        match self.decide(request, now, rows.as_deref_mut()) {
+            Err(InvalidRequest::CostAboveLimit { .. }) => {}
+            decided => return Ok((decided?, false)),
+        }
+        let catalog = self.limiter.catalog.load();
+        let look = |key: &Key<'_>| match catalog.find_for(key, request.can_end, self.door) {
+            Err(InvalidRequest::CostAboveLimit { .. }) if key.op.is_use() => KeyOp::Refuse(1),
+            _ => KeyOp::Peek(1),
+        };
+        let keys: SmallVec<[Key<'_>; 4]> =
+            request.keys.iter().map(|key| Key { op: look(key), ..*key }).collect();
+        let look = Request { keys: &keys, ..*request };
+        Ok((self.decide(&look, now, rows)?, true))
+    }
+
     /// Decides on each key by itself, in turn, as [`Self::decide`] would, looking up many at once.
     pub fn decide_batch(
         &self,

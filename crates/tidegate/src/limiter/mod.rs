@@ -10,6 +10,7 @@ mod delayed;
 mod evaluate;
 mod export;
 mod fast;
+mod given;
 mod handle;
 mod plan;
 mod remote;
@@ -29,6 +30,7 @@ use self::catalog::Catalog;
 pub(crate) use self::catalog::keeps_counts;
 pub use self::delayed::{DelayedPage, DelayedSearch};
 pub(crate) use self::export::{Import, KeptCount};
+pub use self::given::{Bucket, BucketLeft, StoreAway, left_of};
 pub use self::handle::LimiterHandle;
 pub use self::request::{
     InvalidRequest, KEYS_MAX, Key, KeyOp, LimitSource, Request, Together, WaitAttempt,

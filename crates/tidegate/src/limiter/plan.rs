@@ -400,9 +400,9 @@ impl Plan {
         }
         let asked = self.unlimited.iter().map(|(_, op)| op.for_limits().cost());
         verdict.granted = asked.fold(verdict.granted, u64::min);
-        if let [Part { target: CountTarget { op: KeyOp::Refuse(_), .. }, rule, .. }] = parts {
+        if let Some(part) = parts.iter().find(|part| matches!(part.target.op, KeyOp::Refuse(_))) {
             verdict.outcome = Outcome::Refused;
-            self.rows.refused_by.get_or_insert_with(|| rule.name.clone());
+            self.rows.refused_by.get_or_insert_with(|| part.rule.name.clone());
         }
         if !verdict.is_allowed() {
             verdict.granted = 0;

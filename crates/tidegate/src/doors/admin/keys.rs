@@ -51,7 +51,13 @@ pub(super) async fn show(
     let verdict = context.handle.decide_async(&request, now, &mut rows).await?;
     let stats = context.gate.limiter.stats(&key, now);
     let shown = [&key];
-    let json = AnswerJson::new(&shown, &verdict, &rows).with_stats(stats);
+    let mut json = AnswerJson::new(&shown, &verdict, &rows).with_stats(stats);
+    // What CL.THROTTLE has counted for a key that no rule matches.
+    let (bucket, rule) =
+        (context.given.look_at_bucket_async(&key, now), context.given.given_rule());
+    if let (Ok(Some(left)), Some(rule)) = (bucket.await, &rule) {
+        json = json.with_bucket(&key, rule, left);
+    }
     Ok(respond(StatusCode::OK, &json))
 }
 
@@ -60,8 +66,11 @@ pub(super) async fn reset(
     State(context): State<Arc<AdminContext>>,
     uri: Uri,
 ) -> Result<Response, HttpProblem> {
-    let forgotten = context.gate.limiter.forget(&key_in(&uri)?).await;
-    forgotten.map_err(|why| HttpProblem::new(StatusCode::SERVICE_UNAVAILABLE, "store", why))?;
+    let key = key_in(&uri)?;
+    let store_away = |why| HttpProblem::new(StatusCode::SERVICE_UNAVAILABLE, "store", why);
+    context.gate.limiter.forget(&key).await.map_err(store_away)?;
+    let emptied = context.given.empty_bucket_async(&key, context.given.now()).await;
+    emptied.map_err(|why| store_away(why.to_string()))?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 

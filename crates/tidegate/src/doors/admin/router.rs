@@ -20,6 +20,8 @@ const SCANS_MAX: usize = 2;
 pub(super) struct AdminContext {
     pub(super) gate: Gate,
     pub(super) handle: LimiterHandle,
+    /// For keys whose limits come with requests.
+    pub(super) given: LimiterHandle,
     pub(super) scans: Semaphore,
 }
 
@@ -28,6 +30,7 @@ pub(super) fn router(gate: &Gate) -> Router {
     let context = Arc::new(AdminContext {
         gate: gate.clone(),
         handle: gate.limiter.handle(Door::Admin),
+        given: gate.limiter.handle(Door::Resp),
         scans: Semaphore::new(SCANS_MAX),
     });
     let key = get(keys::show).delete(keys::reset);

@@ -38,8 +38,9 @@ pub(crate) struct AnswerJson<'a> {
 struct LimitJson<'a> {
     key: Cow<'a, str>,
     rule: &'a str,
-    limit: String,
-    amount: u64,
+    /// Null if it comes with each request.
+    limit: Option<String>,
+    amount: Option<u64>,
     period_ms: Option<u64>,
     /// Null if nothing was counted.
     remaining: Option<u64>,
@@ -98,6 +99,23 @@ impl<'a> AnswerJson<'a> {
         self
     }
 
+    /// Adds what a bucket says whose limit comes with each request: when it is empty.
+    pub(crate) fn with_bucket(mut self, key: &'a [u8], rule: &'a str, left: Nanos) -> Self {
+        self.limits.push(LimitJson {
+            key: shown(key),
+            rule,
+            limit: None,
+            amount: None,
+            period_ms: None,
+            remaining: None,
+            rate: 0.0,
+            retry_after_ms: None,
+            reset_ms: millis(left),
+            degraded: false,
+        });
+        self
+    }
+
     pub(crate) fn with_stats(mut self, stats: KeyStats) -> Self {
         self.stats = Some(stats.into());
         self
@@ -110,8 +128,8 @@ impl<'a> LimitJson<'a> {
         Self {
             key: keys.get(*key).map_or(Cow::Borrowed(""), |key| shown(key.as_ref())),
             rule,
-            limit: limit.to_string(),
-            amount: limit.amount,
+            limit: Some(limit.to_string()),
+            amount: Some(limit.amount),
             period_ms: if limit.period == 0 { None } else { millis(limit.period) },
             remaining: (*basis != Basis::Policy).then_some(verdict.remaining),
             rate: finite(verdict.rate),
