@@ -348,8 +348,9 @@ impl<H: Handler> Connection<H> {
         match (sent, progress) {
             (Sent::Dead, _) => Some(Next::Close),
             (Sent::TooMuch, _) => Some(Next::CloseSlow),
-            (Sent::Part, Progress::Flush) if H::POLICY.reads_on => None,
-            (Sent::All, Progress::Flush) => None,
+            (Sent::Part, _) if !H::POLICY.reads_on => Some(Next::Wait),
+            (_, Progress::Flush) => None,
+            (_, Progress::Yield) => Some(Next::Again),
             (Sent::All, Progress::Close) => Some(Next::Linger),
             (Sent::Part, _) | (Sent::All, _) => Some(Next::Wait),
         }
@@ -476,7 +477,7 @@ impl<H: Handler> Connection<H> {
             (false, _) => self.writable(shared),
             (true, Progress::Close) => Next::Linger,
             (true, Progress::Pending | Progress::Waiting) => Next::Wait,
-            (true, Progress::More | Progress::Flush) => self.go_on(shared, 0),
+            (true, Progress::More | Progress::Flush | Progress::Yield) => self.go_on(shared, 0),
         }
     }
 

@@ -96,6 +96,8 @@ pub(crate) enum Progress {
     More,
     /// The output is to be written first; then it goes on.
     Flush,
+    /// The same, after the other connections had their turn.
+    Yield,
     /// It goes on when its answer has come.
     Pending,
     /// The same, and the connection is over if the client sends no more before that.

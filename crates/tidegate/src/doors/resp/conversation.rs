@@ -90,7 +90,7 @@ impl RespConversation {
             replies.append(out);
             taken += more;
             match progress {
-                Progress::Flush => {}
+                Progress::Flush | Progress::Yield => {}
                 Progress::Close => return (taken, false),
                 _ => return (taken, true),
             }
@@ -100,4 +100,46 @@ impl RespConversation {
 
 fn context(now: Now) -> Context {
     Context { now, id: ConnectionId { slot: 0, generation: 0 }, fresh_bytes: 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_core::rules::RuleSet;
+    use tidegate_wire::resp::request::request;
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::metrics::Metrics;
+    use crate::stores::memory;
+
+    #[test]
+    fn other_clients_have_a_turn_amid_a_long_transaction() {
+        let now = Now { mono: 1, unix: 1 };
+        let settings = memory::Settings { max_keys: 100, max_bytes: 1 << 20 };
+        let rules = RuleSet::new(Vec::new(), None);
+        let limiter = Limiter::new(Clock::manual(now), Arc::new(Metrics::new()), rules, settings);
+        let records = Records::beside(&limiter, 100);
+        let mut client =
+            RespConversation::open(&limiter, records, &Config::default(), now).unwrap();
+        let mut sent = b"MULTI\r\n".to_vec();
+        let del = [&[&b"DEL"[..]], &[&b"k"[..]; 1023][..]].concat();
+        (0..20).for_each(|_| request(&mut sent, &del));
+        let mut out = Vec::new();
+        assert!(client.say(&sent, now, &mut out));
+        assert_eq!(out.len(), "+OK\r\n".len() + 20 * "+QUEUED\r\n".len());
+        let RespConversation { handler, session, out, .. } = &mut client;
+        let mut turns = 0;
+        let mut input: &[u8] = b"EXEC\r\nPING\r\n";
+        loop {
+            let (taken, progress) = handler.execute(session, input, out, &context(now));
+            input = &input[taken..];
+            match progress {
+                Progress::Yield => turns += 1,
+                progress => break assert_eq!(progress, Progress::More),
+            }
+        }
+        assert_eq!(turns, 2, "20 commands of 1,024 arguments, 9 in a turn");
+        let replies = "*20\r\n".to_owned() + &":0\r\n".repeat(20) + "+PONG\r\n";
+        assert_eq!(String::from_utf8_lossy(out), replies);
+    }
 }

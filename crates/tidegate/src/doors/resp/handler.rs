@@ -24,6 +24,9 @@ use crate::waiting::{WaiterLimit, WaitingRequests};
 
 /// With so many bytes of replies, the rest of the input waits until they are written.
 pub(super) const OUTPUT_BYTES_MAX: usize = 128 << 10;
+/// With so many arguments executed, it is the turn of other clients. One read has fewer; a
+/// transaction may have many more.
+const TURN_ARGUMENTS_MAX: usize = 8 << 10;
 /// The longest part of a client's own words in an error.
 const ECHO_BYTES_MAX: usize = 128;
 
@@ -143,7 +146,7 @@ impl RespHandler {
         out: &mut Vec<u8>,
         context: &Context,
     ) -> (usize, Progress) {
-        let (mut taken, mut last) = (0, None);
+        let (mut taken, mut last, mut executed) = (0, None, 0);
         while out.len() < OUTPUT_BYTES_MAX {
             let bounds = RequestBounds {
                 value_max: self.parts.value_max,
@@ -177,7 +180,11 @@ impl RespHandler {
                 (_, Some((arguments, bytes))) => {
                     let request = &input[taken..taken + bytes];
                     taken += bytes;
+                    executed += arguments.len();
                     match self.run(client, command, arguments, request, out, context) {
+                        Flow::Done if executed > TURN_ARGUMENTS_MAX => {
+                            return (taken, Progress::Yield);
+                        }
                         Flow::Done if client.execution.is_none() => {}
                         flow => return (taken, flow.into()),
                     }
@@ -227,6 +234,9 @@ impl RespHandler {
         let mut call = Call { handler: self, client, arguments, out, context };
         if !found.takes(arguments.len()) {
             call.client.break_transaction();
+            if found.name == "exec" {
+                return call.abort_transaction(found.name);
+            }
             return call.wrong_arity(found.name);
         }
         if is_queued { call.queue(request) } else { (found.run)(&mut call) }

@@ -91,10 +91,10 @@ fn a_body_is_not_asked_for_before_its_turn() {
 fn who_leaves_is_out_of_the_line_and_takes_nothing() {
     let paced = Paced::new();
     let program = proxy(paced.upstream.address, "limit = '1 in flight'\nidle_upstream = 0");
-    let before = program.files();
     let mut first = Client::of(&program);
     first.send(b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n");
     paced.next();
+    let before = program.files();
     // Every kind of request that could go unnoticed.
     let big = 1 << 20;
     for request in [

@@ -42,7 +42,7 @@ fn ad_hoc_limits_can_be_turned_off_and_overruled() {
     client.ask("CL.THROTTLE k 0 1 31536000", REFUSED);
     let rule = format!("[[rule]]\nmatch = 'k'\nlimit = 'deny'\n{DOOR}");
     reload(&mut program, &rule);
-    client.ask("CL.THROTTLE k 0 1 31536000", "*5\r\n:1\r\n:0\r\n:0\r\n:-1\r\n:-1\r\n");
+    client.ask("CL.THROTTLE k 0 1 31536000", "*5\r\n:1\r\n:0\r\n:0\r\n:-1\r\n:0\r\n");
     client.ask("CL.THROTTLE other 0 1 31536000", used);
 }
 

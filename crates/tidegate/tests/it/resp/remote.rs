@@ -132,7 +132,15 @@ fn a_store_that_is_away_holds_up_no_client() {
         ask(&mut client, "CL.THROTTLE other 1 1 86400", [0, 2, 1, -1, 0]);
     }
     // A rule may say that nobody does.
-    ask(&mut client, "CL.THROTTLE deny:a 1 1 86400", [1, 2, 0, 1, 1]);
+    ask(&mut client, "CL.THROTTLE deny:a 1 1 86400", [1, 3, 0, 1, 1]);
+    ask(&mut client, "CL.THROTTLE deny:a 1 1 86400 -1", [0, 3, 0, -1, 1]);
+    // What only the store knows is an error; plain counters need no store.
+    for command in ["DEL other", "EXISTS other", "TTL other", "PTTL other"] {
+        client.ask(command, "-ERR the store is away\r\n");
+    }
+    client.ask("INCR plain", ":1\r\n");
+    client.ask("EXISTS plain", ":1\r\n");
+    client.ask("DEL plain", ":1\r\n");
 }
 
 #[test]

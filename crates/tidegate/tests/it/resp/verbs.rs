@@ -281,3 +281,39 @@ fn a_store_that_is_away_is_told() {
     let told = ask(&mut client, "TG.RESET deny:b");
     assert!(told.as_str().is_some_and(|told| told.starts_with("-ERR ")), "{told}");
 }
+
+#[test]
+fn a_cost_that_can_never_be_had_is_counted_as_refused() {
+    let program = program();
+    let mut client = Client::new(&program);
+    for command in ["TG.CHECK page:a 4", "TG.MCHECK 4 page:a free", "TG.WAIT page:a 4"] {
+        let reply = ask(&mut client, command);
+        assert_eq!(
+            (brief(&reply), reply["retry_ms"].as_i64()),
+            ((0, Some(3)), Some(-1)),
+            "{reply}"
+        );
+    }
+    client.ask("CL.THROTTLE page:a 0 1 1 4", "*5\r\n:1\r\n:3\r\n:3\r\n:-1\r\n:0\r\n");
+    let refused = "tidegate_decisions_total{door=\"resp\",rule=\"pages\",verdict=\"refuse\"}";
+    assert_eq!(metric(&program, refused), 4);
+    // A look counts nothing.
+    assert_eq!(brief(&ask(&mut client, "TG.PEEK page:a 4")), (0, Some(3)));
+    assert_eq!(metric(&program, refused), 4);
+}
+
+#[test]
+fn administration_shows_and_resets_what_cl_throttle_has_counted() {
+    let program = program();
+    let mut client = Client::new(&program);
+    client.ask("CL.THROTTLE adhoc 3 1 86400", "*5\r\n:0\r\n:4\r\n:3\r\n:-1\r\n:86400\r\n");
+    let shown = |method: &str| {
+        send_to(program.address("admin"), method, "/v1/keys/adhoc", "Host: localhost\r\n", "")
+    };
+    let limits = &shown("GET").json()["limits"];
+    assert_eq!((&limits[0]["rule"], &limits[0]["limit"]), (&json!("resp:throttle"), &Value::Null));
+    assert!(limits[0]["reset_ms"].as_u64().is_some_and(|left| left > 86_000_000), "{limits}");
+    assert_eq!(shown("DELETE").status, 204);
+    assert_eq!(shown("GET").json()["limits"], json!([]));
+    client.ask("EXISTS adhoc", ":0\r\n");
+}

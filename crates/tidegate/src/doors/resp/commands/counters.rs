@@ -5,8 +5,9 @@ use tidegate_core::time::MILLISECOND;
 use tidegate_core::{Nanos, Now};
 use tidegate_wire::resp::{ProtocolVersion, number, reply};
 
+use super::expiry::{EX, EXAT, Expiry, ExpiryForm, PX, PXAT};
 use super::{Call, Flow};
-use crate::records::{AddRefusal, Content, KEY_BYTES_MAX, Life, RecordEdit, SeenRecord, Unit};
+use crate::records::{AddRefusal, Content, KEY_BYTES_MAX, Life, RecordEdit, SeenRecord};
 
 pub(super) const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
 const SYNTAX: &str = "ERR syntax error";
@@ -68,25 +69,24 @@ pub(super) fn get(call: &mut Call<'_>) -> Flow {
 
 /// `SETEX key seconds value`
 pub(super) fn setex(call: &mut Call<'_>) -> Flow {
-    set_with_life(call, "setex", 1000)
+    set_with_life(call, "setex", EX)
 }
 
 /// `PSETEX key milliseconds value`
 pub(super) fn psetex(call: &mut Call<'_>) -> Flow {
-    set_with_life(call, "psetex", 1)
+    set_with_life(call, "psetex", PX)
 }
 
-fn set_with_life(call: &mut Call<'_>, command: &str, unit_ms: i64) -> Flow {
+fn set_with_life(call: &mut Call<'_>, command: &str, form: ExpiryForm) -> Flow {
     let Some(key) = record_key(call) else { return Flow::Done };
-    let Some(span) = number::strict(call.argument(2)) else {
-        return call.bad_input("number", NOT_AN_INTEGER);
-    };
-    let Some(milliseconds) = span.checked_mul(unit_ms).filter(|span| *span > 0) else {
-        return invalid_expire(call, command);
-    };
-    let plan = SetPlan { life: SetLife::Milliseconds(milliseconds), ..SetPlan::default() };
-    let value = call.argument(3);
-    plan.run(call, key, value)
+    match expiry(form, call.argument(2), call.now()) {
+        Ok(expiry) => {
+            let plan = SetPlan { life: SetLife::Until(expiry), ..SetPlan::default() };
+            let value = call.argument(3);
+            plan.run(call, key, value)
+        }
+        Err(error) => error.answer(call, command),
+    }
 }
 
 /// `SETNX key value`
@@ -112,9 +112,7 @@ pub(super) fn set(call: &mut Call<'_>) -> Flow {
             let value = call.argument(2);
             plan.run(call, key, value)
         }
-        Err(SetError::Syntax) => call.error(SYNTAX),
-        Err(SetError::Number) => call.bad_input("number", NOT_AN_INTEGER),
-        Err(SetError::Expire) => invalid_expire(call, "set"),
+        Err(error) => error.answer(call, "set"),
     }
 }
 
@@ -129,8 +127,8 @@ enum SetLife {
     Forever,
     /// As long as the value before it.
     Kept,
-    /// So many, from now; none or fewer: it is over.
-    Milliseconds(i64),
+    /// If that is over, nothing is left.
+    Until(Expiry),
 }
 
 /// When a value is set.
@@ -157,37 +155,50 @@ enum SetError {
     Expire,
 }
 
+impl SetError {
+    fn answer(self, call: &mut Call<'_>, command: &str) -> Flow {
+        match self {
+            SetError::Syntax => call.error(SYNTAX),
+            SetError::Number => call.bad_input("number", NOT_AN_INTEGER),
+            SetError::Expire => invalid_expire(call, command),
+        }
+    }
+}
+
+/// The options of SET that say when the value expires.
+const EXPIRY_OPTIONS: [(&str, ExpiryForm); 4] =
+    [("ex", EX), ("px", PX), ("exat", EXAT), ("pxat", PXAT)];
+
 impl SetPlan {
+    /// As Redis does: an option may be repeated, and numbers are read after all options.
     fn read(call: &Call<'_>) -> Result<Self, SetError> {
         let mut plan = Self::default();
+        // How the last option says when the value expires, and where its number stands.
+        let mut expires: Option<(ExpiryForm, usize)> = None;
         let mut at = 3;
         while at < call.arguments.len() {
             let is = |word| call.is_word(at, word);
-            let span = |unit_ms: i64, since_ms: i64| {
-                let text = call.arguments.get(at + 1).ok_or(SetError::Syntax)?;
-                let number = number::strict(text).ok_or(SetError::Number)?;
-                let all = number.checked_mul(unit_ms).filter(|all| *all > 0);
-                let all = all.ok_or(SetError::Expire)?;
-                Ok(SetLife::Milliseconds(all.saturating_sub(since_ms)))
-            };
-            let epoch_ms = milliseconds(call.now().unix);
-            let is_free = plan.life == SetLife::Forever;
+            if let Some((_, form)) = EXPIRY_OPTIONS.into_iter().find(|(word, _)| is(word)) {
+                let is_free = expires.is_none_or(|(before, _)| before == form);
+                let has_number = at + 1 < call.arguments.len();
+                if !is_free || !has_number || plan.life == SetLife::Kept {
+                    return Err(SetError::Syntax);
+                }
+                expires = Some((form, at + 1));
+                at += 2;
+                continue;
+            }
             match () {
-                () if is("ex") && is_free => plan.life = span(1000, 0)?,
-                () if is("px") && is_free => plan.life = span(1, 0)?,
-                () if is("exat") && is_free => plan.life = span(1000, epoch_ms)?,
-                () if is("pxat") && is_free => plan.life = span(1, epoch_ms)?,
-                () if is("keepttl") && is_free => plan.life = SetLife::Kept,
+                () if is("keepttl") && expires.is_none() => plan.life = SetLife::Kept,
                 () if is("nx") && plan.only != SetIf::There => plan.only = SetIf::Missing,
                 () if is("xx") && plan.only != SetIf::Missing => plan.only = SetIf::There,
                 () if is("get") => plan.get = true,
                 () => return Err(SetError::Syntax),
             }
-            at += if matches!(plan.life, SetLife::Milliseconds(_)) && takes_number(call, at) {
-                2
-            } else {
-                1
-            };
+            at += 1;
+        }
+        if let Some((form, at)) = expires {
+            plan.life = SetLife::Until(expiry(form, call.argument(at), call.now())?);
         }
         Ok(plan)
     }
@@ -197,7 +208,7 @@ impl SetPlan {
         let edit = match self.life {
             SetLife::Forever => RecordEdit::Put(content(value), Some(Life::FOREVER)),
             SetLife::Kept => RecordEdit::Put(content(value), None),
-            SetLife::Milliseconds(span) => match life(span) {
+            SetLife::Until(expiry) => match expiry.life(now) {
                 Some(life) => RecordEdit::Put(content(value), Some(life)),
                 None => RecordEdit::Remove,
             },
@@ -228,8 +239,11 @@ impl SetPlan {
     }
 }
 
-fn takes_number(call: &Call<'_>, at: usize) -> bool {
-    ["ex", "px", "exat", "pxat"].iter().any(|word| call.is_word(at, word))
+/// When a value that is set expires.
+fn expiry(form: ExpiryForm, number: &[u8], now: Now) -> Result<Expiry, SetError> {
+    let number = number::strict(number).ok_or(SetError::Number)?;
+    let number = Some(number).filter(|number| *number > 0);
+    number.and_then(|number| form.read(number, now)).ok_or(SetError::Expire)
 }
 
 /// The first argument, if it is not too long for the key of a record; otherwise the client is told.
@@ -262,23 +276,7 @@ fn bulk_or_null(out: &mut Vec<u8>, seen: Option<SeenRecord<'_>>, version: Protoc
     }
 }
 
-/// Milliseconds that have begun: of a moment, those that are over.
-pub(super) fn milliseconds(time: Nanos) -> i64 {
-    (time / MILLISECOND).cast_signed()
-}
-
-/// A life of so many milliseconds; `None` if it is over before it begins.
-pub(super) fn life(milliseconds: i64) -> Option<Life> {
-    let amount = u64::try_from(milliseconds).ok().filter(|amount| *amount > 0)?;
-    Some(Life { unit: Unit::Milliseconds, amount })
-}
-
 /// What a client is told of the milliseconds until `left` is over: a begun one counts.
 pub(super) fn milliseconds_left(left: Nanos) -> i64 {
     left.div_ceil(MILLISECOND).cast_signed()
-}
-
-/// The milliseconds from now until a moment of the wall clock.
-pub(super) fn milliseconds_until(unix_ms: i64, now: Now) -> i64 {
-    unix_ms.saturating_sub(milliseconds(now.unix))
 }

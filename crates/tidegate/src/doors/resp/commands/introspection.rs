@@ -98,7 +98,7 @@ pub(super) fn command(call: &mut Call<'_>) -> Flow {
         for name in names {
             match find(name) {
                 Some(position) => describe(call.out, &COMMANDS[position]),
-                None => reply::null_array(call.out, version),
+                None => reply::null(call.out, version),
             }
         }
     } else {
@@ -110,12 +110,12 @@ pub(super) fn command(call: &mut Call<'_>) -> Flow {
 /// What COMMAND tells of one command: name, arity, flags, first and last key and the step between
 /// keys, categories, tips, key specifications and subcommands.
 fn describe(out: &mut Vec<u8>, command: &RespCommand) {
-    let (first, last) = command.keys.map_or((0, 0), |last| (1, last));
+    let (first, last) = command.keys.unwrap_or_default();
     reply::array(out, 10);
     reply::bulk(out, command.name.as_bytes());
     reply::integer(out, command.arity);
     reply::array(out, 0);
-    for position in [first, last, first] {
+    for position in [first, last, first.min(1)] {
         reply::integer(out, position);
     }
     for _ in 0..4 {

@@ -2,23 +2,18 @@
 //! counts of rules are not theirs: TG.RESET is for those.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
+use parking_lot::Mutex;
+use tidegate_core::Nanos;
 use tidegate_core::key::KEY_BYTES_MAX;
-use tidegate_core::limit::{AMOUNT_MAX, Algorithm, PERIOD_MAX};
-use tidegate_core::{Limit, Nanos, Now};
 use tidegate_wire::resp::reply;
 
 use super::counters::milliseconds_left;
 use super::{Call, Flow};
 use crate::doors::resp::pending::ReplyLater;
-use crate::limiter::{Decision, Key, KeyOp, Limiter, LimiterHandle, Outcome, Request, Verdict};
+use crate::limiter::{Bucket, BucketLeft, Limiter, StoreAway, left_of};
 use crate::metrics::Door;
 use crate::records::{self, RecordEdit};
-
-/// A limit to look at buckets by: what a bucket owes does not depend on it.
-const ANY_LIMIT: Limit =
-    Limit { amount: 1, period: PERIOD_MAX, algorithm: Algorithm::Throttle { burst: AMOUNT_MAX } };
 
 /// `TTL key`
 pub(super) fn ttl(call: &mut Call<'_>) -> Flow {
@@ -40,14 +35,19 @@ fn tell_left(call: &mut Call<'_>, shown: fn(Nanos) -> i64) -> Flow {
         Some(left) => return call.integer(shown(left)),
         None => {}
     }
-    let shown = move |left: Option<Nanos>| left.map_or(-2, shown);
-    match look(&call.handler.parts.limiter, key, now) {
-        Bucket::Seen(left) => call.integer(shown(left)),
+    let tell = move |out: &mut Vec<u8>, left: BucketLeft| match left {
+        Ok(left) => reply::integer(out, left.map_or(-2, shown)),
+        Err(StoreAway) => reply::error(out, STORE_AWAY),
+    };
+    match call.handler.parts.limiter.look_at_bucket(key, now) {
+        Bucket::Seen(left) => {
+            tell(call.out, left);
+            Flow::Done
+        }
         Bucket::Asked(pending) => {
             let later = call.reply_later();
             pending.0.forward(move |answered| {
-                let left = shown(left_of(&answered.verdict));
-                later.send(move |out| reply::integer(out, left));
+                later.send(move |out| tell(out, left_of(&answered.verdict)));
             });
             Flow::Pending
         }
@@ -63,14 +63,14 @@ pub(super) fn exists(call: &mut Call<'_>) -> Flow {
             return Flow::Done;
         }
         if record_left(call, key).is_some() {
-            count.ready += 1;
+            count.ready.add(Ok(true));
             continue;
         }
-        match look(&call.handler.parts.limiter, key, call.now()) {
-            Bucket::Seen(left) => count.ready += i64::from(left.is_some()),
+        match call.handler.parts.limiter.look_at_bucket(key, call.now()) {
+            Bucket::Seen(left) => count.ready.add(left.map(|left| left.is_some())),
             Bucket::Asked(pending) => count.add(call, |shared| {
                 pending.0.forward(move |answered| {
-                    shared.count(left_of(&answered.verdict).is_some());
+                    shared.add(left_of(&answered.verdict).map(|left| left.is_some()));
                 });
             }),
         }
@@ -88,20 +88,21 @@ pub(super) fn del(call: &mut Call<'_>) -> Flow {
     for key in keys {
         let had_record = remove_record(call, key);
         let limiter = &call.handler.parts.limiter;
-        match look(limiter, key, call.now()) {
-            Bucket::Seen(None) => count.ready += i64::from(had_record),
-            Bucket::Seen(Some(_)) => {
-                count.ready += 1;
-                // A count that was seen at once is changed at once.
-                let _ = empty(limiter, key, call.now());
+        match limiter.look_at_bucket(key, call.now()) {
+            Bucket::Seen(left) => {
+                if let Ok(Some(_)) = left {
+                    // A count that was seen at once is changed at once.
+                    limiter.empty_bucket(key, call.now());
+                }
+                count.ready.add(was_there(had_record, left));
             }
             Bucket::Asked(pending) => {
                 let (limiter, key) = (limiter.limiter().clone(), key.to_vec());
                 count.add(call, |shared| {
                     pending.0.forward(move |answered| {
-                        let had_bucket = left_of(&answered.verdict).is_some();
-                        shared.count(had_record || had_bucket);
-                        if had_bucket {
+                        let left = left_of(&answered.verdict);
+                        shared.add(was_there(had_record, left));
+                        if let Ok(Some(_)) = left {
                             empty_later(&limiter, &key, shared);
                         }
                     });
@@ -112,86 +113,91 @@ pub(super) fn del(call: &mut Call<'_>) -> Flow {
     count.answer(call)
 }
 
+/// Whether DEL has removed something. A key that had a record is taken for that alone while the
+/// store is away, so that users of plain counters do not notice it.
+fn was_there(had_record: bool, left: BucketLeft) -> Result<bool, StoreAway> {
+    if had_record { Ok(true) } else { left.map(|left| left.is_some()) }
+}
+
 /// The keys that a command found, of which some may be told by a remote store.
 #[derive(Default)]
 struct KeyCount {
-    ready: i64,
+    ready: Found,
     shared: Option<Arc<SharedCount>>,
+}
+
+/// How many keys were found so far.
+#[derive(Clone, Copy, Default)]
+struct Found {
+    keys: i64,
+    /// Of some key it cannot be said.
+    is_unknown: bool,
+}
+
+impl Found {
+    fn add(&mut self, found: Result<bool, StoreAway>) {
+        match found {
+            Ok(found) => self.keys += i64::from(found),
+            Err(StoreAway) => self.is_unknown = true,
+        }
+    }
+
+    fn reply(self, out: &mut Vec<u8>) {
+        match self.is_unknown {
+            true => reply::error(out, STORE_AWAY),
+            false => reply::integer(out, self.keys),
+        }
+    }
 }
 
 /// Answers when the last of those who count lets go of it.
 struct SharedCount {
-    count: AtomicI64,
+    found: Mutex<Found>,
     later: Option<ReplyLater>,
 }
 
 impl KeyCount {
     fn add(&mut self, call: &mut Call<'_>, ask: impl FnOnce(Arc<SharedCount>)) {
         let shared = self.shared.get_or_insert_with(|| {
-            Arc::new(SharedCount { count: AtomicI64::new(0), later: Some(call.reply_later()) })
+            let later = Some(call.reply_later());
+            Arc::new(SharedCount { found: Mutex::default(), later })
         });
         ask(shared.clone());
     }
 
     fn answer(self, call: &mut Call<'_>) -> Flow {
-        let Some(shared) = self.shared else { return call.integer(self.ready) };
-        shared.count.fetch_add(self.ready, Relaxed);
+        let Some(shared) = self.shared else {
+            self.ready.reply(call.out);
+            return Flow::Done;
+        };
+        let mut found = shared.found.lock();
+        found.keys += self.ready.keys;
+        found.is_unknown |= self.ready.is_unknown;
         Flow::Pending
     }
 }
 
 impl SharedCount {
-    fn count(&self, found: bool) {
-        self.count.fetch_add(found.into(), Relaxed);
+    fn add(&self, found: Result<bool, StoreAway>) {
+        self.found.lock().add(found);
     }
 }
 
 impl Drop for SharedCount {
     fn drop(&mut self) {
-        let count = *self.count.get_mut();
+        let found = *self.found.get_mut();
         if let Some(later) = self.later.take() {
-            later.send(move |out| reply::integer(out, count));
+            later.send(move |out| found.reply(out));
         }
     }
 }
 
-/// What is known of a key's ad-hoc bucket.
-enum Bucket {
-    /// The time until it is empty, if there is one.
-    Seen(Option<Nanos>),
-    /// Its store was asked.
-    Asked(crate::limiter::PendingVerdict),
-}
+const STORE_AWAY: &[u8] = b"ERR the store is away";
 
-/// Looks at a key's ad-hoc bucket. A key that a rule matches has none.
-fn look(limiter: &LimiterHandle, key: &[u8], now: Now) -> Bucket {
-    if limiter.limiter().rules().find_matching(key).is_some() {
-        return Bucket::Seen(None);
-    }
-    let keys = [Key::new(key, KeyOp::Peek(0)).limited_by(&ANY_LIMIT)];
-    match limiter.decide(&Request::all_or_nothing(&keys), now, None) {
-        Ok(Decision::Ready(verdict)) => Bucket::Seen(left_of(&verdict)),
-        Ok(Decision::Pending(pending)) => Bucket::Asked(pending),
-        Err(_) => Bucket::Seen(None),
-    }
-}
-
-fn left_of(verdict: &Verdict) -> Option<Nanos> {
-    let is_known = verdict.outcome != Outcome::NoRule && verdict.capacity > 0;
-    (is_known && !verdict.no_room && verdict.reset > 0).then_some(verdict.reset)
-}
-
-/// Empties a bucket: gives back more than any bucket owes.
-fn empty(limiter: &LimiterHandle, key: &[u8], now: Now) -> Option<Decision> {
-    let refund = KeyOp::Refund { cost: AMOUNT_MAX, taken: now, in_flight: true };
-    let keys = [Key::new(key, refund).limited_by(&ANY_LIMIT)];
-    limiter.decide(&Request::all_or_nothing(&keys), now, None).ok()
-}
-
-/// The same from the thread of a store; `shared` answers when it is done.
+/// Empties a bucket from the thread of a store; `shared` answers when it is done.
 fn empty_later(limiter: &Arc<Limiter>, key: &[u8], shared: Arc<SharedCount>) {
     let limiter = limiter.handle(Door::Resp);
-    if let Some(Decision::Pending(pending)) = empty(&limiter, key, limiter.now()) {
+    if let Some(pending) = limiter.empty_bucket(key, limiter.now()) {
         pending.0.forward(move |_| drop(shared));
     }
 }

@@ -52,9 +52,9 @@ pub(super) static COMMANDS: &[RespCommand] = &[
     RespCommand::new("setex", 4, counters::setex).with_key(),
     RespCommand::new("psetex", 4, counters::psetex).with_key(),
     RespCommand::new("setnx", 3, counters::setnx).with_key(),
-    RespCommand::new("del", -2, keys::del).with_keys(),
-    RespCommand::new("unlink", -2, keys::del).with_keys(),
-    RespCommand::new("exists", -2, keys::exists).with_keys(),
+    RespCommand::new("del", -2, keys::del).with_keys_from(1),
+    RespCommand::new("unlink", -2, keys::del).with_keys_from(1),
+    RespCommand::new("exists", -2, keys::exists).with_keys_from(1),
     RespCommand::new("ttl", 2, keys::ttl).with_key(),
     RespCommand::new("pttl", 2, keys::pttl).with_key(),
     RespCommand::new("expire", -3, expiry::expire).with_key(),
@@ -66,7 +66,7 @@ pub(super) static COMMANDS: &[RespCommand] = &[
     RespCommand::new("exec", 1, transaction::exec).at_once(),
     RespCommand::new("discard", 1, transaction::discard).at_once(),
     RespCommand::new("tg.check", -2, verbs::check).with_key(),
-    RespCommand::new("tg.mcheck", -3, verbs::mcheck),
+    RespCommand::new("tg.mcheck", -3, verbs::mcheck).with_keys_from(2),
     RespCommand::new("tg.peek", -2, verbs::peek).with_key(),
     RespCommand::new("tg.wait", -2, wait::wait).with_key(),
     RespCommand::new("tg.hold", -3, hold::hold).with_key(),
@@ -85,8 +85,8 @@ pub(super) struct RespCommand {
     pub(super) before_auth: bool,
     /// Whether it runs between MULTI and EXEC, where others are queued.
     pub(super) at_once: bool,
-    /// Whether its first argument is a key, and the last that is one; -1: the last of all.
-    pub(super) keys: Option<i64>,
+    /// The first argument that is a key, and the last; -1: the last of all.
+    pub(super) keys: Option<(i64, i64)>,
     /// Whether requests that follow each other are decided together, and the form of replies.
     pub(super) batch: Option<Shape>,
 }
@@ -105,11 +105,11 @@ impl RespCommand {
     }
 
     const fn with_key(self) -> Self {
-        Self { keys: Some(1), ..self }
+        Self { keys: Some((1, 1)), ..self }
     }
 
-    const fn with_keys(self) -> Self {
-        Self { keys: Some(-1), ..self }
+    const fn with_keys_from(self, first: i64) -> Self {
+        Self { keys: Some((first, -1)), ..self }
     }
 
     const fn batched(self, shape: Shape) -> Self {

@@ -207,9 +207,16 @@ impl Wanted {
 
     #[inline]
     fn numbers(&self, verdict: &Verdict) -> Numbers {
-        let allowed = verdict.is_allowed() && !self.is_impossible;
+        let denies = verdict.amount == 0;
+        let allowed = match self.quantity {
+            // What looks or gives back is not refused by a rule that lets nothing pass, and the
+            // store gets what is given back when it is there again.
+            ..1 if denies => true,
+            ..0 if verdict.degraded => true,
+            _ => verdict.is_allowed() && !self.is_impossible,
+        };
         let retry = match self.quantity {
-            _ if self.is_impossible => -1,
+            _ if self.is_impossible || denies => -1,
             // Nothing was given back, since too much would be owed even so.
             ..0 if verdict.delay < Nanos::MAX => {
                 let back = u128::from(self.limit.period) * u128::from(self.quantity.unsigned_abs())
@@ -219,14 +226,10 @@ impl Wanted {
             }
             _ => seconds(verdict.delay),
         };
-        if verdict.capacity == 0 {
-            // Decided without any count: the store is away, or nothing limits the key.
-            let denies = verdict.amount == 0;
-            let limit = if denies { 0 } else { self.limit.capacity() };
-            let remaining =
-                if allowed { limit.saturating_sub(self.quantity.unsigned_abs()) } else { 0 };
-            let reset = if allowed { 0 } else { retry };
-            let (limit, remaining) = (signed(limit), signed(remaining));
+        if verdict.capacity == 0 && !denies {
+            // Nothing limits the key, or the process ends.
+            let limit = signed(self.limit.capacity());
+            let (remaining, reset) = if allowed { (limit, 0) } else { (0, retry) };
             return Numbers { allowed, limit, remaining, retry, reset };
         }
         Numbers {
@@ -234,7 +237,7 @@ impl Wanted {
             limit: signed(verdict.capacity),
             remaining: signed(verdict.remaining),
             retry,
-            reset: seconds(verdict.reset),
+            reset: if denies { 0 } else { seconds(verdict.reset) },
         }
     }
 
@@ -384,12 +387,6 @@ impl RespHandler {
         self.parts.limiter.limiter().store_away().is_some()
     }
 
-    /// Whether the rule of a key refuses nothing.
-    fn is_shadow(&self, key: &[u8]) -> bool {
-        let rules = self.parts.limiter.limiter().rules();
-        rules.find_matching(key).is_some_and(|position| rules.rules()[position].shadow)
-    }
-
     /// Answers one request now, or when its store has answered.
     fn answer(
         &mut self,
@@ -403,8 +400,8 @@ impl RespHandler {
         let mut wanted = *wanted;
         let mut decided = decided;
         if let Err(InvalidRequest::CostAboveLimit { .. }) = decided {
-            wanted.is_impossible = !self.is_shadow(key);
-            decided = wanted.ask(&self.parts.limiter, key, KeyOp::Peek(0), context.now);
+            wanted.is_impossible = true;
+            decided = wanted.ask(&self.parts.limiter, key, KeyOp::Refuse(1), context.now);
         }
         // Replies stand in the order of their requests: behind one that is missing, all wait.
         let mut behind = (!client.pending.is_empty()).then(Vec::new);

@@ -71,6 +71,15 @@ pub(super) fn exec(call: &mut Call<'_>) -> Flow {
     Flow::Done
 }
 
+impl Call<'_> {
+    /// Answers as Redis does to an EXEC with arguments: nothing is run, and nothing waits any more.
+    pub(in crate::doors::resp) fn abort_transaction(&mut self, command: &str) -> Flow {
+        self.client.transaction = None;
+        let why = format!("wrong number of arguments for '{command}' command");
+        self.bad_input("arity", &format!("EXECABORT Transaction discarded because of: {why}"))
+    }
+}
+
 /// `DISCARD`
 pub(super) fn discard(call: &mut Call<'_>) -> Flow {
     if call.client.transaction.take().is_none() {

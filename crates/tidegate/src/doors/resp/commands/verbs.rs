@@ -5,9 +5,9 @@ use std::future::poll_fn;
 use std::mem;
 
 use smallvec::SmallVec;
+use tidegate_core::Nanos;
 use tidegate_core::key::KEY_BYTES_MAX;
 use tidegate_core::limit::AMOUNT_MAX;
-use tidegate_core::{Nanos, Now};
 use tidegate_wire::resp::{ProtocolVersion, number, reply};
 
 use super::hold::Hold;
@@ -17,8 +17,8 @@ use crate::doors::http_server::json::millis;
 use crate::doors::resp::handler::LaterParts;
 use crate::doors::resp::pending::LateWork;
 use crate::limiter::{
-    Answered, Basis, Decision, InvalidRequest, KEYS_MAX, Key, KeyOp, LimitRow, LimiterHandle,
-    PendingVerdict, Request, Rows, Together, Verdict,
+    Answered, Basis, Decision, InvalidRequest, KEYS_MAX, Key, LimitRow, LimiterHandle,
+    PendingVerdict, Request, Rows, Verdict,
 };
 use crate::uses::UseId;
 
@@ -99,7 +99,7 @@ pub(super) fn ask(
 ) -> Flow {
     let (version, now) = (call.version(), call.now());
     let mut rows = mem::take(&mut call.handler.rows);
-    let decided = decide(&call.handler.parts.limiter, request, now, &mut rows);
+    let decided = call.handler.parts.limiter.decide_or_refuse(request, now, Some(&mut rows));
     let later = &call.handler.parts.later;
     let flow = match decided {
         Ok((Decision::Ready(verdict), is_impossible)) => {
@@ -121,25 +121,6 @@ pub(super) fn ask(
     };
     call.handler.rows = rows;
     flow
-}
-
-/// Decides on a request. `true`: it can never be granted, and its keys were only looked at.
-fn decide(
-    limiter: &LimiterHandle,
-    request: &Request<'_>,
-    now: Now,
-    rows: &mut Rows,
-) -> Result<(Decision, bool), InvalidRequest> {
-    match limiter.decide(request, now, Some(rows)) {
-        Err(InvalidRequest::CostAboveLimit { .. }) => {
-            let keys: SmallVec<[Key<'_>; 4]> =
-                request.keys.iter().map(|key| Key { op: KeyOp::Peek(1), ..*key }).collect();
-            let together = Together::AllOrNothing;
-            let look = Request { keys: &keys, together, can_end: true };
-            Ok((limiter.decide(&look, now, Some(rows))?, true))
-        }
-        decided => Ok((decided?, false)),
-    }
 }
 
 /// The verdict of a store that was asked.

@@ -18,7 +18,7 @@ use super::verbs::{Answer, natural};
 use super::{Call, Flow};
 use crate::doors::resp::handler::LaterParts;
 use crate::doors::resp::pending::LateWork;
-use crate::limiter::{InvalidRequest, Key, Request, Rows};
+use crate::limiter::{InvalidRequest, Key, KeyOp, Request, Rows};
 use crate::metrics::Door;
 use crate::waiting::{Admitted, NotAdmitted, WaitRequest};
 
@@ -90,7 +90,7 @@ async fn answer(
         Err(NotAdmitted::TooLate(refusal)) => (Ok((refusal.verdict, refusal.rows)), false),
         Err(NotAdmitted::TooManyWaiters { .. }) => return reply::error(out, b"ERR crowded"),
         Err(NotAdmitted::Invalid(InvalidRequest::CostAboveLimit { .. })) => {
-            let (keys, mut rows) = ([Key::peek(key, 1)], Rows::default());
+            let (keys, mut rows) = ([Key::new(key, KeyOp::Refuse(1))], Rows::default());
             let look = Request::all_or_nothing(&keys).with_end();
             let verdict = limiter.decide_async(&look, limiter.now(), &mut rows).await;
             (verdict.map(|verdict| (verdict, rows)), true)
