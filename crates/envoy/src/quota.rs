@@ -1,0 +1,1 @@
+//! Division of a limit among streams.
