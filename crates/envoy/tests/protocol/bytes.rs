@@ -1,0 +1,83 @@
+//! Messages and enumerations are on the wire what those of `envoy-types` are.
+
+use envoy_types::pb::{
+    envoy::{
+        service::{
+            discovery::v3 as discovery_theirs, rate_limit_quota::v3 as quota_theirs,
+            ratelimit::v3 as ratelimit_theirs,
+        },
+        r#type::v3 as strategy_theirs,
+    },
+    ratelimit::config::ratelimit::v3 as config_theirs,
+};
+use proptest::{collection::vec, prelude::*};
+use prost::Message;
+use tidegate_envoy::proto::{FILE_DESCRIPTOR_SET, config, discovery, quota, ratelimit, strategy};
+
+use crate::twins::compare;
+
+proptest! {
+    #[test]
+    fn messages_are_the_same_bytes(entropy in vec(any::<u8>(), 0..300)) {
+        compare::<ratelimit::RateLimitRequest, ratelimit_theirs::RateLimitRequest>(&entropy);
+        compare::<ratelimit::RateLimitResponse, ratelimit_theirs::RateLimitResponse>(&entropy);
+        compare::<
+            quota::RateLimitQuotaUsageReports, quota_theirs::RateLimitQuotaUsageReports
+        >(&entropy);
+        compare::<quota::RateLimitQuotaResponse, quota_theirs::RateLimitQuotaResponse>(&entropy);
+        compare::<discovery::DiscoveryRequest, discovery_theirs::DiscoveryRequest>(&entropy);
+        compare::<discovery::DiscoveryResponse, discovery_theirs::DiscoveryResponse>(&entropy);
+        compare::<config::RateLimitConfig, config_theirs::RateLimitConfig>(&entropy);
+    }
+
+    #[test]
+    fn arbitrary_bytes_are_read_or_refused(bytes in vec(any::<u8>(), 0..200)) {
+        let _ = ratelimit::RateLimitRequest::decode(bytes.as_slice());
+        let _ = quota::RateLimitQuotaUsageReports::decode(bytes.as_slice());
+        let _ = discovery::DiscoveryResponse::decode(bytes.as_slice());
+        let _ = config::RateLimitConfig::decode(bytes.as_slice());
+    }
+}
+
+#[test]
+fn maps_of_many_entries_are_read() {
+    let entries = ["a", "b", "c"].map(|name| (name.to_owned(), "1".to_owned()));
+    let theirs = quota_theirs::BucketId { bucket: entries.clone().into() };
+    let ours = quota::BucketId::decode(theirs.encode_to_vec().as_slice()).expect("readable");
+    assert_eq!(ours.bucket, entries.into());
+}
+
+#[test]
+fn names_and_numbers_of_enumerations_are_the_same() {
+    macro_rules! same {
+        ($($ours:ty = $theirs:ty),* $(,)?) => {$(
+            for number in -1..20 {
+                let ours = <$ours>::try_from(number).map(|value| value.as_str_name()).ok();
+                let theirs = <$theirs>::try_from(number).map(|value| value.as_str_name()).ok();
+                assert_eq!(ours, theirs, "{number} of {}", stringify!($ours));
+            }
+        )*};
+    }
+    same!(
+        config::RateLimitUnit = config_theirs::RateLimitUnit,
+        ratelimit::rate_limit_response::Code = ratelimit_theirs::rate_limit_response::Code,
+        ratelimit::rate_limit_response::rate_limit::Unit =
+            ratelimit_theirs::rate_limit_response::rate_limit::Unit,
+        strategy::RateLimitUnit = strategy_theirs::RateLimitUnit,
+        strategy::rate_limit_strategy::BlanketRule =
+            strategy_theirs::rate_limit_strategy::BlanketRule,
+    );
+}
+
+#[test]
+fn reflection_has_every_service_and_import() {
+    let set = prost_types::FileDescriptorSet::decode(FILE_DESCRIPTOR_SET).expect("a set");
+    let services = set.file.iter().flat_map(|file| &file.service).map(|service| service.name());
+    let mut services: Vec<_> = services.collect();
+    services.sort_unstable();
+    let expected = ["AggregatedDiscoveryService", "RateLimitQuotaService", "RateLimitService"];
+    assert_eq!(services, expected);
+    for import in set.file.iter().flat_map(|file| &file.dependency) {
+        assert!(set.file.iter().any(|file| file.name() == import), "{import} is missing");
+    }
+}
