@@ -112,6 +112,7 @@ mod tests {
             limit,
             verdict,
             basis: Basis::Counts,
+            shadow: false,
         };
         Rows {
             refused_by: Some("proxy:ä\"pi".into()),

@@ -219,7 +219,11 @@ impl Catalog {
         can_end: bool,
         door: Door,
     ) -> Result<Option<usize>, InvalidRequest> {
-        let op = key.op.for_limits();
+        let op = match key.op {
+            // What happens in any case is not too much.
+            KeyOp::TakeOrRecord(cost) => Op::Record { cost, at: 0 },
+            op => op.for_limits(),
+        };
         match key.limits {
             LimitSource::ByRule => self.find(key.bytes, op, can_end),
             LimitSource::Given(_) if self.set.find_matching(key.bytes).is_some() => {

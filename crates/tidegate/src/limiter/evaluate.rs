@@ -305,6 +305,16 @@ pub(super) fn refund(
     }
 }
 
+/// Writes down a use that was refused, where windows are fixed: other algorithms would put the next
+/// use off for longer than a window.
+pub(super) fn record_refused(terms: Terms<'_>, body: &mut Body, cost: u64, now: Now) {
+    for (limit, state) in terms.limits.iter().zip(body.held.states_mut()) {
+        if limit.algorithm == Algorithm::FixedWindow {
+            algorithms::record(limit, state, cost, now.mono, now);
+        }
+    }
+}
+
 /// Whether the limit counts in windows of the wall clock, and that of `taken` has ended.
 fn is_past_window(limit: &Limit, taken: Now, now: Now) -> bool {
     limit.counts_in_windows() && now.unix / limit.period > taken.unix / limit.period

@@ -12,7 +12,7 @@ use tidegate_core::time::SECOND;
 use tidegate_core::{Limit, Nanos, Now, Op};
 
 use super::catalog::Catalog;
-use super::evaluate::{Evaluation, Terms, refund};
+use super::evaluate::{Evaluation, Terms, record_refused, refund};
 use super::request::{KeyOp, LimitSource, Request, Together, WaitAttempt};
 use super::verdict::{Basis, HeldKey, LimitRow, Outcome, Rows, Verdict};
 use super::{InvalidRequest, KEYS_MAX, TakenFrom};
@@ -466,10 +466,14 @@ impl Plan {
         for part in parts {
             let Part { target, rule, terms, ref body, ref evaluation, .. } = *part;
             for (limit, verdict) in evaluation.verdicts(terms, body, part.op(), now) {
-                let (key, name) = (target.key, rule.name.clone());
-                let row =
-                    LimitRow { key, rule: name, limit: *limit, verdict, basis: Basis::Counts };
-                self.rows.limits.push(row);
+                self.rows.limits.push(LimitRow {
+                    key: target.key,
+                    rule: rule.name.clone(),
+                    limit: *limit,
+                    verdict,
+                    basis: Basis::Counts,
+                    shadow: rule.shadow,
+                });
             }
         }
     }
@@ -530,6 +534,13 @@ impl<'a> Part<'a> {
             KeyOp::Take(_) | KeyOp::TakeUpTo(_) | KeyOp::TakeOrLeave(_) | KeyOp::Release { .. } => {
                 let op = self.target.op.for_limits();
                 evaluation.apply(*terms, body, op, granted, moment);
+            }
+            KeyOp::TakeOrRecord(cost) => {
+                let op = self.target.op.for_limits();
+                evaluation.apply(*terms, body, op, granted, moment);
+                if evaluation.over && place.counts() {
+                    record_refused(*terms, body, cost, moment.0);
+                }
             }
             KeyOp::Refund { cost, taken, in_flight } if place.counts() => {
                 refund(*terms, body, cost, (taken, in_flight), moment.0);

@@ -79,10 +79,12 @@ impl<'a> Key<'a> {
     /// limit may be smaller than what is owed.
     #[inline(always)]
     pub(super) fn check_cost(&self) -> Result<(), InvalidRequest> {
-        use KeyOp::{Peek, Record, Refuse, Take, TakeOrLeave, TakeUpTo};
+        use KeyOp::{Peek, Record, Refuse, Take, TakeOrLeave, TakeOrRecord, TakeUpTo};
         match self.op {
             Peek(0) if matches!(self.limits, LimitSource::Given(_)) => Ok(()),
-            Peek(0) | Take(0) | TakeUpTo(0) | Refuse(0) => Err(InvalidRequest::CostZero),
+            Peek(0) | Take(0) | TakeUpTo(0) | TakeOrRecord(0) | Refuse(0) => {
+                Err(InvalidRequest::CostZero)
+            }
             TakeOrLeave(WaitAttempt { cost: 0, .. }) | Record { cost: 0, .. } => {
                 Err(InvalidRequest::CostZero)
             }
@@ -115,6 +117,10 @@ pub enum KeyOp {
     /// A use by a request that waits: a refusal writes and counts nothing, because the request
     /// will try again.
     TakeOrLeave(WaitAttempt),
+    /// A use of this cost that counts even if it is refused, as envoyproxy/ratelimit counts: a
+    /// refused one is written down where windows are fixed. No cost is too much. Each key is
+    /// decided by itself.
+    TakeOrRecord(u64),
     /// Uses that have already happened. They are counted whole and never refused, however many
     /// they are; the verdict is the one of an allowed take, with the delay until the next use.
     Record {
@@ -169,6 +175,7 @@ impl KeyOp {
             KeyOp::Peek(cost) | KeyOp::Refuse(cost) => Op::Peek(cost),
             KeyOp::Take(cost) | KeyOp::TakeOrLeave(WaitAttempt { cost, .. }) => Op::Take(cost),
             KeyOp::TakeUpTo(cost) => Op::TakeUpTo(cost),
+            KeyOp::TakeOrRecord(cost) => Op::Take(cost),
             KeyOp::Record { cost, at, .. } => Op::Record { cost, at },
             KeyOp::Release { cost, started, .. } => Op::Release { cost, started },
             KeyOp::Refund { cost, .. } => Op::Refund(cost),
@@ -178,8 +185,11 @@ impl KeyOp {
     /// Whether it is a use: it makes a slot for a key that has none.
     #[inline(always)]
     pub(super) fn is_use(self) -> bool {
-        use KeyOp::{Record, Take, TakeOrLeave, TakeUpTo};
-        matches!(self, Take(_) | TakeUpTo(_) | TakeOrLeave(_) | Record { .. })
+        use KeyOp::{Record, Take, TakeOrLeave, TakeOrRecord, TakeUpTo};
+        matches!(
+            self,
+            Take(_) | TakeUpTo(_) | TakeOrLeave(_) | TakeOrRecord(_) | Record { .. }
+        )
     }
 
     /// Whether it takes uses that an end or a refund can give back.

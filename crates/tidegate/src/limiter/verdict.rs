@@ -232,6 +232,8 @@ pub struct LimitRow {
     pub verdict: LimitVerdict,
     /// What the verdict rests on.
     pub basis: Basis,
+    /// Its rule refuses nothing.
+    pub shadow: bool,
 }
 
 impl LimitRow {

@@ -124,7 +124,7 @@ impl<'a> AnswerJson<'a> {
 
 impl<'a> LimitJson<'a> {
     fn new<K: AsRef<[u8]>>(keys: &'a [K], row: &'a LimitRow) -> Self {
-        let LimitRow { key, rule, limit, verdict, basis } = row;
+        let LimitRow { key, rule, limit, verdict, basis, .. } = row;
         Self {
             key: keys.get(*key).map_or(Cow::Borrowed(""), |key| shown(key.as_ref())),
             rule,

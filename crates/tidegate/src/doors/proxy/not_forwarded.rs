@@ -191,6 +191,7 @@ mod tests {
             limit: Limit { amount: 100, period: MINUTE, algorithm: Algorithm::FixedWindow },
             verdict: LimitVerdict { allowed: false, remaining: 0, rate: 1.0, delay, reset: delay },
             basis: Basis::Counts,
+            shadow: false,
         };
         let refused = Verdict::unlimited(Outcome::Refused, 0, Now::default());
         let rows =

@@ -399,6 +399,7 @@ impl DeferredPlan {
                 limit: *limit,
                 verdict: said,
                 basis: Basis::Policy,
+                shadow: rule.shadow,
             }));
         }
         rows.limits.sort_by_key(|row| row.key);
