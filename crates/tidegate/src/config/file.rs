@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 use toml::Spanned;
 
 use super::read::Tables;
-use crate::doors::{DoorConfig, admin, http, jarl, proxy, resp, smockron, text, throttr};
+use crate::doors::{DoorConfig, admin, grpc, http, jarl, proxy, resp, smockron, text, throttr};
 use crate::logs::LogFormat;
 use crate::records;
 use crate::settings::draft::{CompiledRule, Draft};
@@ -45,6 +45,9 @@ pub struct File {
     /// Proxies that hold requests until their limit lets them go, one table each. Absent: closed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub proxy: Vec<proxy::Config>,
+    /// Envoy's rate limit service over gRPC. Absent: closed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grpc: Option<grpc::Config>,
     /// The Redis protocol over TCP and Unix sockets. Absent: closed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resp: Option<resp::Config>,
@@ -76,6 +79,7 @@ impl File {
             jarl: tables.list("jarl", rule_table),
             smockron: tables.one("smockron", read),
             proxy: tables.list("proxy", rule_table),
+            grpc: tables.one("grpc", read),
             resp: tables.one("resp", read),
             http: tables.one("http", read),
             admin: tables.one("admin", read),
@@ -99,6 +103,7 @@ impl File {
             jarl,
             smockron,
             proxy,
+            grpc,
             resp,
             http,
             admin,
@@ -115,6 +120,7 @@ impl File {
             ("[[jarl]]", each(jarl)),
             ("[smockron]", each(smockron.as_slice())),
             ("[[proxy]]", each(proxy)),
+            ("[grpc]", each(grpc.as_slice())),
             ("[resp]", each(resp.as_slice())),
             ("[http]", each(http.as_slice())),
             ("[admin]", each(admin.as_slice())),

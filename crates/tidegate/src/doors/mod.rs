@@ -9,6 +9,7 @@
 pub mod admin;
 pub(crate) mod forwarded;
 mod gate;
+pub mod grpc;
 pub mod http;
 pub(crate) mod http_server;
 pub(crate) mod io;

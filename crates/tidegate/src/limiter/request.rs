@@ -186,10 +186,7 @@ impl KeyOp {
     #[inline(always)]
     pub(super) fn is_use(self) -> bool {
         use KeyOp::{Record, Take, TakeOrLeave, TakeOrRecord, TakeUpTo};
-        matches!(
-            self,
-            Take(_) | TakeUpTo(_) | TakeOrLeave(_) | TakeOrRecord(_) | Record { .. }
-        )
+        matches!(self, Take(_) | TakeUpTo(_) | TakeOrLeave(_) | TakeOrRecord(_) | Record { .. })
     }
 
     /// Whether it takes uses that an end or a refund can give back.

@@ -51,6 +51,11 @@ impl PendingVerdict {
         })
     }
 
+    /// Lets the store do what it was asked, and does not wait for its answer.
+    pub fn forget(self) {
+        self.0.forward(drop);
+    }
+
     /// Gives back what an answer of this ticket grants that comes too late.
     pub(crate) fn give_back(self, answered: Answered) {
         self.0.give_back(answered);

@@ -11,6 +11,7 @@ mod deny;
 #[path = "../engines/mod.rs"]
 mod engines;
 mod golden;
+mod grpc;
 mod http;
 mod jarl;
 mod message;

@@ -1,13 +1,16 @@
 //! The accept loop of doors on tokio: it bounds and counts connections, backs off, and hands each
 //! client on with its place. Doors of event loops have their own in `event_loop`.
 
+use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio_rustls::TlsAcceptor;
 
 use super::certificates::Certificates;
@@ -70,10 +73,31 @@ impl Acceptor {
         listener: TcpListener,
         mut welcome: impl FnMut(TcpStream, SocketAddr, ConnectionPlace),
     ) {
+        let accept = |context: &mut Context<'_>| listener.poll_accept(context);
+        let source = |peer: &SocketAddr| Some(peer.ip());
+        self.accept_each(accept, source, |stream, peer, place| welcome(stream, peer, place)).await;
+    }
+
+    /// As [`Self::run`], at a Unix socket, whose clients its permissions have judged.
+    pub(crate) async fn run_unix(
+        &self,
+        listener: UnixListener,
+        mut welcome: impl FnMut(UnixStream, ConnectionPlace),
+    ) {
+        let accept = |context: &mut Context<'_>| listener.poll_accept(context);
+        self.accept_each(accept, |_| None, |stream, _, place| welcome(stream, place)).await;
+    }
+
+    async fn accept_each<S: AsFd, A>(
+        &self,
+        accept: impl Fn(&mut Context<'_>) -> Poll<io::Result<(S, A)>>,
+        source: impl Fn(&A) -> Option<IpAddr>,
+        mut welcome: impl FnMut(S, A, ConnectionPlace),
+    ) {
         let mut failing = false;
         loop {
             let accepted = tokio::select! {
-                accepted = listener.accept() => accepted,
+                accepted = poll_fn(&accept) => accepted,
                 () = self.shutdown.wait() => return,
             };
             let (stream, peer) = match accepted {
@@ -89,14 +113,15 @@ impl Acceptor {
                 }
             };
             failing = false;
-            if !self.allow.load().permits(peer.ip()) {
+            let source = source(&peer);
+            if source.is_some_and(|source| !self.allow.load().permits(source)) {
                 self.bad_input("not_allowed");
                 continue;
             }
             // A place is asked for only after the accept: a client whose source has too many is
             // closed without a wait, and a listener without clients reserves no place.
             let place = tokio::select! {
-                place = self.limits.wait_for_place(Some(peer.ip()), &stream) => place,
+                place = self.limits.wait_for_place(source, &stream) => place,
                 () = self.shutdown.wait() => return,
             };
             match place {

@@ -1,0 +1,275 @@
+//! The `[grpc]` table.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use hyper::header::{HeaderName, HeaderValue};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::doors::io::limits::DoorLimits;
+use crate::doors::io::settings::{self, CONNECTIONS_MAX};
+use crate::settings::listen::{Allow, Listen};
+use crate::settings::tls::Tls;
+use crate::settings::units::Span;
+
+/// The port of envoyproxy/ratelimit.
+const PORT: u16 = 8081;
+/// Connections of the door, unless told otherwise. An Envoy has a few for each of its workers.
+const CONNECTIONS_USUAL: u32 = 4_096;
+/// How long a connection may last, unless told otherwise.
+const AGE_USUAL: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The `[grpc]` table.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(try_from = "Table")]
+pub struct Config {
+    /// Where it listens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub listen: Option<Listen>,
+    /// The path of a Unix socket that it listens at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unix: Option<PathBuf>,
+    /// Who may come in over TCP. A Unix socket is guarded by its permissions.
+    #[serde(skip_serializing_if = "Allow::is_open")]
+    pub allow: Allow,
+    /// Certificates for clients over TCP. Absent: plain TCP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls: Option<Tls>,
+    /// Beyond it clients wait to be accepted.
+    pub max_connections: u32,
+    /// The most connections from one source. Absent: a tenth of max_connections, at least 64, and
+    /// loopback and Unix sockets are exempt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_connections_per_source: Option<u32>,
+    /// Connections without a call are closed after this time. Absent: never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle_timeout: Option<Span>,
+    /// After this time, give or take a tenth, a client is asked to connect anew.
+    pub max_connection_age: Span,
+    /// How descriptors are counted.
+    pub counting: Counting,
+    /// Settings of single domains.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub domains: BTreeMap<String, DomainTable>,
+    /// Count and report, but refuse nothing.
+    pub shadow: bool,
+    /// Whether answers tell the limit that is nearest its end in response headers.
+    pub headers: bool,
+    /// The names of those headers.
+    pub header_names: HeaderNames,
+    /// Whether answers carry what was asked, and which rule refused, as dynamic metadata.
+    pub metadata: bool,
+    /// The body of refusals. Absent: Envoy's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub over_limit_body: Option<String>,
+    /// The type of that body.
+    pub over_limit_content_type: String,
+}
+
+/// How descriptors are counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Counting {
+    /// A request counts for all of its descriptors, or, if one of them is over, for none.
+    #[default]
+    AllOrNothing,
+    /// As envoyproxy/ratelimit: each descriptor is counted by itself, refused or not.
+    Envoy,
+}
+
+/// What is said of one domain.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DomainTable {
+    /// How its descriptors are counted.
+    pub counting: Counting,
+}
+
+/// The names of the response headers.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct HeaderNames {
+    /// Uses that the limit allows.
+    pub limit: String,
+    /// Uses that are left.
+    pub remaining: String,
+    /// Seconds until the limit is as new.
+    pub reset: String,
+}
+
+impl Default for HeaderNames {
+    fn default() -> Self {
+        Self {
+            limit: "RateLimit-Limit".to_owned(),
+            remaining: "RateLimit-Remaining".to_owned(),
+            reset: "RateLimit-Reset".to_owned(),
+        }
+    }
+}
+
+/// The table as it is written: whatever is left out has its default, and a table without any
+/// address has the usual one.
+#[derive(Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+struct Table {
+    /// Where it listens.
+    listen: Option<Listen>,
+    /// The path of a Unix socket that it listens at.
+    #[serde(deserialize_with = "settings::socket_path")]
+    unix: Option<PathBuf>,
+    /// Who may come in over TCP. A Unix socket is guarded by its permissions.
+    allow: Allow,
+    /// Certificates for clients over TCP. Absent: plain TCP.
+    tls: Option<Tls>,
+    /// Beyond it clients wait to be accepted.
+    #[serde(deserialize_with = "settings::connections")]
+    #[schemars(range(min = 1, max = CONNECTIONS_MAX))]
+    max_connections: u32,
+    /// The most connections from one source. Absent: a tenth of max_connections, at least 64, and
+    /// loopback and Unix sockets are exempt.
+    #[serde(deserialize_with = "settings::per_source")]
+    #[schemars(range(min = 1, max = CONNECTIONS_MAX))]
+    max_connections_per_source: Option<u32>,
+    /// Connections without a call are closed after this time. Absent: never.
+    #[serde(deserialize_with = "settings::some_idle_timeout")]
+    idle_timeout: Option<Span>,
+    /// After this time, give or take a tenth, a client is asked to connect anew.
+    #[serde(deserialize_with = "settings::idle_timeout")]
+    max_connection_age: Span,
+    /// How descriptors are counted.
+    counting: Counting,
+    /// Settings of single domains.
+    domains: BTreeMap<String, DomainTable>,
+    /// Count and report, but refuse nothing.
+    shadow: bool,
+    /// Whether answers tell the limit that is nearest its end in response headers.
+    headers: bool,
+    /// The names of those headers.
+    header_names: HeaderNames,
+    /// Whether answers carry what was asked, and which rule refused, as dynamic metadata.
+    metadata: bool,
+    /// The body of refusals. Absent: Envoy's own.
+    over_limit_body: Option<String>,
+    /// The type of that body.
+    over_limit_content_type: String,
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        Self {
+            listen: None,
+            unix: None,
+            allow: Allow::default(),
+            tls: None,
+            max_connections: CONNECTIONS_USUAL,
+            max_connections_per_source: None,
+            idle_timeout: None,
+            max_connection_age: Span(AGE_USUAL),
+            counting: Counting::default(),
+            domains: BTreeMap::new(),
+            shadow: false,
+            headers: false,
+            header_names: HeaderNames::default(),
+            metadata: false,
+            over_limit_body: None,
+            over_limit_content_type: "text/plain".to_owned(),
+        }
+    }
+}
+
+impl TryFrom<Table> for Config {
+    type Error = String;
+
+    fn try_from(table: Table) -> Result<Self, String> {
+        let config = Self::from_table(table);
+        settings::check_tls(config.listen.is_some(), config.tls.as_ref())?;
+        let HeaderNames { limit, remaining, reset } = &config.header_names;
+        for name in [limit, remaining, reset] {
+            if HeaderName::from_bytes(name.as_bytes()).is_err() {
+                let remedy = "write a name such as \"RateLimit-Limit\"";
+                return Err(format!("{name:?} is not the name of a header\n{remedy}"));
+            }
+        }
+        if HeaderValue::from_str(&config.over_limit_content_type).is_err() {
+            let remedy = "write a type such as \"text/plain\"";
+            return Err(format!("`over_limit_content_type` is not a type\n{remedy}"));
+        }
+        Ok(config)
+    }
+}
+
+impl Config {
+    fn from_table(table: Table) -> Self {
+        let usual = || SocketAddr::from((Ipv4Addr::LOCALHOST, PORT)).into();
+        let listen = table.listen.or_else(|| table.unix.is_none().then(usual));
+        Self {
+            listen,
+            unix: table.unix,
+            allow: table.allow,
+            tls: table.tls,
+            max_connections: table.max_connections,
+            max_connections_per_source: table.max_connections_per_source,
+            idle_timeout: table.idle_timeout,
+            max_connection_age: table.max_connection_age,
+            counting: table.counting,
+            domains: table.domains,
+            shadow: table.shadow,
+            headers: table.headers,
+            header_names: table.header_names,
+            metadata: table.metadata,
+            over_limit_body: table.over_limit_body,
+            over_limit_content_type: table.over_limit_content_type,
+        }
+    }
+
+    /// Whether a door of `other` can go on as this one: what [`AnswerSettings`] has and the allow
+    /// list may differ.
+    ///
+    /// [`AnswerSettings`]: super::settings::AnswerSettings
+    pub(super) fn same_door(&self, other: &Self) -> bool {
+        let fixed = |config: &Self| {
+            let Self {
+                listen,
+                unix,
+                tls,
+                max_connections,
+                max_connections_per_source,
+                idle_timeout,
+                max_connection_age,
+                ..
+            } = config.clone();
+            Self {
+                listen,
+                unix,
+                tls,
+                max_connections,
+                max_connections_per_source,
+                idle_timeout,
+                max_connection_age,
+                ..Self::default()
+            }
+        };
+        fixed(self) == fixed(other)
+    }
+
+    /// What its table says about connections.
+    pub(super) fn connections(&self) -> DoorLimits {
+        DoorLimits {
+            connections: self.max_connections,
+            per_source: self.max_connections_per_source,
+            trusted: Allow::default(),
+            keeps_descriptors_back: true,
+            // Envoy keeps idle connections and expects to find them.
+            idle_gives_way: false,
+        }
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self::from_table(Table::default())
+    }
+}

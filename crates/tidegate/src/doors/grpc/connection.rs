@@ -1,0 +1,312 @@
+//! One client's connection: TLS if there is any, then HTTP/2, until the client closes it, it is too
+//! old or idle, or the door closes.
+
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tidegate_core::Nanos;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::time::{sleep, timeout};
+use tonic::service::Routes;
+use tower::ServiceExt as _;
+
+use crate::clock::Clock;
+use crate::doors::io::accept::{Acceptor, is_tls_fault};
+use crate::doors::io::limits::ConnectionPlace;
+use crate::doors::io::tcp;
+
+/// How long a client may take for its TLS handshake and the first bytes of HTTP/2.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+/// What every HTTP/2 connection begins with has so many bytes.
+const PREFACE_BYTES: usize = 24;
+/// The most calls of one connection at a time.
+const CALLS_MAX: u32 = 1_000;
+/// The most bytes of a call's headers.
+const HEADER_BYTES_MAX: u32 = 64 << 10;
+/// How often a silent client is pinged, and how long it has to answer.
+const PING_EVERY: Duration = Duration::from_secs(30);
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long streams may go on when a connection is too old.
+const AGE_GRACE: Duration = Duration::from_secs(60);
+/// How long a connection must be without a call before it is closed when the door closes.
+const REST_AT_END: Duration = Duration::from_millis(250);
+
+/// How long a connection lasts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ConnectionTimes {
+    /// Without a call. `None`: for ever.
+    pub(super) idle_max: Option<Duration>,
+    pub(super) age_max: Duration,
+}
+
+/// What the connections of the door share.
+pub(super) struct GrpcServer {
+    pub(super) acceptor: Acceptor,
+    pub(super) routes: Routes,
+    pub(super) times: ConnectionTimes,
+    pub(super) clock: Clock,
+}
+
+impl GrpcServer {
+    /// Accepts over TCP until the door closes.
+    pub(super) async fn accept(self: Arc<Self>, listener: std::net::TcpListener) {
+        let Ok(listener) = TcpListener::from_std(listener) else {
+            return tracing::error!(door = "grpc", "cannot listen");
+        };
+        let welcome = |stream, _, place| {
+            if tcp::set_stream_options(&stream).is_ok() {
+                let server = self.clone();
+                tokio::spawn(async move { server.converse(stream, place, true).await });
+            }
+        };
+        self.acceptor.run(listener, welcome).await;
+    }
+
+    /// Accepts at a Unix socket until the door closes.
+    pub(super) async fn accept_unix(self: Arc<Self>, listener: std::os::unix::net::UnixListener) {
+        let listener = match listener.set_nonblocking(true) {
+            Ok(()) => UnixListener::from_std(listener),
+            Err(error) => Err(error),
+        };
+        let Ok(listener) = listener else {
+            return tracing::error!(door = "grpc", "cannot listen");
+        };
+        let welcome = |stream, place| {
+            let server = self.clone();
+            tokio::spawn(async move { server.converse(stream, place, false).await });
+        };
+        self.acceptor.run_unix(listener, welcome).await;
+    }
+
+    /// Serves one client.
+    async fn converse<T>(&self, stream: T, _place: ConnectionPlace, may_be_tls: bool)
+    where
+        T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let reason = match self.acceptor.tls().filter(|_| may_be_tls) {
+            None => self.speak(stream).await,
+            Some(tls) => {
+                let shaken = tokio::select! {
+                    shaken = timeout(HANDSHAKE_MAX, tls.accept(stream)) => shaken,
+                    () = self.acceptor.shutdown.wait() => return,
+                };
+                match shaken {
+                    Ok(Ok(stream)) => self.speak(stream).await,
+                    Ok(Err(error)) => is_tls_fault(&error).then_some("tls"),
+                    Err(_) => Some("handshake_slow"),
+                }
+            }
+        };
+        if let Some(reason) = reason {
+            self.acceptor.bad_input(reason);
+        }
+    }
+
+    /// Speaks HTTP/2 until the connection ends. Returns the reason that is counted if the client is
+    /// at fault.
+    async fn speak<T>(&self, stream: T) -> Option<&'static str>
+    where
+        T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let calls = Arc::new(Calls::new(&self.clock));
+        let service = service_fn(|request: hyper::Request<Incoming>| {
+            let answering = Answering::begin(&calls);
+            let answer = self.routes.clone().oneshot(request);
+            async move {
+                let answer = answer.await;
+                drop(answering);
+                answer
+            }
+        });
+        let stream = Counted { stream, calls: calls.clone() };
+        let mut connection = pin!(
+            http2::Builder::new(TokioExecutor::new())
+                .timer(TokioTimer::new())
+                .keep_alive_interval(PING_EVERY)
+                .keep_alive_timeout(PING_TIMEOUT)
+                .max_concurrent_streams(CALLS_MAX)
+                .max_header_list_size(HEADER_BYTES_MAX)
+                .serve_connection(TokioIo::new(stream), service)
+        );
+        let ended = tokio::select! {
+            ended = connection.as_mut() => return fault(ended),
+            why = self.end_of(&calls) => why,
+        };
+        if ended == End::NoPreface {
+            return Some("handshake_slow");
+        }
+        // The client learns which calls were seen, and connects anew for the next.
+        connection.as_mut().graceful_shutdown();
+        let rest = async {
+            match ended {
+                End::Shutdown => calls.rest().await,
+                _ => tokio::select! {
+                    () = sleep(AGE_GRACE) => {}
+                    () = self.acceptor.shutdown.wait() => calls.rest().await,
+                },
+            }
+        };
+        tokio::select! {
+            _ = connection => {}
+            () = rest => {}
+        }
+        None
+    }
+
+    /// Waits until the server has a reason to end a connection.
+    async fn end_of(&self, calls: &Calls) -> End {
+        let slow = async {
+            sleep(HANDSHAKE_MAX).await;
+            if calls.read.load(Relaxed) >= PREFACE_BYTES {
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            () = slow => End::NoPreface,
+            () = sleep(about(self.times.age_max, self.clock.now().mono)) => End::Age,
+            () = calls.idle_for(self.times.idle_max) => End::Idle,
+            () = self.acceptor.shutdown.wait() => End::Shutdown,
+        }
+    }
+}
+
+/// Why the server ends a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    NoPreface,
+    Age,
+    Idle,
+    Shutdown,
+}
+
+/// What is counted of a connection that the client has ended.
+fn fault(ended: hyper::Result<()>) -> Option<&'static str> {
+    let error = ended.err()?;
+    // A client that leaves is not at fault; one that speaks another protocol is.
+    let source = std::error::Error::source(&error).and_then(|why| why.downcast_ref::<h2::Error>());
+    source.is_some_and(|why| !why.is_io() && !why.is_remote()).then_some("http")
+}
+
+/// A tenth more or less, so that the clients of one start do not come back at one moment.
+fn about(span: Duration, seed: Nanos) -> Duration {
+    span.mul_f64(0.9 + 0.2 * (seed % 1_000) as f64 / 1_000.0)
+}
+
+/// The calls of one connection.
+struct Calls {
+    clock: Clock,
+    /// Bytes that were read.
+    read: AtomicUsize,
+    answering: AtomicUsize,
+    /// When the last one was answered, on the monotonic clock.
+    answered_at: AtomicU64,
+}
+
+impl Calls {
+    fn new(clock: &Clock) -> Self {
+        let answered_at = AtomicU64::new(clock.now().mono);
+        let (read, answering) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Self { clock: clock.clone(), read, answering, answered_at }
+    }
+
+    /// How long it has been since the last call.
+    fn idle(&self) -> Duration {
+        if self.answering.load(Relaxed) > 0 {
+            return Duration::ZERO;
+        }
+        let since = self.clock.now().mono.saturating_sub(self.answered_at.load(Relaxed));
+        Duration::from_nanos(since)
+    }
+
+    /// Waits until there was no call for so long.
+    async fn idle_for(&self, most: Option<Duration>) {
+        let Some(most) = most else { return std::future::pending().await };
+        loop {
+            match most.checked_sub(self.idle()) {
+                None | Some(Duration::ZERO) => return,
+                Some(left) => sleep(left).await,
+            }
+        }
+    }
+
+    /// Waits until the last call was answered a moment ago. Streams are not waited for.
+    async fn rest(&self) {
+        sleep(REST_AT_END).await;
+        self.idle_for(Some(REST_AT_END)).await;
+    }
+}
+
+/// A call that is being answered.
+struct Answering(Arc<Calls>);
+
+impl Answering {
+    fn begin(calls: &Arc<Calls>) -> Self {
+        calls.answering.fetch_add(1, Relaxed);
+        Self(calls.clone())
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.0.answered_at.store(self.0.clock.now().mono, Relaxed);
+        self.0.answering.fetch_sub(1, Relaxed);
+    }
+}
+
+/// A stream whose bytes are counted as they are read.
+struct Counted<T> {
+    stream: T,
+    calls: Arc<Calls>,
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for Counted<T> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        self.calls.read.fetch_add(buffer.filled().len() - before, Relaxed);
+        read
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for Counted<T> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

@@ -1,0 +1,70 @@
+//! The gRPC door: Envoy's rate limit service, over TCP and Unix sockets, on the process' runtime.
+//!
+//! - [`config`]: the `[grpc]` table; [`settings`]: what a reload changes while the door is open
+//! - [`bound`], [`connection`]: from listening sockets to gRPC calls
+//! - [`services`]: which services the door has
+//! - [`rate_limit`]: one call of the rate limit service: from descriptors to keys to an answer
+//! - [`asked`], [`statuses`], [`answer`]: its three steps
+//!
+//! Messages and keys are `tidegate_envoy`'s. The door knows neither the store nor other doors.
+
+mod answer;
+mod asked;
+mod bound;
+mod config;
+mod connection;
+mod rate_limit;
+mod services;
+mod settings;
+mod statuses;
+
+use std::io;
+use std::sync::Arc;
+
+use self::bound::BoundGrpc;
+pub use self::config::{Config, Counting, DomainTable, HeaderNames};
+use self::settings::{AnswerSettings, GrpcState};
+use super::{BoundDoor, DoorConfig, Gate, table_of};
+use crate::metrics::Door;
+use crate::settings::listen::{Allow, ListenAddress};
+use crate::settings::tls::Tls;
+
+impl DoorConfig for Config {
+    fn door(&self) -> Door {
+        Door::Grpc
+    }
+
+    fn listens_at(&self) -> Vec<(&'static str, ListenAddress)> {
+        let listen = self.listen.iter().flat_map(|listen| listen.places());
+        let unix = self.unix.iter().map(|path| ("unix", ListenAddress::Unix(path.clone())));
+        listen.chain(unix).collect()
+    }
+
+    fn allow(&self) -> &Allow {
+        &self.allow
+    }
+
+    fn same_sockets(&self, other: &dyn DoorConfig) -> bool {
+        table_of::<Self>(other).is_some_and(|other| self.same_door(other))
+    }
+
+    fn waits_for_store(&self) -> bool {
+        true
+    }
+
+    fn tls(&self) -> Option<&Tls> {
+        self.tls.as_ref()
+    }
+
+    fn renew(&self, gate: &Gate) {
+        GrpcState::of(gate).answers.store(Arc::new(AnswerSettings::of(self)));
+    }
+
+    fn bind(&self) -> io::Result<Box<dyn BoundDoor>> {
+        Ok(Box::new(BoundGrpc::bind(self)?))
+    }
+
+    fn boxed(&self) -> Box<dyn DoorConfig> {
+        Box::new(self.clone())
+    }
+}

@@ -1,0 +1,40 @@
+//! The services of the door: rate limits, health and reflection.
+
+use tidegate_envoy::proto::FILE_DESCRIPTOR_SET;
+use tidegate_envoy::proto::ratelimit::rate_limit_service_server::RateLimitServiceServer;
+use tonic::service::Routes;
+use tonic_health::ServingStatus;
+use tonic_health::server::{HealthReporter, health_reporter};
+
+use super::rate_limit::RateLimits;
+use crate::doors::Gate;
+
+/// What is asked after: the whole server, and the name that envoyproxy/ratelimit has.
+const HEALTH_NAMES: [&str; 2] = ["", "ratelimit"];
+/// The longest message of a client, as envoyproxy/ratelimit has it.
+const MESSAGE_BYTES_MAX: usize = 4 << 20;
+
+/// All services, and what tells clients whether they are served.
+pub(super) async fn services(gate: &Gate) -> (Routes, HealthReporter) {
+    let (reporter, health) = health_reporter();
+    set_status(&reporter, ServingStatus::Serving).await;
+    let rate_limits = RateLimitServiceServer::new(RateLimits::new(gate))
+        .max_decoding_message_size(MESSAGE_BYTES_MAX);
+    let mut routes = Routes::new(rate_limits).add_service(health);
+    let reflection = tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        .build_v1();
+    match reflection {
+        Ok(reflection) => routes = routes.add_service(reflection),
+        Err(error) => tracing::error!(%error, "no reflection"),
+    }
+    (routes.prepare(), reporter)
+}
+
+/// Tells clients that ask after the server's health.
+pub(super) async fn set_status(reporter: &HealthReporter, status: ServingStatus) {
+    for name in HEALTH_NAMES {
+        reporter.set_service_status(name, status).await;
+    }
+}
