@@ -23,7 +23,7 @@ fuzz_target!(|text: &str| {
     let mut key = Vec::new();
     for domain in config.domains() {
         for entries in words.windows(4) {
-            let entries = entries.chunks(2).map(|pair| (pair[0], pair[1]));
+            let entries = entries.chunks(2).map(|pair| (pair[0].as_bytes(), pair[1].as_bytes()));
             for given in [None, given] {
                 for depth in 0..=2 {
                     key.clear();

@@ -1,5 +1,6 @@
 //! Messages and services of Envoy, generated from our own `proto/`: only the fields that Tidegate
 //! reads or writes, under their names and numbers, so that bytes and gRPC paths are Envoy's.
+//! Strings that clients fill are bytes here (see `build.rs`): they need not be UTF-8.
 //!
 //! Nothing here decides or validates anything.
 

@@ -1,7 +1,8 @@
 //! The key under which a descriptor is counted: `<domain> k=v k2=v2`.
 //!
 //! Clients choose values, and an error of ours would let their requests pass, so no key is too
-//! long: a long one is cut, and a hash of the whole tells it from others that begin alike.
+//! long: a long one is cut, and a hash of the whole tells it from others that begin alike. Values
+//! need not be UTF-8: their bytes are in the key as they are.
 
 use sha2::{Digest, Sha256};
 use tidegate_core::key::KeyBuilder;
@@ -17,7 +18,7 @@ const PIECE_BYTES: usize = 256;
 pub fn write_key<'e>(
     out: &mut Vec<u8>,
     domain: &str,
-    entries: impl Iterator<Item = (&'e str, &'e str)> + Clone,
+    entries: impl Iterator<Item = (&'e [u8], &'e [u8])> + Clone,
 ) {
     write(out, domain, entries, None);
 }
@@ -26,12 +27,12 @@ pub fn write_key<'e>(
 pub(super) fn write<'e>(
     out: &mut Vec<u8>,
     domain: &str,
-    entries: impl Iterator<Item = (&'e str, &'e str)> + Clone,
+    entries: impl Iterator<Item = (&'e [u8], &'e [u8])> + Clone,
     word: Option<&str>,
 ) {
     let mut builder = KeyBuilder::behind(out, domain.as_bytes());
     for (name, value) in entries.clone() {
-        builder = builder.entry(name.as_bytes(), value.as_bytes());
+        builder = builder.entry(name, value);
     }
     if let Some(word) = word {
         builder = builder.word(word.as_bytes());
@@ -45,12 +46,12 @@ pub(super) fn write<'e>(
 fn write_cut<'e>(
     out: &mut Vec<u8>,
     domain: &str,
-    entries: impl Iterator<Item = (&'e str, &'e str)>,
+    entries: impl Iterator<Item = (&'e [u8], &'e [u8])>,
     word: Option<&str>,
 ) {
     let mut cut =
         CutKey { hash: Sha256::new(), piece: Vec::new(), kept_max: out.len() + KEPT_BYTES, out };
-    cut.encode(domain, false);
+    cut.encode(domain.as_bytes(), false);
     for (name, value) in entries {
         cut.write(b" ");
         cut.encode(name, true);
@@ -59,7 +60,7 @@ fn write_cut<'e>(
     }
     if let Some(word) = word {
         cut.write(b" ");
-        cut.encode(word, false);
+        cut.encode(word.as_bytes(), false);
     }
     cut.finish();
 }
@@ -74,8 +75,8 @@ struct CutKey<'a> {
 }
 
 impl CutKey<'_> {
-    fn encode(&mut self, text: &str, is_name: bool) {
-        for piece in text.as_bytes().chunks(PIECE_BYTES) {
+    fn encode(&mut self, text: &[u8], is_name: bool) {
+        for piece in text.chunks(PIECE_BYTES) {
             let mut encoded = std::mem::take(&mut self.piece);
             // A piece always fits into a key.
             let _ = KeyBuilder::new(&mut encoded, piece).finish();

@@ -39,7 +39,7 @@ impl Configuration {
     pub fn find<'e>(
         &self,
         domain: &str,
-        entries: impl Iterator<Item = (&'e str, &'e str)> + Clone,
+        entries: impl Iterator<Item = (&'e [u8], &'e [u8])> + Clone,
         given: Option<Override>,
         key: &mut Vec<u8>,
     ) -> Found<'_> {
@@ -67,12 +67,12 @@ impl Configuration {
     }
 
     /// Writes the name of a descriptor's statistics, as envoyproxy/ratelimit forms it, into `out`:
-    /// `<domain>.<k_v>.<k2>`. Empty if the tree has no rule for the descriptor; overrides have no
-    /// statistics.
+    /// `<domain>.<k_v>.<k2>`, with `\u{fffd}` for bytes that are not UTF-8. Empty if the tree has
+    /// no rule for the descriptor; overrides have no statistics.
     pub fn write_statistic<'e>(
         &self,
         domain: &str,
-        entries: impl Iterator<Item = (&'e str, &'e str)> + Clone,
+        entries: impl Iterator<Item = (&'e [u8], &'e [u8])> + Clone,
         out: &mut String,
     ) {
         out.clear();
@@ -82,7 +82,7 @@ impl Configuration {
         for ((key, value), step) in root.walk(entries) {
             let Some(step) = step else { return };
             out.push('.');
-            out.push_str(key);
+            push_lossily(out, key);
             let shown = match step.shared() {
                 Some(pattern) => pattern,
                 None if rule.detailed_metric => value,
@@ -91,7 +91,7 @@ impl Configuration {
             // All values in a name is the older way, in which an empty value leaves its mark.
             if !shown.is_empty() || rule.detailed_metric && !shares {
                 out.push('_');
-                out.push_str(shown);
+                push_lossily(out, shown);
             }
         }
         sanitise(out);
@@ -99,13 +99,23 @@ impl Configuration {
 }
 
 /// The part of a value in the name of statistics: what the file says, or what the request says.
-fn shown_value<'a>(step: Step<'a>, value: &'a str) -> &'a str {
+fn shown_value<'a>(step: Step<'a>, value: &'a [u8]) -> &'a [u8] {
     match step.via {
         Via::Exact => value,
         _ if step.node.value_to_metric => value,
-        Via::Wildcard if step.node.value.is_empty() => &step.node.key,
-        Via::Wildcard => &step.node.value,
-        Via::Key => "",
+        Via::Wildcard if step.node.value.is_empty() => step.node.key.as_bytes(),
+        Via::Wildcard => step.node.value.as_bytes(),
+        Via::Key => b"",
+    }
+}
+
+/// Adds text that may be no UTF-8, as `String::from_utf8_lossy` would, without allocating it first.
+fn push_lossily(out: &mut String, text: &[u8]) {
+    for chunk in text.utf8_chunks() {
+        out.push_str(chunk.valid());
+        if !chunk.invalid().is_empty() {
+            out.push(char::REPLACEMENT_CHARACTER);
+        }
     }
 }
 
@@ -113,8 +123,8 @@ impl Level {
     /// The entries, each with what it leads to; all are `None` after the first that leads nowhere.
     fn walk<'a, 'e>(
         &'a self,
-        entries: impl Iterator<Item = (&'e str, &'e str)> + Clone,
-    ) -> impl Iterator<Item = ((&'e str, &'e str), Option<Step<'a>>)> + Clone {
+        entries: impl Iterator<Item = (&'e [u8], &'e [u8])> + Clone,
+    ) -> impl Iterator<Item = ((&'e [u8], &'e [u8]), Option<Step<'a>>)> + Clone {
         let mut level = Some(self);
         entries.map(move |(key, value)| {
             let step = level.and_then(|level| level.step(key, value));
@@ -126,7 +136,7 @@ impl Level {
     /// The rule at the end of the entries, and whether a pattern stands for one of their values.
     fn rule<'a, 'e>(
         &'a self,
-        entries: impl Iterator<Item = (&'e str, &'e str)> + Clone,
+        entries: impl Iterator<Item = (&'e [u8], &'e [u8])> + Clone,
     ) -> (Option<&'a Rule>, bool) {
         let (mut last, mut shares) = (None, false);
         for (_, step) in self.walk(entries) {

@@ -10,8 +10,11 @@ mod statistics;
 use super::{Configuration, Found, Options, Override, Unit, load};
 
 /// The entries of a descriptor: `k=v k2=v2`.
-fn entries(text: &str) -> Vec<(&str, &str)> {
-    text.split_whitespace().map(|entry| entry.split_once('=').unwrap_or((entry, ""))).collect()
+fn entries(text: &str) -> Vec<(&[u8], &[u8])> {
+    { text.split_whitespace() }
+        .map(|entry| entry.split_once('=').unwrap_or((entry, "")))
+        .map(|(key, value)| (key.as_bytes(), value.as_bytes()))
+        .collect()
 }
 
 fn loaded(text: &str) -> Configuration {

@@ -3,6 +3,8 @@
 //! Keys and values are compared one by one, not joined by `_` as envoyproxy/ratelimit does: there a
 //! client that chooses the value of `a` could meet the rule of `a_b`. That two descriptors of one
 //! level must not look alike when joined stays an error, for its own tools print them so.
+//!
+//! The file is text; entries are bytes, since clients choose them.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -19,7 +21,7 @@ use super::source::DescriptorNode;
 pub(super) struct Level {
     /// In the order of the file.
     pub(super) nodes: Vec<Descriptor>,
-    keys: HashMap<Box<str>, Places>,
+    keys: HashMap<Box<[u8]>, Places>,
     /// The places of descriptors with a star, in the order of the file.
     wildcards: Vec<usize>,
     /// `key` or `key_value` of every descriptor.
@@ -31,7 +33,7 @@ pub(super) struct Level {
 struct Places {
     /// The one without a value.
     bare: Option<usize>,
-    values: HashMap<Box<str>, usize>,
+    values: HashMap<Box<[u8]>, usize>,
 }
 
 /// One descriptor.
@@ -68,9 +70,9 @@ pub(super) struct Step<'a> {
 
 impl<'a> Step<'a> {
     /// The pattern that stands for the value where all values have one count.
-    pub(super) fn shared(&self) -> Option<&'a str> {
+    pub(super) fn shared(&self) -> Option<&'a [u8]> {
         let shares = self.via == Via::Wildcard && self.node.share_threshold;
-        shares.then_some(if self.node.value.is_empty() { "*" } else { &*self.node.value })
+        shares.then_some(if self.node.value.is_empty() { b"*" } else { self.node.value.as_bytes() })
     }
 }
 
@@ -85,10 +87,9 @@ impl Descriptor {
         self.wildcard.is_some()
     }
 
-    fn matches(&self, key: &str, value: &str) -> bool {
+    fn matches(&self, key: &[u8], value: &[u8]) -> bool {
         self.wildcard.as_ref().is_some_and(|(keys, values)| {
-            keys.matches(key.as_bytes())
-                && values.as_ref().is_none_or(|values| values.matches(value.as_bytes()))
+            keys.matches(key) && values.as_ref().is_none_or(|values| values.matches(value))
         })
     }
 }
@@ -96,7 +97,7 @@ impl Descriptor {
 impl Level {
     /// The descriptor for an entry: the exact one, else the first pattern that matches, else the
     /// one of the key alone. There is no way back from a choice that leads nowhere.
-    pub(super) fn step(&self, key: &str, value: &str) -> Option<Step<'_>> {
+    pub(super) fn step(&self, key: &[u8], value: &[u8]) -> Option<Step<'_>> {
         let places = self.keys.get(key);
         let exact = places.and_then(|places| places.values.get(value));
         let (at, via) = if let Some(at) = exact {
@@ -151,11 +152,11 @@ impl Level {
 
     fn add(&mut self, descriptor: Descriptor) {
         let at = self.nodes.len();
-        let places = self.keys.entry(descriptor.key.clone()).or_default();
+        let places = self.keys.entry(descriptor.key.as_bytes().into()).or_default();
         if descriptor.value.is_empty() {
             places.bare = Some(at);
         } else {
-            places.values.insert(descriptor.value.clone(), at);
+            places.values.insert(descriptor.value.as_bytes().into(), at);
         }
         if descriptor.is_wildcard() {
             self.wildcards.push(at);

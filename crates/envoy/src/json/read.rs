@@ -149,7 +149,10 @@ impl From<Descriptor> for RateLimitDescriptor {
 
 impl From<Entry> for EntryMessage {
     fn from(entry: Entry) -> Self {
-        Self { key: entry.key.unwrap_or_default(), value: entry.value.unwrap_or_default() }
+        Self {
+            key: entry.key.unwrap_or_default().into(),
+            value: entry.value.unwrap_or_default().into(),
+        }
     }
 }
 

@@ -12,6 +12,7 @@ use envoy_types::pb::{
 };
 use proptest::{collection::vec, prelude::*};
 use prost::Message;
+use prost_types::field_descriptor_proto::Type;
 use tidegate_envoy::proto::{FILE_DESCRIPTOR_SET, config, discovery, quota, ratelimit, strategy};
 
 use crate::twins::compare;
@@ -44,7 +45,35 @@ fn maps_of_many_entries_are_read() {
     let entries = ["a", "b", "c"].map(|name| (name.to_owned(), "1".to_owned()));
     let theirs = quota_theirs::BucketId { bucket: entries.clone().into() };
     let ours = quota::BucketId::decode(theirs.encode_to_vec().as_slice()).expect("readable");
-    assert_eq!(ours.bucket, entries.into());
+    assert_eq!(ours.bucket, entries.map(|(name, value)| (name, value.into())).into());
+}
+
+/// Two descriptors, of which one has a key and one a value that is not UTF-8.
+#[test]
+fn entries_need_not_be_utf8() {
+    let bytes =
+        b"\x0a\x01d\x12\x08\x0a\x06\x0a\x01\xff\x12\x01v\x12\x09\x0a\x07\x0a\x01k\x12\x02\xc3\x28";
+    let ours = ratelimit::RateLimitRequest::decode(&bytes[..]).expect("readable");
+    assert_eq!(ours.domain, "d");
+    let entries: Vec<_> = { ours.descriptors.iter().flat_map(|descriptor| &descriptor.entries) }
+        .map(|entry| (&entry.key[..], &entry.value[..]))
+        .collect();
+    assert_eq!(entries, [(&b"\xff"[..], &b"v"[..]), (b"k", b"\xc3\x28")]);
+    assert_eq!(ours.encode_to_vec(), bytes);
+    assert!(ratelimit_theirs::RateLimitRequest::decode(&bytes[..]).is_err());
+    // The domain is the operator's.
+    assert!(ratelimit::RateLimitRequest::decode(&b"\x0a\x01\xff"[..]).is_err());
+}
+
+#[test]
+fn values_of_buckets_need_not_be_utf8() {
+    let bytes = b"\x0a\x06\x0a\x01k\x12\x01\xff";
+    let ours = quota::BucketId::decode(&bytes[..]).expect("readable");
+    assert_eq!(ours.bucket["k"], &b"\xff"[..]);
+    assert_eq!(ours.encode_to_vec(), bytes);
+    assert!(quota_theirs::BucketId::decode(&bytes[..]).is_err());
+    // Names of values are the operator's.
+    assert!(quota::BucketId::decode(&b"\x0a\x06\x0a\x01\xff\x12\x01v"[..]).is_err());
 }
 
 #[test]
@@ -67,6 +96,19 @@ fn names_and_numbers_of_enumerations_are_the_same() {
         strategy::rate_limit_strategy::BlanketRule =
             strategy_theirs::rate_limit_strategy::BlanketRule,
     );
+}
+
+#[test]
+fn reflection_says_string_as_envoy_does() {
+    let set = prost_types::FileDescriptorSet::decode(FILE_DESCRIPTOR_SET).expect("a set");
+    let messages: Vec<_> = { set.file.iter().flat_map(|file| &file.message_type) }
+        .flat_map(|message| &message.nested_type)
+        .filter(|message| ["Entry", "BucketEntry"].contains(&message.name()))
+        .collect();
+    assert_eq!(messages.len(), 2);
+    for field in messages.iter().flat_map(|message| &message.field) {
+        assert_eq!(field.r#type(), Type::String, "{}", field.name());
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use envoy_types::pb::envoy::service::{
     discovery::v3 as discovery_theirs, rate_limit_quota::v3 as quota_theirs,
     ratelimit::v3 as ratelimit_theirs,
 };
-use tidegate_envoy::proto::{discovery, quota, ratelimit};
+use tidegate_envoy::proto::{descriptor, discovery, quota, ratelimit};
 use tonic::{
     Request, Response, Status, Streaming,
     codegen::tokio_stream::{Stream, once},
@@ -15,7 +15,7 @@ use tonic::{
 
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
-/// Answers with what it was asked: a domain, a bucket, a version.
+/// Answers with what it was asked: a domain and its entries, a bucket, a version.
 struct Echo;
 
 #[tonic::async_trait]
@@ -24,7 +24,12 @@ impl ratelimit::rate_limit_service_server::RateLimitService for Echo {
         &self,
         request: Request<ratelimit::RateLimitRequest>,
     ) -> Result<Response<ratelimit::RateLimitResponse>, Status> {
-        let raw_body = request.into_inner().domain.into();
+        let ratelimit::RateLimitRequest { domain, descriptors, .. } = request.into_inner();
+        let mut raw_body = domain.into_bytes();
+        for entry in descriptors.iter().flat_map(|descriptor| &descriptor.entries) {
+            raw_body.extend([b" ", &*entry.key, b"=", &*entry.value].concat());
+        }
+        let raw_body = raw_body.into();
         Ok(Response::new(ratelimit::RateLimitResponse { raw_body, ..Default::default() }))
     }
 }
@@ -84,6 +89,25 @@ async fn their_client_asks_our_rate_limit_service() {
     let request = ratelimit_theirs::RateLimitRequest { domain, ..Default::default() };
     let answer = client.should_rate_limit(request).await.expect("an answer");
     assert_eq!(answer.into_inner().raw_body, b"edge");
+}
+
+/// As Envoy sends it for a header with such bytes, which no string of `envoy-types` can hold.
+#[tokio::test]
+async fn a_call_with_bytes_that_are_not_utf8_is_answered() {
+    let server = ratelimit::rate_limit_service_server::RateLimitServiceServer::new(Echo);
+    let mut client = ratelimit::rate_limit_service_client::RateLimitServiceClient::new(server);
+    let entry = descriptor::rate_limit_descriptor::Entry {
+        key: b"k\xff"[..].into(),
+        value: b"\xfe\xff"[..].into(),
+    };
+    let descriptor = descriptor::RateLimitDescriptor { entries: vec![entry], ..Default::default() };
+    let request = ratelimit::RateLimitRequest {
+        domain: "edge".to_owned(),
+        descriptors: vec![descriptor],
+        ..Default::default()
+    };
+    let answer = client.should_rate_limit(request).await.expect("an answer");
+    assert_eq!(answer.into_inner().raw_body, &b"edge k\xff=\xfe\xff"[..]);
 }
 
 #[tokio::test]

@@ -93,6 +93,8 @@ fn what_is_no_request_is_refused() {
         assert!(parse_request(text.as_bytes()).is_err(), "{text}");
     }
     assert!(parse_request(b"{\"domain\":\"\xff\"}").is_err());
+    // Entries are bytes on the wire only; JSON is text.
+    assert!(parse_request(b"{\"descriptors\":[{\"entries\":[{\"key\":\"\xff\"}]}]}").is_err());
     assert!(parse_request(&[b'['; 100_000]).is_err());
     assert!(parse_request(&[b"{\"hitsAddend\":".as_slice(), &[b'['; 100_000]].concat()).is_err());
 }

@@ -109,9 +109,16 @@ impl<T: Sample> Sample for BTreeMap<String, T> {
     }
 }
 
+/// Most of these are strings in `envoy-types`, so all are UTF-8.
 impl Sample for Bytes {
     fn sample(source: &mut Source<'_>) -> Self {
-        Vec::sample(source).into()
+        String::sample(source).into()
+    }
+}
+
+impl Twin<String> for Bytes {
+    fn twin(&self) -> String {
+        String::from_utf8(self.to_vec()).expect("sampled as text")
     }
 }
 

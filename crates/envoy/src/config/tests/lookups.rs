@@ -198,9 +198,12 @@ descriptors:
   rate_limit: {unit: hour, requests_per_unit: 9, algorithm: sliding-window}
 ",
     );
-    let rule = |key| match config.find("d", [(key, "v")].into_iter(), None, &mut Vec::new()) {
-        Found::Rule(rule) => rule,
-        other => panic!("{other:?}"),
+    let rule = |key: &str| {
+        let entry = (key.as_bytes(), &b"v"[..]);
+        match config.find("d", [entry].into_iter(), None, &mut Vec::new()) {
+            Found::Rule(rule) => rule,
+            other => panic!("{other:?}"),
+        }
     };
     let a = rule("a");
     assert_eq!((&*a.name, a.replaces.len()), ("one", 2));
@@ -225,12 +228,12 @@ descriptors:
 fn keys_are_encoded_and_never_too_long() {
     let config = loaded(BASIC);
     let mut key = b"before".to_vec();
-    config.find("d", [("key2", "a b%=")].into_iter(), None, &mut key);
+    config.find("d", [(&b"key2"[..], &b"a b%="[..])].into_iter(), None, &mut key);
     assert_eq!(key, b"befored key2=a%20b%25=");
 
     let long = |name: &str, value: &str| {
         let mut key = b"x".to_vec();
-        write_key(&mut key, "d", [(name, value)].into_iter());
+        write_key(&mut key, "d", [(name.as_bytes(), value.as_bytes())].into_iter());
         key.split_off(1)
     };
     // The longest that fits, and one byte more.
@@ -248,4 +251,44 @@ fn keys_are_encoded_and_never_too_long() {
         assert_eq!(key[..990], whole.as_bytes()[..990]);
         assert_eq!(key[990..], *format!("~{hash}").as_bytes());
     }
+}
+
+#[test]
+fn values_that_are_not_utf8_have_rules_and_keys_of_their_own() {
+    let config = loaded(
+        "
+domain: d
+descriptors:
+- {key: any, rate_limit: &m {unit: minute, requests_per_unit: 1}}
+- {key: some, value: 'x*y', rate_limit: *m}
+- {key: exact, value: \u{fffd}, rate_limit: *m}
+- {key: shared, value: '*', share_threshold: true, rate_limit: *m}
+- {key: 'key*', rate_limit: *m}
+",
+    );
+    let check = |name: &[u8], value: &[u8], expected: Option<&[u8]>| {
+        let mut key = Vec::new();
+        let found = config.find("d", [(name, value)].into_iter(), None, &mut key);
+        assert_eq!(matches!(found, Found::Rule(_)), expected.is_some(), "{name:?} {value:?}");
+        assert_eq!(key, expected.unwrap_or_default(), "{name:?} {value:?}");
+    };
+    check(b"any", b"\xff", Some(b"d any=\xff"));
+    check(b"any", b"\xfe \xff", Some(b"d any=\xfe%20\xff"));
+    check(b"any", "\u{fffd}".as_bytes(), Some("d any=\u{fffd}".as_bytes()));
+    check(b"some", b"x\xff\xc3y", Some(b"d some=x\xff\xc3y"));
+    check(b"some", b"x\xff", None);
+    check(b"exact", b"\xff", None);
+    check(b"shared", b"\xff", Some(b"d shared=*"));
+    check(b"key\xff", b"\xfe", Some(b"d key\xff=\xfe"));
+    check(b"an\xff", b"", None);
+
+    // Long ones, which begin alike and differ in a byte that is no text.
+    let long = |last: u8| {
+        let value = [&[b'v'; 2000][..], &[last]].concat();
+        let mut key = Vec::new();
+        write_key(&mut key, "d", [(&b"any"[..], &value[..])].into_iter());
+        key
+    };
+    assert_eq!(long(0xff).len(), 1023);
+    assert_ne!(long(0xff), long(0xfe));
 }

@@ -47,10 +47,15 @@ fn unique(nodes: Vec<DescriptorNode>) -> Vec<DescriptorNode> {
         .collect()
 }
 
-pub(super) fn descriptors() -> impl Strategy<Value = Vec<(String, String)>> {
-    let key = prop::sample::select(vec!["a", "b", "a_b", "c"]).prop_map(str::to_owned);
-    let value = prop::sample::select(vec!["", "x", "y", "xy", "x y", "xzy", "yx", "x=y", "x%"]);
-    prop::collection::vec((key, value.prop_map(str::to_owned)), 0..4)
+type Entry = (Vec<u8>, Vec<u8>);
+
+pub(super) fn descriptors() -> impl Strategy<Value = Vec<Entry>> {
+    let key: [&[u8]; 5] = [b"a", b"b", b"a_b", b"c", b"a\xff"];
+    let value: [&[u8]; 11] =
+        [b"", b"x", b"y", b"xy", b"x y", b"xzy", b"yx", b"x=y", b"x%", b"\xff", b"x\xff\xc3y"];
+    let any_of =
+        |texts: &[&'static [u8]]| prop::sample::select(texts.to_vec()).prop_map(<[u8]>::to_vec);
+    prop::collection::vec((any_of(&key), any_of(&value)), 0..4)
 }
 
 pub(super) fn loaded(descriptors: Vec<DescriptorNode>) -> Configuration {
@@ -58,39 +63,31 @@ pub(super) fn loaded(descriptors: Vec<DescriptorNode>) -> Configuration {
     load_nodes(&[("f".to_owned(), node)], Options::default()).unwrap()
 }
 
-pub(super) fn pairs(entries: &[(String, String)]) -> impl Iterator<Item = (&str, &str)> + Clone {
-    entries.iter().map(|(key, value)| (key.as_str(), value.as_str()))
+pub(super) fn pairs(entries: &[Entry]) -> impl Iterator<Item = (&[u8], &[u8])> + Clone {
+    entries.iter().map(|(key, value)| (key.as_slice(), value.as_slice()))
 }
 
 /// Whether a pattern matches: by trying everything that its first star may stand for.
-fn star_matches(pattern: &str, text: &str) -> bool {
-    match pattern.chars().next() {
-        None => text.is_empty(),
-        Some('*') => {
-            let rest = &pattern[1..];
-            (0..=text.len()).any(|at| text.is_char_boundary(at) && star_matches(rest, &text[at..]))
-        }
-        Some(first) => {
-            text.starts_with(first) && {
-                let len = first.len_utf8();
-                star_matches(&pattern[len..], &text[len..])
-            }
-        }
+fn star_matches(pattern: &[u8], text: &[u8]) -> bool {
+    match pattern {
+        [] => text.is_empty(),
+        [b'*', rest @ ..] => (0..=text.len()).any(|at| star_matches(rest, &text[at..])),
+        [first, rest @ ..] => text.first() == Some(first) && star_matches(rest, &text[1..]),
     }
 }
 
 /// The amount of the rule and the values that are counted.
-fn model(nodes: &[DescriptorNode], entries: &[(String, String)]) -> Option<(u32, Vec<String>)> {
+fn model(nodes: &[DescriptorNode], entries: &[Entry]) -> Option<(u32, Vec<Vec<u8>>)> {
     let ((key, value), rest) = entries.split_first()?;
-    let of_key = |node: &&DescriptorNode| node.key == *key;
-    let exact =
-        { nodes.iter().filter(of_key) }.find(|node| !value.is_empty() && node.value == *value);
+    let of_key = |node: &&DescriptorNode| node.key.as_bytes() == key;
+    let exact = { nodes.iter().filter(of_key) }
+        .find(|node| !value.is_empty() && node.value.as_bytes() == value);
     let pattern = { nodes.iter().filter(of_key) }
-        .find(|node| node.value.contains('*') && star_matches(&node.value, value));
+        .find(|node| node.value.contains('*') && star_matches(node.value.as_bytes(), value));
     let bare = nodes.iter().filter(of_key).find(|node| node.value.is_empty());
     let node = exact.or(pattern).or(bare)?;
     let shares = exact.is_none() && pattern.is_some() && node.share_threshold;
-    let counted = if shares { node.value.clone() } else { value.clone() };
+    let counted = if shares { node.value.clone().into_bytes() } else { value.clone() };
     if rest.is_empty() {
         return Some((node.rate_limit.as_ref()?.requests_per_unit, vec![counted]));
     }
@@ -99,8 +96,13 @@ fn model(nodes: &[DescriptorNode], entries: &[(String, String)]) -> Option<(u32,
     Some((amount, values))
 }
 
-fn encoded(text: &str) -> String {
-    text.replace('%', "%25").replace(' ', "%20")
+fn encoded(text: &[u8]) -> Vec<u8> {
+    let encode = |byte: &u8| match byte {
+        b'%' => b"%25".to_vec(),
+        b' ' => b"%20".to_vec(),
+        other => vec![*other],
+    };
+    text.iter().flat_map(encode).collect()
 }
 
 proptest! {
@@ -115,10 +117,11 @@ proptest! {
                 let Found::Rule(rule) = found else { panic!("{found:?}") };
                 prop_assert_eq!(rule.requests_per_unit, amount);
                 let names = entries.iter().map(|(name, _)| name);
-                let wanted: String = { names.zip(&values) }
-                    .map(|(name, value)| format!(" {}={}", encoded(name), encoded(value)))
-                    .collect();
-                prop_assert_eq!(String::from_utf8(key).unwrap(), format!("d{wanted}"));
+                let mut wanted = b"d".to_vec();
+                for (name, value) in names.zip(&values) {
+                    wanted.extend([b" ", &*encoded(name), b"=", &*encoded(value)].concat());
+                }
+                prop_assert_eq!(key, wanted);
             }
         }
     }

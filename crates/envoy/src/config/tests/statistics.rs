@@ -115,6 +115,18 @@ fn names_keep_clear_of_what_parts_them() {
 }
 
 #[test]
+fn what_is_not_utf8_is_shown_as_such() {
+    let config = loaded(
+        "{domain: d, descriptors: [{key: 'k*', value: '*', value_to_metric: true,
+        rate_limit: {unit: minute, requests_per_unit: 1}}]}",
+    );
+    let mut out = String::new();
+    let entry = (&b"k\xff"[..], &b"a:\xfe1.2.3.4\xc3"[..]);
+    config.write_statistic("d", [entry].into_iter(), &mut out);
+    assert_eq!(out, "d.k\u{fffd}_a_\u{fffd}1_2_3_4\u{fffd}");
+}
+
+#[test]
 fn the_dump_has_a_line_for_each_rule() {
     let config = loaded(
         "
