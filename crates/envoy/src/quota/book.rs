@@ -1,0 +1,103 @@
+//! What the three ways to divide a bucket have in common, as the division sees them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tidegate_core::{Nanos, Now};
+
+use super::{Action, Assignment, Bank, REQUESTS_MAX, RequestId, StreamId, Terms};
+
+/// One call: when it is, for which key, and where everything goes.
+pub(super) struct Turn<'a> {
+    pub(super) now: Now,
+    pub(super) key: &'a Arc<[u8]>,
+    pub(super) bank: &'a mut dyn Bank,
+    pub(super) out: &'a mut Vec<Assignment>,
+    /// Streams that are no longer in the book: abandoned or silent.
+    pub(super) left: &'a mut Vec<StreamId>,
+    pub(super) requests: &'a mut Requests,
+}
+
+/// The questions to a bank that are not answered yet.
+#[derive(Debug, Default)]
+pub(super) struct Requests {
+    last: u64,
+    open: BTreeMap<RequestId, (Arc<[u8]>, StreamId)>,
+}
+
+impl Requests {
+    /// The number of another question, unless too many are open.
+    pub(super) fn number(&mut self) -> Option<RequestId> {
+        if self.open.len() >= REQUESTS_MAX {
+            return None;
+        }
+        self.last += 1;
+        Some(RequestId(self.last))
+    }
+
+    /// Remembers who asked.
+    pub(super) fn keep(&mut self, request: RequestId, key: &Arc<[u8]>, stream: StreamId) {
+        self.open.insert(request, (Arc::clone(key), stream));
+    }
+
+    /// Who asked, once.
+    pub(super) fn answer(&mut self, request: RequestId) -> Option<(Arc<[u8]>, StreamId)> {
+        self.open.remove(&request)
+    }
+}
+
+impl Turn<'_> {
+    pub(super) fn mono(&self) -> Nanos {
+        self.now.mono
+    }
+
+    pub(super) fn send(&mut self, stream: StreamId, action: Action) {
+        self.out.push(Assignment { stream, key: Arc::clone(self.key), action });
+    }
+
+    /// Lets Envoy forget the bucket.
+    pub(super) fn abandon(&mut self, stream: StreamId) {
+        self.send(stream, Action::Abandon);
+        self.left.push(stream);
+    }
+}
+
+/// What a stream reports of a bucket.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Counts {
+    pub(super) allowed: u64,
+    pub(super) denied: u64,
+}
+
+impl Counts {
+    pub(super) fn requests(self) -> u64 {
+        self.allowed.saturating_add(self.denied)
+    }
+}
+
+/// One bucket and the streams that have it.
+pub(super) trait Book {
+    /// A stream reports; a first report joins.
+    fn report(&mut self, stream: StreamId, counts: Counts, turn: &mut Turn<'_>);
+
+    /// A stream is gone.
+    fn leave(&mut self, stream: StreamId);
+
+    /// Does what is due, and returns when to be called again.
+    fn tick(&mut self, turn: &mut Turn<'_>) -> Nanos;
+
+    /// A bank answers a question of this stream.
+    fn granted(&mut self, _: StreamId, _: RequestId, _: u64, _: &mut Turn<'_>) {}
+
+    /// Takes over other terms; false if they need another book.
+    fn change(&mut self, terms: &Terms, turn: &mut Turn<'_>) -> bool;
+
+    /// The streams that are in it.
+    fn streams(&self) -> Vec<StreamId>;
+
+    /// Whether a stream is in it.
+    fn has(&self, stream: StreamId) -> bool;
+
+    /// Whether nothing would be lost with it.
+    fn is_done(&self) -> bool;
+}

@@ -1,0 +1,229 @@
+//! The division: the streams of a server, their buckets, the bounds on both, and who is asked when.
+//!
+//! How one bucket is divided is not decided here: see `leases`, `slices` and `blanket`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tidegate_core::Now;
+use tidegate_core::time::{Nanos, SECOND};
+
+use super::blanket::{self, Blanket};
+use super::book::{Book, Counts, Requests, Turn};
+use super::leases::Leases;
+use super::slices::Slices;
+use super::{
+    Assignment, BUCKETS_PER_STREAM_MAX, Bank, KEYS_MAX, LEASE_LIFE, RequestId, SEATS_MAX,
+    STREAMS_MAX, StreamId, Terms,
+};
+
+/// There are as many streams as there may be: the door refuses this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("more than {STREAMS_MAX} quota streams")]
+pub struct TooManyStreams;
+
+/// What a stream reports of one bucket since its last report.
+#[derive(Clone, Copy, Debug)]
+pub struct Report<'a> {
+    /// The bucket.
+    pub key: &'a [u8],
+    /// Requests that passed.
+    pub allowed: u64,
+    /// Requests that did not.
+    pub denied: u64,
+}
+
+/// Divides the limits of many buckets among the streams of one server.
+pub struct Division {
+    /// Leases of an earlier server may run until then.
+    opens_at: Nanos,
+    /// How many buckets each stream has.
+    streams: BTreeMap<StreamId, usize>,
+    buckets: BTreeMap<Arc<[u8]>, Bucket>,
+    seats: usize,
+    requests: Requests,
+}
+
+struct Bucket {
+    terms: Terms,
+    book: Box<dyn Book + Send>,
+    due: Nanos,
+}
+
+fn open(terms: &Terms, opens_at: Nanos) -> Box<dyn Book + Send> {
+    match terms {
+        Terms::Leases(rate) => Box::new(Leases::new(*rate, opens_at)),
+        Terms::Slices(plan) => Box::new(Slices::new(plan.clone(), opens_at)),
+        Terms::Unlimited | Terms::Shadow | Terms::Denied => Box::new(Blanket::new(terms.clone())),
+    }
+}
+
+impl Bucket {
+    /// Takes over other terms. Streams join anew where these need another book.
+    fn change(&mut self, terms: &Terms, opens_at: Nanos, turn: &mut Turn<'_>) {
+        if self.terms == *terms {
+            return;
+        }
+        if !self.book.change(terms, turn) {
+            let divided = |terms: &Terms| matches!(terms, Terms::Leases(_) | Terms::Slices(_));
+            // What was granted under the old terms may be used until it ends.
+            let ended = turn.mono().saturating_add(LEASE_LIFE);
+            let rests = divided(&self.terms) && divided(terms);
+            let streams = self.book.streams();
+            self.book = open(terms, if rests { ended } else { opens_at });
+            for stream in streams {
+                self.book.report(stream, Counts { allowed: 0, denied: 0 }, turn);
+            }
+        }
+        self.terms = terms.clone();
+        self.due = turn.mono();
+    }
+}
+
+impl Division {
+    /// Begins at the start of the server: for 7 s only blanket rules are given, because leases of a
+    /// server before this one may still be in use.
+    #[must_use]
+    pub fn new(now: Now) -> Self {
+        Self {
+            opens_at: now.mono.saturating_add(LEASE_LIFE),
+            streams: BTreeMap::new(),
+            buckets: BTreeMap::new(),
+            seats: 0,
+            requests: Requests::default(),
+        }
+    }
+
+    /// A stream was opened.
+    ///
+    /// # Errors
+    /// If there are [`STREAMS_MAX`] already.
+    pub fn open(&mut self, stream: StreamId) -> Result<(), TooManyStreams> {
+        if self.streams.len() >= STREAMS_MAX {
+            return Err(TooManyStreams);
+        }
+        self.streams.entry(stream).or_default();
+        Ok(())
+    }
+
+    /// A stream was closed. What it had stays reserved until it would have ended.
+    pub fn close(&mut self, stream: StreamId) {
+        let Some(seats) = self.streams.remove(&stream) else { return };
+        self.seats -= seats;
+        for bucket in self.buckets.values_mut() {
+            bucket.book.leave(stream);
+        }
+    }
+
+    /// A stream reports a bucket whose key has these terms now. A first report is answered at once.
+    pub fn report(
+        &mut self,
+        stream: StreamId,
+        report: Report<'_>,
+        terms: &Terms,
+        now: Now,
+        bank: &mut dyn Bank,
+        out: &mut Vec<Assignment>,
+    ) {
+        let Some(&had) = self.streams.get(&stream) else { return };
+        let counts = Counts { allowed: report.allowed, denied: report.denied };
+        let known = self.buckets.get(report.key);
+        let joins = known.is_none_or(|bucket| !bucket.book.has(stream));
+        let full = had >= BUCKETS_PER_STREAM_MAX || self.seats >= SEATS_MAX;
+        if joins && (full || known.is_none() && self.buckets.len() >= KEYS_MAX) {
+            let key = Arc::from(report.key);
+            out.push(Assignment { stream, key, action: blanket::rule(terms) });
+            return;
+        }
+        let key = match self.buckets.get_key_value(report.key) {
+            Some((key, _)) => Arc::clone(key),
+            None => {
+                let key: Arc<[u8]> = Arc::from(report.key);
+                let book = open(terms, self.opens_at);
+                let bucket = Bucket { terms: terms.clone(), book, due: now.mono };
+                self.buckets.insert(Arc::clone(&key), bucket);
+                key
+            }
+        };
+        if joins {
+            self.seats += 1;
+            self.streams.insert(stream, had + 1);
+        }
+        let opens_at = self.opens_at;
+        self.turn(&key, now, bank, out, |bucket, turn| {
+            bucket.change(terms, opens_at, turn);
+            bucket.book.report(stream, counts, turn);
+            // Whoever joins may be charged, or renewed, before the bucket's own time.
+            bucket.due = bucket.due.min(turn.mono());
+        });
+    }
+
+    /// The rules have changed: asks for the terms of every key, and sends what follows from them.
+    pub fn change_terms(
+        &mut self,
+        mut terms_of: impl FnMut(&[u8]) -> Terms,
+        now: Now,
+        bank: &mut dyn Bank,
+        out: &mut Vec<Assignment>,
+    ) {
+        let opens_at = self.opens_at;
+        let keys: Vec<Arc<[u8]>> = self.buckets.keys().cloned().collect();
+        for key in keys {
+            let terms = terms_of(&key);
+            self.turn(&key, now, bank, out, |bucket, turn| bucket.change(&terms, opens_at, turn));
+        }
+    }
+
+    /// Does what is due, and returns when to be called again. A call that is late by more than a
+    /// few milliseconds lets other doors take what leases should have been charged for.
+    pub fn tick(&mut self, now: Now, bank: &mut dyn Bank, out: &mut Vec<Assignment>) -> Nanos {
+        let due = self.buckets.iter().filter(|(_, bucket)| bucket.due <= now.mono);
+        let due: Vec<Arc<[u8]>> = due.map(|(key, _)| Arc::clone(key)).collect();
+        for key in due {
+            self.turn(&key, now, bank, out, |bucket, turn| bucket.due = bucket.book.tick(turn));
+            if self.buckets.get(&key).is_some_and(|bucket| bucket.book.is_done()) {
+                self.buckets.remove(&key);
+            }
+        }
+        let next = self.buckets.values().map(|bucket| bucket.due).min();
+        next.unwrap_or(now.mono.saturating_add(SECOND))
+    }
+
+    /// The bank answers a question: so many uses were taken. What was taken for a stream that is
+    /// gone stays counted: its window may be over, and giving back into another would be too much.
+    pub fn granted(
+        &mut self,
+        request: RequestId,
+        uses: u64,
+        now: Now,
+        bank: &mut dyn Bank,
+        out: &mut Vec<Assignment>,
+    ) {
+        let Some((key, stream)) = self.requests.answer(request) else { return };
+        self.turn(&key, now, bank, out, |bucket, turn| {
+            bucket.book.granted(stream, request, uses, turn);
+            bucket.due = bucket.due.min(turn.mono());
+        });
+    }
+
+    /// Lets a bucket act, and forgets the seats that it gave up.
+    fn turn(
+        &mut self,
+        key: &Arc<[u8]>,
+        now: Now,
+        bank: &mut dyn Bank,
+        out: &mut Vec<Assignment>,
+        act: impl FnOnce(&mut Bucket, &mut Turn<'_>),
+    ) {
+        let Some(bucket) = self.buckets.get_mut(key) else { return };
+        let mut left = Vec::new();
+        let requests = &mut self.requests;
+        act(bucket, &mut Turn { now, key, bank, out, left: &mut left, requests });
+        self.seats -= left.len();
+        for stream in left {
+            if let Some(seats) = self.streams.get_mut(&stream) {
+                *seats -= 1;
+            }
+        }
+    }
+}

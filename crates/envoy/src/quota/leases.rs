@@ -1,0 +1,365 @@
+//! Leases: a token bucket (R uses per second, B at once) divided into token buckets, one for each
+//! stream.
+//!
+//! Every lease is covered by the key's own count, which other doors take from:
+//! - its rate is charged ahead of time, step by step;
+//! - its burst is bought when it is granted, and **held**: the key owes at least the bursts of all
+//!   leases for as long as they run. Without this the key forgets a burst while an idle Envoy
+//!   still has it, and another buys it a second time.
+//!
+//! So in any span t other uses are at most B - H + (R - r) * t, and those of the Envoys H + r * t,
+//! where r and H are the sums over all leases. What a stream loses stays in these sums until its
+//! lease would have ended. A lease that may have lapsed at the Envoy when its renewal arrives
+//! starts full there, and its burst is bought and held a second time.
+//!
+//! Who shall have how much is in `leases/targets.rs`. Nothing here reads the key's count.
+
+mod targets;
+
+use std::collections::BTreeMap;
+
+use tidegate_core::time::{MILLISECOND, Nanos, SECOND};
+
+use super::book::{Book, Counts, Turn};
+use super::demand::Demand;
+use super::reserved::Reserved;
+use super::{ARRIVAL, Action, LEASE_LIFE, LEASE_TTL_S, Rate, RequestId, StreamId, Terms};
+use targets::Target;
+
+/// Rates are charged for so long ahead; less for limits whose burst is small beside their rate,
+/// because what is charged ahead is not there for bursts.
+const STEP_MAX: Nanos = 100 * MILLISECOND;
+/// The least step. A burst that is not above the uses of one such step cannot be divided: streams
+/// are denied.
+const STEP_MIN: Nanos = 10 * MILLISECOND;
+/// A step is charged for so long beyond its end: no timer is exact.
+const LATENESS: Nanos = 10 * MILLISECOND;
+/// A lease is renewed after this long.
+const RENEWAL: Nanos = LEASE_TTL_S * SECOND / 2;
+/// Targets are found anew this often, and whenever a stream joins.
+const DIVISION: Nanos = SECOND;
+/// A lease is changed by at least this many percent, or left.
+const CHANGE_PERCENT: u64 = 10;
+/// After so many reports of zero the bucket is abandoned.
+const ZERO_REPORTS_MAX: u32 = 12;
+/// The interval in which rates are counted, and the least tokens that shall flow in it: slow limits
+/// have a longer one, so that shares can be whole numbers.
+const FILL_S: u64 = 60;
+const FILL_TOKENS_MIN: u64 = 600;
+const FILL_S_MAX: u64 = 31_536_000;
+
+/// The part of one stream.
+#[derive(Debug)]
+struct Lease {
+    demand: Demand,
+    /// Tokens per fill interval; 0 if and only if there is no burst: then all is denied.
+    fill: u64,
+    burst: u64,
+    /// When the stream was last told, if it was.
+    sent: Option<Nanos>,
+    /// Whether Envoy must start a bucket of its own: it may have one with another fill interval,
+    /// and would not notice a change of that alone.
+    fresh: bool,
+}
+
+impl Lease {
+    fn until(&self) -> Nanos {
+        self.sent.map_or(0, |sent| sent.saturating_add(LEASE_LIFE))
+    }
+
+    /// Whether Envoy's bucket may have lapsed before a message of `now` arrives: the last one may
+    /// have arrived at once, this one may take as long as messages do.
+    fn may_lapse(&self, now: Nanos) -> bool {
+        self.until().saturating_sub(ARRIVAL) < now.saturating_add(ARRIVAL)
+    }
+}
+
+/// A bucket under one `gcra` limit.
+pub(super) struct Leases {
+    rate: Rate,
+    /// The fill interval, for the life of the bucket.
+    fill_s: u64,
+    /// Nothing is granted before: leases of an earlier server, or of earlier terms, may still run.
+    opens_at: Nanos,
+    seats: BTreeMap<StreamId, Lease>,
+    /// The sums over all seats.
+    fill: u64,
+    burst: u64,
+    reserved: Reserved,
+    /// Until when rates are charged; `None` before the first time.
+    charged_until: Option<Nanos>,
+    /// What was charged beyond the rates, because the key counts whole uses; in tokens times
+    /// nanoseconds per fill interval.
+    credit: u128,
+    divide_at: Nanos,
+}
+
+fn fill_interval_s(rate: &Rate) -> u64 {
+    rate.time_of(FILL_TOKENS_MIN).div_ceil(SECOND).clamp(FILL_S, FILL_S_MAX)
+}
+
+impl Leases {
+    pub(super) fn new(rate: Rate, opens_at: Nanos) -> Self {
+        Self {
+            rate,
+            fill_s: fill_interval_s(&rate),
+            opens_at,
+            seats: BTreeMap::new(),
+            fill: 0,
+            burst: 0,
+            reserved: Reserved::default(),
+            charged_until: None,
+            credit: 0,
+            divide_at: 0,
+        }
+    }
+
+    /// The tokens of the whole limit in a fill interval.
+    fn fill_whole(&self) -> u64 {
+        self.rate.uses_in(self.fill_s.saturating_mul(SECOND)).min(u64::from(u32::MAX))
+    }
+
+    /// The tokens per interval that all streams may have, with what is reserved.
+    fn fill_taken(&self) -> u64 {
+        self.fill.saturating_add(self.reserved.fill())
+    }
+
+    fn held(&self) -> u64 {
+        self.burst.saturating_add(self.reserved.burst())
+    }
+
+    fn step(&self) -> Nanos {
+        (self.rate.time_of(self.rate.burst) / 4).clamp(STEP_MIN, STEP_MAX)
+    }
+
+    /// The bursts that can be held: what flows in a step is charged ahead of it, and in whole uses.
+    /// So a burst of 1 or 2 cannot be divided.
+    fn burst_whole(&self) -> u64 {
+        let ahead = self.rate.uses_in(self.step() + LATENESS).saturating_add(2);
+        self.rate.burst.saturating_sub(ahead).min(u64::from(u32::MAX))
+    }
+
+    /// Charges all rates until a step from now, and renews the hold on the bursts.
+    fn charge(&mut self, turn: &mut Turn<'_>) {
+        let now = turn.mono();
+        let from = match self.charged_until {
+            Some(until) if now.saturating_add(LATENESS) < until => return,
+            Some(until) => until,
+            None => {
+                self.charge_unseen(turn);
+                now
+            }
+        };
+        let until = now.saturating_add(self.step() + LATENESS);
+        self.charged_until = Some(until);
+        if self.fill_taken() == 0 && self.held() == 0 {
+            self.credit = 0;
+            return;
+        }
+        let hold = self.hold(until - now, until.saturating_sub(from));
+        let uses = self.due(self.fill_taken(), until.saturating_sub(from));
+        turn.bank.record(turn.key, uses, now.saturating_add(hold), turn.now);
+        self.reserved.expire(now);
+    }
+
+    /// How long the key must take to be as new, before the rates of the last `charged` nanoseconds
+    /// of a step are added. At the end of the step it must still owe the bursts, and what was
+    /// charged beyond the rates: else it forgets a credit that is then not charged.
+    fn hold(&self, step: Nanos, charged: Nanos) -> Nanos {
+        // Tokens times nanoseconds per fill interval, as the time in which the limit pays them
+        // back.
+        let unit = u128::from(self.fill_s) * u128::from(SECOND) * u128::from(self.rate.amount);
+        let period = u128::from(self.rate.period);
+        let leased = u128::from(charged.min(step)) * u128::from(self.fill_taken()) * period / unit;
+        let unleased = step.saturating_sub(Nanos::try_from(leased).unwrap_or(Nanos::MAX));
+        let credit = self.credit.saturating_mul(period).div_ceil(unit);
+        let credit = Nanos::try_from(credit).unwrap_or(Nanos::MAX);
+        self.rate.time_of(self.held()).saturating_add(unleased).saturating_add(credit)
+    }
+
+    /// Charges what leases of before `opens_at`, of which nothing is known, may have used since
+    /// they were last charged. What has been paid back since is not charged.
+    fn charge_unseen(&mut self, turn: &mut Turn<'_>) {
+        let now = turn.mono();
+        let passed = now.saturating_sub(self.opens_at);
+        let uses = match LEASE_LIFE.saturating_sub(passed) {
+            0 => return,
+            span => self.rate.uses_in(span).saturating_add(1).min(self.rate.burst),
+        };
+        turn.bank.record(turn.key, uses, now, turn.now);
+    }
+
+    /// Whole uses to charge for a rate over a span, rounded up; the rest is credit.
+    fn due(&mut self, fill: u64, span: Nanos) -> u64 {
+        let unit = u128::from(self.fill_s) * u128::from(SECOND);
+        let used = u128::from(fill) * u128::from(span);
+        let uses = used.saturating_sub(self.credit).div_ceil(unit);
+        self.credit = (self.credit + uses * unit).saturating_sub(used);
+        u64::try_from(uses).unwrap_or(u64::MAX)
+    }
+
+    /// Gives a stream a rate and as much of a burst as it can buy, and tells it. What it had and
+    /// has no longer is reserved.
+    fn assign(&mut self, stream: StreamId, target: Target, turn: &mut Turn<'_>) {
+        let now = turn.mono();
+        let Some(lease) = self.seats.get_mut(&stream) else { return };
+        let kept = if lease.may_lapse(now) { 0 } else { lease.burst.min(target.burst) };
+        let bought = match target.burst - kept {
+            0 => 0,
+            // Leases are for counts that answer at once; an answer that comes later stays counted.
+            most if target.fill > 0 => turn
+                .bank
+                .take_up_to(turn.key, most, RequestId(0), turn.now)
+                .map_or(0, |granted| granted.min(most)),
+            _ => 0,
+        };
+        let burst = kept + bought;
+        let fill = if burst > 0 { target.fill } else { 0 };
+        let burst = if fill > 0 { burst } else { 0 };
+        let told = lease.sent.is_some_and(|sent| now < sent + RENEWAL);
+        if told && kept == lease.burst && (fill, burst) == (lease.fill, lease.burst) {
+            // More was wanted and could not be bought.
+            return;
+        }
+        let lost_fill = lease.fill.saturating_sub(fill);
+        let lost_burst = if fill > 0 { lease.burst - kept } else { lease.burst };
+        self.reserved.add(lease.until(), lost_fill, lost_burst);
+        self.fill = self.fill - lease.fill + fill;
+        self.burst = self.burst - lease.burst + burst;
+        let raised = fill.saturating_sub(lease.fill);
+        (lease.fill, lease.burst, lease.sent) = (fill, burst, Some(now));
+        if fill > 0 && lease.fresh {
+            turn.send(stream, Action::DenyAll { ttl_s: LEASE_TTL_S });
+        }
+        lease.fresh &= fill == 0;
+        turn.send(stream, self.action(fill, burst));
+        let rest = self.charged_until.map_or(0, |until| until.saturating_sub(now));
+        match self.due(raised, rest) {
+            0 => {}
+            uses => turn.bank.record(turn.key, uses, now, turn.now),
+        }
+    }
+
+    fn action(&self, fill: u64, burst: u64) -> Action {
+        match (u32::try_from(burst), u32::try_from(fill)) {
+            (Ok(max_tokens @ 1..), Ok(tokens_per_fill @ 1..)) => Action::TokenBucket {
+                max_tokens,
+                tokens_per_fill,
+                fill_interval_s: self.fill_s,
+                ttl_s: LEASE_TTL_S,
+            },
+            _ => Action::DenyAll { ttl_s: LEASE_TTL_S },
+        }
+    }
+
+    /// Reserves all that a lease was.
+    fn lose(&mut self, lease: &Lease) {
+        self.reserved.add(lease.until(), lease.fill, lease.burst);
+        self.fill -= lease.fill;
+        self.burst -= lease.burst;
+    }
+
+    /// Starts over with another fill interval.
+    fn restart(&mut self, fill_s: u64) {
+        let mut seats = std::mem::take(&mut self.seats);
+        for lease in seats.values_mut() {
+            self.lose(lease);
+            (lease.fill, lease.burst, lease.fresh) = (0, 0, true);
+        }
+        self.seats = seats;
+        self.reserved.rescale(self.fill_s, fill_s);
+        (self.fill_s, self.credit) = (fill_s, 0);
+    }
+
+    fn renew(&mut self, turn: &mut Turn<'_>) {
+        let now = turn.mono();
+        let due = |lease: &Lease| lease.sent.is_some_and(|sent| now >= sent + RENEWAL);
+        let due: Vec<(StreamId, Target)> = (self.seats.iter())
+            .filter(|(_, lease)| due(lease))
+            .map(|(stream, lease)| (*stream, Target { fill: lease.fill, burst: lease.burst }))
+            .collect();
+        for (stream, same) in due {
+            self.assign(stream, same, turn);
+        }
+    }
+
+    fn drop_silent(&mut self, turn: &mut Turn<'_>) {
+        let now = turn.mono();
+        let silent = self.seats.iter().filter(|(_, lease)| lease.demand.is_silent(now));
+        let silent: Vec<StreamId> = silent.map(|(stream, _)| *stream).collect();
+        for stream in silent {
+            self.leave(stream);
+            turn.left.push(stream);
+        }
+    }
+}
+
+impl Book for Leases {
+    fn report(&mut self, stream: StreamId, counts: Counts, turn: &mut Turn<'_>) {
+        let now = turn.mono();
+        let Some(lease) = self.seats.get_mut(&stream) else {
+            let demand = Demand::new(now);
+            let lease = Lease { demand, fill: 0, burst: 0, sent: None, fresh: true };
+            self.seats.insert(stream, lease);
+            if now >= self.opens_at {
+                self.charge(turn);
+                self.divide(CHANGE_PERCENT, turn);
+            }
+            return;
+        };
+        lease.demand.note(counts.requests(), now);
+        if lease.demand.zero_reports() >= ZERO_REPORTS_MAX {
+            self.leave(stream);
+            turn.abandon(stream);
+        }
+    }
+
+    fn leave(&mut self, stream: StreamId) {
+        if let Some(lease) = self.seats.remove(&stream) {
+            self.lose(&lease);
+        }
+    }
+
+    fn tick(&mut self, turn: &mut Turn<'_>) -> Nanos {
+        let now = turn.mono();
+        self.drop_silent(turn);
+        if now < self.opens_at {
+            return self.opens_at;
+        }
+        self.charge(turn);
+        if now >= self.divide_at {
+            self.divide(CHANGE_PERCENT, turn);
+        }
+        self.renew(turn);
+        match self.charged_until {
+            Some(until) if self.fill_taken() > 0 || self.held() > 0 => until - LATENESS,
+            _ => self.divide_at,
+        }
+    }
+
+    fn change(&mut self, terms: &Terms, turn: &mut Turn<'_>) -> bool {
+        let Terms::Leases(rate) = terms else { return false };
+        self.rate = *rate;
+        let whole = rate.uses_in(self.fill_s.saturating_mul(SECOND));
+        if !(FILL_TOKENS_MIN / 2..=u64::from(u32::MAX)).contains(&whole) {
+            self.restart(fill_interval_s(rate));
+        }
+        if turn.mono() >= self.opens_at {
+            self.charge(turn);
+            self.divide(0, turn);
+        }
+        true
+    }
+
+    fn streams(&self) -> Vec<StreamId> {
+        self.seats.keys().copied().collect()
+    }
+
+    fn has(&self, stream: StreamId) -> bool {
+        self.seats.contains_key(&stream)
+    }
+
+    fn is_done(&self) -> bool {
+        self.seats.is_empty() && self.reserved.is_empty()
+    }
+}

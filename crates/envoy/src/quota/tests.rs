@@ -1,0 +1,6 @@
+//! The division against simulated Envoys, on a manual clock.
+
+mod envoy;
+mod leases;
+mod simulation;
+mod slices;

@@ -1,0 +1,209 @@
+//! Slices: windows and logs never hold more than their amount.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use tidegate_core::time::{Nanos, Now, SECOND};
+use tidegate_core::{Algorithm, Limit};
+
+use super::leases::cases;
+use super::simulation::{Event, Simulation};
+use crate::quota::{
+    Action, Assignment, BUCKETS_PER_STREAM_MAX, Bank, Division, Report, RequestId, STREAMS_MAX,
+    StreamId, Terms, TooManyStreams,
+};
+
+fn limit(algorithm: Algorithm, amount: u64, period_s: u64) -> Limit {
+    Limit { amount, period: period_s * SECOND, algorithm }
+}
+
+/// The most uses in any window of the wall clock.
+fn busiest_window(simulation: &Simulation, period: Nanos) -> u64 {
+    let mut windows: BTreeMap<u64, u64> = BTreeMap::new();
+    for (at, _, uses) in &simulation.admitted {
+        *windows.entry(at.unix / period).or_default() += uses;
+    }
+    windows.into_values().max().unwrap_or(0)
+}
+
+/// The most uses in any half-open span of a period.
+fn busiest_span(simulation: &Simulation, period: Nanos) -> u64 {
+    let (mut most, mut sum, mut first) = (0, 0, 0);
+    for (at, _, uses) in &simulation.admitted {
+        sum += uses;
+        while at.mono - simulation.admitted[first].0.mono >= period {
+            sum -= simulation.admitted[first].2;
+            first += 1;
+        }
+        most = most.max(sum);
+    }
+    most
+}
+
+fn any_event() -> impl Strategy<Value = Event> {
+    let load = prop_oneof![Just(0_u64), 0_u64..60_000];
+    prop_oneof![
+        2 => load.clone().prop_map(|load| Event::Join { load }),
+        3 => (0_usize..8, load).prop_map(|(envoy, load)| Event::Load { envoy, load }),
+        1 => (0_usize..8).prop_map(|envoy| Event::Close { envoy }),
+        1 => (0_usize..8).prop_map(|envoy| Event::Kill { envoy }),
+        2 => (0_u64..30_000).prop_map(|load| Event::Others { load }),
+    ]
+}
+
+fn play(limit: Limit, seed: u64, events: &[(u64, Event)]) -> Simulation {
+    let mut simulation = Simulation::new(limit, SECOND, seed);
+    simulation.happen(Event::Join { load: 50_000 });
+    simulation.run(8 * SECOND);
+    for (wait, event) in events {
+        simulation.happen(*event);
+        simulation.run(wait * SECOND / 100);
+    }
+    simulation
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(), ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_window_holds_too_many(
+        (amount, period_s) in (1_u64..300, 4_u64..40),
+        seed: u64,
+        events in prop::collection::vec(
+            (1_u64..800, prop_oneof![8 => any_event(), 1 => Just(Event::Restart)]), 1..25),
+    ) {
+        let limit = limit(Algorithm::FixedWindow, amount, period_s);
+        let most = busiest_window(&play(limit, seed, &events), limit.period);
+        prop_assert!(most <= amount, "{most} of {amount}");
+    }
+
+    #[test]
+    fn no_span_of_a_log_holds_too_many(
+        (amount, period_s) in (1_u64..300, 4_u64..40),
+        seed: u64,
+        events in prop::collection::vec((1_u64..800, any_event()), 1..25),
+    ) {
+        let limit = limit(Algorithm::SlidingLog, amount, period_s);
+        let most = busiest_span(&play(limit, seed, &events), limit.period);
+        prop_assert!(most <= amount, "{most} of {amount}");
+    }
+}
+
+#[test]
+fn slices_use_most_of_a_window_and_near_half_of_a_log() {
+    for (algorithm, percent) in [(Algorithm::FixedWindow, 90), (Algorithm::SlidingLog, 35)] {
+        let limit = limit(algorithm, 300, 30);
+        let mut simulation = Simulation::new(limit, SECOND, 5);
+        (0..3).for_each(|_| simulation.happen(Event::Join { load: 10_000 }));
+        simulation.run(67 * SECOND);
+        simulation.run(120 * SECOND);
+        let used = simulation.used(None, 120 * SECOND);
+        assert!(used * 100 >= 1_200 * percent, "{used} of 1200 by {algorithm:?}");
+    }
+}
+
+/// A bank in a remote store, which answers nothing by itself.
+#[derive(Default)]
+struct Remote {
+    asked: Vec<(RequestId, u64)>,
+}
+
+impl Bank for Remote {
+    fn take_up_to(&mut self, _: &[u8], most: u64, request: RequestId, _: Now) -> Option<u64> {
+        self.asked.push((request, most));
+        None
+    }
+
+    fn record(&mut self, _: &[u8], _: u64, _: Nanos, _: Now) {}
+
+    fn refund(&mut self, _: &[u8], _: u64, _: Now) {}
+}
+
+const STREAM: StreamId = StreamId(1);
+const REPORT: Report<'_> = Report { key: b"web", allowed: 1, denied: 0 };
+
+/// A division that has been running for a while, with one stream.
+fn running() -> (Division, Now) {
+    let mut division = Division::new(Now::default());
+    division.open(STREAM).expect("the first stream");
+    (division, Now::default().after(100 * SECOND))
+}
+
+fn actions(out: &mut Vec<Assignment>) -> Vec<Action> {
+    out.drain(..).map(|assignment| assignment.action).collect()
+}
+
+#[test]
+fn a_grant_may_come_later_once_and_for_its_own_window() {
+    let terms = Terms::of(&[limit(Algorithm::FixedWindow, 100, 10)], false, true);
+    let (mut division, now) = running();
+    let (mut bank, mut out) = (Remote::default(), Vec::new());
+    division.report(STREAM, REPORT, &terms, now, &mut bank, &mut out);
+    let (request, _) = bank.asked.pop().expect("a question");
+    assert_eq!(actions(&mut out), []);
+    division.granted(request, 7, now.after(SECOND), &mut bank, &mut out);
+    let slice = Action::TokenBucket {
+        max_tokens: 7,
+        tokens_per_fill: 1,
+        fill_interval_s: 31_536_000,
+        ttl_s: 2,
+    };
+    assert_eq!(actions(&mut out), [Action::DenyAll { ttl_s: 2 }, slice]);
+    division.granted(request, 7, now.after(SECOND), &mut bank, &mut out);
+    assert_eq!(actions(&mut out), [], "answered before");
+    division.tick(now.after(2 * SECOND), &mut bank, &mut out);
+    let (request, _) = bank.asked.pop().expect("another question");
+    division.granted(request, 7, now.after(9 * SECOND), &mut bank, &mut out);
+    assert_eq!(actions(&mut out), [Action::DenyAll { ttl_s: 4 }], "its window is over");
+}
+
+#[test]
+fn terms_follow_from_limits() {
+    let check = |limits: &[Limit], shadow, expected| {
+        let (mut division, now) = running();
+        let (mut bank, mut out) = (Remote::default(), Vec::new());
+        let terms = Terms::of(limits, shadow, false);
+        division.report(STREAM, REPORT, &terms, now, &mut bank, &mut out);
+        assert_eq!(actions(&mut out), [expected], "{limits:?}");
+    };
+    let (allow, deny) = (Action::AllowAll { ttl_s: 12 }, Action::DenyAll { ttl_s: 12 });
+    check(&[], false, allow);
+    check(&[limit(Algorithm::FixedWindow, 1, 60)], true, allow);
+    check(&[Limit::DENY], false, deny);
+    check(&[limit(Algorithm::FixedWindow, 1, 1)], false, deny);
+    check(&[limit(Algorithm::InFlight { per_window: true }, 1, 60)], false, deny);
+}
+
+#[test]
+fn a_removed_limit_allows_all_and_a_new_one_divides() {
+    let (mut division, now) = running();
+    let (mut bank, mut out) = (Remote::default(), Vec::new());
+    let sliced = Terms::of(&[limit(Algorithm::FixedWindow, 100, 10)], false, true);
+    division.report(STREAM, REPORT, &sliced, now, &mut bank, &mut out);
+    assert_eq!(bank.asked.len(), 1);
+    division.change_terms(|_| Terms::Unlimited, now, &mut bank, &mut out);
+    assert_eq!(actions(&mut out), [Action::AllowAll { ttl_s: 12 }]);
+    division.change_terms(|_| sliced.clone(), now, &mut bank, &mut out);
+    assert_eq!(bank.asked.len(), 2);
+}
+
+#[test]
+fn beyond_the_bounds_nothing_is_remembered() {
+    let (mut division, now) = running();
+    let (mut bank, mut out) = (Remote::default(), Vec::new());
+    let terms = Terms::of(&[limit(Algorithm::FixedWindow, 100, 10)], false, true);
+    for number in 0..=BUCKETS_PER_STREAM_MAX {
+        let key = format!("web user={number}");
+        let report = Report { key: key.as_bytes(), ..REPORT };
+        let terms = if number < BUCKETS_PER_STREAM_MAX { &Terms::Unlimited } else { &terms };
+        division.report(STREAM, report, terms, now, &mut bank, &mut out);
+    }
+    assert_eq!(actions(&mut out).last(), Some(&Action::DenyAll { ttl_s: 12 }));
+    assert_eq!(bank.asked, []);
+    for number in 2..=STREAMS_MAX as u64 {
+        division.open(StreamId(number)).expect("room");
+    }
+    assert_eq!(division.open(StreamId(0)), Err(TooManyStreams));
+    division.close(STREAM);
+    assert_eq!(division.open(StreamId(0)), Ok(()));
+}
