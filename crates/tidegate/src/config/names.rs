@@ -10,9 +10,6 @@ use super::file::File;
 use crate::settings::names;
 use crate::settings::problem::Problem;
 
-/// Doors that Tidegate will have and this version has not.
-const DOORS_TO_COME: [&str; 1] = ["grpc"];
-
 static FILE_SCHEMA: LazyLock<Value> = LazyLock::new(names::inline_schema::<File>);
 
 /// The tables of all doors in one phrase, such as "[text], [http] and [admin]".
@@ -25,11 +22,5 @@ pub(super) fn doors(last: &str) -> String {
 
 /// Takes every unknown name out of `table`. Reports these names, and those that are missing.
 pub(super) fn check(table: &mut Spanned<DeTable>, problems: &mut Vec<Problem>) {
-    for door in DOORS_TO_COME {
-        let Some((name, _)) = table.get_mut().remove_entry(door) else { continue };
-        let message = format!("this version of Tidegate does not have the door \"{door}\"");
-        let remedy = format!("remove the table; the doors are {}", doors("and"));
-        problems.push(Problem::new(name.span(), message, remedy));
-    }
     names::check(table, &FILE_SCHEMA, "the file", problems);
 }

@@ -48,14 +48,6 @@ fn unknown_names_are_told_with_the_nearest_known_one() {
 }
 
 #[test]
-fn doors_of_later_versions_are_told_apart_from_slips() {
-    let remedy = "remove the table; the doors are [text], [[throttr]], [[jarl]], [smockron], \
-                  [[proxy]], [resp], [http] and [admin]";
-    let line = format!("t:1:2: this version of Tidegate does not have the door \"grpc\"; {remedy}");
-    check("[grpc]\nlisten = '127.0.0.1:1'", &[&line]);
-}
-
-#[test]
 fn a_limit_is_marked_where_it_is_wrong() {
     let place = |limit: &str| {
         let text = format!("[[rule]]\nmatch = 'a'\nlimit = {limit}{DOOR}");
