@@ -4,22 +4,20 @@
 //! buffers of the loop. Only what could not be taken or written yet is kept here, in bounds.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
 
+use tidegate_core::Nanos;
 use tidegate_core::time::SECOND;
-use tidegate_core::{Nanos, Now};
 
 use super::epoll::Interest;
 use super::handler::{ConnectionId, Context, Handler, Progress, SlowReader};
 use super::limits::ConnectionAdmission;
 use super::listener::Peer;
-use super::output::OutputBuffer;
-use super::stream::{ClientStream, READ_BYTES, READ_ROOM, Read};
-use crate::metrics::Metrics;
+use super::shared::Shared;
+use super::stream::{ClientStream, Read};
 
 /// An unfinished request of up to so many bytes is copied in front of the next read; a longer one
 /// grows in a buffer of its own.
-const COPY_BYTES_MAX: usize = 4 << 10;
+pub(super) const COPY_BYTES_MAX: usize = 4 << 10;
 /// Replies of one connection in one turn, about; then it is the turn of the others.
 const TURN_BYTES_MAX: usize = 512 << 10;
 /// The most bytes that one write tries to send.
@@ -28,39 +26,10 @@ const WRITE_BYTES_MAX: usize = 256 << 10;
 const REQUEST_STALL_MAX: Nanos = 5 * SECOND;
 /// How long a TLS handshake may take, from its first byte on.
 const HANDSHAKE_MAX: Nanos = 5 * SECOND;
+/// What a client may send behind a request that waits.
+const BEHIND_WAIT_BYTES_MAX: usize = 1 << 20;
 /// Buffers larger than this are given back when they are empty.
 const KEEP_BYTES_MAX: usize = 4 << 10;
-
-/// What the connections of one loop share.
-pub(super) struct Shared<H> {
-    pub(super) handler: H,
-    pub(super) metrics: Arc<Metrics>,
-    /// The time, read before each connection's turn.
-    pub(super) now: Now,
-    /// Where input lies while the handler looks at it.
-    scratch: Box<[u8]>,
-    ciphertext: Box<[u8]>,
-    output: OutputBuffer,
-}
-
-impl<H: Handler> Shared<H> {
-    pub(super) fn new(handler: H, metrics: Arc<Metrics>, now: Now, with_tls: bool) -> Self {
-        let (read_bytes, ciphertext) =
-            if with_tls { (READ_ROOM, READ_BYTES) } else { (READ_BYTES, 0) };
-        Self {
-            handler,
-            metrics,
-            now,
-            scratch: vec![0; COPY_BYTES_MAX + read_bytes].into(),
-            ciphertext: vec![0; ciphertext].into(),
-            output: OutputBuffer::new(2 * H::POLICY.output_bytes),
-        }
-    }
-
-    pub(super) fn bad_input(&self, reason: &'static str) {
-        self.metrics.bad_input(H::DOOR, reason);
-    }
-}
 
 /// What a connection wants next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,9 +142,8 @@ impl<H: Handler> Connection<H> {
         let drained = self.is_drained();
         let mut interest = Interest::empty();
         interest.set(Interest::OUT, !drained);
-        interest.set(Interest::RDHUP, self.is_waiting);
         let reads = !self.is_pending && !self.is_closing && (drained || H::POLICY.reads_on);
-        interest.set(Interest::IN, reads);
+        interest.set(Interest::IN, reads || self.is_waiting);
         interest
     }
 
@@ -190,9 +158,6 @@ impl<H: Handler> Connection<H> {
         let watched = self.watched.unwrap_or(Interest::empty());
         if watched.is_empty() {
             // It waits for nothing of its socket: the socket is broken.
-            return Next::Close;
-        }
-        if watched.contains(Interest::RDHUP) && self.stream.has_left() {
             return Next::Close;
         }
         if !watched.contains(Interest::OUT) {
@@ -210,10 +175,11 @@ impl<H: Handler> Connection<H> {
             return self.discard(shared);
         }
         let is_full = !H::POLICY.reads_on && !self.is_drained();
-        if self.is_pending || self.is_closing || self.again || is_full {
+        let is_held = self.is_pending && !self.is_waiting;
+        if is_held || self.is_closing || self.again || is_full {
             return Next::Wait;
         }
-        let in_place = self.input.len() > COPY_BYTES_MAX;
+        let in_place = self.input.len() > COPY_BYTES_MAX || self.is_waiting;
         let kept = self.input.len();
         let Shared { scratch, ciphertext, .. } = shared;
         let read = if in_place {
@@ -228,6 +194,8 @@ impl<H: Handler> Connection<H> {
             Read::Bytes(bytes) => bytes,
             Read::Nothing if self.session.is_none() => return self.shake_hands(shared.now.mono),
             Read::Nothing => return Next::Wait,
+            // A wait is of no use to a client that sends no more.
+            Read::End if self.is_waiting => return Next::Close,
             Read::End => return self.end(shared),
             Read::Dead => return Next::Close,
             Read::NotTls => {
@@ -242,6 +210,12 @@ impl<H: Handler> Connection<H> {
             }
             return self.shake_hands(shared.now.mono);
         }
+        if self.is_waiting {
+            // It is read so that the client's end is seen, and is executed after the wait.
+            self.active_at = shared.now.mono;
+            let fits = self.trim_buffers(shared) && self.input.len() <= BEHIND_WAIT_BYTES_MAX;
+            return if fits { Next::Wait } else { Next::CloseSlow };
+        }
         if in_place {
             return self.go_on(shared, bytes);
         }
@@ -254,8 +228,7 @@ impl<H: Handler> Connection<H> {
             self.input.extend_from_slice(&scratch[taken..kept + bytes]);
         }
         shared.scratch = scratch;
-        self.trim_buffers(shared);
-        next
+        if self.trim_buffers(shared) { next } else { Next::CloseSlow }
     }
 
     fn shake_hands(&mut self, now: Nanos) -> Next {
@@ -304,8 +277,7 @@ impl<H: Handler> Connection<H> {
             input.shrink_to(COPY_BYTES_MAX);
         }
         self.input = input;
-        self.trim_buffers(shared);
-        next
+        if self.trim_buffers(shared) { next } else { Next::CloseSlow }
     }
 
     /// Hands `input` to the handler and writes its output, as far as both go. Returns how much was
@@ -392,7 +364,7 @@ impl<H: Handler> Connection<H> {
         output.clear();
         let unread = self.pending.len() - self.sent;
         let fits = match &mut self.session {
-            Some(session) => handler.on_unread(session, unread),
+            Some(session) => handler.on_kept(session, unread),
             None => true,
         };
         if fits { Sent::Part } else { Sent::TooMuch }
@@ -418,7 +390,7 @@ impl<H: Handler> Connection<H> {
             && let Some(session) = &mut self.session
         {
             // Less waits than before, so that it cannot be too much.
-            shared.handler.on_unread(session, self.pending.len() - self.sent);
+            shared.handler.on_kept(session, self.pending.len() - self.sent);
         }
         if !drained {
             self.trim_buffers(shared);
@@ -584,17 +556,19 @@ impl<H: Handler> Connection<H> {
         self.is_lingering
     }
 
-    /// Gives large buffers back that are empty, and tells the handler what the others take.
-    fn trim_buffers(&mut self, shared: &mut Shared<H>) {
+    /// Gives large buffers back that are empty, and tells the handler what the others take. `false`
+    /// if that is too much.
+    fn trim_buffers(&mut self, shared: &mut Shared<H>) -> bool {
         for buffer in [&mut self.input, &mut self.pending, &mut self.pushed] {
             if buffer.is_empty() && buffer.capacity() > KEEP_BYTES_MAX {
                 *buffer = Vec::new();
             }
         }
-        let Some(session) = &self.session else { return };
+        let Some(session) = &mut self.session else { return true };
         let buffers = [&self.input, &self.pending, &self.pushed];
         let allocated = buffers.iter().map(|buffer| buffer.capacity()).sum();
         let used = buffers.iter().map(|buffer| buffer.len()).sum::<usize>() - self.sent;
         shared.handler.on_buffers(session, allocated, used);
+        shared.handler.on_kept(session, used)
     }
 }

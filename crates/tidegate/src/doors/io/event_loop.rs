@@ -23,7 +23,7 @@ use tidegate_core::Nanos;
 use tidegate_core::time::{MILLISECOND, SECOND};
 
 use super::certificates::Certificates;
-use super::connection::{Connection, Next, Shared};
+use super::connection::{Connection, Next};
 use super::connection_places::ConnectionPlaces;
 use super::epoll::{Epoll, Interest, Ready, Token};
 use super::handler::Handler;
@@ -33,6 +33,7 @@ use super::linger::Lingering;
 use super::listener::{Peer, SocketFile, StreamListener};
 use super::listeners::LoopSettings;
 use super::pushes::Pushes;
+use super::shared::Shared;
 use super::stream::ClientStream;
 use super::tcp;
 use crate::shutdown::Shutdown;

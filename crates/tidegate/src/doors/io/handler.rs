@@ -70,9 +70,9 @@ pub(crate) trait Handler: Sized {
     /// does. Such a connection is not idle.
     fn is_listening(&self, session: &Self::Session) -> bool;
 
-    /// So many bytes of replies wait to be written. `false`: they are too many, and the connection
-    /// is closed. Called where the policy reads on.
-    fn on_unread(&mut self, _session: &mut Self::Session, _bytes: usize) -> bool {
+    /// So many bytes are kept for a connection: replies that wait to be written, and requests that
+    /// are not executed yet. `false`: they are too many, and the connection is closed.
+    fn on_kept(&mut self, _session: &mut Self::Session, _bytes: usize) -> bool {
         true
     }
 
@@ -140,7 +140,7 @@ pub(crate) struct Policy {
     /// no place, but for a TLS handshake: what bounds them is how many may linger.
     pub(crate) brief: bool,
     /// Whether requests are read while replies wait to be written. Then the handler bounds what
-    /// waits, by [`Handler::on_unread`]. Otherwise reading pauses.
+    /// waits, by [`Handler::on_kept`]. Otherwise reading pauses.
     pub(crate) reads_on: bool,
     /// What a client is told that finds no place, before its connection is closed.
     pub(crate) refusal: &'static [u8],

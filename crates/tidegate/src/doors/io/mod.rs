@@ -1,7 +1,7 @@
 //! What the doors have in common on the side of their sockets. It knows no protocol and no door.
 //!
 //! - [`handler`]: what a protocol is to an event loop; [`event_loop`]: one loop
-//! - [`connection`], [`stream`], `connection_places`, `output`, [`pushes`], `linger`: the
+//! - [`connection`], `stream`, `connection_places`, `shared`, `output`, [`pushes`], `linger`: the
 //!   loop's connections
 //! - [`inbox`]: what other threads leave for a loop; `epoll`: waiting for sockets
 //! - [`listeners`], [`listener`]: the sockets of a door of loops, and how its loops are started
@@ -35,6 +35,7 @@ pub(crate) mod listeners;
 mod output;
 pub(crate) mod pushes;
 pub(crate) mod settings;
+mod shared;
 pub(crate) mod sources;
 mod stream;
 pub(crate) mod tcp;

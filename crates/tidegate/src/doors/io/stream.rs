@@ -5,7 +5,6 @@
 use std::io::{self, IoSlice, Read as _, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
     RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, recv, send, sendmsg, shutdown,
@@ -60,13 +59,6 @@ impl ClientStream {
     #[inline]
     pub(super) fn has_ended(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.ended)
-    }
-
-    /// Whether the client sends no more, even if there is something left to read.
-    pub(super) fn has_left(&self) -> bool {
-        let mut asked = [PollFd::new(&self.socket, PollFlags::RDHUP)];
-        let polled = poll(&mut asked, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
-        polled.is_ok_and(|count| count > 0)
     }
 
     /// Whether everything that was written has gone to the socket.

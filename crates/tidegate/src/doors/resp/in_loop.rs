@@ -86,9 +86,11 @@ impl Handler for RespHandler {
         self.counts.has_written(bytes);
     }
 
-    fn on_unread(&mut self, session: &mut Session, bytes: usize) -> bool {
-        let before = std::mem::replace(&mut session.client.unread, bytes);
-        self.parts.state.leaves_unread(before, bytes)
+    #[inline]
+    fn on_kept(&mut self, session: &mut Session, bytes: usize) -> bool {
+        let bytes = bytes + session.client.queued_bytes();
+        let before = std::mem::replace(&mut session.client.kept_bytes, bytes);
+        before == bytes || self.parts.state.keeps(before, bytes)
     }
 
     fn is_listening(&self, _: &Session) -> bool {
@@ -100,7 +102,7 @@ impl Handler for RespHandler {
     }
 
     fn on_close(&mut self, session: Session) {
-        self.parts.state.leave(session.client.unread);
+        self.parts.state.leave(session.client.kept_bytes);
     }
 
     fn on_end(&mut self) {

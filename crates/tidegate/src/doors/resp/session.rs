@@ -35,8 +35,8 @@ pub(super) struct RespClient {
     pub(super) execution: Option<Box<Execution>>,
     /// Whether a command of a transaction is run just now.
     pub(super) is_executing: bool,
-    /// Bytes of replies that wait to be written.
-    pub(super) unread: usize,
+    /// Bytes that are kept for it: replies that wait to be written, requests that wait.
+    pub(super) kept_bytes: usize,
 }
 
 impl Session {
@@ -56,13 +56,20 @@ impl Session {
             transaction: None,
             execution: None,
             is_executing: false,
-            unread: 0,
+            kept_bytes: 0,
         };
         Self { parser: Parser::default(), client }
     }
 }
 
 impl RespClient {
+    /// Bytes of the commands that wait for EXEC, or that EXEC runs.
+    #[inline]
+    pub(super) fn queued_bytes(&self) -> usize {
+        let queued = self.transaction.as_ref().map_or(0, Transaction::bytes);
+        queued + self.execution.as_ref().map_or(0, |execution| execution.requests.len())
+    }
+
     /// Has EXEC refuse a transaction in which a command was wrong.
     pub(super) fn break_transaction(&mut self) {
         if let Some(transaction) = &mut self.transaction {

@@ -1,7 +1,7 @@
 //! What the loops share: settings that a reload changes, who is connected, what waits to be read,
 //! and counts.
 //!
-//! None of it is written to by a request, except for what a slow client leaves unread.
+//! None of it is written to by a request, except for what must be kept for a client.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -16,11 +16,11 @@ use super::series::RespSeries;
 use crate::doors::Gate;
 use crate::doors::io::limits::AllDoors;
 
-/// The most bytes of replies that wait for one connection. A client that leaves more unread is
-/// closed.
-pub(super) const UNREAD_BYTES_MAX: usize = 32 << 20;
+/// The most bytes that are kept for one connection: replies that wait to be written, and requests
+/// that are not executed yet. A client that needs more is closed.
+pub(super) const KEPT_BYTES_MAX: usize = 32 << 20;
 /// The same for all connections of the door.
-pub(super) const UNREAD_BYTES_TOTAL_MAX: usize = 256 << 20;
+pub(super) const KEPT_BYTES_TOTAL_MAX: usize = 256 << 20;
 
 /// What a reload changes while the door is open.
 #[derive(Default)]
@@ -36,7 +36,7 @@ pub(super) struct RespState {
     /// The id of the next connection.
     next: AtomicU64,
     connected: AtomicUsize,
-    unread: AtomicUsize,
+    kept: AtomicUsize,
     counts: Mutex<AllCounts>,
 }
 
@@ -48,7 +48,7 @@ impl RespState {
             started_at,
             next: AtomicU64::new(1),
             connected: AtomicUsize::new(0),
-            unread: AtomicUsize::new(0),
+            kept: AtomicUsize::new(0),
             counts: Mutex::default(),
         })
     }
@@ -69,10 +69,10 @@ impl RespState {
         self.next.fetch_add(1, Relaxed)
     }
 
-    /// Removes a connection that left so many bytes unread.
-    pub(super) fn leave(&self, unread: usize) {
+    /// Removes a connection for which so many bytes were kept.
+    pub(super) fn leave(&self, kept: usize) {
         self.connected.fetch_sub(1, Relaxed);
-        self.unread.fetch_sub(unread, Relaxed);
+        self.kept.fetch_sub(kept, Relaxed);
     }
 
     /// How many clients are connected.
@@ -80,14 +80,14 @@ impl RespState {
         self.connected.load(Relaxed)
     }
 
-    /// A connection that left `before` bytes unread leaves `now`. `false` if that is too much.
-    pub(super) fn leaves_unread(&self, before: usize, now: usize) -> bool {
+    /// So many bytes are kept for a connection, after `before`. `false` if that is too much.
+    pub(super) fn keeps(&self, before: usize, now: usize) -> bool {
         let total = if now >= before {
-            self.unread.fetch_add(now - before, Relaxed) + (now - before)
+            self.kept.fetch_add(now - before, Relaxed) + (now - before)
         } else {
-            self.unread.fetch_sub(before - now, Relaxed) - (before - now)
+            self.kept.fetch_sub(before - now, Relaxed) - (before - now)
         };
-        now <= UNREAD_BYTES_MAX && total <= UNREAD_BYTES_TOTAL_MAX
+        now <= KEPT_BYTES_MAX && total <= KEPT_BYTES_TOTAL_MAX
     }
 
     /// A place to count for a loop that begins.
@@ -111,16 +111,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_unread_is_bounded_for_one_and_for_all() {
+    fn what_is_kept_is_bounded_for_one_and_for_all() {
         let state = RespState::new(0);
-        assert!(state.leaves_unread(0, UNREAD_BYTES_MAX));
-        assert!(!state.leaves_unread(UNREAD_BYTES_MAX, UNREAD_BYTES_MAX + 1));
+        assert!(state.keeps(0, KEPT_BYTES_MAX));
+        assert!(!state.keeps(KEPT_BYTES_MAX, KEPT_BYTES_MAX + 1));
         state.enter();
-        state.leave(UNREAD_BYTES_MAX + 1);
+        state.leave(KEPT_BYTES_MAX + 1);
         for _ in 0..8 {
-            assert!(state.leaves_unread(0, UNREAD_BYTES_MAX));
+            assert!(state.keeps(0, KEPT_BYTES_MAX));
         }
-        assert!(!state.leaves_unread(0, 1), "256 MiB wait already");
-        assert!(state.leaves_unread(UNREAD_BYTES_MAX, 0));
+        assert!(!state.keeps(0, 1), "256 MiB wait already");
+        assert!(state.keeps(KEPT_BYTES_MAX, 0));
     }
 }

@@ -1,6 +1,7 @@
 //! TG.CHECK and its kin at the real program: one count for all doors, uses in flight that end at
 //! another door, and requests that wait and leave at every point.
 
+use std::io::Write as _;
 use std::net::Shutdown;
 
 use rustix::process::Signal;
@@ -316,4 +317,39 @@ fn administration_shows_and_resets_what_cl_throttle_has_counted() {
     assert_eq!(shown("DELETE").status, 204);
     assert_eq!(shown("GET").json()["limits"], json!([]));
     client.ask("EXISTS adhoc", ":0\r\n");
+}
+
+#[test]
+fn however_much_a_client_sends_behind_a_wait_it_leaves_the_line() {
+    let program = program();
+    let mut client = Client::new(&program);
+    assert_eq!(brief(&ask(&mut client, "TG.CHECK page:w 3")), (1, Some(0)));
+    let behind = |bytes: usize| {
+        let mut waiting = Client::new(&program);
+        send(&mut waiting, "TG.WAIT page:w");
+        until_waiting(&program, 1);
+        for _ in 0..bytes / 1000 {
+            // The door may have closed the connection before all of it is sent.
+            let _ = waiting.0.write_all(format!("ECHO {}\r\n", "x".repeat(993)).as_bytes());
+        }
+        waiting
+    };
+    // The client's end comes behind more bytes than the kernel keeps.
+    for how in [None, Some(Shutdown::Write)] {
+        let waiting = behind(500_000);
+        match how {
+            None => drop(waiting),
+            Some(how) => {
+                waiting.0.shutdown(how).expect("an end");
+                until_waiting(&program, 0);
+            }
+        }
+        until_waiting(&program, 0);
+    }
+    // What would have to be kept is bounded.
+    let waiting = behind(3_000_000);
+    until_waiting(&program, 0);
+    drop(waiting);
+    assert_eq!(ask(&mut client, "TG.RESET page:w"), ":1");
+    assert_eq!(brief(&ask(&mut client, "TG.PEEK page:w")), (1, Some(3)));
 }

@@ -192,7 +192,7 @@ impl Drop for SharedCount {
     }
 }
 
-const STORE_AWAY: &[u8] = b"ERR the store is away";
+pub(super) const STORE_AWAY: &[u8] = b"ERR the store is away";
 
 /// Empties a bucket from the thread of a store; `shared` answers when it is done.
 fn empty_later(limiter: &Arc<Limiter>, key: &[u8], shared: Arc<SharedCount>) {

@@ -30,6 +30,11 @@ impl Transaction {
         fits
     }
 
+    /// How many bytes its requests have.
+    pub(in crate::doors::resp) fn bytes(&self) -> usize {
+        self.requests.len()
+    }
+
     /// Has EXEC run nothing.
     pub(in crate::doors::resp) fn break_off(&mut self) {
         self.is_broken = true;

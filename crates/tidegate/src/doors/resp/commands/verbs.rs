@@ -11,6 +11,7 @@ use tidegate_core::limit::AMOUNT_MAX;
 use tidegate_wire::resp::{ProtocolVersion, number, reply};
 
 use super::hold::Hold;
+use super::keys::STORE_AWAY;
 use super::throttle::{OUT_OF_RANGE, signed, text_of};
 use super::{Call, Flow};
 use crate::doors::http_server::json::millis;
@@ -60,7 +61,7 @@ pub(super) fn reset(call: &mut Call<'_>) -> Flow {
         let mut out = Vec::new();
         match limiter.forget(&key).await {
             Ok(was_there) => reply::integer(&mut out, was_there.into()),
-            Err(why) => reply::error(&mut out, format!("ERR {why}").as_bytes()),
+            Err(_) => reply::error(&mut out, STORE_AWAY),
         }
         out
     }))
@@ -199,7 +200,7 @@ impl Answer<'_> {
     }
 
     /// In how many milliseconds another try can succeed; -1: never; `None`: nobody knows when a use
-    /// in flight ends.
+    /// in flight ends, or the requests in line have gone.
     fn retry_ms(&self) -> Option<i64> {
         if self.is_allowed() {
             return Some(0);
@@ -209,6 +210,8 @@ impl Answer<'_> {
         }
         let ends = |row: &LimitRow| !row.verdict.allowed && row.limit.ends();
         match millis(self.verdict.delay) {
+            // There is room, and others are in line for it.
+            Some(0) => None,
             Some(delay) => Some(signed(delay)),
             None if self.rows.limits.iter().any(ends) => None,
             None => Some(-1),
