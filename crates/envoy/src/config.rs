@@ -10,6 +10,7 @@
 
 mod dump;
 mod error;
+mod identity;
 pub mod import;
 mod key;
 mod lookup;
@@ -79,6 +80,7 @@ pub fn load_nodes(
             .add(node, options)
             .map_err(|problem| ConfigError { file: name.clone(), problem })?;
     }
+    configuration.name_rules();
     Ok(configuration)
 }
 

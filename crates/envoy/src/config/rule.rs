@@ -12,6 +12,8 @@ use super::unit::Unit;
 /// A rule: what limits the descriptors that end at one place of the tree.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
+    /// Where it stands in the tree; no other rule of the configuration has the same.
+    pub id: Box<str>,
     /// What is counted; `None` where there is no limit. An amount of 0 is always over.
     pub limit: Option<Limit>,
     /// The amount as answers show it.
@@ -48,6 +50,7 @@ impl Rule {
         }
         let amount = limit.filter(|_| rate.limit.is_some()).map(|limit| limit.amount);
         Ok(Self {
+            id: Box::default(),
             limit,
             requests_per_unit: amount
                 .map_or(rate.requests_per_unit, |it| u32::try_from(it).unwrap_or(u32::MAX)),

@@ -3,7 +3,7 @@
 //! Every door's table and the server's own live beside the code that obeys them; here are only
 //! the file as a whole and the small tables that belong to no other module.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use schemars::JsonSchema;
@@ -144,6 +144,11 @@ impl File {
         (0..doors.len()).map(name).collect()
     }
 
+    /// The folder of configuration files that is read beside this one, if there is one.
+    pub(crate) fn folder_beside(&self) -> Option<&Path> {
+        self.grpc.as_ref().and_then(|grpc| grpc.envoy_config.as_deref())
+    }
+
     /// Every rule in order: those of the file, those that doors with a limit of their own add
     /// behind them, and the default.
     pub(super) fn drafts(&self) -> Vec<Draft> {
@@ -153,7 +158,9 @@ impl File {
         let smockron = self.smockron.iter().flat_map(smockron::Config::own_rules);
         let resp = self.resp.iter().filter_map(resp::Config::own_rule);
         let default = Draft::of_default(self.default.as_ref());
-        rules.chain(jarl).chain(proxy).chain(smockron).chain(resp).chain([default]).collect()
+        let grpc = self.grpc.iter().flat_map(grpc::Config::own_rules);
+        let doors = jarl.chain(proxy).chain(smockron).chain(resp).chain(grpc);
+        rules.chain(doors).chain([default]).collect()
     }
 
     /// Writes out how limits are counted, where that was left to a default. `written` are the

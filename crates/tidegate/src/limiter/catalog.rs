@@ -30,6 +30,8 @@ pub(super) struct Catalog {
     /// Doors whose requests bring limits, by name, and the rules that those count under: a rule
     /// that no key matches is for the door that its name begins with.
     given: Vec<(Box<str>, usize)>,
+    /// Where each rule is.
+    names: HashMap<Arc<str>, usize, foldhash::fast::RandomState>,
     pub(super) counts: Arc<DecisionCounts>,
 }
 
@@ -83,7 +85,10 @@ impl Catalog {
             .map(|(at, rule)| (rule.name.split(':').next().unwrap_or_default().into(), at))
             .collect();
         let positions = entries.iter().enumerate().map(|(at, e)| (e.number, at)).collect();
-        Self { set: Arc::new(set), entries, positions, newest: *next_number, given, counts }
+        let names = { set.rules().iter().enumerate() }
+            .map(|(position, rule)| (rule.name.clone(), position))
+            .collect();
+        Self { set: Arc::new(set), entries, positions, newest: *next_number, given, names, counts }
     }
 
     pub(super) fn set(&self) -> &Arc<RuleSet> {
@@ -116,14 +121,29 @@ impl Catalog {
             return Err(InvalidRequest::KeyTooLong);
         }
         let Some(position) = self.set.find(key) else { return Ok(None) };
+        self.check(position, op, can_end, None)?;
+        Ok(Some(position))
+    }
+
+    /// Whether an operation is fit for the rule at this position. `capacity` is that of a limit
+    /// which holds in place of the rule's own.
+    #[inline(always)]
+    fn check(
+        &self,
+        position: usize,
+        op: Op,
+        can_end: bool,
+        capacity: Option<u64>,
+    ) -> Result<(), InvalidRequest> {
         let entry = &self.entries[position];
         if entry.in_flight && !can_end && !matches!(op, Op::Peek(_)) {
             return Err(InvalidRequest::NeedsEnd);
         }
-        if op.cost() > entry.capacity && !matches!(op, Op::TakeUpTo(_) | Op::Record { .. }) {
-            return Err(InvalidRequest::CostAboveLimit { limit: entry.capacity });
+        let limit = capacity.unwrap_or(entry.capacity);
+        if op.cost() > limit && !matches!(op, Op::TakeUpTo(_) | Op::Record { .. }) {
+            return Err(InvalidRequest::CostAboveLimit { limit });
         }
-        Ok(Some(position))
+        Ok(())
     }
 
     /// The rule that limits count under which requests bring to a door.
@@ -238,6 +258,11 @@ impl Catalog {
                 Err(InvalidRequest::KeyTooLong)
             }
             LimitSource::Given(_) => Ok(self.given_to(door)),
+            LimitSource::Named { rule, limit } => {
+                let position = self.names.get(rule).copied();
+                let capacity = limit.map(Limit::capacity);
+                position.map(|at| self.check(at, op, can_end, capacity).map(|()| at)).transpose()
+            }
         }
     }
 

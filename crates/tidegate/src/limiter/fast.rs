@@ -55,6 +55,7 @@ impl LimiterHandle {
         let single = catalog.single_limit(position)?;
         let limit = match key.limits {
             LimitSource::Given(limit) if single.given => limit,
+            LimitSource::Named { limit: Some(limit), .. } => limit,
             _ => &single.limit,
         };
         match key.op {

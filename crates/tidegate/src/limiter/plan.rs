@@ -136,6 +136,7 @@ impl Plan {
             };
             let given = match asked.limits {
                 LimitSource::Given(limit) if catalog.is_given(rule) => Some(*limit),
+                LimitSource::Named { limit, .. } => limit.copied(),
                 _ => None,
             };
             let wants_details = matches!(asked.limits, LimitSource::Given(_));

@@ -60,6 +60,13 @@ pub enum LimitSource<'a> {
     /// The rule that matches it, and if there is none, this limit, which the request itself has
     /// brought. It counts under the door's rule for given limits, in a slot of its own.
     Given(&'a Limit),
+    /// The rule of this name, whichever keys it matches; nothing, if there is none.
+    Named {
+        /// Its name.
+        rule: &'a str,
+        /// Holds in place of the rule's one limit: of the same algorithm and period.
+        limit: Option<&'a Limit>,
+    },
 }
 
 impl<'a> Key<'a> {
@@ -73,6 +80,12 @@ impl<'a> Key<'a> {
     #[must_use]
     pub fn limited_by(self, limit: &'a Limit) -> Self {
         Self { limits: LimitSource::Given(limit), ..self }
+    }
+
+    /// The same key under the rule of this name; `limit` holds in place of the rule's one limit.
+    #[must_use]
+    pub fn under(self, rule: &'a str, limit: Option<&'a Limit>) -> Self {
+        Self { limits: LimitSource::Named { rule, limit }, ..self }
     }
 
     /// Refuses a cost of 0. Only a look at a limit that the request has brought may have it: that
@@ -180,6 +193,12 @@ impl KeyOp {
             KeyOp::Release { cost, started, .. } => Op::Release { cost, started },
             KeyOp::Refund { cost, .. } => Op::Refund(cost),
         }
+    }
+
+    /// How many uses it is about.
+    #[must_use]
+    pub fn cost(self) -> u64 {
+        self.for_limits().cost()
     }
 
     /// Whether it is a use: it makes a slot for a key that has none.

@@ -2,9 +2,11 @@
 //!
 //! The folder is watched and not the file: editors rename a new file over the old one, and
 //! mounted ConfigMaps swap a link. What counts is the text: an event that did not change it is
-//! no reload. Putting a configuration into effect is the server's work.
+//! no reload. The same holds for the files of a folder that the configuration names. Putting a
+//! configuration into effect is the server's work.
 
 use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -17,6 +19,7 @@ use tokio::signal::unix::Signal;
 use tokio::sync::mpsc::{self, Receiver};
 
 use crate::config::{Config, ConfigSource};
+use crate::settings::files;
 use crate::settings::problem::Problems;
 
 /// Writers are given this long to finish before the file is read.
@@ -28,6 +31,9 @@ pub(super) struct Reloader {
     named: Option<PathBuf>,
     source: ConfigSource,
     last: Option<String>,
+    /// A folder of configuration files beside it, and what those said last.
+    beside: Option<PathBuf>,
+    last_beside: Option<u64>,
     debouncer: Option<Debouncer<RecommendedWatcher, NoCache>>,
     folders: BTreeSet<PathBuf>,
     changes: Receiver<()>,
@@ -51,7 +57,9 @@ impl Reloader {
             .ok();
         let source = ConfigSource::find(named.as_deref());
         let folders = BTreeSet::new();
-        let mut reloader = Self { named, source, last: None, debouncer, folders, changes };
+        let (last, beside, last_beside) = (None, None, None);
+        let mut reloader =
+            Self { named, source, last, beside, last_beside, debouncer, folders, changes };
         reloader.follow();
         reloader
     }
@@ -72,7 +80,17 @@ impl Reloader {
         let text = self.source.text()?;
         let config = Config::load(&self.source.name(), &text);
         self.last = Some(text);
+        self.look_beside(config.as_ref().ok());
         config
+    }
+
+    /// Notes which folder a configuration names, and what its files say.
+    fn look_beside(&mut self, config: Option<&Config>) {
+        if let Some(config) = config {
+            self.beside = config.file.folder_beside().map(Path::to_owned);
+            self.follow();
+        }
+        self.last_beside = self.beside.as_deref().map(fingerprint);
     }
 
     /// Reads the configuration again if its text is another than the last, right or wrong.
@@ -83,21 +101,26 @@ impl Reloader {
             Err(problems) if self.last.take().is_some() => return Some(Err(problems)),
             Err(_) => None,
         };
-        if text.is_none() || text == self.last {
+        let is_same =
+            text == self.last && self.beside.as_deref().map(fingerprint) == self.last_beside;
+        if text.is_none() || is_same {
             return None;
         }
         self.last = text;
         let text = self.last.as_deref().unwrap_or_default();
-        Some(Config::load(&self.source.name(), text))
+        let config = Config::load(&self.source.name(), text);
+        self.look_beside(config.as_ref().ok());
+        Some(config)
     }
 
     /// Watches the folders of the file and of what it is a link to, and no others.
     fn follow(&mut self) {
         let Some(debouncer) = &mut self.debouncer else { return };
-        let wanted = match &self.source {
+        let mut wanted = match &self.source {
             ConfigSource::File(path) => folders(path),
             ConfigSource::BuiltIn => BTreeSet::new(),
         };
+        wanted.extend(self.beside.iter().map(|it| it.canonicalize().unwrap_or(it.clone())));
         for folder in self.folders.difference(&wanted) {
             // A folder that is gone took its watch with it.
             let _ = debouncer.unwatch(folder);
@@ -156,6 +179,19 @@ fn matters(event: &DebouncedEvent) -> bool {
         EventKind::Access(kind) => kind == AccessKind::Close(AccessMode::Write),
         _ => true,
     }
+}
+
+/// What the files of a folder say, in a number that changes with it.
+fn fingerprint(folder: &Path) -> u64 {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut files: Vec<_> = entries.map(|entry| entry.path()).filter(|it| it.is_file()).collect();
+    files.sort();
+    let mut hasher = DefaultHasher::new();
+    for path in files {
+        let text = files::read_text(&path).map_err(|error| error.to_string());
+        (path, text).hash(&mut hasher);
+    }
+    hasher.finish()
 }
 
 fn folders(path: &Path) -> BTreeSet<PathBuf> {

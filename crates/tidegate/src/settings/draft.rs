@@ -86,6 +86,16 @@ impl Draft {
         Self { name, at: 0..0, pattern, origin: RuleOrigin::Given, table }
     }
 
+    /// Of a limit that a door finds by its name. No key matches it.
+    pub(crate) fn of_limit(name: &str, limit: &Limit, shadow: bool) -> Self {
+        let mut fields = RuleFields { shadow, ..RuleFields::default() };
+        fields.fill_in(std::slice::from_ref(limit));
+        let table = RuleTable::new(Texts::unplaced(limit.to_string()), fields);
+        let origin = RuleOrigin::Door { usual: AlgorithmName::FixedWindow, can_end: true };
+        let (name, pattern) = (name.to_owned(), Pattern::nothing());
+        Self { name, at: 0..0, pattern, origin, table }
+    }
+
     /// The rule that it makes; `source` is the text it comes from, for the places of what is wrong.
     pub(crate) fn write(self, source: &str, problems: &mut Vec<Problem>) -> CompiledRule {
         self.check_name(problems);

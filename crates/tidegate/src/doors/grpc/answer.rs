@@ -17,21 +17,25 @@ use super::statuses::DescriptorVerdict;
 /// Puts an answer together.
 pub(super) fn response(
     call: &RateLimitRequest,
-    asked: &AskedCall,
+    asked: &AskedCall<'_>,
     verdicts: impl IntoIterator<Item = DescriptorVerdict>,
     settings: &AnswerSettings,
 ) -> RateLimitResponse {
     let mut refused_by = None;
-    let mut is_over = false;
+    let (mut is_over, mut quotas, mut quotas_over) = (false, 0, 0);
     let statuses: Vec<DescriptorStatus> = { verdicts.into_iter() }
         .map(|verdict| {
-            if verdict.is_over {
-                is_over = true;
-                refused_by = refused_by.take().or(verdict.rule);
+            let DescriptorVerdict { is_over: over, is_quota, rule, status } = verdict;
+            quotas += usize::from(is_quota);
+            quotas_over += usize::from(is_quota && over);
+            is_over |= over && !is_quota;
+            if over {
+                refused_by = refused_by.take().or(rule);
             }
-            verdict.status
+            status
         })
         .collect();
+    is_over |= quotas > 0 && quotas == quotas_over;
     let is_over = is_over && !settings.shadow;
     let code = if is_over { Code::OverLimit } else { Code::Ok };
     let mut response = RateLimitResponse { overall_code: code.into(), ..Default::default() };
@@ -75,7 +79,7 @@ fn header(key: &str, value: &str) -> HeaderValue {
 }
 
 /// What was asked, and which rule refused, in the form of envoyproxy/ratelimit.
-fn metadata(call: &RateLimitRequest, asked: &AskedCall, refused_by: Option<&str>) -> Struct {
+fn metadata(call: &RateLimitRequest, asked: &AskedCall<'_>, refused_by: Option<&str>) -> Struct {
     let descriptors = call.descriptors.iter().zip(&asked.descriptors);
     let descriptors = descriptors.map(|(descriptor, asked)| described(descriptor, asked.hits));
     let mut fields = vec![

@@ -3,8 +3,9 @@
 use std::ops::Range;
 
 use smallvec::SmallVec;
-use tidegate_core::limit::AMOUNT_MAX;
-use tidegate_envoy::config::write_key;
+use tidegate_core::Limit;
+use tidegate_core::limit::{AMOUNT_MAX, Algorithm};
+use tidegate_envoy::config::{Configuration, Found, Override, Rule, Unit, write_key};
 use tidegate_envoy::proto::descriptor::RateLimitDescriptor;
 use tidegate_envoy::proto::ratelimit::RateLimitRequest;
 use tonic::Status;
@@ -14,18 +15,32 @@ const DESCRIPTORS_MAX: usize = crate::limiter::KEYS_MAX;
 const ENTRIES_MAX: usize = 32;
 
 /// A call whose keys are written.
-pub(super) struct AskedCall {
+pub(super) struct AskedCall<'a> {
     /// All keys, one behind the other.
     keys: Vec<u8>,
-    pub(super) descriptors: SmallVec<[AskedDescriptor; 4]>,
+    pub(super) descriptors: SmallVec<[AskedDescriptor<'a>; 4]>,
 }
 
 /// One descriptor of a call.
 #[derive(Clone)]
-pub(super) struct AskedDescriptor {
+pub(super) struct AskedDescriptor<'a> {
     /// Where its key lies.
     key: Range<usize>,
     pub(super) hits: Hits,
+    pub(super) limited: Limited<'a>,
+}
+
+/// What limits a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Limited<'a> {
+    /// The rules that hold at every door.
+    ByRule,
+    /// A rule of envoyproxy/ratelimit's configuration.
+    Configured(&'a Rule),
+    /// What came with the descriptor, in place of its rule.
+    Override(Limit, Unit),
+    /// Nothing, and the answer tells nothing either.
+    Nothing,
 }
 
 /// What is to be done with a descriptor.
@@ -54,9 +69,12 @@ impl Refusal {
     }
 }
 
-impl AskedCall {
+impl<'a> AskedCall<'a> {
     /// Writes the keys of a call.
-    pub(super) fn read(call: &RateLimitRequest) -> Result<Self, Refusal> {
+    pub(super) fn read(
+        call: &RateLimitRequest,
+        configuration: Option<&'a Configuration>,
+    ) -> Result<Self, Refusal> {
         if call.domain.is_empty() {
             return Err(Refusal::unknown("no_domain", "rate limit domain must not be empty"));
         }
@@ -74,19 +92,72 @@ impl AskedCall {
                 let text = format!("a descriptor has at most {ENTRIES_MAX} entries");
                 return Err(Refusal::invalid("too_many_entries", text));
             }
+            let given = given_limit(descriptor)?;
             let start = asked.keys.len();
             let entries = descriptor.entries.iter().map(|entry| (&entry.key[..], &entry.value[..]));
-            write_key(&mut asked.keys, &call.domain, entries);
+            let found = match configuration {
+                Some(configuration) => {
+                    configuration.find(&call.domain, entries.clone(), given, &mut asked.keys)
+                }
+                None => Found::UnknownDomain,
+            };
+            let limited = match (found, given) {
+                (Found::Rule(rule), _) => Limited::Configured(rule),
+                (Found::Override(limit, unit), _) => Limited::Override(limit, unit),
+                (Found::Nothing, _) => Limited::Nothing,
+                (Found::UnknownDomain, given) => {
+                    write_key(&mut asked.keys, &call.domain, entries);
+                    given
+                        .and_then(windows)
+                        .map_or(Limited::ByRule, |(limit, unit)| Limited::Override(limit, unit))
+                }
+            };
             let hits = Hits::of(descriptor, call.hits_addend);
-            asked.descriptors.push(AskedDescriptor { key: start..asked.keys.len(), hits });
+            asked.descriptors.push(AskedDescriptor { key: start..asked.keys.len(), hits, limited });
         }
+        asked.replace();
         Ok(asked)
     }
 
+    /// Leaves rules out whose names a rule of another descriptor replaces.
+    fn replace(&mut self) {
+        let configured = |descriptor: &AskedDescriptor<'a>| match descriptor.limited {
+            Limited::Configured(rule) => Some(rule),
+            _ => None,
+        };
+        let rules: SmallVec<[&Rule; 4]> = self.descriptors.iter().filter_map(configured).collect();
+        if rules.iter().all(|rule| rule.replaces.is_empty()) {
+            return;
+        }
+        let is_replaced = |rule: &Rule| {
+            !rule.name.is_empty() && rules.iter().any(|other| other.replaces.contains(&rule.name))
+        };
+        for descriptor in &mut self.descriptors {
+            if configured(descriptor).is_some_and(is_replaced) {
+                descriptor.limited = Limited::Nothing;
+            }
+        }
+    }
+
     /// The key of a descriptor.
-    pub(super) fn key(&self, descriptor: &AskedDescriptor) -> &[u8] {
+    pub(super) fn key(&self, descriptor: &AskedDescriptor<'_>) -> &[u8] {
         &self.keys[descriptor.key.clone()]
     }
+}
+
+/// The limit that came with a descriptor.
+fn given_limit(descriptor: &RateLimitDescriptor) -> Result<Option<Override>, Refusal> {
+    let Some(given) = &descriptor.limit else { return Ok(None) };
+    let Some(unit) = Unit::of_override(given.unit) else {
+        let text = format!("{} is no unit that a limit of a descriptor can have", given.unit);
+        return Err(Refusal::invalid("override_unit", text));
+    };
+    Ok(Some(Override { requests_per_unit: given.requests_per_unit, unit }))
+}
+
+fn windows(given: Override) -> Option<(Limit, Unit)> {
+    let (amount, period) = (given.requests_per_unit.into(), given.unit.period()?);
+    Some((Limit { amount, period, algorithm: Algorithm::FixedWindow }, given.unit))
 }
 
 impl Hits {

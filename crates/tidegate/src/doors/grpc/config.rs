@@ -8,12 +8,33 @@ use std::time::Duration;
 use hyper::header::{HeaderName, HeaderValue};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tidegate_core::Limit;
+use tidegate_core::limit::{AMOUNT_MAX, Algorithm};
+use tidegate_envoy::config::Unit;
 
+use super::envoy_files::EnvoyFiles;
 use crate::doors::io::limits::DoorLimits;
 use crate::doors::io::settings::{self, CONNECTIONS_MAX};
+use crate::settings::draft::Draft;
 use crate::settings::listen::{Allow, Listen};
 use crate::settings::tls::Tls;
 use crate::settings::units::Span;
+
+/// The units of limits that come with descriptors.
+const OVERRIDE_UNITS: [Unit; 6] =
+    [Unit::Second, Unit::Minute, Unit::Hour, Unit::Day, Unit::Month, Unit::Year];
+
+/// The name of the rule that limits of descriptors count under.
+pub(super) fn override_rule(unit: Unit) -> &'static str {
+    match unit {
+        Unit::Second => "grpc:override/second",
+        Unit::Minute => "grpc:override/minute",
+        Unit::Hour => "grpc:override/hour",
+        Unit::Day => "grpc:override/day",
+        Unit::Month => "grpc:override/month",
+        _ => "grpc:override/year",
+    }
+}
 
 /// The port of envoyproxy/ratelimit.
 const PORT: u16 = 8081;
@@ -49,8 +70,18 @@ pub struct Config {
     pub idle_timeout: Option<Span>,
     /// After this time, give or take a tenth, a client is asked to connect anew.
     pub max_connection_age: Span,
-    /// How descriptors are counted.
-    pub counting: Counting,
+    /// How descriptors are counted. Absent: domains of `envoy_config` as envoyproxy/ratelimit
+    /// counts them, all others all or nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub counting: Option<Counting>,
+    /// A folder of envoyproxy/ratelimit's YAML files. Its domains are decided by them alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub envoy_config: Option<PathBuf>,
+    /// Whether several of those files may have one domain.
+    pub merge_domains: bool,
+    /// What was read from that folder.
+    #[serde(skip)]
+    pub(super) files: EnvoyFiles,
     /// Settings of single domains.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub domains: BTreeMap<String, DomainTable>,
@@ -139,8 +170,13 @@ struct Table {
     /// After this time, give or take a tenth, a client is asked to connect anew.
     #[serde(deserialize_with = "settings::idle_timeout")]
     max_connection_age: Span,
-    /// How descriptors are counted.
-    counting: Counting,
+    /// How descriptors are counted. Absent: domains of `envoy_config` as envoyproxy/ratelimit
+    /// counts them, all others all or nothing.
+    counting: Option<Counting>,
+    /// A folder of envoyproxy/ratelimit's YAML files. Its domains are decided by them alone.
+    envoy_config: Option<PathBuf>,
+    /// Whether several of those files may have one domain.
+    merge_domains: bool,
     /// Settings of single domains.
     domains: BTreeMap<String, DomainTable>,
     /// Count and report, but refuse nothing.
@@ -168,7 +204,9 @@ impl Default for Table {
             max_connections_per_source: None,
             idle_timeout: None,
             max_connection_age: Span(AGE_USUAL),
-            counting: Counting::default(),
+            counting: None,
+            envoy_config: None,
+            merge_domains: false,
             domains: BTreeMap::new(),
             shadow: false,
             headers: false,
@@ -215,6 +253,9 @@ impl Config {
             idle_timeout: table.idle_timeout,
             max_connection_age: table.max_connection_age,
             counting: table.counting,
+            files: EnvoyFiles::read(table.envoy_config.as_deref(), table.merge_domains),
+            envoy_config: table.envoy_config,
+            merge_domains: table.merge_domains,
             domains: table.domains,
             shadow: table.shadow,
             headers: table.headers,
@@ -253,6 +294,32 @@ impl Config {
             }
         };
         fixed(self) == fixed(other)
+    }
+
+    /// The rules of the folder's limits, and those that limits of descriptors count under.
+    pub(crate) fn own_rules(&self) -> Vec<Draft> {
+        let configured = self.files.configuration().into_iter().flat_map(|it| it.rules());
+        let configured = configured.filter_map(|rule| {
+            let limit = match rule.limit? {
+                limit if limit.amount == 0 => Limit::DENY,
+                limit => limit,
+            };
+            // What is over its quota passes unless all are, which the door sees.
+            Some(Draft::of_limit(&rule.id, &limit, rule.shadow || rule.quota))
+        });
+        let overrides = OVERRIDE_UNITS.into_iter().filter_map(|unit| {
+            let (amount, period) = (AMOUNT_MAX, unit.period()?);
+            let limit = Limit { amount, period, algorithm: Algorithm::FixedWindow };
+            Some(Draft::of_limit(override_rule(unit), &limit, false))
+        });
+        configured.chain(overrides).collect()
+    }
+
+    /// What is wrong with the files that it names.
+    pub(super) fn wrong_files(&self) -> Vec<(&'static str, String)> {
+        let mut wrong = self.tls.as_ref().map(Tls::wrong_files).unwrap_or_default();
+        wrong.extend(self.files.wrong().map(|wrong| ("envoy_config", wrong)));
+        wrong
     }
 
     /// What its table says about connections.

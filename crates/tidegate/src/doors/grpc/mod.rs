@@ -1,6 +1,7 @@
 //! The gRPC door: Envoy's rate limit service, over TCP and Unix sockets, on the process' runtime.
 //!
-//! - [`config`]: the `[grpc]` table; [`settings`]: what a reload changes while the door is open
+//! - [`config`]: the `[grpc]` table; [`envoy_files`]: the folder of YAML that it may name;
+//!   [`settings`]: what a reload changes while the door is open
 //! - [`bound`], [`connection`]: from listening sockets to gRPC calls
 //! - [`services`]: which services the door has
 //! - [`rate_limit`]: one call of the rate limit service: from descriptors to keys to an answer
@@ -13,6 +14,7 @@ mod asked;
 mod bound;
 mod config;
 mod connection;
+mod envoy_files;
 mod rate_limit;
 mod services;
 mod settings;
@@ -50,6 +52,10 @@ impl DoorConfig for Config {
 
     fn waits_for_store(&self) -> bool {
         true
+    }
+
+    fn wrong_files(&self) -> Vec<(&'static str, String)> {
+        self.wrong_files()
     }
 
     fn tls(&self) -> Option<&Tls> {

@@ -8,14 +8,13 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tidegate_core::Now;
-use tidegate_envoy::proto::ratelimit::rate_limit_response::Code;
 use tidegate_envoy::proto::ratelimit::rate_limit_service_server::RateLimitService;
 use tidegate_envoy::proto::ratelimit::{RateLimitRequest, RateLimitResponse};
 use tonic::{Request, Response, Status};
 
 use super::answer;
-use super::asked::{AskedCall, AskedDescriptor, Hits, Refusal};
-use super::config::Counting;
+use super::asked::{AskedCall, AskedDescriptor, Hits, Limited, Refusal};
+use super::config::{Counting, override_rule};
 use super::settings::GrpcState;
 use super::statuses::DescriptorVerdict;
 use crate::doors::Gate;
@@ -37,8 +36,12 @@ impl RateLimits {
     }
 
     async fn decide(&self, call: &RateLimitRequest) -> Result<RateLimitResponse, Refusal> {
-        let asked = AskedCall::read(call)?;
         let settings = self.state.answers.load_full();
+        let configuration = settings.configuration.as_deref();
+        let mut asked = AskedCall::read(call, configuration)?;
+        if !configuration.is_some_and(|configuration| configuration.has_domain(&call.domain)) {
+            self.leave_overrides_out(&mut asked);
+        }
         let verdicts = match settings.counting(&call.domain) {
             Counting::AllOrNothing => self.decide_together(&asked).await?,
             Counting::Envoy => self.decide_each(&asked).await?,
@@ -46,81 +49,113 @@ impl RateLimits {
         Ok(answer::response(call, &asked, verdicts, &settings))
     }
 
+    /// A limit of a descriptor holds in place of a rule: where no rule is, it does not hold.
+    fn leave_overrides_out(&self, asked: &mut AskedCall<'_>) {
+        let is_override = |it: &AskedDescriptor<'_>| matches!(it.limited, Limited::Override(..));
+        if !asked.descriptors.iter().any(is_override) {
+            return;
+        }
+        let rules = self.limiter.limiter().rules();
+        for at in 0..asked.descriptors.len() {
+            let descriptor = &asked.descriptors[at];
+            if is_override(descriptor) && rules.find_matching(asked.key(descriptor)).is_none() {
+                asked.descriptors[at].limited = Limited::Nothing;
+            }
+        }
+    }
+
     /// Takes from all keys or from none. What is given back is given back in any case.
-    async fn decide_together(&self, asked: &AskedCall) -> Result<Verdicts, Refusal> {
+    async fn decide_together(&self, asked: &AskedCall<'_>) -> Result<Verdicts, Refusal> {
         let now = self.limiter.now();
         let mut keys: SmallVec<[Key<'_>; 4]> = SmallVec::new();
         // Which key of the limiter's request a descriptor is.
         let mut places: SmallVec<[Option<usize>; 4]> = SmallVec::new();
         for descriptor in &asked.descriptors {
-            let key = asked.key(descriptor);
-            let place = match descriptor.hits {
+            let op = match descriptor.hits {
+                Hits::Look => KeyOp::Peek(1),
+                Hits::Take(hits) => KeyOp::Take(hits),
                 Hits::GiveBack(hits) => {
-                    self.give_back(key, hits, now)?;
-                    None
-                }
-                hits => {
-                    let op = match hits {
-                        Hits::Take(hits) => KeyOp::Take(hits),
-                        _ => KeyOp::Peek(1),
-                    };
-                    // The same descriptor twice is counted once.
-                    match keys.iter().position(|other| other.bytes == key) {
-                        Some(before) => {
-                            if let KeyOp::Peek(_) = keys[before].op {
-                                keys[before].op = op;
-                            }
-                            Some(before)
-                        }
-                        None => {
-                            keys.push(Key::new(key, op));
-                            Some(keys.len() - 1)
-                        }
-                    }
+                    self.give_back(asked, descriptor, hits, now)?;
+                    places.push(None);
+                    continue;
                 }
             };
-            places.push(place);
+            let Some(key) = limiter_key(asked, descriptor, op) else {
+                places.push(None);
+                continue;
+            };
+            // The same descriptor twice is counted once.
+            let before = keys.iter().position(|other| other.bytes == key.bytes);
+            let place = before.unwrap_or(keys.len());
+            match before {
+                None => keys.push(key),
+                Some(before) if matches!(keys[before].op, KeyOp::Peek(_)) => keys[before] = key,
+                Some(_) => {}
+            }
+            places.push(Some(place));
+        }
+        if !keys.is_empty() && self.are_quotas_over(asked, now).await? {
+            // The whole call is over, so nothing of it is counted.
+            keys.iter_mut().for_each(|key| key.op = KeyOp::Peek(key.op.cost()));
         }
         let rows = match keys.is_empty() {
             true => Rows::default(),
             false => self.ask(&keys, now)?.rows().await,
         };
-        let verdict = |(descriptor, place): (&AskedDescriptor, &Option<usize>)| match place {
-            None => DescriptorVerdict::bare(Code::Ok),
-            Some(place) => {
-                let rows = rows.limits.iter().filter(|row| row.key == *place);
-                DescriptorVerdict::of(rows, descriptor.hits, Counting::AllOrNothing)
-            }
+        let verdict = |(descriptor, place): (&AskedDescriptor<'_>, &Option<usize>)| {
+            let rows = rows.limits.iter().filter(|row| Some(row.key) == *place);
+            DescriptorVerdict::of(descriptor, rows, Counting::AllOrNothing)
         };
         Ok(asked.descriptors.iter().zip(&places).map(verdict).collect())
     }
 
+    /// Whether there are descriptors with quotas, and all of them are over.
+    async fn are_quotas_over(&self, asked: &AskedCall<'_>, now: Now) -> Result<bool, Refusal> {
+        let is_quota = |descriptor: &&AskedDescriptor<'_>| match descriptor.limited {
+            Limited::Configured(rule) => rule.quota,
+            _ => false,
+        };
+        let mut are_over = false;
+        for descriptor in asked.descriptors.iter().filter(is_quota) {
+            let Hits::Take(hits) = descriptor.hits else { return Ok(false) };
+            let Some(key) = limiter_key(asked, descriptor, KeyOp::Peek(hits)) else {
+                return Ok(false);
+            };
+            let rows = self.ask(&[key], now)?.rows().await;
+            let counting = Counting::AllOrNothing;
+            if !DescriptorVerdict::of(descriptor, rows.limits.iter(), counting).is_over {
+                return Ok(false);
+            }
+            are_over = true;
+        }
+        Ok(are_over)
+    }
+
     /// Decides on each descriptor by itself.
-    async fn decide_each(&self, asked: &AskedCall) -> Result<Verdicts, Refusal> {
+    async fn decide_each(&self, asked: &AskedCall<'_>) -> Result<Verdicts, Refusal> {
         let now = self.limiter.now();
         let mut asking: SmallVec<[Option<Asking>; 4]> = SmallVec::new();
         for descriptor in &asked.descriptors {
-            let key = asked.key(descriptor);
-            asking.push(match descriptor.hits {
-                Hits::Look => Some(self.ask(&[Key::peek(key, 1)], now)?),
-                Hits::Take(hits) => {
-                    Some(self.ask(&[Key::new(key, KeyOp::TakeOrRecord(hits))], now)?)
-                }
+            let op = match descriptor.hits {
+                Hits::Look => KeyOp::Peek(1),
+                Hits::Take(hits) => KeyOp::TakeOrRecord(hits),
                 Hits::GiveBack(hits) => {
-                    self.give_back(key, hits, now)?;
-                    None
+                    self.give_back(asked, descriptor, hits, now)?;
+                    asking.push(None);
+                    continue;
                 }
-            });
+            };
+            let key = limiter_key(asked, descriptor, op);
+            asking.push(key.map(|key| self.ask(&[key], now)).transpose()?);
         }
         let mut verdicts = Verdicts::new();
         for (descriptor, asking) in asked.descriptors.iter().zip(asking) {
-            verdicts.push(match asking {
-                None => DescriptorVerdict::bare(Code::Ok),
-                Some(asking) => {
-                    let rows = asking.rows().await;
-                    DescriptorVerdict::of(rows.limits.iter(), descriptor.hits, Counting::Envoy)
-                }
-            });
+            let rows = match asking {
+                None => Rows::default(),
+                Some(asking) => asking.rows().await,
+            };
+            let rows = rows.limits.iter();
+            verdicts.push(DescriptorVerdict::of(descriptor, rows, Counting::Envoy));
         }
         Ok(verdicts)
     }
@@ -137,9 +172,16 @@ impl RateLimits {
         })
     }
 
-    fn give_back(&self, key: &[u8], hits: u64, now: Now) -> Result<(), Refusal> {
+    fn give_back(
+        &self,
+        asked: &AskedCall<'_>,
+        descriptor: &AskedDescriptor<'_>,
+        hits: u64,
+        now: Now,
+    ) -> Result<(), Refusal> {
         let refund = KeyOp::Refund { cost: hits, taken: now, in_flight: false };
-        let keys = [Key::new(key, refund)];
+        let Some(key) = limiter_key(asked, descriptor, refund) else { return Ok(()) };
+        let keys = [key];
         let request = limiter::Request::all_or_nothing(&keys);
         match self.limiter.decide(&request, now, None).map_err(invalid)? {
             Decision::Ready(_) => {}
@@ -147,6 +189,24 @@ impl RateLimits {
             Decision::Pending(pending) => pending.forget(),
         }
         Ok(())
+    }
+}
+
+/// A descriptor as the limiter knows it; `None` if there is nothing to count.
+fn limiter_key<'a>(
+    asked: &'a AskedCall<'_>,
+    descriptor: &'a AskedDescriptor<'_>,
+    op: KeyOp,
+) -> Option<Key<'a>> {
+    let key = Key::new(asked.key(descriptor), op);
+    match &descriptor.limited {
+        Limited::ByRule => Some(key),
+        Limited::Configured(rule) => rule.limit.map(|_| key.under(&rule.id, None)),
+        Limited::Override(limit, unit) if limit.amount > 0 => {
+            Some(key.under(override_rule(*unit), Some(limit)))
+        }
+        // An amount of 0 is always over.
+        Limited::Override(..) | Limited::Nothing => None,
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
+use tidegate_envoy::config::Configuration;
 
 use super::config::{Config, Counting, HeaderNames};
 use crate::doors::Gate;
@@ -12,7 +13,7 @@ use crate::doors::Gate;
 /// How calls are counted and answered.
 #[derive(Debug, Default)]
 pub(super) struct AnswerSettings {
-    counting: Counting,
+    counting: Option<Counting>,
     domains: HashMap<String, Counting>,
     /// Nothing is refused.
     pub(super) shadow: bool,
@@ -21,6 +22,8 @@ pub(super) struct AnswerSettings {
     pub(super) metadata: bool,
     /// The body of refusals and its type.
     pub(super) over_limit_body: Option<(Bytes, String)>,
+    /// envoyproxy/ratelimit's configuration, if there is one.
+    pub(super) configuration: Option<Arc<Configuration>>,
 }
 
 impl AnswerSettings {
@@ -36,12 +39,20 @@ impl AnswerSettings {
             headers: headers.then(|| header_names.clone()),
             metadata: *metadata,
             over_limit_body: body,
+            configuration: config.files.configuration().cloned(),
         }
     }
 
     /// How the descriptors of a domain are counted.
     pub(super) fn counting(&self, domain: &str) -> Counting {
-        self.domains.get(domain).copied().unwrap_or(self.counting)
+        let is_configured = || self.configuration.as_ref().is_some_and(|it| it.has_domain(domain));
+        match self.domains.get(domain) {
+            Some(counting) => *counting,
+            None => self.counting.unwrap_or_else(|| match is_configured() {
+                true => Counting::Envoy,
+                false => Counting::AllOrNothing,
+            }),
+        }
     }
 }
 

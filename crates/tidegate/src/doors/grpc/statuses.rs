@@ -2,59 +2,89 @@
 
 use std::sync::Arc;
 
+use tidegate_core::Nanos;
 use tidegate_core::time::SECOND;
-use tidegate_core::{Limit, Nanos};
 use tidegate_envoy::config::Unit;
 use tidegate_envoy::proto::ratelimit::rate_limit_response::{Code, DescriptorStatus, RateLimit};
 
-use super::asked::Hits;
+use super::asked::{AskedDescriptor, Hits, Limited};
 use super::config::Counting;
 use crate::limiter::{Basis, LimitRow};
 
 /// What was decided on one descriptor.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DescriptorVerdict {
-    /// It stands in the way of the request.
+    /// More is asked for than there is, and its rule is in force.
     pub(super) is_over: bool,
+    /// It stands in the way of a call only if all such descriptors do.
+    pub(super) is_quota: bool,
     /// The rule of the limit that is shown.
     pub(super) rule: Option<Arc<str>>,
     pub(super) status: DescriptorStatus,
 }
 
 impl DescriptorVerdict {
-    /// Nothing limits it, or nothing is known of its limit: only the code is told.
-    pub(super) fn bare(code: Code) -> Self {
-        Self {
-            status: DescriptorStatus { code: code.into(), ..Default::default() },
-            ..Self::default()
-        }
-    }
-
     /// Of what each limit of its key said.
-    pub(super) fn of<'a>(
-        rows: impl Iterator<Item = &'a LimitRow> + Clone,
-        hits: Hits,
+    pub(super) fn of<'r>(
+        descriptor: &AskedDescriptor<'_>,
+        rows: impl Iterator<Item = &'r LimitRow> + Clone,
         counting: Counting,
     ) -> Self {
-        let over = rows.clone().find(|row| is_over(row, hits, counting));
+        let AskedDescriptor { hits, limited, .. } = descriptor;
+        match limited {
+            Limited::Nothing => return Self::bare(Code::Ok),
+            Limited::Configured(rule) if rule.limit.is_none() => return Self::unlimited(),
+            Limited::Override(limit, unit) if limit.amount == 0 => return Self::denied(*unit),
+            _ if matches!(hits, Hits::GiveBack(_)) => return Self::bare(Code::Ok),
+            _ => {}
+        }
+        let over = rows.clone().find(|row| is_over(row, *hits, counting));
         let share = |row: &LimitRow| row.verdict.rate / row.limit.amount.max(1) as f64;
         // Of equals the first.
         let nearest = || rows.clone().min_by(|one, other| share(other).total_cmp(&share(one)));
         let Some(row) = over.or_else(nearest) else { return Self::bare(Code::Ok) };
-        let is_refused = over.is_some() && !row.shadow;
+        let (is_shadow, is_quota) = match limited {
+            Limited::Configured(rule) => (rule.shadow, rule.quota),
+            _ => (row.shadow, false),
+        };
+        let is_refused = over.is_some() && !is_shadow;
         let code = if is_refused { Code::OverLimit } else { Code::Ok };
         if row.basis == Basis::Policy && !is_refused {
             // Nothing was counted.
             return Self::bare(code);
         }
+        let current = current_limit(row, limited);
         let left = if over.is_some() { 0 } else { row.verdict.remaining };
         let status = DescriptorStatus {
             code: code.into(),
-            current_limit: Some(current_limit(&row.limit, &row.rule)),
             limit_remaining: u32::try_from(left).unwrap_or(u32::MAX),
-            duration_until_reset: Some(until_reset(row, over.is_some())),
+            duration_until_reset: Some(until_reset(row, current.unit, over.is_some())),
+            current_limit: Some(current),
         };
-        Self { is_over: is_refused, rule: Some(row.rule.clone()), status }
+        Self { is_over: is_refused, is_quota, rule: Some(row.rule.clone()), status }
+    }
+
+    /// Nothing limits it, or nothing is known of its limit: only the code is told.
+    fn bare(code: Code) -> Self {
+        let status = DescriptorStatus { code: code.into(), ..DescriptorStatus::default() };
+        Self { status, ..Self::default() }
+    }
+
+    /// A rule says that nothing limits it.
+    fn unlimited() -> Self {
+        let mut verdict = Self::bare(Code::Ok);
+        verdict.status.limit_remaining = u32::MAX;
+        verdict
+    }
+
+    /// A limit of 0 that came with it.
+    fn denied(unit: Unit) -> Self {
+        let mut verdict = Self { is_over: true, ..Self::bare(Code::OverLimit) };
+        let (requests_per_unit, name) = (0, String::new());
+        let current = RateLimit { requests_per_unit, unit: unit.number(), name };
+        verdict.status.current_limit = Some(current);
+        verdict.status.duration_until_reset = Some(seconds_up(unit.period().unwrap_or(SECOND)));
+        verdict
     }
 }
 
@@ -72,22 +102,42 @@ fn is_over(row: &LimitRow, hits: Hits, counting: Counting) -> bool {
     }
 }
 
-fn current_limit(limit: &Limit, rule: &str) -> RateLimit {
-    RateLimit {
-        requests_per_unit: u32::try_from(limit.amount).unwrap_or(u32::MAX),
-        unit: Unit::of_period(limit.period).number(),
-        name: rule.to_owned(),
+fn current_limit(row: &LimitRow, limited: &Limited<'_>) -> RateLimit {
+    match limited {
+        Limited::Configured(rule) => RateLimit {
+            requests_per_unit: rule.requests_per_unit,
+            unit: rule.unit.number(),
+            name: rule.name.to_string(),
+        },
+        Limited::Override(limit, unit) => RateLimit {
+            requests_per_unit: u32::try_from(limit.amount).unwrap_or(u32::MAX),
+            unit: unit.number(),
+            name: String::new(),
+        },
+        Limited::ByRule | Limited::Nothing => RateLimit {
+            requests_per_unit: u32::try_from(row.limit.amount).unwrap_or(u32::MAX),
+            unit: Unit::of_period(row.limit.period).number(),
+            name: row.rule.to_string(),
+        },
+    }
+}
+
+fn until_reset(row: &LimitRow, unit: i32, is_over: bool) -> prost_types::Duration {
+    let period = || match row.limit.period {
+        // `deny` has none.
+        0 => Unit::of_number(unit).and_then(Unit::period).unwrap_or(SECOND),
+        period => period,
+    };
+    match is_over {
+        // Until what was asked can be had; what never can be, until the next period.
+        true if row.verdict.delay == Nanos::MAX || row.verdict.allowed => seconds_up(period()),
+        true => seconds_up(row.verdict.delay),
+        false => seconds_up(row.verdict.reset),
     }
 }
 
 /// Whole seconds, rounded up, at least one: Envoy cuts fractions.
-fn until_reset(row: &LimitRow, is_over: bool) -> prost_types::Duration {
-    let span = match is_over {
-        // Until what was asked can be had; what never can be, until the next period.
-        true if row.verdict.delay == Nanos::MAX || row.verdict.allowed => row.limit.period,
-        true => row.verdict.delay,
-        false => row.verdict.reset,
-    };
+fn seconds_up(span: Nanos) -> prost_types::Duration {
     let seconds = if span == Nanos::MAX { 1 } else { span.div_ceil(SECOND).max(1) };
     prost_types::Duration { seconds: seconds.cast_signed(), nanos: 0 }
 }

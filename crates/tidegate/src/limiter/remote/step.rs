@@ -32,14 +32,25 @@ pub(in super::super) const PENDING_MAX: usize = 16_384;
 struct OwnedKey {
     bytes: Box<[u8]>,
     op: KeyOp,
-    given: Option<Limit>,
+    limits: OwnedLimits,
+}
+
+/// What limits it.
+enum OwnedLimits {
+    ByRule,
+    Given(Limit),
+    Named(Box<str>, Option<Limit>),
 }
 
 impl OwnedKey {
     /// The key for another operation.
     fn with_op(&self, op: KeyOp) -> Key<'_> {
         let key = Key::new(&self.bytes, op);
-        self.given.as_ref().map_or(key, |limit| key.limited_by(limit))
+        match &self.limits {
+            OwnedLimits::ByRule => key,
+            OwnedLimits::Given(limit) => key.limited_by(limit),
+            OwnedLimits::Named(rule, limit) => key.under(rule, limit.as_ref()),
+        }
     }
 }
 
@@ -136,9 +147,12 @@ impl Origin {
         let owned = |key: &Key<'_>| OwnedKey {
             bytes: key.bytes.into(),
             op: key.op,
-            given: match key.limits {
-                LimitSource::Given(limit) => Some(*limit),
-                LimitSource::ByRule => None,
+            limits: match key.limits {
+                LimitSource::ByRule => OwnedLimits::ByRule,
+                LimitSource::Given(limit) => OwnedLimits::Given(*limit),
+                LimitSource::Named { rule, limit } => {
+                    OwnedLimits::Named(rule.into(), limit.copied())
+                }
             },
         };
         Self {

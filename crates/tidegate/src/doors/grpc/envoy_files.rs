@@ -1,0 +1,82 @@
+//! The folder of envoyproxy/ratelimit's YAML files: read whole, all of them or none.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tidegate_envoy::config::{self, Configuration, Options};
+
+use crate::settings::files;
+
+/// The most files of a folder.
+const FILES_MAX: usize = 10_000;
+
+/// What was read from a folder, or why it could not be.
+#[derive(Clone, Debug, Default)]
+pub(super) struct EnvoyFiles {
+    /// The texts by the names of their files, in order.
+    texts: Vec<(String, String)>,
+    read: Option<Result<Arc<Configuration>, String>>,
+}
+
+impl PartialEq for EnvoyFiles {
+    fn eq(&self, other: &Self) -> bool {
+        self.texts == other.texts && self.wrong() == other.wrong()
+    }
+}
+
+impl EnvoyFiles {
+    /// Reads a folder, if one is named.
+    pub(super) fn read(folder: Option<&Path>, merge_domains: bool) -> Self {
+        let Some(folder) = folder else { return Self::default() };
+        let texts = match texts(folder) {
+            Ok(texts) => texts,
+            Err(error) => {
+                let why = format!("the folder {} cannot be read: {error}", folder.display());
+                return Self { texts: Vec::new(), read: Some(Err(why)) };
+            }
+        };
+        let named: Vec<(&str, &str)> =
+            texts.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
+        let loaded = config::load(&named, Options { merge_domains });
+        let read = Some(loaded.map(Arc::new).map_err(|error| error.to_string()));
+        Self { texts, read }
+    }
+
+    /// The configuration, if a folder is named and all of its files are right.
+    pub(super) fn configuration(&self) -> Option<&Arc<Configuration>> {
+        self.read.as_ref().and_then(|read| read.as_ref().ok())
+    }
+
+    /// What is wrong with the folder.
+    pub(super) fn wrong(&self) -> Option<String> {
+        let remedy = "mend the file; the configuration in force stays until then";
+        let wrong = self.read.as_ref().and_then(|read| read.as_ref().err());
+        wrong.map(|wrong| format!("{wrong}\n{remedy}"))
+    }
+}
+
+/// The texts of the YAML files of a folder, in the order of their names. Files whose names begin
+/// with a dot are left out: a mounted ConfigMap has links of that kind to all files.
+fn texts(folder: &Path) -> io::Result<Vec<(String, String)>> {
+    let mut paths: Vec<PathBuf> = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let is_yaml = path.extension().is_some_and(|it| it == "yaml" || it == "yml");
+        let is_hidden = path.file_name().is_some_and(|it| it.as_encoded_bytes().starts_with(b"."));
+        if is_yaml && !is_hidden {
+            paths.push(path);
+        }
+        if paths.len() > FILES_MAX {
+            return Err(io::Error::other(format!("it has more than {FILES_MAX} files")));
+        }
+    }
+    paths.sort();
+    let text = |path: PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let text = files::read_text(&path)?;
+        Ok((name, text))
+    };
+    paths.into_iter().map(text).collect()
+}

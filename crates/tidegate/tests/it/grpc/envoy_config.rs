@@ -1,0 +1,164 @@
+//! envoyproxy/ratelimit's own configuration, as its users have it.
+
+use std::fs;
+use std::path::Path;
+
+use tempfile::TempDir;
+use tidegate_envoy::proto::descriptor::rate_limit_descriptor::RateLimitOverride;
+use tidegate_envoy::proto::ratelimit::rate_limit_response::Code::{Ok, OverLimit};
+
+use super::{Client, DOORS, call};
+use crate::engines::until;
+use crate::program::Program;
+
+/// Windows of a year, so that no test depends on how fast it runs or when.
+const BASIC: &str = "
+domain: basic
+descriptors:
+  - key: key1
+    rate_limit: { unit: year, requests_per_unit: 3 }
+  - key: key1
+    value: big
+    rate_limit: { unit: YEAR, requests_per_unit: 5, name: big }
+  - key: quiet
+    shadow_mode: true
+    rate_limit: { unit: year, requests_per_unit: 1 }
+  - key: free
+    rate_limit: { unlimited: true }
+  - key: never
+    rate_limit: { unit: year, requests_per_unit: 0 }
+  - key: small
+    rate_limit: { unit: year, requests_per_unit: 1, name: small }
+  - key: large
+    rate_limit: { unit: year, requests_per_unit: 9, replaces: [{ name: small }] }
+  - key: one
+    quota_mode: true
+    rate_limit: { unit: year, requests_per_unit: 1 }
+  - key: two
+    quota_mode: true
+    rate_limit: { unit: year, requests_per_unit: 2 }
+  - key: path
+    value: /shared/*
+    share_threshold: true
+    rate_limit: { unit: year, requests_per_unit: 3 }
+  - key: outer
+    descriptors:
+      - key: inner
+        rate_limit: { unit: year, requests_per_unit: 2 }
+";
+
+fn program(folder: &Path, settings: &str) -> Program {
+    let table = format!("envoy_config = '{}'\n{settings}\n[http]", folder.display());
+    Program::serve(&DOORS.replace("[http]", &table))
+}
+
+fn folder() -> TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("basic.yaml"), BASIC).expect("a file");
+    folder
+}
+
+#[test]
+fn a_folder_is_taken_as_it_is() {
+    let folder = folder();
+    let program = program(folder.path(), "");
+    let mut client = Client::new(&program);
+    let mut check = |descriptors: &[&str], expected: &[_]| {
+        let (code, statuses) = client.ask(call("basic", descriptors));
+        let is_over = expected.iter().any(|(code, _)| *code == OverLimit);
+        let expected_code = if is_over { OverLimit } else { Ok };
+        assert_eq!((code, statuses.as_slice()), (expected_code, expected), "{descriptors:?}");
+    };
+    for left in (0..3).rev() {
+        check(&["key1=a"], &[(Ok, left)]);
+    }
+    check(&["key1=a"], &[(OverLimit, 0)]);
+    check(&["key1=b"], &[(Ok, 2)]);
+    check(&["key1=big"], &[(Ok, 4)]);
+    check(&["unknown=1"], &[(Ok, 0)]);
+    check(&["outer=1"], &[(Ok, 0)]);
+    check(&["outer=1,inner=1"], &[(Ok, 1)]);
+    check(&["outer=1,inner=1,deeper=1"], &[(Ok, 0)]);
+    check(&["free=1"], &[(Ok, u32::MAX)]);
+    check(&["never=1"], &[(OverLimit, 0)]);
+    check(&["quiet=1"], &[(Ok, 0)]);
+    check(&["quiet=1"], &[(Ok, 0)]);
+    check(&["small=1", "large=1"], &[(Ok, 0), (Ok, 8)]);
+    check(&["small=1"], &[(Ok, 0)]);
+    check(&["path=/shared/a"], &[(Ok, 2)]);
+    check(&["path=/shared/b"], &[(Ok, 1)]);
+    // Refused hits count, as there.
+    check(&["key1=c", "never=1"], &[(Ok, 2), (OverLimit, 0)]);
+    check(&["key1=c"], &[(Ok, 1)]);
+}
+
+#[test]
+fn a_call_is_over_its_quotas_if_all_of_them_are() {
+    let folder = folder();
+    for settings in ["", "counting = 'all_or_nothing'"] {
+        let program = program(folder.path(), settings);
+        let mut client = Client::new(&program);
+        let both = || call("basic", &["one=1", "two=1"]);
+        assert_eq!(client.ask(both()), (Ok, vec![(Ok, 0), (Ok, 1)]));
+        assert_eq!(client.ask(both()), (Ok, vec![(OverLimit, 0), (Ok, 0)]));
+        assert_eq!(client.ask(both()), (OverLimit, vec![(OverLimit, 0), (OverLimit, 0)]));
+    }
+}
+
+#[test]
+fn a_limit_that_comes_with_a_descriptor_replaces_its_rule() {
+    let folder = folder();
+    let program = Program::serve(
+        &DOORS
+            .replace("[http]", &format!("envoy_config = '{}'\n[http]", folder.path().display()))
+            .replacen('\n', "\n[[rule]]\nmatch = 'native *'\nlimit = '1 per 300d'\n", 1),
+    );
+    let mut client = Client::new(&program);
+    for domain in ["basic", "native"] {
+        let with = |amount, unit| {
+            let mut request = call(domain, &["key1=given"]);
+            request.descriptors[0].limit =
+                Some(RateLimitOverride { requests_per_unit: amount, unit });
+            request
+        };
+        let year = 6;
+        assert_eq!(client.ask(with(2, year)), (Ok, vec![(Ok, 1)]), "{domain}");
+        assert_eq!(client.ask(with(2, year)), (Ok, vec![(Ok, 0)]));
+        assert_eq!(client.ask(with(2, year)), (OverLimit, vec![(OverLimit, 0)]));
+        assert_eq!(client.ask(with(0, year)), (OverLimit, vec![(OverLimit, 0)]));
+        let answer = client.call(with(9, year)).expect("an answer");
+        let shown = answer.statuses[0].current_limit.clone().expect("a limit");
+        assert_eq!((shown.requests_per_unit, shown.unit), (9, year));
+        // The rule's own count is another.
+        assert_eq!(client.ask(call(domain, &["key1=given"])).0, Ok);
+        assert_eq!(
+            client.call(with(1, 9)).expect_err("no unit").code(),
+            tonic::Code::InvalidArgument
+        );
+    }
+    // Where no rule is, there is nothing to replace.
+    let mut request = call("other", &["key1=given"]);
+    request.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit: 0, unit: 6 });
+    assert_eq!(client.ask(request), (Ok, vec![(Ok, 0)]));
+}
+
+#[test]
+fn a_changed_folder_is_noticed_and_a_wrong_one_changes_nothing() {
+    let folder = folder();
+    let mut program = program(folder.path(), "");
+    let mut client = Client::new(&program);
+    assert_eq!(client.ask(call("basic", &["key1=a"])), (Ok, vec![(Ok, 2)]));
+    let other = folder.path().join("other.yml");
+    fs::write(&other, "domain: basic\ndescriptors: []\n").expect("a file");
+    let line = program.wait_for_line(|line| line.contains("duplicate domain"));
+    assert!(line.contains("other.yml: duplicate domain 'basic' in config file"), "{line}");
+    assert_eq!(client.ask(call("basic", &["key1=a"])), (Ok, vec![(Ok, 1)]));
+    let text =
+        "domain: other\ndescriptors:\n- key: k\n  rate_limit: {unit: year, requests_per_unit: 2}\n";
+    fs::write(&other, text).expect("a file");
+    until(|| client.ask(call("other", &["k=poll"])).1[0].1 > 0);
+    // The counts of rules that stay live on.
+    assert_eq!(client.ask(call("basic", &["key1=a"])), (Ok, vec![(Ok, 0)]));
+    fs::remove_file(&other).expect("it was there");
+    until(|| client.ask(call("other", &["k=again"])).1[0] == (Ok, 0));
+}
