@@ -9,7 +9,8 @@ use crate::program::binary;
 /// Python, ready to run `script` of a test's folder, which is relative to `tests/it`.
 pub(crate) fn python(script: &str) -> Command {
     let mut command = Command::new(folder().join("python/bin/python"));
-    command.arg(path(script));
+    // Modules of scripts leave no compiled files in the source.
+    command.arg("-B").arg(path(script));
     command
 }
 

@@ -1,8 +1,9 @@
 // ioredis: every call of an application, with the URL and the protocol that are given; a path is a
-// Unix socket. Prints what it saw, one line for each call.
+// Unix socket. Prints what it saw, one line for each call; then sends what standard input says.
 
 const Redis = require("ioredis");
 const { readFileSync } = require("node:fs");
+const { converse } = require("./conversation.js");
 
 const [address, protocol, password, authority] = process.argv.slice(2);
 
@@ -13,6 +14,8 @@ function say(...seen) {
 async function main() {
   const client = new Redis(address, {
     protocol: Number(protocol),
+    // Without it maps are flat and booleans are numbers in RESP3, too.
+    replyMapping: protocol === "3" ? "resp3" : "legacy",
     connectionName: "a-test",
     password: password || undefined,
     tls: authority ? { ca: readFileSync(authority) } : undefined,
@@ -31,6 +34,7 @@ async function main() {
   say("name", await client.client("GETNAME"));
   say("delete", await client.del("s", "c", "one", "u"));
   await client.eval("return 1", 0).catch((error) => say("eval", error.message));
+  await converse(([name, ...words]) => client.call(name, ...words));
   await client.quit();
 }
 

@@ -1,5 +1,6 @@
 //! The RESP door: real clients, and clients that mean harm.
 
+mod by_rule;
 mod clients;
 mod hostile;
 mod interactive;

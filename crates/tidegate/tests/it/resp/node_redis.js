@@ -1,8 +1,9 @@
 // node-redis: every call of an application, with the URL and the protocol that are given; a path is
-// a Unix socket. Prints what it saw, one line for each call.
+// a Unix socket. Prints what it saw, one line for each call; then sends what standard input says.
 
 const { createClient } = require("redis");
 const { readFileSync } = require("node:fs");
+const { converse } = require("./conversation.js");
 
 const [address, protocol, password, authority] = process.argv.slice(2);
 
@@ -36,6 +37,7 @@ async function main() {
   say("name", await client.clientGetName());
   say("delete", await client.del(["s", "c", "one", "u"]));
   await client.eval("return 1").catch((error) => say("eval", error.message));
+  await converse((words) => client.sendCommand(words));
   await client.close();
 }
 

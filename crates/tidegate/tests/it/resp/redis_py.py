@@ -1,5 +1,5 @@
 """redis-py: every call of an application, with the URL and the protocol that are given; a path is a
-Unix socket. Prints what it saw, one line for each call.
+Unix socket. Prints what it saw, one line for each call; then sends what standard input says.
 """
 
 import asyncio
@@ -7,6 +7,8 @@ import sys
 
 import redis
 import redis.asyncio
+
+from conversation import converse
 
 PIPELINE = 100_000
 
@@ -62,6 +64,8 @@ def main():
     long_pipeline(client)
     print("name", client.client_getname() in ("a-test", b"a-test"))
     asyncio.run(asynchronous(url, options))
+    sys.stdout.flush()
+    converse(client)
 
 
 main()

@@ -1,9 +1,11 @@
 //! Every way to connect: plain, with a password, over TLS and through a Unix socket, each in RESP2
 //! and RESP3.
 
-use std::process::{Command, Output};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Command, Output, Stdio};
 
 use super::DOOR;
+use super::by_rule::{RULES, converse};
 use crate::papers::Papers;
 use crate::program::Program;
 
@@ -21,12 +23,27 @@ pub(super) struct Way {
 }
 
 impl Way {
-    /// Runs a client's script with this way as its arguments and returns what it printed.
+    /// Runs a client's script with this way as its arguments. It must print what is expected, and
+    /// then have the conversation about rules.
     #[track_caller]
-    pub(super) fn run(&self, mut client: Command) -> String {
+    pub(super) fn check(&self, mut client: Command, expected: &str) {
         let Self { address, protocol, password, authority } = self;
         client.args([address, *protocol, *password, authority]);
-        said(&client.output().expect("the client can be started"))
+        let mut child =
+            client.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a client");
+        let mut input = child.stdin.take().expect("a pipe");
+        let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+        let mut line = || lines.next().map_or_else(String::new, |line| line.expect("text"));
+        for expected in expected.lines() {
+            assert_eq!(line(), expected, "{address}, RESP{protocol}");
+        }
+        converse(protocol, |command| {
+            writeln!(input, "{command}").expect("the client reads");
+            line()
+        });
+        drop(input);
+        assert_eq!(line(), "", "nothing is left to be said");
+        assert!(child.wait().expect("the client ends").success());
     }
 }
 
@@ -58,7 +75,8 @@ pub(super) fn each(mut check: impl FnMut(&Way)) {
     let file = |name: &str| papers.path(name).display().to_string();
     let tls =
         format!("tls = {{ cert = '{}', key = '{}' }}\n", file("server.pem"), file("server.key"));
-    let (open, shut, secure) = (Program::serve(DOOR), guarded(""), guarded(&tls));
+    let open = Program::serve(&[DOOR, RULES].concat());
+    let (shut, secure) = (guarded(RULES), guarded(&[&tls, RULES].concat()));
     let url = |program: &Program| format!("redis://{}", program.address("resp"));
     let secure_url = format!("rediss://localhost:{}", secure.address("resp").port());
     let path = shut.paths()[0].display().to_string();
