@@ -4,8 +4,7 @@
 use std::io::Write as _;
 use std::process::{Command, Output, Stdio};
 
-use super::{Client, DOOR};
-use crate::papers::Papers;
+use super::{DOOR, ways};
 use crate::program::Program;
 
 /// The door with everything that a client can be asked for.
@@ -34,19 +33,12 @@ fn redis_cli(program: &Program, arguments: &[&str], input: &str) -> String {
 fn redis_cli_asks_one_question_or_many() {
     let program = Program::serve(DOOR);
     assert_eq!(redis_cli(&program, &["PING"], ""), "PONG\n");
-    let throttle = ["CL.THROTTLE", "user", "15", "30", "60"];
-    assert_eq!(redis_cli(&program, &throttle, ""), "0\n16\n15\n-1\n2\n");
-    let three = ["-3", "CL.THROTTLE", "another", "15", "30", "60"];
-    assert_eq!(redis_cli(&program, &three, ""), "0\n16\n15\n-1\n2\n");
     let input = "MONITOR\nECHO \"a b\"\nSELECT 0\nHELLO 3\n";
     let said = redis_cli(&program, &[], input);
     let (first, rest) = said.split_once('\n').expect("lines");
     assert_eq!(first, "ERR unknown command 'MONITOR', with args beginning with: ");
     assert!(rest.contains("a b\nOK\n"), "{rest}");
     assert!(rest.contains("tidegate"), "{rest}");
-    let piped = "*1\r\n$4\r\nPING\r\n".repeat(10_000);
-    let said = redis_cli(&program, &["--pipe"], &piped);
-    assert!(said.contains("errors: 0, replies: 10000"), "{said}");
 }
 
 #[test]
@@ -68,38 +60,37 @@ fn redis_cli_gives_a_password_and_a_name() {
 }
 
 #[test]
-fn redis_cli_comes_through_a_unix_socket_and_tls() {
-    let papers = Papers::new();
-    papers.sign("server", "localhost");
-    let config = format!(
-        "[resp]\nlisten = '127.0.0.1:0'\nunix = 'resp.sock'\ntls = {{ cert = '{}', key = '{}' }}\n",
-        papers.path("server.pem").display(),
-        papers.path("server.key").display(),
-    );
-    let program = Program::serve(&config);
-    let path = program.paths()[0].to_str().expect("a path").to_owned();
-    let output = run("redis-cli", &["-s", &path, "PING"], "");
-    assert_eq!(output.stdout, b"PONG\n");
-    let ca = papers.path("ca.pem").display().to_string();
-    let secure = ["-h", "localhost", "--tls", "--cacert", &ca, "CL.THROTTLE", "u", "1", "1", "10"];
-    assert_eq!(redis_cli(&program, &secure, ""), "0\n2\n1\n-1\n10\n");
+fn redis_cli_comes_every_way() {
+    ways::each(|way| {
+        let cli = |command: &[&str], input: &str| {
+            let all = [&way.flags(), &["--no-auth-warning"][..], command].concat();
+            String::from_utf8(run("redis-cli", &all, input).stdout).expect("text")
+        };
+        let throttle = ["CL.THROTTLE", "u", "15", "30", "60"];
+        assert_eq!(cli(&throttle, ""), "0\n16\n15\n-1\n2\n", "{}", way.address);
+        assert_eq!(cli(&[], "DEL u\nTG.RESET api:a\n"), "1\n0\n");
+        let piped = "*1\r\n$4\r\nPING\r\n".repeat(10_000);
+        let said = cli(&["--pipe"], &piped);
+        assert!(said.contains("errors: 0, replies: 10000"), "{}: {said}", way.address);
+    });
 }
 
 #[test]
 fn redis_benchmark_runs_to_its_end() {
-    let program = Program::serve(DOOR);
-    let port = program.address("resp").port().to_string();
-    let common = ["-p", port.as_str(), "-n", "10240", "-c", "8", "-P", "64", "-q"];
-    let throttle = ["CL.THROTTLE", "key:__rand_int__", "15", "30", "60"];
-    for more in [
-        &["-t", "ping,incr"][..],
-        &["-3", "-t", "ping,incr"],
-        &[&["-r", "100"], &throttle[..]].concat(),
-    ] {
-        let output = run("redis-benchmark", &[&common, more].concat(), "");
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && said.contains("requests per second"), "{said}");
-    }
-    let mut client = Client::new(&program);
-    client.ask("GET counter:__rand_int__", "$5\r\n20480\r\n");
+    let common = ["-n", "10240", "-c", "8", "-P", "64", "-q"];
+    let throttle = ["CL.THROTTLE", "k", "15", "30", "60"];
+    let many = ["-r", "100", "CL.THROTTLE", "key:__rand_int__", "15", "30", "60"];
+    let check = ["TG.CHECK", "api:benchmark"];
+    ways::each(|way| {
+        for more in [&["-t", "ping,incr"][..], &throttle, &many, &check] {
+            let output = run("redis-benchmark", &[&way.flags(), &common[..], more].concat(), "");
+            let said = String::from_utf8_lossy(&output.stdout);
+            let is_done = output.status.success() && said.contains("requests per second");
+            assert!(is_done, "{}: {more:?}: {said}", way.address);
+        }
+        let counted = "GET counter:__rand_int__\nDEL counter:__rand_int__\n";
+        let output =
+            run("redis-cli", &[&way.flags(), &["--no-auth-warning"][..]].concat(), counted);
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "10240\n1\n", "{}", way.address);
+    });
 }

@@ -1,7 +1,7 @@
 """redis-cli in a pseudo-terminal, as a person uses it: its hints, its prompt and its replies.
 
-Types what standard input says, line by line, and prints what was on the screen between the line and
-the next prompt.
+Its flags are the arguments. Types what standard input says, line by line, and prints what was on the
+screen between the line and the next prompt.
 """
 
 import fcntl
@@ -12,9 +12,8 @@ import struct
 import sys
 import termios
 
-port = sys.argv[1]
 # At the beginning of a line: where a typed line is drawn again, a control sequence comes before.
-PROMPT = re.compile(rb"(^|\r\n)127\.0\.0\.1:%s(\(TX\))?> $" % port.encode())
+PROMPT = re.compile(rb"(^|\r\n)(redis )?[^ \r\n]+> $")
 
 child, terminal = pty.fork()
 if child == 0:
@@ -22,7 +21,7 @@ if child == 0:
     # Of a terminal without a size redis-cli asks where the cursor is.
     fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", 25, 120, 0, 0))
     environment = {"PATH": os.environ["PATH"], "TERM": "xterm", **files}
-    os.execvpe("redis-cli", ["redis-cli", "-p", port, *sys.argv[2:]], environment)
+    os.execvpe("redis-cli", ["redis-cli", *sys.argv[1:]], environment)
 
 
 def until_prompt():

@@ -3,15 +3,13 @@
 use std::io::Write as _;
 use std::process::Stdio;
 
-use super::DOOR;
-use super::ways::said;
+use super::ways::{self, Way, said};
 use crate::peers::python;
-use crate::program::Program;
 
 #[track_caller]
-fn typed(program: &Program, flags: &[&str], lines: &str) -> String {
+fn typed(way: &Way, lines: &str) -> String {
     let mut command = python("resp/interactive.py");
-    command.arg(program.address("resp").port().to_string()).args(flags);
+    command.arg("--no-auth-warning").args(way.flags());
     let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = pipes.spawn().expect("python can be started");
     child.stdin.take().expect("a pipe").write_all(lines.as_bytes()).expect("it reads");
@@ -20,8 +18,8 @@ fn typed(program: &Program, flags: &[&str], lines: &str) -> String {
 
 #[test]
 fn redis_cli_in_a_terminal() {
-    let program = Program::serve(DOOR);
-    let lines = "PING\nCL.THROTTLE u 15 30 60\nMULTI\nEXISTS u\nEXEC\nFOO\nDEL u\nquit\n";
+    let lines =
+        "PING\nCL.THROTTLE u 15 30 60\nMULTI\nEXISTS u\nEXEC\nFOO\nDEL u\nTG.CHECK other\nquit\n";
     let expected = "\
 > PING
 PONG
@@ -41,10 +39,39 @@ QUEUED
 (error) ERR unknown command 'FOO', with args beginning with: \n\
 > DEL u
 (integer) 1
-> quit
-exit 0
+> TG.CHECK other
 ";
-    for flags in [&[][..], &["-3"]] {
-        assert_eq!(typed(&program, flags, lines), expected, "{flags:?}");
-    }
+    ways::each(|way| {
+        let pairs = if way.protocol == "3" { MAP } else { PAIRS };
+        let expected = [expected, pairs, "> quit\nexit 0\n"].concat();
+        assert_eq!(typed(way, lines), expected, "{}", way.address);
+    });
 }
+
+/// A reply of TG.CHECK without a limit.
+const MAP: &str = r#"1# "allowed" => (true)
+2# "limit" => (nil)
+3# "remaining" => (nil)
+4# "retry_ms" => (integer) 0
+5# "reset_ms" => (integer) 0
+6# "delay_ms" => (integer) 0
+7# "rule" => (nil)
+8# "degraded" => (false)
+"#;
+const PAIRS: &str = r#" 1) "allowed"
+ 2) (integer) 1
+ 3) "limit"
+ 4) (nil)
+ 5) "remaining"
+ 6) (nil)
+ 7) "retry_ms"
+ 8) (integer) 0
+ 9) "reset_ms"
+10) (integer) 0
+11) "delay_ms"
+12) (integer) 0
+13) "rule"
+14) (nil)
+15) "degraded"
+16) (integer) 0
+"#;

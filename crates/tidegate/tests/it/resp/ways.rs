@@ -45,6 +45,27 @@ impl Way {
         assert_eq!(line(), "", "nothing is left to be said");
         assert!(child.wait().expect("the client ends").success());
     }
+
+    /// What redis-cli and redis-benchmark are given to come this way.
+    pub(super) fn flags(&self) -> Vec<&str> {
+        let mut flags = match self.address.rsplit_once("//") {
+            None => vec!["-s", &self.address],
+            Some((_, place)) => {
+                let (host, port) = place.split_once(':').expect("a port");
+                vec!["-h", host, "-p", port]
+            }
+        };
+        if !self.password.is_empty() {
+            flags.extend(["-a", self.password]);
+        }
+        if !self.authority.is_empty() {
+            flags.extend(["--tls", "--cacert", &self.authority]);
+        }
+        if self.protocol == "3" {
+            flags.push("-3");
+        }
+        flags
+    }
 }
 
 /// What a client printed that must have ended well.
