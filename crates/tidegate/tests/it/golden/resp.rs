@@ -19,7 +19,7 @@ use tidegate_wire::resp::request::request;
 
 use super::notation::{escaped, unescaped};
 use super::script::{Exchange, Line, Mismatch, Script, Step};
-use super::{Adapter, config, limiter};
+use super::{Adapter, config, entries, limiter, vectors};
 
 const CLOSED: &str = "closed";
 
@@ -31,15 +31,32 @@ struct Door {
     client: RespConversation,
     /// Whether every client begins with an empty table.
     is_recorded: bool,
+    /// Bytes of a read, at most.
+    read_max: usize,
 }
 
 pub(super) fn open(settings: Option<&str>, clock: &Clock) -> Box<dyn Adapter> {
+    open_with(usize::MAX, settings, clock)
+}
+
+fn open_with(read_max: usize, settings: Option<&str>, clock: &Clock) -> Box<dyn Adapter> {
     let config = config(settings.unwrap_or("[resp]\nlisten = '127.0.0.1:0'"));
     let limiter = limiter(config.rules.clone(), clock);
     let records = Records::beside(&limiter, 1_000);
     let client = client(&config, &limiter, &records, clock);
     let is_recorded = settings.is_none();
-    Box::new(Door { config, limiter, records, clock: clock.clone(), client, is_recorded })
+    let clock = clock.clone();
+    Box::new(Door { config, limiter, records, clock, client, is_recorded, read_max })
+}
+
+/// Every conversation with one byte in each read: replies do not depend on where requests are cut.
+#[test]
+fn byte_by_byte() {
+    for file in entries(&vectors().join("resp")) {
+        let script = Script::of("resp", &file);
+        let wrong = script.play(|settings, clock| open_with(1, settings, clock)).concat();
+        assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+    }
 }
 
 fn client(
@@ -60,7 +77,8 @@ impl Adapter for Door {
             sent.extend_from_slice(b"\r\n");
         }
         let mut got = Vec::new();
-        let is_open = self.client.say(&sent, self.clock.now(), &mut got);
+        let mut reads = sent.chunks(self.read_max);
+        let is_open = reads.all(|read| self.client.say(read, self.clock.now(), &mut got));
         let mut got = escaped(&got);
         if !is_open {
             got.push_str(CLOSED);
