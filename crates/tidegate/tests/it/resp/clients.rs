@@ -8,7 +8,8 @@ use super::{DOOR, ways};
 use crate::program::Program;
 
 /// The door with everything that a client can be asked for.
-const GUARDED: &str = "[resp]\nlisten = '127.0.0.1:0'\npassword = 'file:password'\n";
+const GUARDED: &str = "[resp]\nlisten = '127.0.0.1:0'\npassword = 'file:password'\n\
+                       users = { app = 'file:app' }\n";
 
 fn run(program: &str, arguments: &[&str], input: &str) -> Output {
     let mut child = Command::new(program)
@@ -45,6 +46,7 @@ fn redis_cli_asks_one_question_or_many() {
 fn redis_cli_gives_a_password_and_a_name() {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("password"), "s3cret\n").expect("a file");
+    std::fs::write(folder.path().join("app"), "0ther").expect("a file");
     let mut program = Program::start_in(folder, GUARDED, "");
     program.wait_until_ready();
     let noauth = "NOAUTH Authentication required.\n\n";
@@ -52,8 +54,10 @@ fn redis_cli_gives_a_password_and_a_name() {
     for version in ["-2", "-3"] {
         let said = redis_cli(&program, &["-a", "s3cret", "--no-auth-warning", version, "PING"], "");
         assert_eq!(said, "PONG\n");
-        let user = ["--user", "default", "--pass", "s3cret", "--no-auth-warning", version, "PING"];
-        assert_eq!(redis_cli(&program, &user, ""), "PONG\n");
+        for (user, password) in [("default", "s3cret"), ("app", "0ther")] {
+            let login = ["--user", user, "--pass", password, "--no-auth-warning", version, "PING"];
+            assert_eq!(redis_cli(&program, &login, ""), "PONG\n");
+        }
     }
     let wrong = redis_cli(&program, &["-a", "wrong", "--no-auth-warning", "PING"], "");
     assert_eq!(wrong, noauth);

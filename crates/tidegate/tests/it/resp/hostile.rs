@@ -3,6 +3,7 @@
 use std::io::Write as _;
 use std::net::Shutdown;
 
+use super::ways::guarded;
 use super::{Client, DOOR, bad_input, metric};
 use crate::program::{PATIENCE, Program};
 
@@ -71,11 +72,72 @@ fn an_idle_client_is_closed_silently() {
 }
 
 #[test]
-fn large_headers_take_no_memory_and_half_requests_no_processor() {
+fn a_request_may_be_cut_at_every_byte() {
     let program = Program::serve(DOOR);
-    let mut client = Client::new(&program);
-    client.send(b"*2\r\n$4\r\nECHO\r\n$1073741824\r\n");
-    assert_eq!(client.rest(), b"-ERR Protocol error: invalid bulk length\r\n");
+    let request = b"*5\r\n$11\r\nCL.THROTTLE\r\n$1\r\nk\r\n$1\r\n5\r\n$1\r\n1\r\n$3\r\n600\r\n";
+    for cut in 1..request.len() {
+        let mut client = Client::new(&program);
+        client.send(&request[..cut]);
+        client.0.shutdown(Shutdown::Write).expect("half a close");
+        assert_eq!(client.rest(), b"", "cut at {cut}");
+    }
+    assert_eq!(bad_input(&program, "cut_short"), request.len() as u64 - 1);
+    // None of them has counted.
+    Client::new(&program).ask("EXISTS k", ":0\r\n");
+}
+
+#[test]
+fn the_tenth_wrong_password_closes_this_connection_and_no_other() {
+    let program = guarded("[admin]\nlisten = '127.0.0.1:0'\n");
+    let mut honest = Client::new(&program);
+    honest.ask("AUTH s3cret", "+OK\r\n");
+    let mut hostile = Client::new(&program);
+    let refused = "-WRONGPASS invalid username-password pair or user is disabled.\r\n";
+    for command in ["AUTH s3cre", "AUTH app s3cret", "HELLO 3 AUTH default s3cret!"] {
+        (0..3).for_each(|_| hostile.ask(command, refused));
+    }
+    hostile.ask("AUTH 10", refused);
+    assert_eq!(hostile.rest(), b"");
+    assert_eq!(bad_input(&program, "bad_password"), 10);
+    honest.ask("PING", "+PONG\r\n");
+    Client::new(&program).ask("AUTH s3cret", "+OK\r\n");
+}
+
+#[test]
+fn large_headers_take_no_memory() {
+    let config = DOOR.replace("[admin]", "max_value = '16MiB'\n[admin]");
+    let program = Program::serve(&config);
+    for (header, what) in
+        [("*2\r\n$4\r\nECHO\r\n$1073741824\r\n", "bulk"), ("*1073741824\r\n", "multibulk")]
+    {
+        let mut client = Client::new(&program);
+        client.send(header.as_bytes());
+        let expected = format!("-ERR Protocol error: invalid {what} length\r\n");
+        assert_eq!(String::from_utf8_lossy(&client.rest()), expected);
+    }
+    // Together they declare 1 GiB.
+    let mut clients: Vec<Client> = (0..64).map(|_| Client::new(&program)).collect();
+    clients.iter_mut().for_each(|client| client.ask("PING", "+PONG\r\n"));
+    let before_kib = memory_kib(&program);
+    for client in &mut clients {
+        client.send(b"PING\r\n*2\r\n$4\r\nECHO\r\n$16777216\r\nx");
+        assert_eq!(client.read(7), b"+PONG\r\n");
+    }
+    let taken_kib = memory_kib(&program) - before_kib;
+    assert!(taken_kib < 256 << 10, "{taken_kib} KiB");
+}
+
+/// The most memory that the program has asked for, used or not.
+fn memory_kib(program: &Program) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", program.pid()));
+    let status = status.expect("the program runs");
+    let most = status.lines().find_map(|line| line.strip_prefix("VmPeak:")).expect("its memory");
+    most.trim().trim_end_matches(" kB").parse().expect("a number")
+}
+
+#[test]
+fn a_request_may_come_byte_by_byte() {
+    let program = Program::serve(DOOR);
     // An argument that comes byte by byte is answered like any other.
     let mut client = Client::new(&program);
     client.0.set_nodelay(true).expect("a socket");

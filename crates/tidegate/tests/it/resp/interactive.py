@@ -1,7 +1,7 @@
 """redis-cli in a pseudo-terminal, as a person uses it: its hints, its prompt and its replies.
 
-Its flags are the arguments. Types what standard input says, line by line, and prints what was on the
-screen between the line and the next prompt.
+Its flags are the arguments. Types what standard input says, line by line, and prints what was on
+the screen between the line and the next prompt.
 """
 
 import fcntl

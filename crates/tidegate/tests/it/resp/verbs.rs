@@ -131,8 +131,13 @@ fn one_key_has_one_count_at_all_doors() {
     let refused = ask(&mut client, "TG.CHECK page:a");
     assert_eq!((brief(&refused), &refused["rule"]), ((0, Some(0)), &json!("pages")));
     assert_eq!(ask(&mut client, "TG.RESET page:a"), json!(":1"));
+    // And each of them takes from what the others see.
+    let told = text.ask("over_limit page:a");
+    assert!(told.starts_with("ok N"), "{told}");
     let checked = http(&program, "POST", "/v1/check", &json!({"key": "page:a"}));
-    assert_eq!(checked.json()["limits"][0]["remaining"], 2);
+    assert_eq!(checked.json()["limits"][0]["remaining"], 1);
+    assert_eq!(brief(&ask(&mut client, "TG.CHECK page:a")), (1, Some(0)));
+    client.ask("CL.THROTTLE page:a 99 99 99 0", "*5\r\n:0\r\n:3\r\n:0\r\n:-1\r\n");
 }
 
 #[test]
