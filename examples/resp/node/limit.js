@@ -1,4 +1,10 @@
-// A limit for each user, with node-redis (`npm install redis`).
+// Limits for each user, with node-redis (`npm install redis`): one that the application sets, and
+// one that the operator sets by a rule in the server's file. Without the rule all logins are
+// allowed.
+//
+//     [[rule]]
+//     match = "login:*"
+//     limit = "1 per hour"
 //
 //     node limit.js [redis://127.0.0.1:6380]
 
@@ -12,16 +18,29 @@ async function waitSeconds(client, user) {
   return limited ? retry : undefined;
 }
 
+// The same by the operator's rule.
+async function loginWaitSeconds(client, user) {
+  const reply = await client.sendCommand(["TG.CHECK", `login:${user}`]);
+  return reply.allowed ? undefined : reply.retry_ms / 1000;
+}
+
+function say(what, seconds) {
+  if (seconds === undefined) {
+    console.log(`${what}: allowed`);
+  } else {
+    console.log(`${what}: refused, try again in ${Math.ceil(seconds / 60)} minutes`);
+  }
+}
+
 async function main() {
-  const client = createClient({ url: process.argv[2] ?? "redis://127.0.0.1:6380" });
+  // In protocol 3 the reply of TG.CHECK is an object.
+  const client = createClient({ url: process.argv[2] ?? "redis://127.0.0.1:6380", RESP: 3 });
   await client.connect();
   for (let number = 1; number <= 4; number += 1) {
-    const seconds = await waitSeconds(client, "ada");
-    if (seconds === undefined) {
-      console.log(`request ${number}: allowed`);
-    } else {
-      console.log(`request ${number}: refused, try again in ${Math.ceil(seconds / 60)} minutes`);
-    }
+    say(`request ${number}`, await waitSeconds(client, "ada"));
+  }
+  for (let number = 1; number <= 2; number += 1) {
+    say(`login ${number}`, await loginWaitSeconds(client, "ada"));
   }
   await client.close();
 }

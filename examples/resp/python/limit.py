@@ -1,4 +1,9 @@
-"""A limit for each user, with redis-py (`pip install redis`).
+"""Limits for each user, with redis-py (`pip install redis`): one that the application sets, and one
+that the operator sets by a rule in the server's file. Without the rule all logins are allowed.
+
+    [[rule]]
+    match = "login:*"
+    limit = "1 per hour"
 
     python limit.py [redis://127.0.0.1:6380]
 """
@@ -17,15 +22,27 @@ def wait_s(client, user):
     return retry_s if limited else None
 
 
+def login_wait_s(client, user):
+    """The same by the operator's rule."""
+    reply = client.execute_command("TG.CHECK", f"login:{user}")
+    return None if reply["allowed"] else reply["retry_ms"] / 1000
+
+
+def say(what, seconds):
+    if seconds is None:
+        print(f"{what}: allowed")
+    else:
+        print(f"{what}: refused, try again in {int(-(-seconds // 60))} minutes")
+
+
 def main():
     url = sys.argv[1] if len(sys.argv) > 1 else "redis://127.0.0.1:6380"
-    client = redis.from_url(url)
+    # In protocol 3 the reply of TG.CHECK is a dictionary.
+    client = redis.from_url(url, protocol=3, decode_responses=True)
     for number in range(1, 5):
-        seconds = wait_s(client, "ada")
-        if seconds is None:
-            print(f"request {number}: allowed")
-        else:
-            print(f"request {number}: refused, try again in {-(-seconds // 60)} minutes")
+        say(f"request {number}", wait_s(client, "ada"))
+    for number in range(1, 3):
+        say(f"login {number}", login_wait_s(client, "ada"))
 
 
 main()

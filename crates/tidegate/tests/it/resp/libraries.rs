@@ -226,17 +226,23 @@ cache True False 2 2
 }
 
 #[test]
-fn examples_take_three_requests_and_refuse_the_fourth() {
+fn examples_refuse_the_fourth_request_and_the_second_login() {
     let lines = [
         "request 1: allowed",
         "request 2: allowed",
         "request 3: allowed",
         "request 4: refused, try again in 20 minutes",
+        "login 1: allowed",
+        "login 2: refused, try again in 60 minutes",
     ];
     let expected = lines.join("\n") + "\n";
     let folder = "../../../../examples/resp";
-    check(python(&format!("{folder}/python/limit.py")), &Program::serve(DOOR), &expected);
-    check(node(&format!("{folder}/node/limit.js")), &Program::serve(DOOR), &expected);
-    let program = Program::serve(DOOR);
+    let serve = || {
+        let rule = "[[rule]]\nmatch = 'login:*'\nlimit = '1 per hour'\n";
+        Program::serve(&[rule, DOOR].concat())
+    };
+    check(python(&format!("{folder}/python/limit.py")), &serve(), &expected);
+    check(node(&format!("{folder}/node/limit.js")), &serve(), &expected);
+    let program = serve();
     assert_eq!(rust_example::run(&url(&program)).expect("the door is open"), lines);
 }
