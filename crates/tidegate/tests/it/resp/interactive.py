@@ -13,7 +13,7 @@ import sys
 import termios
 
 # At the beginning of a line: where a typed line is drawn again, a control sequence comes before.
-PROMPT = re.compile(rb"(^|\r\n)(redis )?[^ \r\n]+> $")
+PROMPT = re.compile(rb"(^|\r\n)(redis )?[^ \r\n\x1b]+> $")
 
 child, terminal = pty.fork()
 if child == 0:
