@@ -189,6 +189,12 @@ impl Division {
         next.unwrap_or(now.mono.saturating_add(SECOND))
     }
 
+    /// Whether there is nothing to do until a stream comes.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.streams.is_empty() && self.buckets.is_empty()
+    }
+
     /// The bank answers a question: so many uses were taken. What was taken for a stream that is
     /// gone stays counted: its window may be over, and giving back into another would be too much.
     pub fn granted(

@@ -51,6 +51,11 @@ impl PendingVerdict {
         })
     }
 
+    /// Calls `see` with the verdict, in the thread of the store.
+    pub(crate) fn when_answered(self, see: impl FnOnce(&Verdict) + Send + 'static) {
+        self.0.forward(move |answered| see(&answered.verdict));
+    }
+
     /// Lets the store do what it was asked, and does not wait for its answer.
     pub fn forget(self) {
         self.0.forward(drop);

@@ -1,4 +1,4 @@
-//! The gRPC door: Envoy's rate limit service, over TCP and Unix sockets, on the process' runtime.
+//! The gRPC door: Envoy's rate limit and quota services, over TCP and Unix sockets, on the process' runtime.
 //!
 //! - [`config`]: the `[grpc]` table; [`envoy_files`]: the folder of YAML that it may name;
 //!   [`settings`]: what a reload changes while the door is open
@@ -6,6 +6,8 @@
 //! - [`services`]: which services the door has
 //! - [`rate_limit`]: one call of the rate limit service: from descriptors to keys to an answer
 //! - [`asked`], [`statuses`], [`answer`]: its three steps
+//! - [`quota_service`], [`quotas`]: the quota service, and the one division of the process;
+//!   [`quota_bank`], [`quota_messages`]: what that takes uses from, and what it sends
 //!
 //! Messages and keys are `tidegate_envoy`'s. The door knows neither the store nor other doors.
 
@@ -15,6 +17,10 @@ mod bound;
 mod config;
 mod connection;
 mod envoy_files;
+mod quota_bank;
+mod quota_messages;
+mod quota_service;
+mod quotas;
 mod rate_limit;
 mod services;
 mod settings;

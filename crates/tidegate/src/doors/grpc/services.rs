@@ -1,11 +1,13 @@
-//! The services of the door: rate limits, health and reflection.
+//! The services of the door: rate limits, quotas, health and reflection.
 
 use tidegate_envoy::proto::FILE_DESCRIPTOR_SET;
+use tidegate_envoy::proto::quota::rate_limit_quota_service_server::RateLimitQuotaServiceServer;
 use tidegate_envoy::proto::ratelimit::rate_limit_service_server::RateLimitServiceServer;
 use tonic::service::Routes;
 use tonic_health::ServingStatus;
 use tonic_health::server::{HealthReporter, health_reporter};
 
+use super::quota_service::QuotaStreams;
 use super::rate_limit::RateLimits;
 use crate::doors::Gate;
 
@@ -20,7 +22,9 @@ pub(super) async fn services(gate: &Gate) -> (Routes, HealthReporter) {
     set_status(&reporter, ServingStatus::Serving).await;
     let rate_limits = RateLimitServiceServer::new(RateLimits::new(gate))
         .max_decoding_message_size(MESSAGE_BYTES_MAX);
-    let mut routes = Routes::new(rate_limits).add_service(health);
+    let quotas = RateLimitQuotaServiceServer::new(QuotaStreams::new(gate))
+        .max_decoding_message_size(MESSAGE_BYTES_MAX);
+    let mut routes = Routes::new(rate_limits).add_service(quotas).add_service(health);
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)

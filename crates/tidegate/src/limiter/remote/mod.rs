@@ -8,6 +8,8 @@ mod tests;
 
 use std::sync::Arc;
 
+use tidegate_core::rules::{Consistency, Rule};
+
 #[cfg(test)]
 pub(super) use self::step::PENDING_MAX;
 pub(super) use self::step::{Caller, PlanStep};
@@ -47,6 +49,12 @@ impl Limiter {
     /// must be short.
     pub(crate) fn has_store(&self) -> bool {
         self.remote.get().is_some()
+    }
+
+    /// Whether the counts of a rule lie in a remote store.
+    #[must_use]
+    pub fn counts_remotely(&self, rule: &Rule) -> bool {
+        self.remote.get().is_some() && rule.consistency == Consistency::Exact
     }
 
     /// Why the store is not asked, if it is not.

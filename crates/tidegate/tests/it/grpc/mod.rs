@@ -1,6 +1,7 @@
 //! The gRPC door: Envoy's rate limit service at the real program.
 
 mod envoy_config;
+mod quotas;
 mod service;
 mod ways;
 

@@ -1,0 +1,73 @@
+//! The quota service at its connections: one stream for each Envoy and domain.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use tidegate_envoy::proto::quota::rate_limit_quota_service_server::RateLimitQuotaService;
+use tidegate_envoy::proto::quota::{RateLimitQuotaResponse, RateLimitQuotaUsageReports};
+use tidegate_envoy::quota::StreamId;
+use tokio_stream::Stream;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::quotas::Quotas;
+use crate::doors::Gate;
+use crate::shutdown::Shutdown;
+
+/// The service behind all connections of the door.
+pub(super) struct QuotaStreams {
+    quotas: Arc<Quotas>,
+    /// Set when the door closes: streams end then, since they would never by themselves.
+    shutdown: Shutdown,
+}
+
+impl QuotaStreams {
+    pub(super) fn new(gate: &Gate) -> Self {
+        Self { quotas: Quotas::of(gate), shutdown: gate.door.shutdown.clone() }
+    }
+}
+
+/// Closes a stream when its task is over, however it ends.
+struct OpenStream {
+    quotas: Arc<Quotas>,
+    id: StreamId,
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.quotas.close(self.id);
+    }
+}
+
+#[tonic::async_trait]
+impl RateLimitQuotaService for QuotaStreams {
+    type StreamRateLimitQuotasStream =
+        Pin<Box<dyn Stream<Item = Result<RateLimitQuotaResponse, Status>> + Send>>;
+
+    async fn stream_rate_limit_quotas(
+        &self,
+        request: Request<Streaming<RateLimitQuotaUsageReports>>,
+    ) -> Result<Response<Self::StreamRateLimitQuotasStream>, Status> {
+        let opened = self.quotas.open();
+        let (id, answers) = opened.map_err(|why| Status::resource_exhausted(why.to_string()))?;
+        let open = OpenStream { quotas: self.quotas.clone(), id };
+        let shutdown = self.shutdown.clone();
+        let mut reports = request.into_inner();
+        tokio::spawn(async move {
+            let mut domain = String::new();
+            loop {
+                let message = tokio::select! {
+                    message = reports.message() => message,
+                    () = shutdown.wait() => return,
+                };
+                let Ok(Some(mut message)) = message else { return };
+                // Only the first message must name it; Envoy does so in all.
+                if !message.domain.is_empty() {
+                    domain = std::mem::take(&mut message.domain);
+                }
+                open.quotas.report(open.id, &domain, message);
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(answers))))
+    }
+}

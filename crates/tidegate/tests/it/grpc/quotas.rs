@@ -1,0 +1,147 @@
+//! The quota service: what streams are assigned, and when.
+
+use tidegate_envoy::proto::quota::rate_limit_quota_response::BucketAction;
+use tidegate_envoy::proto::quota::rate_limit_quota_response::bucket_action::BucketAction as Action;
+use tidegate_envoy::proto::quota::rate_limit_quota_service_client::RateLimitQuotaServiceClient;
+use tidegate_envoy::proto::quota::rate_limit_quota_usage_reports::BucketQuotaUsage;
+use tidegate_envoy::proto::quota::{BucketId, RateLimitQuotaResponse, RateLimitQuotaUsageReports};
+use tidegate_envoy::proto::strategy::TokenBucket;
+use tidegate_envoy::proto::strategy::rate_limit_strategy::{BlanketRule, Strategy};
+use tokio::runtime::Runtime;
+use tokio::sync::mpsc::{Sender, channel};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+use tonic::transport::Endpoint;
+
+use super::DOORS;
+use crate::program::Program;
+
+const RULES: &str = "
+[[rule]]
+match = 'web user=limited'
+limit = '60 per 1s burst 60'
+[[rule]]
+match = 'web user=denied'
+limit = 'deny'
+[[rule]]
+match = 'web user=quiet'
+limit = '1 per 300d'
+shadow = true
+";
+
+/// One stream, as an Envoy has it.
+struct Stream {
+    runtime: Runtime,
+    reports: Sender<RateLimitQuotaUsageReports>,
+    answers: Streaming<RateLimitQuotaResponse>,
+}
+
+impl Stream {
+    fn open(program: &Program) -> Self {
+        let runtime = Runtime::new().expect("a runtime");
+        let endpoint = Endpoint::from_shared(format!("http://{}", program.address("grpc")));
+        let (reports, sent) = channel(8);
+        let answers = runtime.block_on(async {
+            let channel = endpoint.expect("an address").connect().await.expect("a connection");
+            let mut client = RateLimitQuotaServiceClient::new(channel);
+            let answers = client.stream_rate_limit_quotas(ReceiverStream::new(sent)).await;
+            answers.expect("a stream").into_inner()
+        });
+        Self { runtime, reports, answers }
+    }
+
+    fn report(&self, user: &str, allowed: u64) {
+        let bucket = [("user".to_owned(), user.to_owned().into())].into_iter().collect();
+        let usage = BucketQuotaUsage {
+            bucket_id: Some(BucketId { bucket }),
+            num_requests_allowed: allowed,
+            ..Default::default()
+        };
+        let message = RateLimitQuotaUsageReports {
+            domain: "web".to_owned(),
+            bucket_quota_usages: vec![usage],
+        };
+        self.reports.blocking_send(message).expect("the stream is open");
+    }
+
+    /// The next message.
+    fn next(&mut self) -> Option<Vec<BucketAction>> {
+        let answer = self.runtime.block_on(self.answers.message());
+        answer.ok().flatten().map(|message| message.bucket_action)
+    }
+
+    /// The strategy of the first assignment of the next message.
+    fn strategy(&mut self) -> Strategy {
+        let actions = self.next().expect("an answer");
+        strategy_of(&actions[0])
+    }
+}
+
+fn strategy_of(action: &BucketAction) -> Strategy {
+    match &action.bucket_action {
+        Some(Action::QuotaAssignmentAction(assigned)) => {
+            let ttl = assigned.assignment_time_to_live.as_ref().expect("a ttl");
+            assert!(ttl.seconds >= 2 && ttl.nanos == 0, "Envoy cuts fractions: {ttl:?}");
+            let strategy = assigned.rate_limit_strategy.as_ref().expect("a strategy");
+            strategy.strategy.expect("which one")
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn program() -> Program {
+    Program::serve(&[RULES, DOORS].concat())
+}
+
+#[test]
+fn blanket_rules_are_told_at_once() {
+    let program = program();
+    let mut stream = Stream::open(&program);
+    for (user, rule) in [
+        ("free", BlanketRule::AllowAll),
+        ("quiet", BlanketRule::AllowAll),
+        ("denied", BlanketRule::DenyAll),
+    ] {
+        stream.report(user, 0);
+        assert_eq!(stream.strategy(), Strategy::BlanketRule(rule.into()), "{user}");
+    }
+}
+
+#[test]
+fn a_limit_is_divided_among_streams_and_taken_from_its_key() {
+    let program = program();
+    let mut first = Stream::open(&program);
+    first.report("limited", 10);
+    // Leases of an earlier server may still run: nothing is granted before they have lapsed.
+    assert_eq!(first.strategy(), Strategy::BlanketRule(BlanketRule::DenyAll.into()));
+    let bucket = |stream: &mut Stream| -> TokenBucket {
+        loop {
+            stream.report("limited", 10);
+            let actions = stream.next().expect("an answer");
+            if let Strategy::TokenBucket(bucket) = strategy_of(&actions[actions.len() - 1]) {
+                return bucket;
+            }
+        }
+    };
+    let alone = bucket(&mut first);
+    let interval = alone.fill_interval.as_ref().expect("an interval").seconds as u32;
+    let rate = |bucket: &TokenBucket| bucket.tokens_per_fill.expect("a rate") / interval;
+    assert!(rate(&alone) > 0 && rate(&alone) <= 57, "95 % of 60 at most: {alone:?}");
+    assert!(alone.max_tokens > 0 && alone.max_tokens < 60, "{alone:?}");
+    let mut second = Stream::open(&program);
+    let other = bucket(&mut second);
+    // The first one has been told to do with less by then.
+    let fits = (0..20).any(|_| rate(&bucket(&mut first)) + rate(&other) <= 57);
+    assert!(fits, "both together are within the limit");
+}
+
+#[test]
+fn streams_end_when_the_door_closes() {
+    let mut program = program();
+    let mut stream = Stream::open(&program);
+    stream.report("free", 0);
+    stream.strategy();
+    program.signal(rustix::process::Signal::TERM);
+    while stream.next().is_some() {}
+    assert!(program.exit_status().success());
+}
