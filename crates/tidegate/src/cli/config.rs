@@ -1,13 +1,14 @@
-//! `tidegate config`: check, show, example and schema.
+//! `tidegate config`: check, show, example, schema and import.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::Subcommand;
 
 use super::output::{print, print_line, warn};
-use super::{CliError, Code, OK};
+use super::{CliError, Code, FAILED, OK};
 use crate::config::{self, ConfigSource};
+use crate::doors::grpc;
 
 /// The arguments of `tidegate config`.
 #[derive(Debug, clap::Args)]
@@ -26,6 +27,22 @@ enum What {
     Example,
     /// Print the JSON schema, for editors.
     Schema,
+    /// Turn the configuration of another limiter into rules for this one.
+    #[command(subcommand)]
+    Import(Import),
+}
+
+#[derive(Debug, Subcommand)]
+enum Import {
+    /// A folder of envoyproxy/ratelimit's YAML files. What has no native form becomes a comment, and
+    /// the exit code is 1.
+    Ratelimit {
+        /// The folder.
+        folder: PathBuf,
+        /// Let several files have one domain.
+        #[arg(long)]
+        merge_domains: bool,
+    },
 }
 
 #[derive(Debug, clap::Args)]
@@ -50,6 +67,20 @@ pub(super) fn run(args: &ConfigArgs) -> Result<Code, CliError> {
         }
         What::Example => print(config::EXAMPLE.as_bytes())?,
         What::Schema => print_line(&format!("{:#}", config::schema().to_value()))?,
+        What::Import(Import::Ratelimit { folder, merge_domains }) => {
+            return import_ratelimit(folder, *merge_domains);
+        }
     }
     Ok(OK)
+}
+
+/// Prints native rules that decide as a folder of YAML does.
+fn import_ratelimit(folder: &Path, merge_domains: bool) -> Result<Code, CliError> {
+    let loaded = grpc::load_folder(folder, merge_domains).map_err(|why| anyhow::anyhow!(why))?;
+    let (rules, unsupported) = grpc::native_rules(&loaded);
+    print(rules.as_bytes())?;
+    for (rule, reason) in &unsupported {
+        warn(&format!("{rule}: {reason}"));
+    }
+    Ok(if unsupported.is_empty() { OK } else { FAILED })
 }

@@ -57,6 +57,21 @@ impl EnvoyFiles {
     }
 }
 
+/// Reads a folder of YAML files.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn load_folder(folder: &Path, merge_domains: bool) -> Result<Arc<Configuration>, String> {
+    EnvoyFiles::read(Some(folder), merge_domains).read.unwrap_or_else(|| Ok(Arc::default()))
+}
+
+/// Native rules that decide alike, as TOML, and what they cannot say of which rule.
+#[must_use]
+pub fn native_rules(configuration: &Configuration) -> (String, Vec<(String, &'static str)>) {
+    let (rules, unsupported) = config::import::to_toml(configuration);
+    (rules, unsupported.into_iter().map(|it| (it.rule, it.reason)).collect())
+}
+
 /// The texts of the YAML files of a folder, in the order of their names. Files whose names begin
 /// with a dot are left out: a mounted ConfigMap has links of that kind to all files.
 fn texts(folder: &Path) -> io::Result<Vec<(String, String)>> {

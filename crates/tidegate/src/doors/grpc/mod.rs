@@ -31,6 +31,7 @@ use std::sync::Arc;
 
 use self::bound::BoundGrpc;
 pub use self::config::{Config, Counting, DomainTable, HeaderNames};
+pub use self::envoy_files::{load_folder, native_rules};
 use self::settings::{AnswerSettings, GrpcState};
 use super::{BoundDoor, DoorConfig, Gate, table_of};
 use crate::metrics::Door;

@@ -71,11 +71,11 @@ impl Acceptor {
     pub(crate) async fn run(
         &self,
         listener: TcpListener,
-        mut welcome: impl FnMut(TcpStream, SocketAddr, ConnectionPlace),
+        welcome: impl FnMut(TcpStream, SocketAddr, ConnectionPlace),
     ) {
         let accept = |context: &mut Context<'_>| listener.poll_accept(context);
         let source = |peer: &SocketAddr| Some(peer.ip());
-        self.accept_each(accept, source, |stream, peer, place| welcome(stream, peer, place)).await;
+        self.accept_each(accept, source, welcome).await;
     }
 
     /// As [`Self::run`], at a Unix socket, whose clients its permissions have judged.

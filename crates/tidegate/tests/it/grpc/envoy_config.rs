@@ -9,7 +9,7 @@ use tidegate_envoy::proto::ratelimit::rate_limit_response::Code::{Ok, OverLimit}
 
 use super::{Client, DOORS, call};
 use crate::engines::until;
-use crate::program::Program;
+use crate::program::{Program, tidegate};
 
 /// Windows of a year, so that no test depends on how fast it runs or when.
 const BASIC: &str = "
@@ -161,4 +161,43 @@ fn a_changed_folder_is_noticed_and_a_wrong_one_changes_nothing() {
     assert_eq!(client.ask(call("basic", &["key1=a"])), (Ok, vec![(Ok, 0)]));
     fs::remove_file(&other).expect("it was there");
     until(|| client.ask(call("other", &["k=again"])).1[0] == (Ok, 0));
+}
+
+#[test]
+fn a_folder_becomes_native_rules() {
+    let folder = folder();
+    let import = |folder: &Path| {
+        tidegate(["config", "import", "ratelimit", folder.to_str().expect("a path")])
+    };
+    // Quotas and replaced limits have no native form.
+    let output = import(folder.path());
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("quota_mode") && said.contains("replaces"), "{said}");
+    let plain =
+        "domain: d\ndescriptors:\n- key: user\n  rate_limit: {unit: year, requests_per_unit: 2}\n";
+    fs::write(folder.path().join("basic.yaml"), plain).expect("a file");
+    let output = import(folder.path());
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let rules = String::from_utf8(output.stdout).expect("text");
+    let program = Program::serve(&[&rules, DOORS].concat());
+    let mut client = Client::new(&program);
+    assert_eq!(client.ask(call("d", &["user=a"])), (Ok, vec![(Ok, 1)]));
+    assert_eq!(client.ask(call("d", &["user=a,path=b"])), (Ok, vec![(Ok, 0)]));
+    assert_eq!(client.ask(call("d", &["user=a"])), (Ok, vec![(Ok, 0)]));
+    assert_eq!(client.ask(call("d", &["user=a"])), (OverLimit, vec![(OverLimit, 0)]));
+}
+
+#[test]
+fn a_wrong_folder_is_told_with_its_file() {
+    let folder = folder();
+    fs::write(folder.path().join("bad.yaml"), "domain: d\ndescriptors:\n- key: ''\n")
+        .expect("a file");
+    let file = folder.path().join("tidegate.toml");
+    let table = format!("[grpc]\nenvoy_config = '{}'\n", folder.path().display());
+    fs::write(&file, table).expect("a file");
+    let output = tidegate(["config", "check", file.to_str().expect("a path")]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("bad.yaml: descriptor has empty key"), "{said}");
 }
