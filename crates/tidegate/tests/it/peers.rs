@@ -1,5 +1,5 @@
 //! Clients that `make setup-test` installs beside what is built: Python and Node with the packages
-//! that the Makefile names.
+//! that the Makefile names, and Envoy.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,6 +20,13 @@ pub(crate) fn node(script: &str) -> Command {
     let mut command = Command::new(folder.join("node/node"));
     command.env("NODE_PATH", folder.join("node/node_modules")).arg(path(script));
     command
+}
+
+/// Envoy, ready to be given a configuration.
+pub(crate) fn envoy() -> Command {
+    let path = folder().join("python/envoy");
+    assert!(path.exists(), "Envoy is missing: `make setup-test` installs it");
+    Command::new(path)
 }
 
 fn folder() -> PathBuf {

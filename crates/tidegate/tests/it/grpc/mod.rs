@@ -1,5 +1,6 @@
 //! The gRPC door: Envoy's rate limit service at the real program.
 
+mod envoy;
 mod envoy_config;
 mod quotas;
 mod service;
