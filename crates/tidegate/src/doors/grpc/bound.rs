@@ -1,9 +1,10 @@
-//! The door whose addresses are taken, and how it is served: accepts at every listener, and drains
-//! when it closes.
+//! The door whose addresses are taken, and how it is served: accepts at every listener, and when it
+//! closes, says so, serves clients until they have heard of it, and drains.
 
 use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use tokio::task::JoinSet;
 use tonic_health::ServingStatus;
@@ -74,12 +75,15 @@ impl BoundDoor for BoundGrpc {
 
     fn serve(self: Box<Self>, gate: Gate) -> Serving {
         GrpcState::of(&gate).answers.store(Arc::new(self.answers));
-        let acceptor = Acceptor::of(Door::Grpc, &gate, self.limits, self.certificates);
+        let mut acceptor = Acceptor::of(Door::Grpc, &gate, self.limits, self.certificates);
+        // Connections and listeners go on for a while after the door was told to close.
+        let closing = std::mem::take(&mut acceptor.shutdown);
         let (listeners, unix, times) = (self.listeners, self.unix, self.times);
         Serving::tasks(vec![tokio::spawn(async move {
             let (routes, reporter) = services::services(&gate).await;
             let clock = gate.clock().clone();
-            let server = Arc::new(GrpcServer { acceptor, routes, times, clock });
+            let called_at = AtomicU64::new(0);
+            let server = Arc::new(GrpcServer { acceptor, routes, times, clock, called_at });
             let mut accepting = JoinSet::new();
             for listener in listeners {
                 accepting.spawn(server.clone().accept(listener));
@@ -90,8 +94,10 @@ impl BoundDoor for BoundGrpc {
                 file = Some(socket_file);
                 accepting.spawn(server.clone().accept_unix(listener));
             }
-            server.acceptor.shutdown.wait().await;
+            closing.wait().await;
             services::set_status(&reporter, ServingStatus::NotServing).await;
+            server.until_left(closing.grace()).await;
+            server.acceptor.shutdown.set();
             accepting.join_all().await;
             drop(file);
             server.acceptor.limits.wait_until_empty().await;

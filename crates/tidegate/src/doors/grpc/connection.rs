@@ -39,6 +39,8 @@ const PING_TIMEOUT: Duration = Duration::from_secs(20);
 const AGE_GRACE: Duration = Duration::from_secs(60);
 /// How long a connection must be without a call before it is closed when the door closes.
 const REST_AT_END: Duration = Duration::from_millis(250);
+/// What the paths of questions after the server's health begin with.
+const HEALTH_PATH: &str = "/grpc.health.";
 
 /// How long a connection lasts.
 #[derive(Clone, Copy, Debug)]
@@ -54,9 +56,28 @@ pub(super) struct GrpcServer {
     pub(super) routes: Routes,
     pub(super) times: ConnectionTimes,
     pub(super) clock: Clock,
+    /// When the last call came, on the monotonic clock; questions after health are none.
+    pub(super) called_at: AtomicU64,
 }
 
 impl GrpcServer {
+    /// Waits until clients ask elsewhere: until no call has come for a moment, or half of the time
+    /// to finish is over. An Envoy whose connection ends before it has heard of that connects anew,
+    /// and lets requests pass when it cannot.
+    pub(super) async fn until_left(&self, grace: Option<Duration>) {
+        let quiet = async {
+            loop {
+                let now = self.clock.now().mono;
+                let since = now.saturating_sub(self.called_at.load(Relaxed));
+                match REST_AT_END.checked_sub(Duration::from_nanos(since)) {
+                    None | Some(Duration::ZERO) => return,
+                    Some(left) => sleep(left).await,
+                }
+            }
+        };
+        let _ = timeout(grace.unwrap_or_default() / 2, quiet).await;
+    }
+
     /// Accepts over TCP until the door closes.
     pub(super) async fn accept(self: Arc<Self>, listener: std::net::TcpListener) {
         let Ok(listener) = TcpListener::from_std(listener) else {
@@ -120,6 +141,9 @@ impl GrpcServer {
         let calls = Arc::new(Calls::new(&self.clock));
         let service = service_fn(|request: hyper::Request<Incoming>| {
             let answering = Answering::begin(&calls);
+            if !request.uri().path().starts_with(HEALTH_PATH) {
+                self.called_at.store(self.clock.now().mono, Relaxed);
+            }
             let answer = self.routes.clone().oneshot(request);
             async move {
                 let answer = answer.await;

@@ -4,8 +4,11 @@
 //! and listeners whose routes have actions. Envoy lets requests pass on errors and after 20 ms; here
 //! it waits as long as a test does, and answers 500 if there is an error.
 
+mod answers;
 mod descriptors;
+mod failures;
 mod hits;
+mod ways;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
