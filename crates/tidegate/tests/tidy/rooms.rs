@@ -22,7 +22,7 @@ fn spoken<'a>(
     faults
 }
 
-/// Core and wire do no I/O, read no clock, start nothing.
+/// Core, wire and envoy do no I/O, read no clock, start nothing.
 pub(crate) fn purity(file: &File) -> Vec<Fault> {
     const IMPURE: [&str; 10] = [
         "std::net",
@@ -36,21 +36,24 @@ pub(crate) fn purity(file: &File) -> Vec<Fault> {
         "SystemTime",
         "UdpSocket",
     ];
-    let pure = ["crates/core/src/", "crates/wire/src/"];
+    let pure = ["crates/core/src/", "crates/wire/src/", "crates/envoy/src/"];
     if !file.is("rs") || !pure.iter().any(|room| file.path.starts_with(room)) {
         return Vec::new();
     }
     spoken(file, IMPURE, |what| format!("`{what}` in a room without I/O and clock"))
 }
 
-/// Core is at the bottom, wire above it, the client above wire, the program on top. The load
-/// generators stand beside the program and know it from outside.
+/// Core is at the bottom, wire and envoy above it, the client above wire, the program on top. The
+/// load generators stand beside the program and know it from outside.
 pub(crate) fn crates(file: &File) -> Vec<Fault> {
     // The package's name in manifests and the crate's name in code.
     let above: &[&str] = match file.path.split('/').collect::<Vec<_>>().as_slice() {
-        ["crates", "core", ..] => &["tidegate_wire", "tidegate_client", "tidegate"],
-        ["crates", "wire", ..] => &["tidegate_client", "tidegate"],
-        ["crates", "client", ..] => &["tidegate"],
+        ["crates", "core", ..] => {
+            &["tidegate_wire", "tidegate_envoy", "tidegate_client", "tidegate"]
+        }
+        ["crates", "wire", ..] => &["tidegate_envoy", "tidegate_client", "tidegate"],
+        ["crates", "envoy", ..] => &["tidegate_wire", "tidegate_client", "tidegate"],
+        ["crates", "client", ..] => &["tidegate_envoy", "tidegate"],
         ["crates", "bench", ..] => &["tidegate_client", "tidegate"],
         _ => return Vec::new(),
     };
@@ -189,6 +192,9 @@ mod tests {
         planted(crates, "crates/wire/src/a.rs", "use tidegate::limiter;", &[1]);
         planted(crates, "crates/client/Cargo.toml", "tidegate = { path = \"../tidegate\" }", &[1]);
         planted(crates, "crates/client/src/a.rs", "use tidegate_wire::text;", &[]);
+        planted(crates, "crates/envoy/src/a.rs", "use tidegate_wire::text;", &[1]);
+        planted(crates, "crates/envoy/Cargo.toml", "tidegate-core.workspace = true", &[]);
+        planted(crates, "crates/client/src/a.rs", "use tidegate_envoy::proto;", &[1]);
         planted(crates, "crates/bench/Cargo.toml", "tidegate.workspace = true", &[1]);
         planted(crates, "crates/bench/src/a.rs", "use tidegate_wire::text;", &[]);
         planted(crates, "crates/tidegate/src/a.rs", "use tidegate_core::Limit;", &[]);

@@ -8,6 +8,7 @@ mod answers;
 mod descriptors;
 mod failures;
 mod hits;
+mod page;
 mod ways;
 
 use std::collections::BTreeMap;
