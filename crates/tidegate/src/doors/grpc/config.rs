@@ -1,4 +1,4 @@
-//! The `[grpc]` table.
+//! The `[grpc]` table, and which of its settings a reload takes over while the door is open.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::super::DOORS;
 use super::{clusters, config, fixed, limiter, listener, route};
+use crate::engines::until;
 use crate::envoy::Envoy;
 use crate::http::Reply;
 use crate::program::Program;
@@ -95,6 +96,48 @@ fn start(program: &Program, app: &Upstream, listeners: &[(&str, Value)]) -> Envo
         .map(|(name, fields)| listener(name, &[limiter("web", fields.clone())], &routes))
         .collect();
     Envoy::start(&config(&listeners, &clusters(app.address(), program)))
+}
+
+/// Answers of Envoy's own bring the rule that refused, as an access log would show it.
+fn shows_who_refused(mut listener: Value) -> Value {
+    let refused = json!({"status_code_filter": {"comparison": {
+        "op": "EQ",
+        "value": {"default_value": 429, "runtime_key": "none"},
+    }}});
+    let value = "%DYNAMIC_METADATA(envoy.filters.http.ratelimit:refused_by)% \
+                 %DYNAMIC_METADATA(envoy.filters.http.ratelimit:domain)%";
+    let header = json!({"header": {"key": "x-refused-by", "value": value}});
+    let mappers = json!([{"filter": refused, "headers_to_add": [header]}]);
+    let manager = &mut listener["filter_chains"][0]["filters"][0]["typed_config"];
+    manager["local_reply_config"] = json!({"mappers": mappers});
+    listener
+}
+
+#[test]
+fn envoy_can_log_which_rule_refused() {
+    let program = program("metadata = true");
+    let app = Upstream::start();
+    let both = json!([{"actions": [fixed("unit", "day")]}, {"actions": [fixed("once", "1")]}]);
+    let web = listener("web", &[limiter("web", json!({}))], &[route("/", both)]);
+    let clusters = clusters(app.address(), &program);
+    let envoy = Envoy::start(&config(&[shows_who_refused(web)], &clusters));
+    assert_eq!(envoy.get("web", "/", "").status, 204);
+    let reply = envoy.get("web", "/", "");
+    assert_eq!((reply.status, reply.header("x-refused-by")), (429, "once web"));
+}
+
+#[test]
+fn a_reload_changes_answers_while_envoy_stays_connected() {
+    let program = program("shadow = true");
+    let app = Upstream::start();
+    let envoy = start(&program, &app, &[("web", json!({}))]);
+    let ask = || envoy.get("web", "/once", "");
+    assert_eq!((ask().status, ask().status), (204, 204));
+    let file = std::fs::read_to_string(program.config_path()).expect("a file");
+    program.write_config(&file.replace("shadow = true", "over_limit_body = 'slow down'"));
+    until(|| ask().status == 429);
+    assert_eq!(ask().body, "slow down");
+    assert_eq!(envoy.figure("cluster.tidegate.upstream_cx_total"), 1, "the same connection");
 }
 
 fn seconds(reply: &Reply, header: &str) -> u64 {

@@ -11,9 +11,11 @@ use super::{
     APP, TIDEGATE, address, asked, cluster, config, fixed, header, left, limiter, listener, route,
     service, with,
 };
+use crate::engines::redis::Server;
 use crate::engines::until;
 use crate::envoy::Envoy;
 use crate::program::Program;
+use crate::remote::store;
 use crate::upstream::Upstream;
 
 /// Periods are long, so that no test depends on how fast it runs.
@@ -100,6 +102,40 @@ fn a_limiter_that_does_not_answer_is_as_the_operator_says() {
     program.exit_status();
     away();
     assert_eq!(envoy.figure("cluster.app.ratelimit.failure_mode_allowed"), 2);
+}
+
+#[test]
+fn while_the_store_is_away_each_rule_says_what_becomes_of_requests() {
+    let rules = "
+[[rule]]
+match = 'web all=1'
+limit = '2 per 366d'
+[[rule]]
+match = 'web once=deny'
+limit = '2 per 366d'
+on_store_error = 'deny'
+[[rule]]
+match = 'web once=local'
+limit = '2 per 366d'
+on_store_error = 'local'
+";
+    let mut redis = Server::start(&[]);
+    let mut program = Program::serve(&[rules, DOORS, &*store(&redis.url(), "1m")].concat());
+    let app = Upstream::start();
+    let web = listener("web", &[limiter("web", json!({}))], &routes());
+    let envoy = Envoy::start(&config(&[web], &super::clusters(app.address(), &program)));
+    let all = || envoy.get("web", "/all", "").status;
+    let of = |user: &str| envoy.get("web", "/once", format!("X-User: {user}\r\n")).status;
+    assert_eq!((all(), of("deny"), of("local")), (204, 204, 204));
+    assert_eq!((all(), all(), of("deny"), of("deny")), (204, 429, 204, 429));
+    redis.kill();
+    program.wait_for_line(|line| line.contains("the store is away"));
+    for _ in 0..3 {
+        assert_eq!((all(), of("deny")), (204, 429));
+    }
+    // A new count in this node.
+    assert_eq!((of("local"), of("local"), of("local")), (204, 204, 429));
+    assert_eq!(envoy.figure("cluster.app.ratelimit.error"), 0);
 }
 
 #[test]

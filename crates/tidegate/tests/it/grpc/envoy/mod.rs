@@ -1,8 +1,8 @@
 //! A real Envoy asks the real program.
 //!
 //! Here is how its configuration is written: an application, the program as a rate limit service,
-//! and listeners whose routes have actions. Envoy lets requests pass on errors and after 20 ms; here
-//! it waits as long as a test does, and answers 500 if there is an error.
+//! and listeners whose routes have actions. Envoy lets requests pass on errors and after 20 ms;
+//! here it waits as long as a test does, and answers 500 if there is an error.
 
 mod answers;
 mod descriptors;
