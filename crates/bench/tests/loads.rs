@@ -201,6 +201,21 @@ fn http_takes_turns_with_hyper_and_nginx() {
 }
 
 #[test]
+fn grpc_takes_turns_with_tonic() {
+    let short = ["grpc", "--count", "500", "--keys", "50", "--connections", "2", "--streams", "8"];
+    let alone = json([&short[..], &["--json"]].concat());
+    all_answered(&alone, 500);
+    assert_eq!(alone["refused"], 0, "{alone}");
+    let beside = json([&short[..], &["--peer", "tonic", "--rounds", "1", "--json"]].concat());
+    for name in ["tidegate", "tonic"] {
+        all_answered(&beside["rounds"][0][name], 500);
+        assert_eq!(beside["rounds"][0][name]["refused"], 0, "{beside}");
+        assert!(beside["median_p999_ns"][name].as_f64() > Some(0.0), "{beside}");
+    }
+    assert!(beside["ratio"]["tonic"].as_f64() > Some(0.0), "{beside}");
+}
+
+#[test]
 fn proxy_takes_turns_with_nginx_and_tells_what_waiting_takes() {
     let short = ["proxy", "--count", "300", "--keys", "50", "--connections", "3"];
     let peers = ["--peer", "nginx", "--peer", "unlimited", "--rounds", "1", "--json"];

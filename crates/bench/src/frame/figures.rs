@@ -15,6 +15,8 @@ pub(crate) enum Figure {
     P50,
     /// The latency that one in a hundred exceeds.
     P99,
+    /// The latency that one in a thousand exceeds.
+    P999,
 }
 
 impl Figure {
@@ -27,6 +29,7 @@ impl Figure {
             Figure::PerSecond => Some(run.per_second()),
             Figure::P50 => quantile(0.5),
             Figure::P99 => quantile(0.99),
+            Figure::P999 => quantile(0.999),
         }
     }
 
@@ -38,6 +41,7 @@ impl Figure {
             Figure::PerSecond => format!("{unit}s per second"),
             Figure::P50 => "p50".to_owned(),
             Figure::P99 => "p99".to_owned(),
+            Figure::P999 => "p99.9".to_owned(),
         }
     }
 
@@ -49,6 +53,7 @@ impl Figure {
             Figure::PerSecond => "median_per_second",
             Figure::P50 => "median_p50_ns",
             Figure::P99 => "median_p99_ns",
+            Figure::P999 => "median_p999_ns",
         }
     }
 
@@ -61,6 +66,7 @@ impl Figure {
             Figure::PerSecond => format!("{shown} per second"),
             Figure::P50 => format!("p50 {shown}"),
             Figure::P99 => format!("p99 {shown}"),
+            Figure::P999 => format!("p99.9 {shown}"),
         }
     }
 
@@ -69,7 +75,7 @@ impl Figure {
         match self {
             Figure::Cpu | Figure::NodeCpu => format!("{value:.0} ns"),
             Figure::PerSecond => format!("{value:.0}"),
-            Figure::P50 | Figure::P99 => format!("{:.1} us", value / 1e3),
+            Figure::P50 | Figure::P99 | Figure::P999 => format!("{:.1} us", value / 1e3),
         }
     }
 }

@@ -3,6 +3,7 @@
 //! Everything else is the frame's. To add a stream door, write its `Speech`, its configuration and
 //! its peers.
 
+mod grpc;
 mod http;
 mod jarl;
 mod proxy;
@@ -25,6 +26,8 @@ pub(crate) enum Command {
     Resp(Box<resp::Args>),
     /// The JARL door (TCP).
     Jarl(Box<jarl::Args>),
+    /// The gRPC door: calls of Envoy's rate limit service.
+    Grpc(Box<grpc::Args>),
     /// The HTTP door: POST /v1/check.
     Http(Box<http::Args>),
     /// The proxy (HTTP), between the load and an nginx that is started for the run.
@@ -44,6 +47,7 @@ impl Command {
             Command::Throttr(args) => throttr::run(args),
             Command::Resp(args) => resp::run(args),
             Command::Jarl(args) => jarl::run(args),
+            Command::Grpc(args) => grpc::run(args),
             Command::Http(args) => http::run(args),
             Command::Proxy(args) => proxy::run(args),
             Command::Smockron(args) => smockron::run(args),

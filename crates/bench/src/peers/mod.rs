@@ -5,10 +5,12 @@
 //! - [`tcp_echo`]: sends bytes back, beside the Throttr door
 //! - [`one_answer`]: accepts, writes and closes, beside the JARL door
 //! - [`hyper`]: answers every request with the same JSON, beside the HTTP door
+//! - [`tonic`]: answers every call with OK, beside the gRPC door
 
 mod hyper;
 mod one_answer;
 mod tcp_echo;
+mod tonic;
 mod udp_echo;
 
 use std::io;
@@ -41,6 +43,8 @@ pub(crate) enum Command {
         /// The answer.
         body: String,
     },
+    /// Reads calls of Envoy's rate limit service and answers each with OK.
+    Tonic,
 }
 
 impl Command {
@@ -52,6 +56,7 @@ impl Command {
             Command::Plain => one_answer::serve(Close::Careful),
             Command::Abrupt => one_answer::serve(Close::Abrupt),
             Command::Hyper { body } => hyper::serve(body),
+            Command::Tonic => tonic::serve(),
         };
         Ok(served.context("cannot serve")?)
     }
