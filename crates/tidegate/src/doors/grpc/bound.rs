@@ -9,6 +9,7 @@ use std::sync::atomic::AtomicU64;
 use tokio::task::JoinSet;
 use tonic_health::ServingStatus;
 
+use super::calls::CallCounts;
 use super::config::Config;
 use super::connection::{ConnectionTimes, GrpcServer};
 use super::services;
@@ -81,9 +82,10 @@ impl BoundDoor for BoundGrpc {
         let (listeners, unix, times) = (self.listeners, self.unix, self.times);
         Serving::tasks(vec![tokio::spawn(async move {
             let (routes, reporter) = services::services(&gate).await;
-            let clock = gate.clock().clone();
+            let (clock, counts) = (gate.clock().clone(), CallCounts::of(&gate));
             let called_at = AtomicU64::new(0);
-            let server = Arc::new(GrpcServer { acceptor, routes, times, clock, called_at });
+            let server =
+                Arc::new(GrpcServer { acceptor, routes, times, clock, counts, called_at });
             let mut accepting = JoinSet::new();
             for listener in listeners {
                 accepting.spawn(server.clone().accept(listener));

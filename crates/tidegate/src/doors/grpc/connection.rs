@@ -1,6 +1,7 @@
 //! One client's connection: TLS if there is any, then HTTP/2, until the client closes it, it is too
 //! old or idle, or the door closes.
 
+use std::convert::Infallible;
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -8,17 +9,23 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
+use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tidegate_core::Nanos;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::time::{sleep, timeout};
+use tonic::body::Body;
 use tonic::service::Routes;
 use tower::ServiceExt as _;
 
+use super::call_body::CallBody;
+use super::calls::{CallCounts, Method};
+use super::held::ConnectionHold;
 use crate::clock::Clock;
 use crate::doors::io::accept::{Acceptor, is_tls_fault};
 use crate::doors::io::limits::ConnectionPlace;
@@ -56,6 +63,7 @@ pub(super) struct GrpcServer {
     pub(super) routes: Routes,
     pub(super) times: ConnectionTimes,
     pub(super) clock: Clock,
+    pub(super) counts: Arc<CallCounts>,
     /// When the last call came, on the monotonic clock; questions after health are none.
     pub(super) called_at: AtomicU64,
 }
@@ -139,18 +147,8 @@ impl GrpcServer {
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let calls = Arc::new(Calls::new(&self.clock));
-        let service = service_fn(|request: hyper::Request<Incoming>| {
-            let answering = Answering::begin(&calls);
-            if !request.uri().path().starts_with(HEALTH_PATH) {
-                self.called_at.store(self.clock.now().mono, Relaxed);
-            }
-            let answer = self.routes.clone().oneshot(request);
-            async move {
-                let answer = answer.await;
-                drop(answering);
-                answer
-            }
-        });
+        let hold = ConnectionHold::new(&self.counts.held);
+        let service = service_fn(|request| self.answer(request, &calls, &hold));
         let stream = Counted { stream, calls: calls.clone() };
         let mut connection = pin!(
             http2::Builder::new(TokioExecutor::new())
@@ -186,6 +184,40 @@ impl GrpcServer {
         None
     }
 
+    /// Answers a call, if there is room for it. What it holds is given back when its answer is
+    /// taken.
+    fn answer(
+        &self,
+        request: Request<Incoming>,
+        calls: &Arc<Calls>,
+        hold: &Arc<ConnectionHold>,
+    ) -> impl Future<Output = Result<Response<Body>, Infallible>> + Send + use<> {
+        let answering = Answering::begin(calls);
+        if !request.uri().path().starts_with(HEALTH_PATH) {
+            self.called_at.store(self.clock.now().mono, Relaxed);
+        }
+        let (number, method) = Method::of(request.uri().path());
+        let counts = self.counts.clone();
+        let begun = hold.begin(head_bytes(&request)).map(|hold| {
+            let body = |body| CallBody::new(body, hold.clone(), counts.clone(), method.is_stream);
+            (self.routes.clone().oneshot(request.map(body)), hold)
+        });
+        async move {
+            let response = match begun {
+                None => counts.overload().into_http(),
+                Some((answer, hold)) => answer.await?.map(|body| {
+                    Body::new(body.map_frame(move |frame| {
+                        let _until_taken = &hold;
+                        frame
+                    }))
+                }),
+            };
+            counts.answered(number, response.headers());
+            drop(answering);
+            Ok(response)
+        }
+    }
+
     /// Waits until the server has a reason to end a connection.
     async fn end_of(&self, calls: &Calls) -> End {
         let slow = async {
@@ -210,6 +242,12 @@ enum End {
     Age,
     Idle,
     Shutdown,
+}
+
+/// The bytes of a call's headers.
+fn head_bytes(request: &Request<Incoming>) -> usize {
+    let headers = request.headers().iter();
+    headers.map(|(name, value)| name.as_str().len() + value.len()).sum()
 }
 
 /// What is counted of a connection that the client has ended.

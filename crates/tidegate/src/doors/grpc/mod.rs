@@ -3,6 +3,7 @@
 //! - [`config`]: the `[grpc]` table; [`envoy_files`]: the folder of YAML that it may name;
 //!   [`settings`]: what a reload changes while the door is open
 //! - [`bound`], [`connection`]: from listening sockets to gRPC calls
+//! - [`calls`], [`call_body`], [`held`]: what is counted of calls, and what they may hold
 //! - [`services`]: which services the door has
 //! - [`rate_limit`]: one call of the rate limit service: from descriptors to keys to an answer
 //! - [`asked`], [`statuses`], [`answer`]: its three steps
@@ -14,9 +15,12 @@
 mod answer;
 mod asked;
 mod bound;
+mod call_body;
+mod calls;
 mod config;
 mod connection;
 mod envoy_files;
+mod held;
 mod quota_bank;
 mod quota_messages;
 mod quota_service;

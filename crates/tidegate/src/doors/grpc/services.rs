@@ -14,7 +14,7 @@ use crate::doors::Gate;
 /// What is asked after: the whole server, and the name that envoyproxy/ratelimit has.
 const HEALTH_NAMES: [&str; 2] = ["", "ratelimit"];
 /// The longest message of a client, as envoyproxy/ratelimit has it.
-const MESSAGE_BYTES_MAX: usize = 4 << 20;
+pub(super) const MESSAGE_BYTES_MAX: usize = 4 << 20;
 
 /// All services, and what tells clients whether they are served.
 pub(super) async fn services(gate: &Gate) -> (Routes, HealthReporter) {

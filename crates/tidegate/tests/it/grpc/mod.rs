@@ -3,6 +3,7 @@
 mod envoy;
 mod envoy_config;
 mod quotas;
+mod series;
 mod service;
 mod ways;
 

@@ -1,0 +1,172 @@
+//! What the door counts of its calls, and what Prometheus is shown of it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use hyper::header::HeaderMap;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use tonic::{Code, Status};
+
+use super::held::HeldBytes;
+use crate::doors::Gate;
+use crate::doors::io::limits::AllDoors;
+use crate::metrics::{Door, Metrics};
+
+/// A method that calls are counted by.
+pub(super) struct Method {
+    /// Empty: any other path.
+    path: &'static str,
+    /// Whether clients may send messages at any time.
+    pub(super) is_stream: bool,
+}
+
+/// The methods of the door. The last one stands for all others.
+const METHODS: [Method; 6] = [
+    Method::new("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", false),
+    Method::new(
+        "/envoy.service.rate_limit_quota.v3.RateLimitQuotaService/StreamRateLimitQuotas",
+        true,
+    ),
+    Method::new("/grpc.health.v1.Health/Check", false),
+    Method::new("/grpc.health.v1.Health/Watch", false),
+    Method::new("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", true),
+    Method::new("", false),
+];
+
+/// The names of gRPC's codes, by their numbers.
+const CODES: [&str; 17] = [
+    "ok",
+    "cancelled",
+    "unknown",
+    "invalid_argument",
+    "deadline_exceeded",
+    "not_found",
+    "already_exists",
+    "permission_denied",
+    "resource_exhausted",
+    "failed_precondition",
+    "aborted",
+    "out_of_range",
+    "unimplemented",
+    "internal",
+    "unavailable",
+    "data_loss",
+    "unauthenticated",
+];
+
+impl Method {
+    const fn new(path: &'static str, is_stream: bool) -> Self {
+        Self { path, is_stream }
+    }
+
+    /// Which one this path asks for.
+    pub(super) fn of(path: &str) -> (usize, &'static Self) {
+        let at = METHODS.iter().position(|method| method.path == path);
+        let at = at.unwrap_or(METHODS.len() - 1);
+        (at, &METHODS[at])
+    }
+
+    /// What it is called in series: without its service.
+    fn name(&self) -> &'static str {
+        self.path.rsplit_once('/').map_or("other", |(_, name)| name)
+    }
+}
+
+/// The counts of the door.
+pub(super) struct CallCounts {
+    metrics: Arc<Metrics>,
+    pub(super) held: Arc<HeldBytes>,
+    answered: [[AtomicU64; CODES.len()]; METHODS.len()],
+}
+
+impl CallCounts {
+    /// The one of the process.
+    pub(super) fn of(gate: &Gate) -> Arc<Self> {
+        let doors = AllDoors::of(gate);
+        gate.shared.part(|| {
+            let counts = Arc::new(Self {
+                metrics: gate.metrics.clone(),
+                held: Arc::default(),
+                answered: Default::default(),
+            });
+            gate.metrics.register(Box::new(GrpcSeries(counts.clone(), doors)));
+            counts
+        })
+    }
+
+    /// Counts an answer. A code that stands behind a message is that of a call which went well.
+    pub(super) fn answered(&self, method: usize, headers: &HeaderMap) {
+        let code = Status::from_header_map(headers).map_or(Code::Ok, |status| status.code());
+        self.answered[method][code as usize].fetch_add(1, Relaxed);
+    }
+
+    /// The answer to a call that there is no room for.
+    pub(super) fn overload(&self) -> Status {
+        self.metrics.bad_input(Door::Grpc, "overload");
+        Status::unavailable("too many calls are not over")
+    }
+
+    /// The answer to a call whose message does not come.
+    pub(super) fn too_slow(&self) -> Status {
+        self.metrics.bad_input(Door::Grpc, "message_slow");
+        Status::deadline_exceeded("the message did not come in time")
+    }
+}
+
+/// The series of the door.
+struct GrpcSeries(Arc<CallCounts>, Arc<AllDoors>);
+
+impl fmt::Debug for GrpcSeries {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("GrpcSeries")
+    }
+}
+
+impl Collector for GrpcSeries {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let GrpcSeries(counts, doors) = self;
+        let counter = ConstCounter::new(0u64).metric_type();
+        let help = "gRPC calls that were answered, by method and code";
+        let mut calls = encoder.encode_descriptor("grpc_calls", help, None, counter)?;
+        for (method, codes) in METHODS.iter().zip(&counts.answered) {
+            for (code, count) in CODES.iter().zip(codes) {
+                let count = count.load(Relaxed);
+                if count > 0 {
+                    let labels = [("method", method.name()), ("code", code)];
+                    ConstCounter::new(count).encode(calls.encode_family(&labels)?)?;
+                }
+            }
+        }
+        let gauges = [
+            ("grpc_connections", "Connected gRPC clients", doors.connections(Door::Grpc)),
+            (
+                "grpc_held_bytes",
+                "Bytes of gRPC calls beyond each connection's share",
+                counts.held.bytes(),
+            ),
+        ];
+        for (name, help, value) in gauges {
+            let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
+            gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn methods_and_codes_have_names() {
+        let (at, method) = Method::of("/grpc.health.v1.Health/Check");
+        assert_eq!((at, method.name(), method.is_stream), (2, "Check", false));
+        assert_eq!(Method::of("/nobody/Knows").1.name(), "other");
+        assert_eq!(CODES[Code::Unavailable as usize], "unavailable");
+        assert_eq!(CODES[Code::Unauthenticated as usize], "unauthenticated");
+    }
+}
