@@ -14,6 +14,7 @@ mod canary;
 mod clock;
 #[path = "../engines/mod.rs"]
 mod engines;
+mod grpc;
 mod hostile;
 mod lifecycle;
 #[path = "../it/message.rs"]

@@ -31,7 +31,12 @@ pub(crate) struct Holdings {
 }
 
 /// Series whose values must be back where they were.
-const GAUGES: [&str; 3] = ["tidegate_waiting{", "tidegate_proxy_connections{", "tidegate_peers{"];
+const GAUGES: [&str; 4] = [
+    "tidegate_waiting{",
+    "tidegate_proxy_connections{",
+    "tidegate_peers{",
+    "tidegate_grpc_held_bytes ",
+];
 
 /// Keys whose uses end when hostile clients leave or let them lapse, and their limits.
 const USES_IN_FLIGHT: [(&str, u64); 2] = [("wait path=/slow", 2), ("hostile-use", 5)];
@@ -39,9 +44,7 @@ const USES_IN_FLIGHT: [(&str, u64); 2] = [("wait path=/slow", 2), ("hostile-use"
 impl Holdings {
     fn of(server: &Server) -> Self {
         let pid = server.program.pid();
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the server lives");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line");
-        let kib: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
+        let kib = memory_kib(pid, "VmRSS:");
         let page = metrics(server.doors.http);
         let kept = page.lines().find_map(|line| line.strip_prefix("tidegate_memory_bytes "));
         let kept: u64 = kept.and_then(|bytes| bytes.parse().ok()).expect("a number");
@@ -86,6 +89,18 @@ impl fmt::Display for Holdings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} KiB, {} files, {:?}", self.resident_kib, self.files, self.gauges)
     }
+}
+
+/// What `/proc` says about a server's memory.
+fn memory_kib(pid: u32, name: &str) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the server lives");
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a line");
+    line.trim().trim_end_matches(" kB").parse().expect("a number")
+}
+
+/// The most memory that a server has ever had resident.
+pub(crate) fn peak_kib(server: &Server) -> u64 {
+    memory_kib(server.program.pid(), "VmHWM:")
 }
 
 /// The page of `/metrics`.

@@ -98,6 +98,9 @@ control = "tcp://127.0.0.1:0"
 [resp]
 listen = "127.0.0.1:0"
 unix = "resp.sock"
+[grpc]
+listen = "127.0.0.1:0"
+unix = "grpc.sock"
 [http]
 listen = "127.0.0.1:0"
 [admin]
@@ -134,6 +137,7 @@ pub(crate) struct Doors {
     pub(crate) waiting: SocketAddr,
     pub(crate) rejecting: SocketAddr,
     pub(crate) resp: Vec<Address>,
+    pub(crate) grpc: Vec<Address>,
     pub(crate) http: SocketAddr,
     pub(crate) admin: SocketAddr,
 }
@@ -144,14 +148,18 @@ impl Doors {
             let told = program.listening().iter().filter(|(name, _)| name == door);
             told.map(|(_, address)| *address).collect()
         };
-        let (tcp, paths) = (of("throttr"), program.paths());
+        let tcp = of("throttr");
+        let unix = |name: &str| {
+            let path = program.paths().iter().find(|path| path.ends_with(name));
+            Address::Unix(path.expect("a socket of this name").clone())
+        };
         let listener = |address: Address, size| Throttr { address, size };
         let throttr = vec![
             listener(tcp[0].into(), ValueSize::Bits16),
             listener(tcp[1].into(), ValueSize::Bits8),
             listener(tcp[2].into(), ValueSize::Bits32),
-            listener(Address::Unix(paths[0].clone()), ValueSize::Bits32),
-            listener(Address::Unix(paths[1].clone()), ValueSize::Bits64),
+            listener(unix("throttr-32.sock"), ValueSize::Bits32),
+            listener(unix("throttr-64.sock"), ValueSize::Bits64),
         ];
         let (jarl, smockron, proxies) = (of("jarl"), of("smockron"), of("proxy"));
         Self {
@@ -163,7 +171,8 @@ impl Doors {
             control: smockron[1],
             waiting: proxies[0],
             rejecting: proxies[1],
-            resp: vec![program.address("resp").into(), Address::Unix(paths[2].clone())],
+            resp: vec![program.address("resp").into(), unix("resp.sock")],
+            grpc: vec![program.address("grpc").into(), unix("grpc.sock")],
             http: program.address("http"),
             admin: program.address("admin"),
         }

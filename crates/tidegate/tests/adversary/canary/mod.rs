@@ -2,6 +2,7 @@
 //! and asks again and again; the first wrong, missing or foreign answer is kept and fails the test.
 
 mod admin;
+mod grpc;
 mod http;
 mod jarl;
 mod proxy;
@@ -68,6 +69,7 @@ impl Flock {
         smockron::add(doors, &mut canaries);
         proxy::add(doors, &mut canaries);
         resp::add(doors, &mut canaries);
+        grpc::add(doors, &mut canaries);
         http::add(doors, &mut canaries);
         admin::add(doors, &mut canaries);
         let state = State { answered: vec![0; canaries.len()], ..State::default() };

@@ -3,7 +3,9 @@
 
 mod admin;
 pub(crate) mod datagrams;
+pub(crate) mod grpc;
 pub(crate) mod http;
+pub(crate) mod http2;
 pub(crate) mod jarl;
 pub(crate) mod proxy;
 mod resp;
@@ -45,6 +47,7 @@ pub(crate) fn targets(doors: &Doors) -> Vec<Target> {
     smockron::add(doors, &mut targets);
     proxy::add(doors, &mut targets);
     resp::add(doors, &mut targets);
+    grpc::add(doors, &mut targets);
     http::add(doors, &mut targets);
     admin::add(doors, &mut targets);
     targets

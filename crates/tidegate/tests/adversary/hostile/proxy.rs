@@ -2,6 +2,7 @@
 //! refused, and that wait with their bodies in every state; answers that are not read.
 
 use super::Target;
+use super::http2::{DATA, END_HEADERS, END_STREAM, FRAME_BYTES_MAX, HEADERS, frame, greeting};
 use crate::server::Doors;
 
 /// The path of `/full` has no use left once the first request has passed: all others wait.
@@ -64,18 +65,9 @@ fn requests(path: &str) -> Vec<Vec<u8>> {
     ]
 }
 
-fn frame(kind: u8, flags: u8, stream: u32, body: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(body.len()).expect("a short frame").to_be_bytes();
-    [&length[1..], &[kind, flags], &stream.to_be_bytes(), body].concat()
-}
-
 /// An HTTP/2 connection with requests for a path, the last of them with a body.
 fn two(path: &str, body: usize, is_whole: bool) -> Vec<u8> {
-    const DATA_BYTES_MAX: usize = 16_384;
-    const END_STREAM: u8 = 1;
-    const END_HEADERS: u8 = 4;
-    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
-    bytes.extend(frame(4, 0, 0, &[]));
+    let mut bytes = greeting(&[]);
     // POST, http, and two literals: the path and the authority.
     let head = |method: u8| {
         let length = u8::try_from(path.len()).expect("a short path");
@@ -83,14 +75,14 @@ fn two(path: &str, body: usize, is_whole: bool) -> Vec<u8> {
     };
     let (get, post) = (0x82, 0x83);
     for stream in [1, 3] {
-        bytes.extend(frame(1, END_HEADERS | END_STREAM, stream, &head(get)));
+        bytes.extend(frame(HEADERS, END_HEADERS | END_STREAM, stream, &head(get)));
     }
     let ends_here = if body == 0 && is_whole { END_STREAM } else { 0 };
-    bytes.extend(frame(1, END_HEADERS | ends_here, 5, &head(post)));
+    bytes.extend(frame(HEADERS, END_HEADERS | ends_here, 5, &head(post)));
     let body = vec![b'd'; body];
-    for (at, piece) in body.chunks(DATA_BYTES_MAX).enumerate() {
-        let is_last = (at + 1) * DATA_BYTES_MAX >= body.len();
-        bytes.extend(frame(0, if is_whole && is_last { END_STREAM } else { 0 }, 5, piece));
+    for (at, piece) in body.chunks(FRAME_BYTES_MAX).enumerate() {
+        let is_last = (at + 1) * FRAME_BYTES_MAX >= body.len();
+        bytes.extend(frame(DATA, if is_whole && is_last { END_STREAM } else { 0 }, 5, piece));
     }
     bytes
 }
