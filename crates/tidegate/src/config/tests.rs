@@ -274,7 +274,7 @@ fn the_built_in_default_has_the_documents_rules_and_every_door() {
     assert_eq!(shown(b"frontend ip=1"), "45 per 20s Average { strict: true }");
     assert_eq!(config.rules.find(b"other"), None);
     let doors: Vec<&str> = config.file.doors().iter().map(|door| door.door().name()).collect();
-    assert_eq!(doors, ["text", "throttr", "smockron", "http", "admin"]);
+    assert_eq!(doors, ["text", "throttr", "smockron", "grpc", "resp", "http", "admin"]);
     assert!(config.file.doors().iter().all(|door| !door.beyond_loopback()));
 }
 

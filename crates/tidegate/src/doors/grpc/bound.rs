@@ -84,8 +84,7 @@ impl BoundDoor for BoundGrpc {
             let (routes, reporter) = services::services(&gate).await;
             let (clock, counts) = (gate.clock().clone(), CallCounts::of(&gate));
             let called_at = AtomicU64::new(0);
-            let server =
-                Arc::new(GrpcServer { acceptor, routes, times, clock, counts, called_at });
+            let server = Arc::new(GrpcServer { acceptor, routes, times, clock, counts, called_at });
             let mut accepting = JoinSet::new();
             for listener in listeners {
                 accepting.spawn(server.clone().accept(listener));

@@ -1,4 +1,5 @@
-//! The gRPC door: Envoy's rate limit and quota services, over TCP and Unix sockets, on the process' runtime.
+//! The gRPC door: Envoy's rate limit and quota services, over TCP and Unix sockets, on the process'
+//! runtime.
 //!
 //! - [`config`]: the `[grpc]` table; [`envoy_files`]: the folder of YAML that it may name;
 //!   [`settings`]: what a reload changes while the door is open
