@@ -84,7 +84,9 @@ impl BoundDoor for BoundGrpc {
             let (routes, reporter) = services::services(&gate).await;
             let (clock, counts) = (gate.clock().clone(), CallCounts::of(&gate));
             let called_at = AtomicU64::new(0);
-            let server = Arc::new(GrpcServer { acceptor, routes, times, clock, counts, called_at });
+            let health = Arc::default();
+            let server = GrpcServer { acceptor, routes, times, clock, counts, called_at, health };
+            let server = Arc::new(server);
             let mut accepting = JoinSet::new();
             for listener in listeners {
                 accepting.spawn(server.clone().accept(listener));
@@ -97,6 +99,7 @@ impl BoundDoor for BoundGrpc {
             }
             closing.wait().await;
             services::set_status(&reporter, ServingStatus::NotServing).await;
+            server.health.close();
             server.until_left(closing.grace()).await;
             server.acceptor.shutdown.set();
             accepting.join_all().await;

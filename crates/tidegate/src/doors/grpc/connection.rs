@@ -25,6 +25,7 @@ use tower::ServiceExt as _;
 
 use super::call_body::CallBody;
 use super::calls::{CallCounts, Method};
+use super::health_askers::{HealthAsker, HealthAskers};
 use super::held::ConnectionHold;
 use crate::clock::Clock;
 use crate::doors::io::accept::{Acceptor, is_tls_fault};
@@ -46,8 +47,12 @@ const PING_TIMEOUT: Duration = Duration::from_secs(20);
 const AGE_GRACE: Duration = Duration::from_secs(60);
 /// How long a connection must be without a call before it is closed when the door closes.
 const REST_AT_END: Duration = Duration::from_millis(250);
-/// What the paths of questions after the server's health begin with.
+/// How often it is looked whether all clients know that the door closes.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// What the paths of questions after the server's health begin with, and that of a single one. Who
+/// watches is told by the service.
 const HEALTH_PATH: &str = "/grpc.health.";
+const HEALTH_CHECK_PATH: &str = "/grpc.health.v1.Health/Check";
 
 /// How long a connection lasts.
 #[derive(Clone, Copy, Debug)]
@@ -66,17 +71,24 @@ pub(super) struct GrpcServer {
     pub(super) counts: Arc<CallCounts>,
     /// When the last call came, on the monotonic clock; questions after health are none.
     pub(super) called_at: AtomicU64,
+    pub(super) health: Arc<HealthAskers>,
 }
 
 impl GrpcServer {
-    /// Waits until clients ask elsewhere: until no call has come for a moment, or half of the time
-    /// to finish is over. An Envoy whose connection ends before it has heard of that connects anew,
-    /// and lets requests pass when it cannot.
+    /// Waits until clients ask elsewhere: until those who ask after health were told, and no call
+    /// has come for a moment, or half of the time to finish is over. An Envoy whose connection ends
+    /// before it has heard of that connects anew, and lets requests pass when it cannot.
     pub(super) async fn until_left(&self, grace: Option<Duration>) {
         let quiet = async {
+            let mut told_at = 0;
             loop {
                 let now = self.clock.now().mono;
-                let since = now.saturating_sub(self.called_at.load(Relaxed));
+                if !self.health.all_know() {
+                    told_at = now;
+                    sleep(LOOK_EVERY).await;
+                    continue;
+                }
+                let since = now.saturating_sub(self.called_at.load(Relaxed).max(told_at));
                 match REST_AT_END.checked_sub(Duration::from_nanos(since)) {
                     None | Some(Duration::ZERO) => return,
                     Some(left) => sleep(left).await,
@@ -146,7 +158,7 @@ impl GrpcServer {
     where
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let calls = Arc::new(Calls::new(&self.clock));
+        let calls = Arc::new(Calls::new(&self.clock, &self.health));
         let hold = ConnectionHold::new(&self.counts.held);
         let service = service_fn(|request| self.answer(request, &calls, &hold));
         let stream = Counted { stream, calls: calls.clone() };
@@ -193,10 +205,12 @@ impl GrpcServer {
         hold: &Arc<ConnectionHold>,
     ) -> impl Future<Output = Result<Response<Body>, Infallible>> + Send + use<> {
         let answering = Answering::begin(calls);
-        if !request.uri().path().starts_with(HEALTH_PATH) {
+        let path = request.uri().path();
+        if !path.starts_with(HEALTH_PATH) {
             self.called_at.store(self.clock.now().mono, Relaxed);
         }
-        let (number, method) = Method::of(request.uri().path());
+        let health = (path == HEALTH_CHECK_PATH).then(|| calls.health.is_closing());
+        let (number, method) = Method::of(path);
         let counts = self.counts.clone();
         let begun = hold.begin(head_bytes(&request)).map(|hold| {
             let body = |body| CallBody::new(body, hold.clone(), counts.clone(), method.is_stream);
@@ -213,6 +227,9 @@ impl GrpcServer {
                 }),
             };
             counts.answered(number, response.headers());
+            if let Some(was_closing) = health {
+                answering.0.health.answered(was_closing);
+            }
             drop(answering);
             Ok(response)
         }
@@ -271,13 +288,15 @@ struct Calls {
     answering: AtomicUsize,
     /// When the last one was answered, on the monotonic clock.
     answered_at: AtomicU64,
+    health: HealthAsker,
 }
 
 impl Calls {
-    fn new(clock: &Clock) -> Self {
+    fn new(clock: &Clock, health: &Arc<HealthAskers>) -> Self {
         let answered_at = AtomicU64::new(clock.now().mono);
         let (read, answering) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Self { clock: clock.clone(), read, answering, answered_at }
+        let health = HealthAsker::new(health);
+        Self { clock: clock.clone(), read, answering, answered_at, health }
     }
 
     /// How long it has been since the last call.

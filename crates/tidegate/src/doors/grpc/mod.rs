@@ -5,6 +5,7 @@
 //!   [`settings`]: what a reload changes while the door is open
 //! - [`bound`], [`connection`]: from listening sockets to gRPC calls
 //! - [`calls`], [`call_body`], [`held`]: what is counted of calls, and what they may hold
+//! - [`health_askers`]: who must hear of the end
 //! - [`services`]: which services the door has
 //! - [`rate_limit`]: one call of the rate limit service: from descriptors to keys to an answer
 //! - [`asked`], [`statuses`], [`answer`]: its three steps
@@ -21,6 +22,7 @@ mod calls;
 mod config;
 mod connection;
 mod envoy_files;
+mod health_askers;
 mod held;
 mod quota_bank;
 mod quota_messages;
