@@ -120,7 +120,8 @@ impl Worker<'_> {
             connection.speech.ask(self.keys.draw(), now, &mut connection.out);
         }
         self.tally.sent += count;
-        connection.write()
+        // A server that closes the connection may have said why.
+        connection.write().or_else(|error| connection.receive(&mut self.tally).and(Err(error)))
     }
 
     /// What each connection is ready for.

@@ -124,7 +124,18 @@ impl Http2 {
             }
             SETTINGS if flags & ACK == 0 => frame(&mut self.owed, SETTINGS, ACK, 0, &[]),
             PING if flags & ACK == 0 => frame(&mut self.owed, PING, ACK, 0, body),
-            RST_STREAM | GOAWAY => return Err(io::Error::other("the server gave a call up")),
+            // A call that was answered may be reset: the server read no further.
+            RST_STREAM if self.open.contains_key(&stream) => {
+                let code = body.last().copied().unwrap_or_default();
+                return Err(io::Error::other(format!("the server resets a call: code {code}")));
+            }
+            GOAWAY => {
+                // A stream, a code of four bytes, and perhaps a reason.
+                let why = String::from_utf8_lossy(body.get(8..).unwrap_or_default()).into_owned();
+                let code = body.get(7).copied().unwrap_or_default();
+                let text = format!("the server ends the connection: code {code} {why}");
+                return Err(io::Error::other(text));
+            }
             _ => {}
         }
         Ok(())
