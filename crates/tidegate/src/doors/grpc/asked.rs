@@ -80,7 +80,7 @@ impl<'a> AskedCall<'a> {
         }
         if call.descriptors.is_empty() {
             let text = "rate limit descriptor list must not be empty";
-            return Err(Refusal::unknown("no_descriptors", text));
+            return Err(Refusal::unknown("empty_call", text));
         }
         if call.descriptors.len() > DESCRIPTORS_MAX {
             let text = format!("a call has at most {DESCRIPTORS_MAX} descriptors");
