@@ -34,8 +34,8 @@ enum What {
 
 #[derive(Debug, Subcommand)]
 enum Import {
-    /// A folder of envoyproxy/ratelimit's YAML files. What has no native form becomes a comment, and
-    /// the exit code is 1.
+    /// A folder of envoyproxy/ratelimit's YAML files. What has no native form becomes a comment,
+    /// and the exit code is 1.
     Ratelimit {
         /// The folder.
         folder: PathBuf,
