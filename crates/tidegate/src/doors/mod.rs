@@ -7,6 +7,7 @@
 //! variant in [`Door`], and a field in the configuration's `File`.
 
 pub mod admin;
+pub(crate) mod envoy;
 pub(crate) mod forwarded;
 mod gate;
 pub mod grpc;

@@ -8,7 +8,7 @@ use std::process::Command;
 /// Where the doors are.
 pub(crate) const DOORS: &str = "crates/tidegate/src/doors";
 /// Folders beside the doors that are none.
-const SHARED_BY_DOORS: [&str; 2] = ["http_server", "io"];
+const SHARED_BY_DOORS: [&str; 3] = ["envoy", "http_server", "io"];
 
 /// One file: its path from the root with `/`, and its text.
 pub(crate) struct File {

@@ -13,7 +13,7 @@ use super::calls::CallCounts;
 use super::config::Config;
 use super::connection::{ConnectionTimes, GrpcServer};
 use super::services;
-use super::settings::{AnswerSettings, GrpcState};
+use crate::doors::envoy::settings::{AnswerSettings, EnvoyState};
 use crate::doors::io::accept::Acceptor;
 use crate::doors::io::certificates::Certificates;
 use crate::doors::io::limits::DoorLimits;
@@ -58,7 +58,7 @@ impl BoundGrpc {
                 idle_max: config.idle_timeout.map(|span| span.0),
                 age_max: config.max_connection_age.0,
             },
-            answers: AnswerSettings::of(config),
+            answers: config.answers(),
         })
     }
 }
@@ -75,7 +75,7 @@ impl BoundDoor for BoundGrpc {
     }
 
     fn serve(self: Box<Self>, gate: Gate) -> Serving {
-        GrpcState::of(&gate).answers.store(Arc::new(self.answers));
+        EnvoyState::of(&gate).answers.store(Arc::new(self.answers));
         let mut acceptor = Acceptor::of(Door::Grpc, &gate, self.limits, self.certificates);
         // Connections and listeners go on for a while after the door was told to close.
         let closing = std::mem::take(&mut acceptor.shutdown);

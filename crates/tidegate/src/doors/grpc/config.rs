@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bytes::Bytes;
 use hyper::header::{HeaderName, HeaderValue};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -13,6 +14,8 @@ use tidegate_core::limit::{AMOUNT_MAX, Algorithm};
 use tidegate_envoy::config::Unit;
 
 use super::envoy_files::EnvoyFiles;
+use crate::doors::envoy::asked::override_rule;
+use crate::doors::envoy::settings::{AnswerSettings, Counting, HeaderNames};
 use crate::doors::io::limits::DoorLimits;
 use crate::doors::io::settings::{self, CONNECTIONS_MAX};
 use crate::settings::draft::Draft;
@@ -23,18 +26,6 @@ use crate::settings::units::Span;
 /// The units of limits that come with descriptors.
 const OVERRIDE_UNITS: [Unit; 6] =
     [Unit::Second, Unit::Minute, Unit::Hour, Unit::Day, Unit::Month, Unit::Year];
-
-/// The name of the rule that limits of descriptors count under.
-pub(super) fn override_rule(unit: Unit) -> &'static str {
-    match unit {
-        Unit::Second => "grpc:override/second",
-        Unit::Minute => "grpc:override/minute",
-        Unit::Hour => "grpc:override/hour",
-        Unit::Day => "grpc:override/day",
-        Unit::Month => "grpc:override/month",
-        _ => "grpc:override/year",
-    }
-}
 
 /// The port of envoyproxy/ratelimit.
 const PORT: u16 = 8081;
@@ -100,45 +91,12 @@ pub struct Config {
     pub over_limit_content_type: String,
 }
 
-/// How descriptors are counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Counting {
-    /// A request counts for all of its descriptors, or, if one of them is over, for none.
-    #[default]
-    AllOrNothing,
-    /// As envoyproxy/ratelimit: each descriptor is counted by itself, refused or not.
-    Envoy,
-}
-
 /// What is said of one domain.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DomainTable {
     /// How its descriptors are counted.
     pub counting: Counting,
-}
-
-/// The names of the response headers.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct HeaderNames {
-    /// Uses that the limit allows.
-    pub limit: String,
-    /// Uses that are left.
-    pub remaining: String,
-    /// Seconds until the limit is as new.
-    pub reset: String,
-}
-
-impl Default for HeaderNames {
-    fn default() -> Self {
-        Self {
-            limit: "RateLimit-Limit".to_owned(),
-            remaining: "RateLimit-Remaining".to_owned(),
-            reset: "RateLimit-Reset".to_owned(),
-        }
-    }
 }
 
 /// The table as it is written: whatever is left out has its default, and a table without any
@@ -266,10 +224,25 @@ impl Config {
         }
     }
 
+    /// What it says of counting and answering.
+    pub(super) fn answers(&self) -> AnswerSettings {
+        let Self { counting, domains, shadow, headers, header_names, metadata, .. } = self;
+        let body = self.over_limit_body.as_ref().map(|body| {
+            (Bytes::copy_from_slice(body.as_bytes()), self.over_limit_content_type.clone())
+        });
+        AnswerSettings {
+            counting: *counting,
+            domains: domains.iter().map(|(name, table)| (name.clone(), table.counting)).collect(),
+            shadow: *shadow,
+            headers: headers.then(|| header_names.clone()),
+            metadata: *metadata,
+            over_limit_body: body,
+            configuration: self.files.configuration().cloned(),
+        }
+    }
+
     /// Whether a door of `other` can go on as this one: what [`AnswerSettings`] has and the allow
     /// list may differ.
-    ///
-    /// [`AnswerSettings`]: super::settings::AnswerSettings
     pub(super) fn same_door(&self, other: &Self) -> bool {
         let fixed = |config: &Self| {
             let Self {

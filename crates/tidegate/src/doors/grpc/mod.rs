@@ -1,21 +1,17 @@
 //! The gRPC door: Envoy's rate limit and quota services, over TCP and Unix sockets, on the process'
 //! runtime.
 //!
-//! - [`config`]: the `[grpc]` table; [`envoy_files`]: the folder of YAML that it may name;
-//!   [`settings`]: what a reload changes while the door is open
+//! - [`config`]: the `[grpc]` table; [`envoy_files`]: the folder of YAML that it may name
 //! - [`bound`], [`connection`]: from listening sockets to gRPC calls
 //! - [`calls`], [`call_body`], [`held`]: what is counted of calls, and what they may hold
 //! - [`health_askers`]: who must hear of the end
 //! - [`services`]: which services the door has
-//! - [`rate_limit`]: one call of the rate limit service: from descriptors to keys to an answer
-//! - [`asked`], [`statuses`], [`answer`]: its three steps
+//! - [`rate_limit_service`]: one call of the rate limit service, which `doors/envoy` decides on
 //! - [`quota_service`], [`quotas`]: the quota service, and the one division of the process;
 //!   [`quota_bank`], [`quota_messages`]: what that takes uses from, and what it sends
 //!
 //! Messages and keys are `tidegate_envoy`'s. The door knows neither the store nor other doors.
 
-mod answer;
-mod asked;
 mod bound;
 mod call_body;
 mod calls;
@@ -28,18 +24,17 @@ mod quota_bank;
 mod quota_messages;
 mod quota_service;
 mod quotas;
-mod rate_limit;
+mod rate_limit_service;
 mod services;
-mod settings;
-mod statuses;
 
 use std::io;
 use std::sync::Arc;
 
 use self::bound::BoundGrpc;
-pub use self::config::{Config, Counting, DomainTable, HeaderNames};
+pub use self::config::{Config, DomainTable};
 pub use self::envoy_files::{load_folder, native_rules};
-use self::settings::{AnswerSettings, GrpcState};
+use super::envoy::settings::EnvoyState;
+pub use super::envoy::settings::{Counting, HeaderNames};
 use super::{BoundDoor, DoorConfig, Gate, table_of};
 use crate::metrics::Door;
 use crate::settings::listen::{Allow, ListenAddress};
@@ -77,7 +72,7 @@ impl DoorConfig for Config {
     }
 
     fn renew(&self, gate: &Gate) {
-        GrpcState::of(gate).answers.store(Arc::new(AnswerSettings::of(self)));
+        EnvoyState::of(gate).answers.store(Arc::new(self.answers()));
     }
 
     fn bind(&self) -> io::Result<Box<dyn BoundDoor>> {

@@ -8,8 +8,9 @@ use tonic_health::ServingStatus;
 use tonic_health::server::{HealthReporter, health_reporter};
 
 use super::quota_service::QuotaStreams;
-use super::rate_limit::RateLimits;
 use crate::doors::Gate;
+use crate::doors::envoy::rate_limit::RateLimits;
+use crate::metrics::Door;
 
 /// What is asked after: the whole server, and the name that envoyproxy/ratelimit has.
 const HEALTH_NAMES: [&str; 2] = ["", "ratelimit"];
@@ -20,7 +21,7 @@ pub(super) const MESSAGE_BYTES_MAX: usize = 4 << 20;
 pub(super) async fn services(gate: &Gate) -> (Routes, HealthReporter) {
     let (reporter, health) = health_reporter();
     set_status(&reporter, ServingStatus::Serving).await;
-    let rate_limits = RateLimitServiceServer::new(RateLimits::new(gate))
+    let rate_limits = RateLimitServiceServer::new(RateLimits::new(gate, Door::Grpc))
         .max_decoding_message_size(MESSAGE_BYTES_MAX);
     let quotas = RateLimitQuotaServiceServer::new(QuotaStreams::new(gate))
         .max_decoding_message_size(MESSAGE_BYTES_MAX);

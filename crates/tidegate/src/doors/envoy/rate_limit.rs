@@ -1,4 +1,4 @@
-//! The rate limit service: asks the limiter for the descriptors of a call, in one of two ways.
+//! A call of the rate limit service: asks the limiter for its descriptors, in one of two ways.
 //!
 //! All or nothing: one request with all keys. As envoyproxy/ratelimit counts: each descriptor is a
 //! request of its own, and counts even if it is refused.
@@ -8,14 +8,11 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tidegate_core::Now;
-use tidegate_envoy::proto::ratelimit::rate_limit_service_server::RateLimitService;
 use tidegate_envoy::proto::ratelimit::{RateLimitRequest, RateLimitResponse};
-use tonic::{Request, Response, Status};
 
 use super::answer;
-use super::asked::{AskedCall, AskedDescriptor, Hits, Limited, Refusal};
-use super::config::{Counting, override_rule};
-use super::settings::GrpcState;
+use super::asked::{AskedCall, AskedDescriptor, Hits, Limited, Refusal, override_rule};
+use super::settings::{Counting, EnvoyState};
 use super::statuses::DescriptorVerdict;
 use crate::doors::Gate;
 use crate::limiter::{self, Decision, InvalidRequest, Key, KeyOp, LimiterHandle, Rows};
@@ -24,18 +21,32 @@ use crate::metrics::Door;
 /// The verdicts on the descriptors of a call, in their order.
 type Verdicts = SmallVec<[DescriptorVerdict; 4]>;
 
-/// The service behind all connections of the door.
-pub(super) struct RateLimits {
+/// What decides on the calls that come to a door.
+pub(crate) struct RateLimits {
+    door: Door,
     limiter: LimiterHandle,
-    state: Arc<GrpcState>,
+    state: Arc<EnvoyState>,
 }
 
 impl RateLimits {
-    pub(super) fn new(gate: &Gate) -> Self {
-        Self { limiter: gate.limiter.handle(Door::Grpc), state: GrpcState::of(gate) }
+    /// For the calls of `door`.
+    pub(crate) fn new(gate: &Gate, door: Door) -> Self {
+        Self { door, limiter: gate.limiter.handle(door), state: EnvoyState::of(gate) }
     }
 
-    async fn decide(&self, call: &RateLimitRequest) -> Result<RateLimitResponse, Refusal> {
+    /// Decides on a call. What cannot be decided is counted as bad input.
+    pub(crate) async fn decide(
+        &self,
+        call: &RateLimitRequest,
+    ) -> Result<RateLimitResponse, Refusal> {
+        let decided = self.try_decide(call).await;
+        if let Err(Refusal { reason, .. }) = &decided {
+            self.limiter.limiter().metrics().bad_input(self.door, reason);
+        }
+        decided
+    }
+
+    async fn try_decide(&self, call: &RateLimitRequest) -> Result<RateLimitResponse, Refusal> {
         let settings = self.state.answers.load_full();
         let configuration = settings.configuration.as_deref();
         let mut asked = AskedCall::read(call, configuration)?;
@@ -231,20 +242,4 @@ impl Asking {
 /// A request that the limiter cannot decide on, because of how rules and actions are set up.
 fn invalid(why: InvalidRequest) -> Refusal {
     Refusal::invalid(why.reason(), why.to_string())
-}
-
-#[tonic::async_trait]
-impl RateLimitService for RateLimits {
-    async fn should_rate_limit(
-        &self,
-        request: Request<RateLimitRequest>,
-    ) -> Result<Response<RateLimitResponse>, Status> {
-        match self.decide(request.get_ref()).await {
-            Ok(response) => Ok(Response::new(response)),
-            Err(Refusal { reason, status }) => {
-                self.limiter.limiter().metrics().bad_input(Door::Grpc, reason);
-                Err(status)
-            }
-        }
-    }
 }

@@ -8,7 +8,7 @@ use tidegate_envoy::config::Unit;
 use tidegate_envoy::proto::ratelimit::rate_limit_response::{Code, DescriptorStatus, RateLimit};
 
 use super::asked::{AskedDescriptor, Hits, Limited};
-use super::config::Counting;
+use super::settings::Counting;
 use crate::limiter::{Basis, LimitRow};
 
 /// What was decided on one descriptor.

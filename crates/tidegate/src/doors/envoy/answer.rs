@@ -10,8 +10,7 @@ use tidegate_envoy::proto::ratelimit::rate_limit_response::{Code, DescriptorStat
 use tidegate_envoy::proto::ratelimit::{RateLimitRequest, RateLimitResponse};
 
 use super::asked::{AskedCall, Hits};
-use super::config::HeaderNames;
-use super::settings::AnswerSettings;
+use super::settings::{AnswerSettings, HeaderNames};
 use super::statuses::DescriptorVerdict;
 
 /// Puts an answer together.

@@ -14,6 +14,18 @@ use tonic::Status;
 const DESCRIPTORS_MAX: usize = crate::limiter::KEYS_MAX;
 const ENTRIES_MAX: usize = 32;
 
+/// The name of the rule that limits of descriptors count under.
+pub(crate) fn override_rule(unit: Unit) -> &'static str {
+    match unit {
+        Unit::Second => "grpc:override/second",
+        Unit::Minute => "grpc:override/minute",
+        Unit::Hour => "grpc:override/hour",
+        Unit::Day => "grpc:override/day",
+        Unit::Month => "grpc:override/month",
+        _ => "grpc:override/year",
+    }
+}
+
 /// A call whose keys are written.
 pub(super) struct AskedCall<'a> {
     /// All keys, one behind the other.
@@ -54,9 +66,9 @@ pub(super) enum Hits {
 
 /// Why a call is answered with an error, and the reason that is counted. Only what an operator has
 /// set up is an error: Envoy lets a request pass on any.
-pub(super) struct Refusal {
-    pub(super) reason: &'static str,
-    pub(super) status: Status,
+pub(crate) struct Refusal {
+    pub(crate) reason: &'static str,
+    pub(crate) status: Status,
 }
 
 impl Refusal {

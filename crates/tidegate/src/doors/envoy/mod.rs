@@ -1,0 +1,13 @@
+//! What the doors have in common that are asked by Envoy's rate limit service, over gRPC or as JSON.
+//!
+//! - `rate_limit`: one call: from descriptors to keys to an answer
+//! - `asked`, `statuses`, `answer`: its three steps
+//! - `settings`: how calls are counted and answered
+//!
+//! It is no door, and knows no door that uses it. Messages and keys are `tidegate_envoy`'s.
+
+mod answer;
+pub(crate) mod asked;
+pub(crate) mod rate_limit;
+pub(crate) mod settings;
+mod statuses;

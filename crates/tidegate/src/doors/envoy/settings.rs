@@ -1,0 +1,89 @@
+//! How calls are counted and answered: what `[grpc]` says of it, in force for all doors that are
+//! asked.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tidegate_envoy::config::Configuration;
+
+use crate::doors::Gate;
+
+/// How descriptors are counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Counting {
+    /// A request counts for all of its descriptors, or, if one of them is over, for none.
+    #[default]
+    AllOrNothing,
+    /// As envoyproxy/ratelimit: each descriptor is counted by itself, refused or not.
+    Envoy,
+}
+
+/// The names of the response headers.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct HeaderNames {
+    /// Uses that the limit allows.
+    pub limit: String,
+    /// Uses that are left.
+    pub remaining: String,
+    /// Seconds until the limit is as new.
+    pub reset: String,
+}
+
+impl Default for HeaderNames {
+    fn default() -> Self {
+        Self {
+            limit: "RateLimit-Limit".to_owned(),
+            remaining: "RateLimit-Remaining".to_owned(),
+            reset: "RateLimit-Reset".to_owned(),
+        }
+    }
+}
+
+/// How calls are counted and answered.
+#[derive(Debug, Default)]
+pub(crate) struct AnswerSettings {
+    /// How descriptors are counted of which the next says nothing.
+    pub(crate) counting: Option<Counting>,
+    pub(crate) domains: HashMap<String, Counting>,
+    /// Nothing is refused.
+    pub(crate) shadow: bool,
+    /// The names of response headers, if answers have any.
+    pub(crate) headers: Option<HeaderNames>,
+    pub(crate) metadata: bool,
+    /// The body of refusals and its type.
+    pub(crate) over_limit_body: Option<(Bytes, String)>,
+    /// envoyproxy/ratelimit's configuration, if there is one.
+    pub(crate) configuration: Option<Arc<Configuration>>,
+}
+
+impl AnswerSettings {
+    /// How the descriptors of a domain are counted.
+    pub(crate) fn counting(&self, domain: &str) -> Counting {
+        let is_configured = || self.configuration.as_ref().is_some_and(|it| it.has_domain(domain));
+        match self.domains.get(domain) {
+            Some(counting) => *counting,
+            None => self.counting.unwrap_or_else(|| match is_configured() {
+                true => Counting::Envoy,
+                false => Counting::AllOrNothing,
+            }),
+        }
+    }
+}
+
+/// What the process keeps for as long as it lives.
+#[derive(Default)]
+pub(crate) struct EnvoyState {
+    pub(crate) answers: ArcSwap<AnswerSettings>,
+}
+
+impl EnvoyState {
+    pub(crate) fn of(gate: &Gate) -> Arc<Self> {
+        gate.shared.part(Arc::default)
+    }
+}
