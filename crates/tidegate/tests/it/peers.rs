@@ -1,5 +1,5 @@
-//! Clients that `make setup-test` installs beside what is built: Python and Node with the packages
-//! that the Makefile names, and Envoy.
+//! What `make setup-test` installs beside what is built: Python and Node with the packages that the
+//! Makefile names, and Envoy. Go is Debian's.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,17 +8,40 @@ use crate::program::binary;
 
 /// Python, ready to run `script` of a test's folder, which is relative to `tests/it`.
 pub(crate) fn python(script: &str) -> Command {
+    let mut command = python_alone();
+    command.arg(path(script));
+    command
+}
+
+/// Python, ready to be told what to run.
+pub(crate) fn python_alone() -> Command {
     let mut command = Command::new(folder().join("python/bin/python"));
     // Modules of scripts leave no compiled files in the source.
-    command.arg("-B").arg(path(script));
+    command.arg("-B");
     command
 }
 
 /// Node, ready to run `script`, as above.
 pub(crate) fn node(script: &str) -> Command {
-    let folder = folder();
-    let mut command = Command::new(folder.join("node/node"));
-    command.env("NODE_PATH", folder.join("node/node_modules")).arg(path(script));
+    let mut command = node_alone();
+    command.env("NODE_PATH", node_modules()).arg(path(script));
+    command
+}
+
+/// Node, ready to be told what to run.
+pub(crate) fn node_alone() -> Command {
+    Command::new(folder().join("node/node"))
+}
+
+/// The packages of Node.
+pub(crate) fn node_modules() -> PathBuf {
+    folder().join("node/node_modules")
+}
+
+/// The go tool, which fetches nothing and keeps what it compiles beside what is built.
+pub(crate) fn go() -> Command {
+    let mut command = Command::new("go");
+    command.env("GOCACHE", folder().join("go")).env("GOFLAGS", "").env("GOPROXY", "off");
     command
 }
 

@@ -124,7 +124,16 @@ fn listed(root: &Path) -> Vec<String> {
 }
 
 /// What is built or fuzzed, which an archive's user may have beside the sources.
-const NOT_OURS: [&str; 5] = [".git", "target", "fuzz/target", "fuzz/corpus", "fuzz/artifacts"];
+const NOT_OURS: [&str; 8] = [
+    ".git",
+    "target",
+    "fuzz/target",
+    "fuzz/corpus",
+    "fuzz/artifacts",
+    "clients/python/build",
+    "clients/typescript/dist",
+    "clients/typescript/node_modules",
+];
 
 fn walk(root: &Path, folder: &Path, paths: &mut Vec<String>) {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();

@@ -1,0 +1,87 @@
+package tidegate
+
+import (
+	"encoding/json"
+	"errors"
+	"log"
+	"net/http"
+	"strconv"
+	"sync/atomic"
+)
+
+// Middleware asks for a use of the keys of each request, and answers 429 where it is refused. A
+// request for which key returns none has no limit.
+func (c *Client) Middleware(
+	next http.Handler, key func(*http.Request) []string, options ...Option,
+) http.Handler {
+	var isFailing atomic.Bool
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		keys := key(r)
+		if len(keys) == 0 {
+			next.ServeHTTP(w, r)
+			return
+		}
+		all := append([]Option{Keys(keys[1:]...)}, options...)
+		result, err := c.Check(r.Context(), keys[0], all...)
+		var invalid *InvalidRequest
+		var invalidKey *InvalidKey
+		switch {
+		case errors.As(err, &invalidKey):
+			// Let through, it would have no limit at all.
+			answerProblem(w, http.StatusBadRequest, "key",
+				"the request is too long or too odd to be counted", nil)
+			return
+		case errors.As(err, &invalid):
+			// What is wrong is how the middleware was set up: as though there were no server.
+			result = c.withoutAnswer(err)
+		case err != nil:
+			return // The client has gone.
+		}
+		note(&isFailing, result.Err)
+		header := w.Header()
+		for name, values := range result.Header {
+			header[name] = values
+		}
+		switch {
+		case result.Allowed:
+			next.ServeHTTP(w, r)
+		case result.Err != nil:
+			header.Set("Retry-After", "1")
+			answerProblem(w, http.StatusServiceUnavailable, "unavailable",
+				"the limits of this resource cannot be checked", nil)
+		default:
+			answerProblem(w, http.StatusTooManyRequests, "over_limit",
+				"the limit of this resource is reached", &result.RefusedBy)
+		}
+	})
+}
+
+// note says once that there are no answers, and once that they are back.
+func note(isFailing *atomic.Bool, err error) {
+	if was := isFailing.Swap(err != nil); was == (err != nil) {
+		return
+	}
+	if err != nil {
+		log.Printf("requests are decided without Tidegate: %v", err)
+	} else {
+		log.Print("Tidegate answers again")
+	}
+}
+
+func answerProblem(w http.ResponseWriter, status int, reason, detail string, refusedBy *string) {
+	problem := struct {
+		Type      string  `json:"type"`
+		Title     string  `json:"title"`
+		Status    int     `json:"status"`
+		Detail    string  `json:"detail"`
+		Reason    string  `json:"reason"`
+		RefusedBy *string `json:"refused_by,omitempty"`
+	}{"about:blank", http.StatusText(status), status, detail, reason, refusedBy}
+	// Text and a number are always JSON.
+	body, _ := json.Marshal(problem)
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(status)
+	// A client that has gone reads nothing.
+	_, _ = w.Write(body)
+}

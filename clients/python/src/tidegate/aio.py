@@ -1,0 +1,206 @@
+"""The client for asyncio, on httpx."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Optional
+
+import anyio.lowlevel
+import httpcore  # noqa: F401 - httpx would load it when the first request comes.
+import httpx
+
+from .answers import (
+    ANSWER_BYTES_MAX,
+    InvalidRequest,
+    OnError,
+    Result,
+    ServerError,
+    Settings,
+    TidegateError,
+    TimedOut,
+    Unavailable,
+    Unreachable,
+    check_body,
+    handed_on,
+    read_answer,
+    wait_body,
+)
+
+
+class AsyncClient:
+    """As `tidegate.Client`, for asyncio. A task that is cancelled closes its connection."""
+
+    def __init__(
+        self,
+        server: Optional[str] = None,
+        *,
+        timeout: Optional[float] = None,
+        on_error: OnError = "allow",
+        max_connections: int = 64,
+        max_waiting: int = 1024,
+        ssl_context: Optional[ssl.SSLContext] = None,
+    ) -> None:
+        self._settings = Settings.read(server, timeout, on_error)
+        if self._settings.scheme == "https" and ssl_context is None:
+            ssl_context = ssl.create_default_context()
+        self._ssl = ssl_context
+        self._sizes = (max_connections, max_waiting)
+        self._loop: Optional[asyncio.AbstractEventLoop] = None
+        self._checks: Optional[httpx.AsyncClient] = None
+        self._waits: Optional[httpx.AsyncClient] = None
+
+    async def check(self, *keys: str, cost: int = 1, peek: bool = False) -> Result:
+        """Takes a use of one key, or of several: all or nothing. `peek` only looks."""
+        return await self._decide("/v1/check", check_body(keys, cost, peek))
+
+    async def wait(self, key: str, *, max_wait: float, cost: int = 1) -> Result:
+        """Takes a use as soon as it may be had, after `max_wait` seconds at most."""
+        return await self._decide("/v1/wait", wait_body(key, cost, max_wait), max_wait)
+
+    @asynccontextmanager
+    async def hold(
+        self, *keys: str, hold_for: float, max_wait: Optional[float] = None, cost: int = 1
+    ) -> AsyncIterator[AsyncUse]:
+        """Takes a use in flight and releases it at the end of the block.
+
+        It lapses after `hold_for` seconds. With `max_wait` it waits until the use may be had,
+        which one key alone can.
+        """
+        if max_wait is None:
+            result = await self._decide("/v1/check", check_body(keys, cost, hold_for=hold_for))
+        else:
+            if len(keys) != 1:
+                raise ValueError("one key alone can wait")
+            body = wait_body(keys[0], cost, max_wait, hold_for)
+            result = await self._decide("/v1/wait", body, max_wait)
+        use = AsyncUse(self, result)
+        try:
+            yield use
+        finally:
+            try:
+                await use.release()
+            except (Unavailable, InvalidRequest):
+                pass  # It lapses by itself.
+
+    async def release(self, use: str) -> bool:
+        """Gives a held use back: `False` if it had ended or lapsed. Raises `Unavailable`."""
+        status, headers, body = await self._exchange("DELETE", f"/v1/uses/{use}", b"", None)
+        if status == 204:
+            return True
+        try:
+            read_answer(status, headers, body)
+        except InvalidRequest as error:
+            if error.reason == "unknown_use":
+                return False
+            raise
+        raise ServerError("the server answered something else")
+
+    async def aclose(self) -> None:
+        """Closes all connections."""
+        for client in (self._checks, self._waits):
+            if client is not None:
+                await client.aclose()
+        self._loop = self._checks = self._waits = None
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    def without_answer(self, error: TidegateError) -> Result:
+        """What `on_error` decides."""
+        return self._settings.without_answer(error)
+
+    async def _decide(self, path: str, body: bytes, max_wait: Optional[float] = None) -> Result:
+        try:
+            return read_answer(*await self._exchange("POST", path, body, max_wait))
+        except Unavailable as error:
+            return self.without_answer(error)
+
+    async def _exchange(
+        self, method: str, path: str, body: bytes, max_wait: Optional[float]
+    ) -> tuple[int, dict[str, str], bytes]:
+        client = await self._client(max_wait is not None)
+        within = self._settings.timeout + (max_wait or 0)
+        try:
+            return await asyncio.wait_for(self._send(client, method, path, body), within)
+        except (asyncio.TimeoutError, httpx.TimeoutException) as error:
+            raise TimedOut(f"no answer in {within:g} s") from error
+        except httpx.HTTPError as error:
+            raise Unreachable(str(error) or type(error).__name__) from error
+
+    async def _send(
+        self, client: httpx.AsyncClient, method: str, path: str, body: bytes
+    ) -> tuple[int, dict[str, str], bytes]:
+        try:
+            return await _attempt(client, method, path, body)
+        except (httpx.ConnectError, httpx.TimeoutException):
+            raise
+        except httpx.TransportError:
+            # The server closed the connection while it was idle: a new one will tell.
+            return await _attempt(client, method, path, body)
+
+    async def _client(self, is_waiting: bool) -> httpx.AsyncClient:
+        loop = asyncio.get_running_loop()
+        is_first = self._loop is not loop
+        if is_first:
+            # Connections belong to a loop. Those of one that has ended are closed with it.
+            self._loop = loop
+            self._checks, self._waits = (self._made(size) for size in self._sizes)
+        client = self._waits if is_waiting else self._checks
+        assert client is not None
+        if is_first:
+            # Loads what httpx uses of anyio, not in the time of the first answer.
+            await anyio.lowlevel.checkpoint()
+        return client
+
+    def _made(self, max_connections: int) -> httpx.AsyncClient:
+        limits = httpx.Limits(
+            max_connections=max_connections,
+            max_keepalive_connections=min(max_connections, self._sizes[0]),
+        )
+        within = self._settings.timeout
+        return httpx.AsyncClient(
+            base_url=self._settings.base_url,
+            # The time of the whole exchange is bounded above; of a connection, here.
+            timeout=httpx.Timeout(None, connect=within, pool=within),
+            limits=limits,
+            # Nothing is verified where there is no TLS, and no authorities need be read for it.
+            verify=self._ssl if self._ssl is not None else False,
+            # No proxy of the environment stands before a limiter.
+            trust_env=False,
+        )
+
+
+async def _attempt(
+    client: httpx.AsyncClient, method: str, path: str, body: bytes
+) -> tuple[int, dict[str, str], bytes]:
+    headers = {"Accept-Encoding": "identity"}
+    if body:
+        headers["Content-Type"] = "application/json"
+    async with client.stream(method, path, content=body, headers=headers) as response:
+        answer = bytearray()
+        async for chunk in response.aiter_raw():
+            answer += chunk
+            if len(answer) > ANSWER_BYTES_MAX:
+                raise ServerError("the answer is too long")
+        return response.status_code, handed_on(response.headers.get), bytes(answer)
+
+
+class AsyncUse:
+    """A use in flight, if `allowed`."""
+
+    def __init__(self, client: AsyncClient, result: Result) -> None:
+        self._client = client
+        self._id = result.use
+        self.result = result
+        self.allowed = result.allowed
+
+    async def release(self) -> bool:
+        """Gives the use back now; `False` if there is none. Raises `Unavailable`."""
+        use, self._id = self._id, None
+        return use is not None and await self._client.release(use)

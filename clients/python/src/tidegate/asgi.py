@@ -1,0 +1,86 @@
+"""Middleware for Starlette, FastAPI and whatever else is ASGI. It limits HTTP requests alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Callable, Optional, Union
+
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .aio import AsyncClient
+from .answers import InvalidKey, InvalidRequest
+from .keys import client_address, make_key, networks
+from .middleware import Refusal, Watch, bad_key, refusal
+
+Keys = Union[str, Sequence[str], None]
+
+
+def client_key(name: str, trusted_proxies: Iterable[str] = ()) -> Callable[[Request], str]:
+    """A key of the client's address: `<name> client=192.0.2.7`.
+
+    It is the address that the request came from. Only if `trusted_proxies` have that address is
+    X-Forwarded-For believed.
+    """
+    trusted = networks(trusted_proxies)
+
+    def key(request: Request) -> str:
+        peer = request.client.host if request.client else None
+        forwarded_for = request.headers.getlist("x-forwarded-for")
+        return make_key(name, client=client_address(peer, forwarded_for, trusted))
+
+    return key
+
+
+class TidegateMiddleware:
+    """Asks for a use of the key of each request, and answers 429 where it is refused.
+
+    `key` makes a key of a request, or several, or `None` for a request without limits.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        key: Callable[[Request], Keys],
+        client: Optional[AsyncClient] = None,
+        cost: int = 1,
+    ) -> None:
+        self._app = app
+        self._key = key
+        self._client = client or AsyncClient()
+        self._cost = cost
+        self._watch = Watch()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        keys = self._key(Request(scope)) if scope["type"] == "http" else None
+        if keys is None:
+            return await self._app(scope, receive, send)
+        try:
+            keys = [keys] if isinstance(keys, str) else keys
+            result = await self._client.check(*keys, cost=self._cost)
+        except InvalidKey:
+            return await _respond(bad_key(), scope, receive, send)
+        except InvalidRequest as error:
+            # What is wrong is how the middleware was set up: as though there were no server.
+            result = self._client.without_answer(error)
+        self._watch.note(result.error)
+        refused = refusal(result)
+        if refused is not None:
+            return await _respond(refused, scope, receive, send)
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in result.headers.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers)
+
+
+async def _respond(refused: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
+    response = Response(refused.body, refused.status, refused.headers)
+    await response(scope, receive, send)

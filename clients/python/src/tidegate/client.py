@@ -1,0 +1,269 @@
+"""The client for threads: standard library alone, with a pool of connections that stay open."""
+
+from __future__ import annotations
+
+import http.client
+import io
+import os
+import socket
+import ssl
+import threading
+import time
+from typing import Any, Optional
+
+from .answers import (
+    ANSWER_BYTES_MAX,
+    InvalidRequest,
+    OnError,
+    Result,
+    ServerError,
+    Settings,
+    TidegateError,
+    TimedOut,
+    Unavailable,
+    Unreachable,
+    check_body,
+    handed_on,
+    read_answer,
+    wait_body,
+)
+
+
+class Client:
+    """Asks a Tidegate server; threads may share one.
+
+    `server` is the URL of its HTTP door, else `TIDEGATE_SERVER`, else http://127.0.0.1:8080.
+    `timeout` is how many seconds an answer may take, else `TIDEGATE_TIMEOUT_MS`, else 0.1 s; a
+    request that waits has its `max_wait` besides. Without an answer `on_error` decides.
+    """
+
+    def __init__(
+        self,
+        server: Optional[str] = None,
+        *,
+        timeout: Optional[float] = None,
+        on_error: OnError = "allow",
+        max_connections: int = 64,
+        max_waiting: int = 1024,
+        ssl_context: Optional[ssl.SSLContext] = None,
+    ) -> None:
+        self._settings = Settings.read(server, timeout, on_error)
+        self._ssl = ssl_context
+        if self._settings.scheme == "https" and ssl_context is None:
+            self._ssl = ssl.create_default_context()
+        self._max_idle = max_connections
+        # Requests that wait have places of their own, so that they leave some for the others.
+        self._places = threading.BoundedSemaphore(max_connections)
+        self._waiting_places = threading.BoundedSemaphore(max_waiting)
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._idle: list[http.client.HTTPConnection] = []
+        self._busy: set[http.client.HTTPConnection] = set()
+        self._closed = False
+
+    def check(self, *keys: str, cost: int = 1, peek: bool = False) -> Result:
+        """Takes a use of one key, or of several: all or nothing. `peek` only looks."""
+        return self._decide("/v1/check", check_body(keys, cost, peek))
+
+    def wait(self, key: str, *, max_wait: float, cost: int = 1) -> Result:
+        """Takes a use as soon as it may be had, after `max_wait` seconds at most."""
+        return self._decide("/v1/wait", wait_body(key, cost, max_wait), max_wait)
+
+    def hold(
+        self, *keys: str, hold_for: float, max_wait: Optional[float] = None, cost: int = 1
+    ) -> Use:
+        """Takes a use in flight; `with` releases it. It lapses after `hold_for` seconds.
+
+        With `max_wait` it waits until the use may be had, which one key alone can.
+        """
+        if max_wait is None:
+            result = self._decide("/v1/check", check_body(keys, cost, hold_for=hold_for))
+        else:
+            if len(keys) != 1:
+                raise ValueError("one key alone can wait")
+            body = wait_body(keys[0], cost, max_wait, hold_for)
+            result = self._decide("/v1/wait", body, max_wait)
+        return Use(self, result)
+
+    def release(self, use: str) -> bool:
+        """Gives a held use back: `False` if it had ended or lapsed. Raises `Unavailable`."""
+        status, headers, body = self._exchange("DELETE", f"/v1/uses/{use}", b"", None)
+        if status == 204:
+            return True
+        try:
+            read_answer(status, headers, body)
+        except InvalidRequest as error:
+            if error.reason == "unknown_use":
+                return False
+            raise
+        raise ServerError("the server answered something else")
+
+    def close(self) -> None:
+        """Closes all connections; requests that wait leave their line."""
+        with self._lock:
+            self._closed = True
+            open_connections = [*self._idle, *self._busy]
+            self._idle = []
+        for connection in open_connections:
+            # A thread may be reading: this wakes it, and close() alone would not.
+            try:
+                if connection.sock is not None:
+                    connection.sock.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+        for connection in open_connections:
+            if connection not in self._busy:
+                connection.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def without_answer(self, error: TidegateError) -> Result:
+        """What `on_error` decides."""
+        return self._settings.without_answer(error)
+
+    def _decide(self, path: str, body: bytes, max_wait: Optional[float] = None) -> Result:
+        try:
+            return read_answer(*self._exchange("POST", path, body, max_wait))
+        except Unavailable as error:
+            return self.without_answer(error)
+
+    def _exchange(
+        self, method: str, path: str, body: bytes, max_wait: Optional[float]
+    ) -> tuple[int, dict[str, str], bytes]:
+        places = self._places if max_wait is None else self._waiting_places
+        now = time.monotonic()
+        first = now + self._settings.timeout
+        deadline = first + (max_wait or 0)
+        if not places.acquire(timeout=self._settings.timeout):
+            raise TimedOut("all connections were in use")
+        try:
+            connection = self._from_pool()
+            if connection is not None:
+                try:
+                    return self._send(connection, method, path, body, deadline)
+                except (ConnectionResetError, BrokenPipeError):
+                    pass  # The server closed it while it was idle: a new one will tell.
+            return self._send(self._connection(first), method, path, body, deadline)
+        except (socket.timeout, TimeoutError) as error:
+            raise TimedOut(f"no answer in {deadline - now:g} s") from error
+        except (OSError, http.client.HTTPException) as error:
+            raise Unreachable(str(error) or type(error).__name__) from error
+        finally:
+            places.release()
+
+    def _from_pool(self) -> Optional[http.client.HTTPConnection]:
+        with self._lock:
+            if self._pid != os.getpid():
+                # After a fork the connections belong to the parent.
+                for connection in self._idle:
+                    connection.close()
+                self._pid, self._idle, self._busy = os.getpid(), [], set()
+            return self._idle.pop() if self._idle else None
+
+    def _connection(self, deadline: float) -> http.client.HTTPConnection:
+        settings, timeout = self._settings, _left(deadline)
+        if settings.scheme == "https":
+            return http.client.HTTPSConnection(
+                settings.host, settings.port, timeout=timeout, context=self._ssl
+            )
+        return http.client.HTTPConnection(settings.host, settings.port, timeout=timeout)
+
+    def _send(
+        self,
+        connection: http.client.HTTPConnection,
+        method: str,
+        path: str,
+        body: bytes,
+        deadline: float,
+    ) -> tuple[int, dict[str, str], bytes]:
+        is_kept = False
+        with self._lock:
+            if self._closed:
+                raise Unreachable("the client is closed")
+            self._busy.add(connection)
+        try:
+            if connection.sock is None:
+                connection.connect()
+            connection.sock.settimeout(_left(deadline))
+            headers = {"Content-Type": "application/json"} if body else {}
+            connection.request(method, self._settings.prefix + path, body or None, headers)
+            _read_until(connection, deadline)
+            with connection.getresponse() as response:
+                answer = response.read(ANSWER_BYTES_MAX + 1)
+                if len(answer) > ANSWER_BYTES_MAX:
+                    raise ServerError("the answer is too long")
+                is_kept = not response.will_close
+            return response.status, handed_on(response.headers.get), answer
+        finally:
+            # Also on KeyboardInterrupt: the server sees the connection close, and a request
+            # that waits there leaves its line.
+            with self._lock:
+                self._busy.discard(connection)
+                is_kept = is_kept and not self._closed and len(self._idle) < self._max_idle
+                if is_kept:
+                    self._idle.append(connection)
+            if not is_kept:
+                connection.close()
+
+
+class Use:
+    """A use in flight, if `allowed`. A `with` block releases it at its end."""
+
+    def __init__(self, client: Client, result: Result) -> None:
+        self._client = client
+        self._id = result.use
+        self.result = result
+        self.allowed = result.allowed
+
+    def release(self) -> bool:
+        """Gives the use back now; `False` if there is none. Raises `Unavailable`."""
+        use, self._id = self._id, None
+        return use is not None and self._client.release(use)
+
+    def __enter__(self) -> Use:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self.release()
+        except (Unavailable, InvalidRequest):
+            pass  # It lapses by itself.
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
+
+
+def _read_until(connection: http.client.HTTPConnection, deadline: float) -> None:
+    """Bounds the whole answer of this connection, where a socket bounds each read alone."""
+
+    class Bounded(http.client.HTTPResponse):
+        def __init__(self, sock: socket.socket, *args: Any, **more: Any) -> None:
+            super().__init__(sock, *args, **more)
+            self.fp = io.BufferedReader(_DeadlineReader(self.fp.detach(), sock, deadline))
+
+    connection.response_class = Bounded
+
+
+class _DeadlineReader(io.RawIOBase):
+    def __init__(self, raw: io.RawIOBase, sock: socket.socket, deadline: float) -> None:
+        self._raw, self._socket, self._deadline = raw, sock, deadline
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> Optional[int]:
+        self._socket.settimeout(_left(self._deadline))
+        count: Optional[int] = self._raw.readinto(buffer)
+        return count
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()

@@ -1,0 +1,66 @@
+"""What both middlewares answer in place of the application, and what they log. No framework."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Optional
+
+from .answers import Result, TidegateError, encoded
+
+_log = logging.getLogger("tidegate")
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """What middleware answers in place of the application."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+def refusal(result: Result) -> Optional[Refusal]:
+    """429 for a result that refuses, 503 for a failure under `on_error = "deny"`."""
+    if result.allowed:
+        return None
+    if result.error:
+        detail = "the limits of this resource cannot be checked"
+        return _problem(503, "Service Unavailable", "unavailable", detail, {"Retry-After": "1"})
+    detail = "the limit of this resource is reached"
+    more = {"refused_by": result.refused_by}
+    return _problem(429, "Too Many Requests", "over_limit", detail, dict(result.headers), more)
+
+
+def bad_key() -> Refusal:
+    """For a request whose key cannot be sent. Let through, it would have no limit at all."""
+    detail = "the request is too long or too odd to be counted"
+    return _problem(400, "Bad Request", "key", detail, {})
+
+
+def _problem(
+    status: int,
+    title: str,
+    reason: str,
+    detail: str,
+    headers: dict[str, str],
+    more: Optional[Mapping[str, object]] = None,
+) -> Refusal:
+    told = {"type": "about:blank", "title": title, "status": status, "detail": detail}
+    headers["Content-Type"] = "application/problem+json"
+    return Refusal(status, headers, encoded({**told, "reason": reason, **(more or {})}))
+
+
+class Watch:
+    """Says once that there are no answers, and once that they are back."""
+
+    def __init__(self) -> None:
+        self._is_failing = False
+
+    def note(self, error: Optional[TidegateError]) -> None:
+        if error is not None and not self._is_failing:
+            _log.warning("requests are decided without Tidegate: %s", error)
+        elif error is None and self._is_failing:
+            _log.warning("Tidegate answers again")
+        self._is_failing = error is not None

@@ -1,0 +1,117 @@
+"""The client for asyncio, against the real server and against servers that misbehave."""
+
+import asyncio
+import os
+import unittest
+
+from stub import ALLOWED, BROKEN, GONE, PATIENCE, USELESS, stub, waiting
+from tidegate import InvalidKey, InvalidRequest, ServerError, TimedOut, Unavailable, Unreachable
+from tidegate.aio import AsyncClient
+
+
+async def until_waiting(count):
+    async def look():
+        while await asyncio.to_thread(waiting) != count:
+            pass
+
+    await asyncio.wait_for(look(), PATIENCE)
+
+
+class Asking(unittest.IsolatedAsyncioTestCase):
+    async def asyncSetUp(self):
+        self.client = AsyncClient(timeout=PATIENCE)
+        self.addAsyncCleanup(self.client.aclose)
+
+    async def test_a_key_is_allowed_until_its_limit_is_reached(self):
+        for remaining in (2, 1, 0):
+            result = await self.client.check("login async")
+            self.assertEqual((result.allowed, result.limits[0].remaining), (True, remaining))
+        result = await self.client.check("login async-other", "login async")
+        self.assertEqual((result.allowed, result.refused_by), (False, "logins"))
+        self.assertTrue(0 < int(result.headers["Retry-After"]) <= 1200)
+        self.assertTrue((await self.client.check("login async-other", cost=3, peek=True)).allowed)
+
+    async def test_odd_and_wrong_keys(self):
+        key = 'login async \0\n"\U0001f980'
+        self.assertEqual((await self.client.check(key)).limits[0].key, key)
+        self.assertEqual((await self.client.check("unknown")).limits, ())
+        with self.assertRaises(InvalidKey):
+            await self.client.check("x" * 1025)
+        with self.assertRaises(InvalidRequest):
+            await self.client.check("jobs async-wrong")
+
+    async def test_a_wait_that_is_cancelled_leaves_the_line(self):
+        await self.client.check("login async-left", cost=3)
+        task = asyncio.create_task(self.client.wait("login async-left", max_wait=3000))
+        await until_waiting(1)
+        task.cancel()
+        with self.assertRaises(asyncio.CancelledError):
+            await task
+        await until_waiting(0)
+        late = await self.client.wait("login async-left", max_wait=0.05)
+        self.assertEqual((late.allowed, late.refused_by), (False, "logins"))
+
+    async def test_a_use_is_released_after_an_exception(self):
+        with self.assertRaises(ZeroDivisionError):
+            async with self.client.hold("jobs async", hold_for=3600) as use:
+                self.assertTrue(use.allowed)
+                async with self.client.hold("jobs async", hold_for=3600) as other:
+                    self.assertFalse(other.allowed)
+                raise ZeroDivisionError
+        async with self.client.hold("jobs async", hold_for=3600, max_wait=PATIENCE) as use:
+            self.assertTrue(use.allowed)
+            self.assertTrue(await use.release())
+            self.assertFalse(await use.release())
+            self.assertFalse(await self.client.release(use.result.use))
+
+    async def test_what_the_server_decides_without_its_store_is_degraded(self):
+        async with AsyncClient(os.environ["TIDEGATE_DEGRADED"], timeout=PATIENCE) as client:
+            result = await client.check("login async-degraded")
+            self.assertEqual((result.allowed, result.degraded, result.error), (True, True, None))
+
+
+class Failing(unittest.IsolatedAsyncioTestCase):
+    async def decides(self, url, error, **options):
+        for on_error, allowed in (("allow", True), ("deny", False)):
+            async with AsyncClient(url, on_error=on_error, **options) as client:
+                for result in (await client.check("x"), await client.wait("x", max_wait=0)):
+                    self.assertEqual((result.allowed, result.degraded), (allowed, True))
+                    self.assertIsInstance(result.error, error)
+                async with client.hold("x", hold_for=1) as use:
+                    self.assertEqual(use.allowed, allowed)
+                with self.assertRaises(error):
+                    await client.release("0")
+
+    async def test_no_server(self):
+        await self.decides(GONE, Unreachable, timeout=PATIENCE)
+
+    async def test_a_server_that_never_answers(self):
+        with stub(None) as url:
+            await self.decides(url, TimedOut)
+
+    async def test_answers_that_decide_nothing(self):
+        for useless in USELESS:
+            with self.subTest(answer=useless[:80]), stub(useless) as url:
+                await self.decides(url, ServerError, timeout=PATIENCE)
+        for broken in BROKEN:
+            with self.subTest(answer=broken), stub(broken) as url:
+                await self.decides(url, Unavailable, timeout=PATIENCE)
+
+    async def test_connections_are_few_and_made_again(self):
+        with stub(ALLOWED) as url:
+            async with AsyncClient(url, timeout=PATIENCE, max_connections=2) as client:
+                for _ in range(3):
+                    results = await asyncio.gather(*(client.check("x") for _ in range(20)))
+                    self.assertTrue(all(result.error is None for result in results))
+
+
+class Loops(unittest.TestCase):
+    def test_a_client_serves_one_loop_after_another(self):
+        client = AsyncClient(timeout=PATIENCE)
+        for remaining in (2, 1):
+            result = asyncio.run(client.check("login loops"))
+            self.assertEqual(result.limits[0].remaining, remaining)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,244 @@
+"""The client for threads, against the real server and against servers that misbehave."""
+
+import os
+import unittest
+from concurrent.futures import ThreadPoolExecutor
+
+from stub import ALLOWED, BROKEN, GONE, PATIENCE, USELESS, stub, until, waiting
+from tidegate import (
+    Client,
+    InvalidKey,
+    InvalidRequest,
+    ServerError,
+    TimedOut,
+    Unavailable,
+    Unreachable,
+    client_address,
+    make_key,
+)
+from tidegate.keys import networks
+
+
+class Asking(unittest.TestCase):
+    def setUp(self):
+        self.client = Client(timeout=PATIENCE)
+        self.addCleanup(self.client.close)
+
+    def test_a_key_is_allowed_until_its_limit_is_reached(self):
+        for remaining in (2, 1, 0):
+            result = self.client.check("login check")
+            self.assertTrue(result.allowed)
+            self.assertEqual((result.delay, result.refused_by, result.use), (0, None, None))
+            self.assertEqual((result.degraded, result.error), (False, None))
+            (limit,) = result.limits
+            self.assertEqual((limit.key, limit.rule), ("login check", "logins"))
+            self.assertEqual(limit.limit, "3 per hour")
+            self.assertEqual((limit.amount, limit.period, limit.remaining), (3, 3600, remaining))
+            self.assertEqual((limit.retry_after, limit.degraded), (0, False))
+        result = self.client.check("login check")
+        self.assertFalse(result.allowed)
+        self.assertEqual(result.refused_by, "logins")
+        self.assertTrue(0 < result.delay <= 1200)
+        self.assertTrue(0 < int(result.headers["Retry-After"]) <= 1200)
+
+    def test_a_peek_takes_nothing_and_a_cost_takes_several(self):
+        for _ in range(5):
+            self.assertTrue(self.client.check("login peek", cost=3, peek=True).allowed)
+        self.assertTrue(self.client.check("login peek", cost=3).allowed)
+        self.assertFalse(self.client.check("login peek", peek=True).allowed)
+
+    def test_several_keys_are_all_or_nothing(self):
+        self.assertTrue(self.client.check("login all-a", cost=3).allowed)
+        both = self.client.check("login all-b", "login all-a")
+        self.assertEqual((both.allowed, len(both.limits)), (False, 2))
+        self.assertEqual(self.client.check("login all-b", peek=True).limits[0].remaining, 3)
+
+    def test_a_key_without_rule_has_no_limit(self):
+        result = self.client.check("nobody knows it")
+        self.assertEqual((result.allowed, result.limits), (True, ()))
+
+    def test_a_limit_that_lets_nothing_pass_has_no_delay(self):
+        result = self.client.check("closed")
+        self.assertEqual((result.allowed, result.delay), (False, None))
+        self.assertNotIn("Retry-After", result.headers)
+
+    def test_odd_keys_arrive_as_they_are(self):
+        for key in ("login \0\n\"\\\x7f", "login é\u2028\U0001f980", "login " + "é" * 509):
+            with self.subTest(key=key):
+                self.assertEqual(self.client.check(key).limits[0].key, key)
+
+    def test_keys_that_no_server_takes_are_told(self):
+        for key in ("x" * 1025, "é" * 513, "\udcff", b"bytes", ["list"]):
+            with self.subTest(key=key), self.assertRaises(InvalidKey):
+                self.client.check("login fine", key)
+
+    def test_wrong_requests_are_told(self):
+        for ask, reason in [
+            (lambda: self.client.check("jobs wrong"), "in_flight_key"),
+            (lambda: self.client.check("login wrong", cost=0), "cost_zero"),
+            (lambda: self.client.check("login wrong", cost=4), "cost_above_limit"),
+            (lambda: self.client.check(), "field"),
+            (lambda: self.client.check(*["many"] * 33), "too_many_keys"),
+        ]:
+            with self.assertRaises(InvalidRequest) as raised:
+                ask()
+            self.assertEqual((raised.exception.status, raised.exception.reason), (400, reason))
+        with self.assertRaises(ValueError):
+            self.client.wait("login wrong", max_wait=-1)
+
+    def test_who_waits_goes_when_the_use_before_ends(self):
+        with ThreadPoolExecutor() as threads, self.client.hold("jobs wait", hold_for=3600) as first:
+            self.assertTrue(first.allowed)
+            second = threads.submit(
+                self.client.hold, "jobs wait", hold_for=3600, max_wait=PATIENCE
+            )
+            until(lambda: waiting() == 1)
+            self.assertTrue(first.release())
+            with second.result() as use:
+                self.assertTrue(use.allowed)
+        self.assertFalse(self.client.wait("closed", max_wait=0).allowed)
+
+    def test_who_waits_too_long_is_refused(self):
+        self.assertTrue(self.client.wait("login late", max_wait=0, cost=3).allowed)
+        late = self.client.wait("login late", max_wait=0.05)
+        self.assertEqual((late.allowed, late.refused_by), (False, "logins"))
+
+    def test_a_wait_that_is_given_up_leaves_the_line(self):
+        client = Client(timeout=PATIENCE)
+        client.check("login left", cost=3)
+        with ThreadPoolExecutor() as threads:
+            waits = threads.submit(client.wait, "login left", max_wait=3000)
+            until(lambda: waiting() == 1)
+            client.close()
+            until(lambda: waiting() == 0)
+            self.assertIsInstance(waits.result().error, Unreachable)
+        self.assertIsInstance(client.check("login left").error, Unreachable)
+
+    def test_a_use_is_released_once_and_after_an_exception(self):
+        with self.assertRaises(ZeroDivisionError):
+            with self.client.hold("jobs held", hold_for=3600) as use:
+                self.assertTrue(use.allowed)
+                self.assertFalse(self.client.hold("jobs held", hold_for=3600).allowed)
+                raise ZeroDivisionError
+        with self.client.hold("jobs held", hold_for=3600) as use:
+            self.assertTrue(use.allowed)
+            self.assertTrue(use.release())
+            self.assertFalse(use.release())
+            self.assertFalse(self.client.release(use.result.use))
+        with self.client.hold("login held", hold_for=3600) as use:
+            self.assertTrue(use.allowed)
+            self.assertIsNone(use.result.use)
+
+    def test_what_the_server_decides_without_its_store_is_degraded(self):
+        client = Client(os.environ["TIDEGATE_DEGRADED"], timeout=PATIENCE)
+        result = client.check("login degraded")
+        self.assertEqual((result.allowed, result.degraded, result.error), (True, True, None))
+        self.assertEqual((result.limits[0].degraded, result.limits[0].remaining), (True, None))
+
+    def test_a_fork_has_connections_of_its_own(self):
+        self.assertTrue(self.client.check("login fork").allowed)
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if self.client.check("login fork").limits[0].remaining == 1 else 1)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        self.assertEqual(self.client.check("login fork").limits[0].remaining, 0)
+
+
+class Failing(unittest.TestCase):
+    def decides(self, url, error, **options):
+        for on_error, allowed in (("allow", True), ("deny", False)):
+            client = Client(url, on_error=on_error, **options)
+            for result in (
+                client.check("x"),
+                client.wait("x", max_wait=0),
+                client.hold("x", hold_for=1).result,
+            ):
+                self.assertEqual((result.allowed, result.degraded), (allowed, True))
+                self.assertIsInstance(result.error, error)
+            with self.assertRaises(error):
+                client.release("0")
+            client.close()
+
+    def test_no_server(self):
+        self.decides(GONE, Unreachable, timeout=PATIENCE)
+
+    def test_a_server_that_never_answers(self):
+        with stub(None) as url:
+            self.decides(url, TimedOut)
+
+    def test_answers_that_decide_nothing(self):
+        for useless in USELESS:
+            with self.subTest(answer=useless[:80]), stub(useless) as url:
+                self.decides(url, ServerError, timeout=PATIENCE)
+
+    def test_answers_that_break_off(self):
+        for broken in BROKEN:
+            with self.subTest(answer=broken), stub(broken) as url:
+                self.decides(url, Unavailable, timeout=PATIENCE)
+
+    def test_another_server(self):
+        with stub(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n") as url:
+            with self.assertRaises(InvalidRequest):
+                Client(url, timeout=PATIENCE).check("x")
+
+    def test_a_connection_that_was_closed_while_idle_is_made_again(self):
+        with stub(ALLOWED) as url, Client(url, timeout=PATIENCE) as client:
+            for _ in range(5):
+                self.assertIsNone(client.check("x").error)
+
+    def test_connections_are_few_and_stay_open(self):
+        with stub(ALLOWED, closes=False) as url:
+            with Client(url, timeout=PATIENCE, max_connections=2) as client:
+                with ThreadPoolExecutor(8) as threads:
+                    results = list(threads.map(lambda _: client.check("x"), range(200)))
+                self.assertTrue(all(result.error is None for result in results))
+                self.assertLessEqual(len(client._idle), 2)
+        with stub(None) as url, Client(url, max_connections=1) as client:
+            with ThreadPoolExecutor(2) as threads:
+                for result in threads.map(lambda _: client.check("x"), range(2)):
+                    self.assertIsInstance(result.error, TimedOut)
+
+    def test_the_time_of_an_answer_is_that_of_all_its_bytes(self):
+        # Bytes that go on coming, none of them late by itself.
+        with stub(b"HTTP/1.1 200 OK\r\n", drips=True) as url:
+            self.assertIsInstance(Client(url).check("x").error, TimedOut)
+
+    def test_settings_are_examined(self):
+        for options in (
+            {"server": "127.0.0.1:8080"},
+            {"server": "ftp://127.0.0.1"},
+            {"timeout": 0},
+            {"on_error": "raise"},
+        ):
+            with self.subTest(options=options), self.assertRaises(ValueError):
+                Client(**options)
+
+
+class Keys(unittest.TestCase):
+    def test_values_do_not_run_into_one_another(self):
+        self.assertEqual(make_key("api", user="ann", n=1), "api user=ann n=1")
+        odd = make_key("a b", **{"x=y": "1=2 3%\n\x7fé"})
+        self.assertEqual(odd, "a%20b x%3Dy=1=2%203%25%0A%7Fé")
+
+    def test_the_client_is_the_last_hop_that_is_not_trusted(self):
+        trusted = networks(["192.0.2.0/24", "10.0.0.0/8"])
+        for peer, forwarded_for, expected in [
+            ("203.0.113.1", ["1.1.1.1"], "203.0.113.1"),
+            ("192.0.2.1", [], "192.0.2.1"),
+            ("192.0.2.1", ["6.6.6.6, 1.1.1.1"], "1.1.1.1"),
+            ("192.0.2.1", ["6.6.6.6", "1.1.1.1"], "1.1.1.1"),
+            ("192.0.2.1", ["6.6.6.6, 1.1.1.1, 10.1.1.1"], "1.1.1.1"),
+            ("192.0.2.1", ["10.2.2.2, 10.1.1.1"], "10.2.2.2"),
+            ("192.0.2.1", ["6.6.6.6, nonsense"], "192.0.2.1"),
+            ("192.0.2.1", ["1.1.1.1:99"], "1.1.1.1"),
+            ("192.0.2.1", ["[2001:db8::1]:99"], "2001:db8::1"),
+            ("::ffff:192.0.2.1", ["2001:DB8:0::1"], "2001:db8::1"),
+            ("fe80::1%eth0", [], "fe80::1"),
+            ("", ["1.1.1.1"], "-"),
+        ]:
+            with self.subTest(peer=peer, forwarded_for=forwarded_for):
+                self.assertEqual(client_address(peer, forwarded_for, trusted), expected)
+
+
+if __name__ == "__main__":
+    unittest.main()

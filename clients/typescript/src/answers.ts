@@ -1,0 +1,164 @@
+/** What is answered, and what may go wrong. Knows no sockets. */
+
+export const KEY_BYTES_MAX = 1024;
+
+/** What a server may have said for the client of an application to read. */
+const HANDED_ON = ["RateLimit-Policy", "RateLimit", "Retry-After"];
+
+/** Anything of its own that this package throws. */
+export class TidegateError extends Error {
+  constructor(message: string) {
+    super(message);
+    this.name = new.target.name;
+  }
+}
+
+/** The key is longer than 1024 bytes of UTF-8, or is not Unicode. It was not sent. */
+export class InvalidKey extends TidegateError {}
+
+/** The server understood that the request is wrong, and says why. */
+export class InvalidRequest extends TidegateError {
+  constructor(
+    readonly status: number,
+    readonly reason: string,
+    readonly detail: string,
+  ) {
+    super(`${status} ${reason}: ${detail}`);
+  }
+}
+
+/** There was no answer that decides: one of the three below. */
+export class Unavailable extends TidegateError {}
+
+/** No connection could be made, or it broke. */
+export class Unreachable extends Unavailable {}
+
+/** The server did not answer in time. */
+export class TimedOut extends Unavailable {}
+
+/** The server answered with an error of its own, or with what is no answer. */
+export class ServerError extends Unavailable {}
+
+/** One limit of one key. Times are milliseconds; `null` is "unknown". */
+export interface Limit {
+  readonly key: string;
+  readonly rule: string;
+  readonly limit: string;
+  readonly amount: number;
+  readonly periodMs: number | null;
+  readonly remaining: number | null;
+  readonly rate: number;
+  readonly retryAfterMs: number | null;
+  readonly resetMs: number | null;
+  readonly degraded: boolean;
+}
+
+/** The answer to `check`, `wait` and `hold`. */
+export interface Result {
+  readonly allowed: boolean;
+  /** Until the use could be taken: 0 if at once, `null` if nobody knows. */
+  readonly delayMs: number | null;
+  /** The rule that refused. */
+  readonly refusedBy: string | null;
+  readonly limits: readonly Limit[];
+  /** Whether it was decided without the counts: by the server without its store, or here. */
+  readonly degraded: boolean;
+  /** Why it was decided here, by `onError`. */
+  readonly error: TidegateError | null;
+  /** What a held use is released by. */
+  readonly use: string | null;
+  /** RateLimit, RateLimit-Policy and Retry-After, as far as the server sent them. */
+  readonly headers: Readonly<Record<string, string>>;
+}
+
+/** The result where there was no answer. */
+export function withoutAnswer(allowed: boolean, error: TidegateError): Result {
+  return {
+    allowed,
+    delayMs: allowed ? 0 : null,
+    refusedBy: null,
+    limits: [],
+    degraded: true,
+    error,
+    use: null,
+    headers: {},
+  };
+}
+
+/** Throws `InvalidKey` for a key that no server takes. */
+export function examine(key: string): void {
+  // Half a surrogate pair would become U+FFFD, and other keys with it.
+  if (typeof key !== "string" || /\p{Surrogate}/u.test(key)) {
+    throw new InvalidKey("the key is not Unicode");
+  }
+  const length = Buffer.byteLength(key);
+  if (length > KEY_BYTES_MAX) {
+    throw new InvalidKey(`the key has ${length} bytes, of ${KEY_BYTES_MAX}`);
+  }
+}
+
+type Json = Record<string, unknown>;
+
+/** The result that an answer tells; throws `InvalidRequest` and `ServerError`. */
+export function readAnswer(status: number, headers: Headers, body: string): Result {
+  const told = parse(body);
+  if ((status === 200 || status === 429) && typeof told.allowed === "boolean") {
+    return result(told, headers);
+  }
+  const reason = text(told.reason) ?? "";
+  if (status >= 400 && status < 500 && status !== 408 && status !== 429) {
+    const detail = text(told.detail) ?? "is this a Tidegate server?";
+    throw new InvalidRequest(status, reason, detail);
+  }
+  throw new ServerError(`the server answered ${status} ${reason}`.trimEnd());
+}
+
+function result(told: Json, headers: Headers): Result {
+  const handedOn: Record<string, string> = {};
+  for (const name of HANDED_ON) {
+    const value = headers.get(name);
+    if (value !== null && /^[ -~]+$/.test(value)) handedOn[name] = value;
+  }
+  return {
+    allowed: told.allowed === true,
+    delayMs: number(told.delay_ms),
+    refusedBy: text(told.refused_by),
+    limits: Array.isArray(told.limits) ? told.limits.map(limit) : [],
+    degraded: told.degraded === true,
+    error: null,
+    use: text(told.use),
+    headers: handedOn,
+  };
+}
+
+function limit(told: Json): Limit {
+  return {
+    key: text(told.key) ?? "",
+    rule: text(told.rule) ?? "",
+    limit: text(told.limit) ?? "",
+    amount: number(told.amount) ?? 0,
+    periodMs: number(told.period_ms),
+    remaining: number(told.remaining),
+    rate: number(told.rate) ?? 0,
+    retryAfterMs: number(told.retry_after_ms),
+    resetMs: number(told.reset_ms),
+    degraded: told.degraded === true,
+  };
+}
+
+function parse(body: string): Json {
+  try {
+    const told: unknown = JSON.parse(body);
+    return typeof told === "object" && told !== null ? (told as Json) : {};
+  } catch {
+    return {};
+  }
+}
+
+function text(value: unknown): string | null {
+  return typeof value === "string" ? value : null;
+}
+
+function number(value: unknown): number | null {
+  return typeof value === "number" ? value : null;
+}

@@ -1,0 +1,333 @@
+/** The client, on the `fetch` that Node has. */
+
+import {
+  InvalidRequest,
+  ServerError,
+  TidegateError,
+  TimedOut,
+  Unavailable,
+  Unreachable,
+  examine,
+  readAnswer,
+  withoutAnswer,
+} from "./answers.js";
+import type { Result } from "./answers.js";
+
+const ANSWER_BYTES_MAX = 1 << 20;
+
+/** The longest time that a timer of Node's can be set to. */
+const TIMER_MS_MAX = 2 ** 31 - 1;
+
+export interface ClientOptions {
+  /** The URL of the HTTP door; else `TIDEGATE_SERVER`, else http://127.0.0.1:8080. */
+  server?: string | undefined;
+  /**
+   * How long an answer may take; else `TIDEGATE_TIMEOUT_MS`, else 100. A request that waits has
+   * its `maxWaitMs` besides.
+   */
+  timeoutMs?: number | undefined;
+  /** What is decided without an answer: `"allow"` unless set. */
+  onError?: "allow" | "deny" | undefined;
+  /** How many checks are asked at once: 64 unless set. */
+  maxConnections?: number | undefined;
+  /** How many requests wait at once: 1024 unless set. */
+  maxWaiting?: number | undefined;
+}
+
+export interface Asked {
+  /** How many uses; 1 unless set. */
+  cost?: number;
+  /** Takes the request back: the connection is closed, and the call rejects. */
+  signal?: AbortSignal;
+}
+
+export interface CheckOptions extends Asked {
+  /** Only looks, and takes nothing. */
+  peek?: boolean;
+}
+
+export interface WaitOptions extends Asked {
+  maxWaitMs: number;
+}
+
+export interface HoldOptions extends Asked {
+  /** After this time a use lapses that was not released. */
+  holdMs: number;
+  /** Waits until the use may be had, which one key alone can. */
+  maxWaitMs?: number;
+}
+
+export class Client {
+  readonly #base: string;
+  readonly #timeoutMs: number;
+  readonly #allows: boolean;
+  readonly #places: Places;
+  // Requests that wait have places of their own, so that they leave some for the others.
+  readonly #waitingPlaces: Places;
+
+  constructor(options: ClientOptions = {}) {
+    const { env } = process;
+    const server = options.server || env.TIDEGATE_SERVER || "http://127.0.0.1:8080";
+    this.#base = baseUrl(server);
+    this.#timeoutMs = options.timeoutMs ?? Number(env.TIDEGATE_TIMEOUT_MS || 100);
+    if (!(this.#timeoutMs > 0 && this.#timeoutMs <= TIMER_MS_MAX)) {
+      throw new RangeError("timeoutMs: more than 0 milliseconds");
+    }
+    const onError = options.onError ?? "allow";
+    if (onError !== "allow" && onError !== "deny") {
+      throw new TypeError(`onError: "${String(onError)}" is neither "allow" nor "deny"`);
+    }
+    this.#allows = onError === "allow";
+    this.#places = new Places(options.maxConnections ?? 64);
+    this.#waitingPlaces = new Places(options.maxWaiting ?? 1024);
+  }
+
+  /** Takes a use of one key, or of several: all or nothing. `peek` only looks. */
+  async check(key: string | readonly string[], options: CheckOptions = {}): Promise<Result> {
+    const { cost = 1, peek = false, signal } = options;
+    return this.#decide("/v1/check", { keys: listed(key), cost, peek }, 0, signal);
+  }
+
+  /** Takes a use as soon as it may be had, after `maxWaitMs` at most. */
+  async wait(key: string, options: WaitOptions): Promise<Result> {
+    const { cost = 1, maxWaitMs, signal } = options;
+    return this.#decide("/v1/wait", waiting(key, cost, maxWaitMs), maxWaitMs, signal);
+  }
+
+  /** Takes a use in flight, which `await using` releases; or for as long as `work` takes. */
+  hold(key: string | readonly string[], options: HoldOptions): Promise<Use>;
+  hold<T>(
+    key: string | readonly string[],
+    options: HoldOptions,
+    work: (use: Use) => T | Promise<T>,
+  ): Promise<T>;
+  async hold<T>(
+    key: string | readonly string[],
+    options: HoldOptions,
+    work?: (use: Use) => T | Promise<T>,
+  ): Promise<Use | T> {
+    const { cost = 1, maxWaitMs, signal } = options;
+    const hold_ms = wholeMs(options.holdMs, "holdMs");
+    const keys = listed(key);
+    const isWaiting = maxWaitMs !== undefined;
+    const body = isWaiting ? waiting(only(keys), cost, maxWaitMs) : { keys, cost };
+    const path = isWaiting ? "/v1/wait" : "/v1/check";
+    const result = await this.#decide(path, { ...body, hold_ms }, maxWaitMs ?? 0, signal);
+    const use = new Use(this, result);
+    if (work === undefined) return use;
+    try {
+      return await work(use);
+    } finally {
+      await use[Symbol.asyncDispose]();
+    }
+  }
+
+  /** Gives a held use back: `false` if it had ended or lapsed. Rejects with `Unavailable`. */
+  async release(use: string): Promise<boolean> {
+    const path = `/v1/uses/${encodeURIComponent(use)}`;
+    const answer = await this.#exchange("DELETE", path, null, 0, undefined);
+    if (answer.status === 204) return true;
+    try {
+      readAnswer(answer.status, answer.headers, answer.body);
+    } catch (error) {
+      if (error instanceof InvalidRequest && error.reason === "unknown_use") return false;
+      throw error;
+    }
+    throw new ServerError("the server answered something else");
+  }
+
+  /** What `onError` decides. */
+  withoutAnswer(error: TidegateError): Result {
+    return withoutAnswer(this.#allows, error);
+  }
+
+  async #decide(
+    path: string,
+    body: { key?: string; keys?: readonly string[]; [field: string]: unknown },
+    maxWaitMs: number,
+    signal: AbortSignal | undefined,
+  ): Promise<Result> {
+    for (const key of body.keys ?? [body.key ?? ""]) examine(key);
+    try {
+      const answer = await this.#exchange("POST", path, JSON.stringify(body), maxWaitMs, signal);
+      return readAnswer(answer.status, answer.headers, answer.body);
+    } catch (error) {
+      if (error instanceof Unavailable) return this.withoutAnswer(error);
+      throw error;
+    }
+  }
+
+  async #exchange(
+    method: string,
+    path: string,
+    body: string | null,
+    maxWaitMs: number,
+    caller: AbortSignal | undefined,
+  ): Promise<Answer> {
+    caller?.throwIfAborted();
+    const withinMs = this.#timeoutMs + maxWaitMs;
+    const stop = new AbortController();
+    const stopForCaller = () => stop.abort();
+    caller?.addEventListener("abort", stopForCaller);
+    const timer = setTimeout(() => stop.abort(), Math.min(withinMs, TIMER_MS_MAX));
+    const places = maxWaitMs > 0 ? this.#waitingPlaces : this.#places;
+    try {
+      await places.take(stop.signal);
+      try {
+        return await this.#send(method, path, body, stop.signal);
+      } finally {
+        places.giveBack();
+      }
+    } catch (error) {
+      caller?.throwIfAborted();
+      if (error instanceof TidegateError) throw error;
+      if (stop.signal.aborted) throw new TimedOut(`no answer in ${withinMs} ms`);
+      throw new Unreachable(cause(error).message);
+    } finally {
+      clearTimeout(timer);
+      caller?.removeEventListener("abort", stopForCaller);
+    }
+  }
+
+  async #send(
+    method: string,
+    path: string,
+    body: string | null,
+    signal: AbortSignal,
+  ): Promise<Answer> {
+    const headers = body === null ? {} : { "Content-Type": "application/json" };
+    const ask = () =>
+      fetch(this.#base + path, { method, headers, body, signal, redirect: "manual" });
+    const response = await ask().catch((error: unknown) => {
+      // The server may have closed the connection while it was idle: a new one will tell.
+      const code = cause(error).code ?? "";
+      if (["UND_ERR_SOCKET", "ECONNRESET", "EPIPE"].includes(code)) return ask();
+      throw error;
+    });
+    return { status: response.status, headers: response.headers, body: await read(response) };
+  }
+}
+
+/** A use in flight, if `allowed`. */
+export class Use {
+  readonly allowed: boolean;
+  readonly result: Result;
+  readonly #client: Client;
+  #id: string | null;
+
+  constructor(client: Client, result: Result) {
+    this.allowed = result.allowed;
+    this.result = result;
+    this.#client = client;
+    this.#id = result.use;
+  }
+
+  /** Gives the use back now; `false` if there is none. Rejects with `Unavailable`. */
+  async release(): Promise<boolean> {
+    const id = this.#id;
+    this.#id = null;
+    return id !== null && (await this.#client.release(id));
+  }
+
+  /** Gives the use back at the end of a block. If it cannot, the use lapses by itself. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    try {
+      await this.release();
+    } catch (error) {
+      if (!(error instanceof TidegateError)) throw error;
+    }
+  }
+}
+
+interface Answer {
+  status: number;
+  headers: Headers;
+  body: string;
+}
+
+/** Bounds how many requests are under way, and with them the connections of `fetch`. */
+class Places {
+  readonly #line = new Set<() => void>();
+  #free: number;
+
+  constructor(count: number) {
+    if (!(Number.isInteger(count) && count > 0)) {
+      throw new RangeError("maxConnections and maxWaiting: whole numbers above 0");
+    }
+    this.#free = count;
+  }
+
+  async take(signal: AbortSignal): Promise<void> {
+    if (this.#free > 0) {
+      this.#free -= 1;
+      return;
+    }
+    await new Promise<void>((resolve, reject) => {
+      const leave = () => {
+        this.#line.delete(go);
+        reject(new TimedOut("all connections were in use"));
+      };
+      const go = () => {
+        signal.removeEventListener("abort", leave);
+        resolve();
+      };
+      signal.addEventListener("abort", leave, { once: true });
+      this.#line.add(go);
+    });
+  }
+
+  giveBack(): void {
+    const [next] = this.#line;
+    if (next === undefined) {
+      this.#free += 1;
+    } else {
+      this.#line.delete(next);
+      next();
+    }
+  }
+}
+
+function baseUrl(server: string): string {
+  const url = URL.canParse(server) ? new URL(server) : null;
+  const isHttp = url?.protocol === "http:" || url?.protocol === "https:";
+  if (url === null || !isHttp || url.username !== "" || url.search !== "") {
+    throw new TypeError(`server: "${server}" is no URL such as http://127.0.0.1:8080`);
+  }
+  return (url.origin + url.pathname).replace(/\/+$/, "");
+}
+
+function listed(key: string | readonly string[]): readonly string[] {
+  return typeof key === "string" ? [key] : key;
+}
+
+function only(keys: readonly string[]): string {
+  const [key] = keys;
+  if (key === undefined || keys.length > 1) throw new TypeError("one key alone can wait");
+  return key;
+}
+
+function waiting(key: string, cost: number, maxWaitMs: number) {
+  return { key, cost, max_wait_ms: wholeMs(maxWaitMs, "maxWaitMs") };
+}
+
+function wholeMs(ms: number, name: string): number {
+  if (!(ms >= 0 && ms < Infinity)) throw new RangeError(`${name}: a number of milliseconds`);
+  return Math.ceil(ms);
+}
+
+async function read(response: Response): Promise<string> {
+  const decoder = new TextDecoder();
+  let [text, length] = ["", 0];
+  for await (const chunk of response.body ?? []) {
+    length += chunk.length;
+    if (length > ANSWER_BYTES_MAX) throw new ServerError("the answer is too long");
+    text += decoder.decode(chunk, { stream: true });
+  }
+  return text + decoder.decode();
+}
+
+/** What is behind the "fetch failed" of an error. */
+function cause(error: unknown): { message: string; code?: string } {
+  const inner = error instanceof Error && error.cause instanceof Error ? error.cause : error;
+  return inner instanceof Error ? inner : new Error(String(inner));
+}

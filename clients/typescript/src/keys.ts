@@ -1,0 +1,70 @@
+/** Makes keys, and finds the client of a request behind trusted proxies. Knows no framework. */
+
+import { BlockList, isIP } from "node:net";
+
+/** The most hops of X-Forwarded-For that are looked at, as in the server. */
+const HOPS_MAX = 64;
+
+/**
+ * A key as the server's own doors make them: `makeKey("api", { user: "ann" })` is `api user=ann`.
+ *
+ * Spaces, `%` and control characters are percent-encoded, so that no value can pretend to be
+ * another entry.
+ */
+export function makeKey(domain: string, entries: Record<string, string | number> = {}): string {
+  const parts = [encoded(domain, /[\x00-\x20\x7f%]/g)];
+  for (const [name, value] of Object.entries(entries)) {
+    const text = encoded(String(value), /[\x00-\x20\x7f%]/g);
+    parts.push(`${encoded(name, /[\x00-\x20\x7f%=]/g)}=${text}`);
+  }
+  return parts.join(" ");
+}
+
+function encoded(text: string, odd: RegExp): string {
+  const hex = (c: string) => c.charCodeAt(0).toString(16).toUpperCase().padStart(2, "0");
+  return text.replace(odd, (c) => `%${hex(c)}`);
+}
+
+/** The networks that these texts name: `10.0.0.0/8`, `::1`. */
+export function networks(trustedProxies: readonly string[]): BlockList {
+  const list = new BlockList();
+  for (const text of trustedProxies) {
+    const [address = "", bits] = text.split("/");
+    const family = isIP(address) === 6 ? "ipv6" : "ipv4";
+    list.addSubnet(address, Number(bits ?? (family === "ipv6" ? 128 : 32)), family);
+  }
+  return list;
+}
+
+/**
+ * The address of the client: the peer's, or the one that a trusted peer names. `forwardedFor` is
+ * X-Forwarded-For. It is read from the right, because a client can write anything to the left of
+ * its own address. `-` if there is no address, as with a Unix socket.
+ */
+export function clientAddress(
+  peer: string | undefined,
+  forwardedFor: string,
+  trusted: BlockList = new BlockList(),
+): string {
+  let client = address(peer ?? "");
+  if (client === null) return "-";
+  for (const hop of forwardedFor.split(",").slice(-HOPS_MAX).reverse()) {
+    const before = address(hop.trim());
+    if (before === null || !trusted.check(client, isIP(client) === 6 ? "ipv6" : "ipv4")) break;
+    client = before;
+  }
+  return client;
+}
+
+function address(text: string): string | null {
+  const written = /^\[(.*)\](?::\d+)?$/.exec(text) ?? /^(\d+\.\d+\.\d+\.\d+):\d+$/.exec(text);
+  // Without the zone of fe80::1%eth0, which is a name of this machine's.
+  const bare = (written?.[1] ?? text).replace(/%.*$/, "");
+  if (isIP(bare) !== 6) return isIP(bare) === 4 ? bare : null;
+  // The one way to write it, out of several.
+  const canonical = new URL(`http://[${bare}]`).hostname.slice(1, -1);
+  const mapped = /^::ffff:([0-9a-f]+):([0-9a-f]+)$/.exec(canonical);
+  if (mapped === null) return canonical;
+  const [high, low] = [parseInt(mapped[1] ?? "", 16), parseInt(mapped[2] ?? "", 16)];
+  return `${high >> 8}.${high & 255}.${low >> 8}.${low & 255}`;
+}
