@@ -1,7 +1,7 @@
 //! The configuration of envoyproxy/ratelimit: which limit a descriptor has.
 //!
 //! - [`load`]: the texts of its YAML files into a [`Configuration`], all of them or none
-//! - [`load_nodes`]: the same for xDS messages, as [`source`] structures
+//! - [`load_nodes`], [`load_beside`]: the same for xDS messages, as [`source`] structures
 //! - [`Configuration::find`]: the rule of a descriptor and the key of its count
 //! - [`Configuration::write_statistic`], [`Configuration::dump`]: what its own tools show
 //! - [`import`]: native rules that decide alike
@@ -74,11 +74,26 @@ pub fn load_nodes(
     nodes: &[(String, DomainNode)],
     options: Options,
 ) -> Result<Configuration, ConfigError> {
-    let mut configuration = Configuration::default();
+    load_beside(&Configuration::default(), nodes, options)
+}
+
+/// As [`load_nodes`], beside a configuration from elsewhere, whose rules come first and keep their
+/// names. No domain may be in both, whether domains are merged or not.
+///
+/// # Errors
+/// With the first thing that is wrong in any of them.
+pub fn load_beside(
+    other: &Configuration,
+    nodes: &[(String, DomainNode)],
+    options: Options,
+) -> Result<Configuration, ConfigError> {
+    let mut configuration = other.clone();
     for (name, node) in nodes {
-        configuration
-            .add(node, options)
-            .map_err(|problem| ConfigError { file: name.clone(), problem })?;
+        let added = match other.has_domain(&node.domain) {
+            true => Err(Problem::DuplicateDomain(node.domain.clone())),
+            false => configuration.add(node, options),
+        };
+        added.map_err(|problem| ConfigError { file: name.clone(), problem })?;
     }
     configuration.name_rules();
     Ok(configuration)

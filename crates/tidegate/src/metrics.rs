@@ -309,6 +309,7 @@ pub struct Metrics {
     lost: Family<LostLabel, Counter>,
     peers: Family<PeersLabel, Gauge>,
     store_errors: Family<StoreLabel, Counter>,
+    xds_updates: Family<ResultLabel, Counter>,
     snapshots: Snapshots,
     sizes: Arc<Mutex<Sizes>>,
     registry: Mutex<Registry>,
@@ -335,6 +336,7 @@ impl Metrics {
         let lost = Family::<LostLabel, Counter>::default();
         let peers = Family::<PeersLabel, Gauge>::default();
         let store_errors = Family::<StoreLabel, Counter>::default();
+        let xds_updates = Family::<ResultLabel, Counter>::default();
         let decision_seconds = Family::<DoorLabel, Histogram>::new_with_constructor(|| {
             Histogram::new(exponential_buckets(1e-8, 4.0, 12))
         });
@@ -353,6 +355,7 @@ impl Metrics {
         registry.register("lost", "What was dropped instead of waiting", lost.clone());
         registry.register("peers", "Peers that are connected", peers.clone());
         registry.register("store_errors", "Failures of the store", store_errors.clone());
+        registry.register("xds_updates", "Configurations sent over xDS", xds_updates.clone());
         let snapshots = Snapshots::register(&mut registry);
         registry.register(
             "build",
@@ -374,6 +377,7 @@ impl Metrics {
             lost,
             peers,
             store_errors,
+            xds_updates,
             snapshots,
             sizes,
             registry,
@@ -394,6 +398,12 @@ impl Metrics {
     pub fn config_reload(&self, ok: bool) {
         let result = if ok { "ok" } else { "error" };
         self.reloads.get_or_create(&ResultLabel { result }).inc();
+    }
+
+    /// Counts a configuration that a management server sent, and whether it was good.
+    pub(crate) fn xds_update(&self, ok: bool) {
+        let result = if ok { "ok" } else { "error" };
+        self.xds_updates.get_or_create(&ResultLabel { result }).inc();
     }
 
     /// Says when the newest snapshot on disk was begun, in Unix time.

@@ -1,7 +1,7 @@
 //! A configuration before it is checked, from whatever it was read.
 //!
-//! YAML files are read into these, and the door makes them of xDS messages: what follows is one
-//! check and one tree for both. Nothing here is validated.
+//! YAML files and xDS messages are read into these: what follows is one check and one tree for
+//! both. Nothing here is validated.
 
 use std::collections::BTreeMap;
 

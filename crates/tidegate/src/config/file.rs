@@ -149,6 +149,11 @@ impl File {
         self.grpc.as_ref().and_then(|grpc| grpc.envoy_config.as_deref())
     }
 
+    /// The management server that sends configuration, if there is one.
+    pub(crate) fn xds(&self) -> Option<&grpc::Xds> {
+        self.grpc.as_ref()?.xds.as_ref()
+    }
+
     /// Every rule in order: those of the file, those that doors with a limit of their own add
     /// behind them, and the default.
     pub(super) fn drafts(&self) -> Vec<Draft> {

@@ -12,6 +12,7 @@ mod names;
 mod outside;
 mod read;
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -21,7 +22,7 @@ use tidegate_core::rules::{Consistency, RuleSet};
 pub use file::File;
 
 use crate::clock::Clock;
-use crate::doors::DoorConfig;
+use crate::doors::{DoorConfig, grpc};
 use crate::settings::draft::{self, CompiledRule};
 use crate::settings::files;
 use crate::settings::listen::ListenAddress;
@@ -143,6 +144,30 @@ impl Config {
         let warnings = Problems::new(name, text, found).plain();
         let warnings = warnings.lines().map(str::to_owned).collect();
         Ok(Self { file, rules, written, warnings })
+    }
+
+    /// The same with what a management server has sent beside the file, if the file names one.
+    ///
+    /// # Errors
+    /// Why both cannot be in force together.
+    pub(crate) fn fed(mut self, resources: &grpc::XdsResources) -> Result<Self, String> {
+        let grpc = self.file.grpc.as_mut().filter(|grpc| grpc.xds.is_some());
+        let Some(grpc) = grpc else { return Ok(self) };
+        let drafts = grpc.feed(resources)?;
+        let taken: HashSet<&str> = self.written.iter().map(|it| it.draft.name.as_str()).collect();
+        if let Some(draft) = drafts.iter().find(|draft| taken.contains(draft.name.as_str())) {
+            return Err(format!("a rule of the file already has the name \"{}\"", draft.name));
+        }
+        let mut problems = Vec::new();
+        let written = draft::write_all("", drafts, &mut problems);
+        if let Some(problem) = problems.first() {
+            return Err(format!("{}; {}", problem.message, problem.remedy));
+        }
+        // The default is behind all others.
+        let end = self.written.len().saturating_sub(1);
+        self.written.splice(end..end, written);
+        self.rules = draft::rule_set(self.written.iter());
+        Ok(self)
     }
 
     /// Checks tables that a command has put together.

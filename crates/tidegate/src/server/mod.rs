@@ -8,6 +8,7 @@ mod process;
 mod reload;
 mod report;
 mod upkeep;
+mod xds;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,10 +26,12 @@ pub use self::process::Process;
 use self::reload::{Loaded, Reloader};
 use self::report::Report;
 use self::upkeep::Upkeep;
+use self::xds::XdsFeed;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::config::file::ServerTable;
-use crate::doors::Gate;
+use crate::doors::grpc::{XdsResources, XdsUpdate};
+use crate::doors::{DoorConfig as _, Gate};
 use crate::limiter::Limiter;
 use crate::logs::Logs;
 use crate::metrics::Metrics;
@@ -50,6 +53,9 @@ pub enum ServeError {
     /// The store cannot even be tried.
     #[error("the [store] cannot be used: {0}")]
     Store(String),
+    /// The configuration does not fit what a management server has sent.
+    #[error("{0}; it came over xDS, and no longer fits this file")]
+    Xds(String),
     /// There can be no snapshot where the configuration wants it.
     #[error(transparent)]
     Snapshot(#[from] BadPath),
@@ -140,6 +146,9 @@ struct Server {
     upkeep: Upkeep,
     settings: ServerTable,
     store: settings::Settings,
+    /// The configuration of the file alone, and what comes over xDS.
+    base: Option<Config>,
+    xds: XdsFeed,
     logs: Logs,
     /// Stops what runs beside the doors.
     shutdown: Shutdown,
@@ -158,6 +167,8 @@ impl Server {
         Self {
             doors: OpenDoors::new(gate.clone()),
             upkeep: Upkeep::new(&gate, process.state.clone()),
+            base: None,
+            xds: XdsFeed::new(gate.metrics.clone()),
             gate,
             process,
             settings: ServerTable::default(),
@@ -207,6 +218,11 @@ impl Server {
 
     /// Puts a configuration into effect, whole or not at all.
     async fn apply(&mut self, config: Config) -> Result<Report, ServeError> {
+        let base = config.clone();
+        let config = match self.xds.resources() {
+            Some(resources) => config.fed(resources).map_err(ServeError::Xds)?,
+            None => config,
+        };
         let Config { file, written, warnings, .. } = config;
         self.upkeep.check_snapshot(file.snapshot.as_ref())?;
         let first = !self.process.state.is_ready();
@@ -238,8 +254,35 @@ impl Server {
             }
         };
         let doors = self.doors.change(wanted, grace, commit).await?;
+        self.xds.follow(file.xds());
+        self.base = Some(base);
         self.settings = file.server;
         Ok(Report { rules, doors })
+    }
+
+    /// Puts in force what a management server has sent, whole or not at all, and answers it.
+    fn take_update(&mut self, XdsUpdate { resources, answer }: XdsUpdate) {
+        let taken = self.put_in_force(&resources);
+        let answered = match taken {
+            Ok(rules) => {
+                report::log_update(&rules, &resources.version, resources.count());
+                self.xds.keep(resources);
+                Ok(())
+            }
+            Err(why) => Err(why),
+        };
+        // The stream may have ended meanwhile: what it brought is in force.
+        let _ = answer.send(answered);
+    }
+
+    fn put_in_force(&mut self, resources: &XdsResources) -> Result<Difference, String> {
+        let base = self.base.clone().ok_or("there is no configuration yet")?;
+        let Config { file, written, .. } = base.fed(resources)?;
+        let rules = self.process.renew(written);
+        if let Some(grpc) = file.grpc {
+            self.doors.renew(grpc.boxed());
+        }
+        Ok(rules)
     }
 
     /// Runs until a signal stops it. Without `reloads` there is no file to read again.
@@ -254,6 +297,7 @@ impl Server {
             tokio::select! {
                 () = stop.told() => return,
                 Some(loaded) = loaded => self.reload(loaded).await,
+                update = self.xds.next() => self.take_update(update),
                 () = self.upkeep.turn() => {}
             }
         }

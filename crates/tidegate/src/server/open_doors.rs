@@ -161,6 +161,15 @@ impl OpenDoors {
         }
     }
 
+    /// Takes over new settings of a door that stays open as it is.
+    pub(super) fn renew(&mut self, config: Box<dyn DoorConfig>) {
+        let door = self.open.iter_mut().find(|door| config.same_sockets(&*door.config));
+        if let Some(door) = door {
+            config.renew(&self.gate);
+            door.config = config;
+        }
+    }
+
     fn open(&mut self, config: Box<dyn DoorConfig>, bound: Box<dyn BoundDoor>) {
         let (addresses, certificates) = (bound.addresses(), bound.certificates());
         let allow = Arc::new(ArcSwap::from_pointee(config.allow().clone()));

@@ -99,6 +99,28 @@ impl Process {
         difference
     }
 
+    /// Puts the rules of a file in force together with what came beside it. What was changed over
+    /// the API stays, unless its rule is another now.
+    pub(crate) fn renew(&self, written: Vec<CompiledRule>) -> Difference {
+        let _turn = self.writing.lock();
+        let before = self.in_force.load_full();
+        let names: HashSet<&str> = written.iter().map(|new| new.draft.name.as_str()).collect();
+        let is_ours =
+            |entry: &&Arc<RuleEntry>| entry.in_file.is_none() && !names.contains(entry.name());
+        // Those that were added are tried first.
+        let mut entries: Vec<_> = before.entries.iter().filter(is_ours).cloned().collect();
+        let old: HashMap<&str, &Arc<RuleEntry>> =
+            before.entries.iter().map(|old| (old.name(), old)).collect();
+        entries.extend(written.into_iter().map(|new| match old.get(new.draft.name.as_str()) {
+            Some(old) if old.is_of(&new) => (*old).clone(),
+            _ => Arc::new(RuleEntry { in_file: Some(new.clone()), now: new }),
+        }));
+        let after: Vec<CompiledRule> = entries.iter().map(|entry| entry.now.clone()).collect();
+        let difference = Difference::between(&before.entries, &after, self.limiter.has_store());
+        self.put_in_force(before.version, entries);
+        difference
+    }
+
     fn current(&self, expected: Option<u64>) -> Result<Arc<RulesInForce>, ChangeError> {
         let before = self.in_force.load_full();
         match expected {

@@ -30,6 +30,20 @@ impl Report {
     }
 }
 
+/// One line for a configuration that came over xDS.
+pub(super) fn log_update(rules: &Difference, version: &str, domains: usize) {
+    let Difference { added, removed, changed, anew, .. } = rules;
+    tracing::info!(
+        version,
+        domains,
+        rules_added = shown(added),
+        rules_removed = shown(removed),
+        rules_changed = shown(changed),
+        counts_begin_anew = shown(anew),
+        "xDS configuration in force"
+    );
+}
+
 fn shown(names: &[String]) -> Option<String> {
     let more = names.len().saturating_sub(NAMES_MAX);
     let mut text = names.iter().take(NAMES_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");

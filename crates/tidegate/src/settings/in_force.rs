@@ -33,7 +33,12 @@ impl RuleEntry {
 
     /// Whether it says the same, however it is written.
     pub(crate) fn is(&self, other: &CompiledRule) -> bool {
-        other.rule == self.now.rule && change::shown(other) == change::shown(&self.now)
+        is_same(&self.now, other)
+    }
+
+    /// Whether it is, or was before it was changed, what `file` says.
+    pub(crate) fn is_of(&self, file: &CompiledRule) -> bool {
+        self.in_file.as_ref().is_some_and(|own| is_same(own, file))
     }
 
     /// Whose rule it is.
@@ -45,6 +50,10 @@ impl RuleEntry {
             RuleOrigin::Default => "default",
         }
     }
+}
+
+fn is_same(one: &CompiledRule, other: &CompiledRule) -> bool {
+    other.rule == one.rule && change::shown(other) == change::shown(one)
 }
 
 impl RulesInForce {

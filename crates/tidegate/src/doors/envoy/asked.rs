@@ -76,6 +76,11 @@ impl Refusal {
         Self { reason, status: Status::unknown(text) }
     }
 
+    /// The domain may be one that is still to come.
+    pub(super) fn not_configured() -> Self {
+        Self::unknown("no_configuration", "no rate limit configuration loaded")
+    }
+
     pub(super) fn invalid(reason: &'static str, text: impl Into<String>) -> Self {
         Self { reason, status: Status::invalid_argument(text) }
     }

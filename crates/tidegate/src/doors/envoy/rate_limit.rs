@@ -51,6 +51,9 @@ impl RateLimits {
         let configuration = settings.configuration.as_deref();
         let mut asked = AskedCall::read(call, configuration)?;
         if !configuration.is_some_and(|configuration| configuration.has_domain(&call.domain)) {
+            if settings.awaits_xds && !self.has_rule(&asked) {
+                return Err(Refusal::not_configured());
+            }
             self.leave_overrides_out(&mut asked);
         }
         let verdicts = match settings.counting(&call.domain) {
@@ -58,6 +61,12 @@ impl RateLimits {
             Counting::Envoy => self.decide_each(&asked).await?,
         };
         Ok(answer::response(call, &asked, verdicts, &settings))
+    }
+
+    /// Whether a rule of the file is for one of the keys.
+    fn has_rule(&self, asked: &AskedCall<'_>) -> bool {
+        let rules = self.limiter.limiter().rules();
+        asked.descriptors.iter().any(|it| rules.find_matching(asked.key(it)).is_some())
     }
 
     /// A limit of a descriptor holds in place of a rule: where no rule is, it does not hold.

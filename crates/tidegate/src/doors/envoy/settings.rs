@@ -60,6 +60,8 @@ pub(crate) struct AnswerSettings {
     pub(crate) over_limit_body: Option<(Bytes, String)>,
     /// envoyproxy/ratelimit's configuration, if there is one.
     pub(crate) configuration: Option<Arc<Configuration>>,
+    /// A management server is to send one, and has not yet.
+    pub(crate) awaits_xds: bool,
 }
 
 impl AnswerSettings {

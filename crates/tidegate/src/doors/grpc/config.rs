@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,9 +12,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tidegate_core::Limit;
 use tidegate_core::limit::{AMOUNT_MAX, Algorithm};
-use tidegate_envoy::config::Unit;
+use tidegate_envoy::config::{self, Configuration, Options, Rule, Unit};
 
 use super::envoy_files::EnvoyFiles;
+use super::xds::{Fed, Xds, XdsResources};
 use crate::doors::envoy::asked::override_rule;
 use crate::doors::envoy::settings::{AnswerSettings, Counting, HeaderNames};
 use crate::doors::io::limits::DoorLimits;
@@ -61,8 +63,8 @@ pub struct Config {
     pub idle_timeout: Option<Span>,
     /// After this time, give or take a tenth, a client is asked to connect anew.
     pub max_connection_age: Span,
-    /// How descriptors are counted. Absent: domains of `envoy_config` as envoyproxy/ratelimit
-    /// counts them, all others all or nothing.
+    /// How descriptors are counted. Absent: domains of `envoy_config` and `xds` as
+    /// envoyproxy/ratelimit counts them, all others all or nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub counting: Option<Counting>,
     /// A folder of envoyproxy/ratelimit's YAML files. Its domains are decided by them alone.
@@ -73,6 +75,13 @@ pub struct Config {
     /// What was read from that folder.
     #[serde(skip)]
     pub(super) files: EnvoyFiles,
+    /// The management server that sends such a configuration. Its domains are decided by that
+    /// alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub xds: Option<Xds>,
+    /// The configuration of the folder and of that server, once the server has sent one.
+    #[serde(skip)]
+    fed: Fed,
     /// Settings of single domains.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub domains: BTreeMap<String, DomainTable>,
@@ -128,13 +137,16 @@ struct Table {
     /// After this time, give or take a tenth, a client is asked to connect anew.
     #[serde(deserialize_with = "settings::idle_timeout")]
     max_connection_age: Span,
-    /// How descriptors are counted. Absent: domains of `envoy_config` as envoyproxy/ratelimit
-    /// counts them, all others all or nothing.
+    /// How descriptors are counted. Absent: domains of `envoy_config` and `xds` as
+    /// envoyproxy/ratelimit counts them, all others all or nothing.
     counting: Option<Counting>,
     /// A folder of envoyproxy/ratelimit's YAML files. Its domains are decided by them alone.
     envoy_config: Option<PathBuf>,
     /// Whether several of those files may have one domain.
     merge_domains: bool,
+    /// The management server that sends such a configuration. Its domains are decided by that
+    /// alone.
+    xds: Option<Xds>,
     /// Settings of single domains.
     domains: BTreeMap<String, DomainTable>,
     /// Count and report, but refuse nothing.
@@ -165,6 +177,7 @@ impl Default for Table {
             counting: None,
             envoy_config: None,
             merge_domains: false,
+            xds: None,
             domains: BTreeMap::new(),
             shadow: false,
             headers: false,
@@ -182,6 +195,7 @@ impl TryFrom<Table> for Config {
     fn try_from(table: Table) -> Result<Self, String> {
         let config = Self::from_table(table);
         settings::check_tls(config.listen.is_some(), config.tls.as_ref())?;
+        config.xds.as_ref().map_or(Ok(()), Xds::check)?;
         let HeaderNames { limit, remaining, reset } = &config.header_names;
         for name in [limit, remaining, reset] {
             if HeaderName::from_bytes(name.as_bytes()).is_err() {
@@ -214,6 +228,8 @@ impl Config {
             files: EnvoyFiles::read(table.envoy_config.as_deref(), table.merge_domains),
             envoy_config: table.envoy_config,
             merge_domains: table.merge_domains,
+            xds: table.xds,
+            fed: Fed::default(),
             domains: table.domains,
             shadow: table.shadow,
             headers: table.headers,
@@ -237,7 +253,8 @@ impl Config {
             headers: headers.then(|| header_names.clone()),
             metadata: *metadata,
             over_limit_body: body,
-            configuration: self.files.configuration().cloned(),
+            configuration: self.configuration().cloned(),
+            awaits_xds: self.awaits_xds(),
         }
     }
 
@@ -269,17 +286,34 @@ impl Config {
         fixed(self) == fixed(other)
     }
 
+    /// envoyproxy/ratelimit's configuration, if there is one.
+    fn configuration(&self) -> Option<&Arc<Configuration>> {
+        self.fed.0.as_ref().or(self.files.configuration())
+    }
+
+    /// Whether the management server has not sent a configuration yet.
+    fn awaits_xds(&self) -> bool {
+        self.xds.is_some() && self.fed.0.is_none()
+    }
+
+    /// Takes what the management server has sent, beside the folder. Returns the rules of it.
+    ///
+    /// # Errors
+    /// What is wrong with it, in envoyproxy/ratelimit's words.
+    pub(crate) fn feed(&mut self, resources: &XdsResources) -> Result<Vec<Draft>, String> {
+        let files = self.files.configuration().cloned().unwrap_or_default();
+        let options = Options { merge_domains: self.merge_domains };
+        let fed = config::load_beside(&files, &resources.domains, options);
+        let fed = fed.map_err(|error| error.to_string())?;
+        let rules = fed.rules().into_iter().skip(files.rules().len()).filter_map(draft).collect();
+        self.fed = Fed(Some(Arc::new(fed)));
+        Ok(rules)
+    }
+
     /// The rules of the folder's limits, and those that limits of descriptors count under.
     pub(crate) fn own_rules(&self) -> Vec<Draft> {
         let configured = self.files.configuration().into_iter().flat_map(|it| it.rules());
-        let configured = configured.filter_map(|rule| {
-            let limit = match rule.limit? {
-                limit if limit.amount == 0 => Limit::DENY,
-                limit => limit,
-            };
-            // What is over its quota passes unless all are, which the door sees.
-            Some(Draft::of_limit(&rule.id, &limit, rule.shadow || rule.quota))
-        });
+        let configured = configured.filter_map(draft);
         let overrides = OVERRIDE_UNITS.into_iter().filter_map(|unit| {
             let (amount, period) = (AMOUNT_MAX, unit.period()?);
             let limit = Limit { amount, period, algorithm: Algorithm::FixedWindow };
@@ -292,6 +326,7 @@ impl Config {
     pub(super) fn wrong_files(&self) -> Vec<(&'static str, String)> {
         let mut wrong = self.tls.as_ref().map(Tls::wrong_files).unwrap_or_default();
         wrong.extend(self.files.wrong().map(|wrong| ("envoy_config", wrong)));
+        wrong.extend(self.xds.iter().flat_map(Xds::wrong_files));
         wrong
     }
 
@@ -306,6 +341,16 @@ impl Config {
             idle_gives_way: false,
         }
     }
+}
+
+/// The rule that the limiter knows by the name of a configured one; none where nothing is counted.
+fn draft(rule: &Rule) -> Option<Draft> {
+    let limit = match rule.limit? {
+        limit if limit.amount == 0 => Limit::DENY,
+        limit => limit,
+    };
+    // What is over its quota passes unless all are, which the door sees.
+    Some(Draft::of_limit(&rule.id, &limit, rule.shadow || rule.quota))
 }
 
 impl Default for Config {

@@ -2,6 +2,7 @@
 //! runtime.
 //!
 //! - [`config`]: the `[grpc]` table; [`envoy_files`]: the folder of YAML that it may name
+//! - [`xds`], [`xds_stream`]: the management server that may send such a configuration
 //! - [`bound`], [`connection`]: from listening sockets to gRPC calls
 //! - [`calls`], [`call_body`], [`held`]: what is counted of calls, and what they may hold
 //! - [`health_askers`]: who must hear of the end
@@ -26,6 +27,8 @@ mod quota_service;
 mod quotas;
 mod rate_limit_service;
 mod services;
+mod xds;
+mod xds_stream;
 
 use std::io;
 use std::sync::Arc;
@@ -33,6 +36,8 @@ use std::sync::Arc;
 use self::bound::BoundGrpc;
 pub use self::config::{Config, DomainTable};
 pub use self::envoy_files::{load_folder, native_rules};
+pub use self::xds::{Xds, XdsResources};
+pub use self::xds_stream::{XdsUpdate, follow as follow_xds};
 use super::envoy::settings::EnvoyState;
 pub use super::envoy::settings::{Counting, HeaderNames};
 use super::{BoundDoor, DoorConfig, Gate, table_of};

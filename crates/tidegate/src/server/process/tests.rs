@@ -255,3 +255,29 @@ fn a_rule_that_goes_back_to_the_store_finds_its_counts_there() {
     assert_eq!(change(&exact, &local, true), (1, 0));
     assert_eq!(change(&local, &exact, false), (1, 0));
 }
+
+#[test]
+fn what_comes_beside_the_file_leaves_changes_over_the_api() {
+    let file =
+        "[[rule]]\nname = 'a'\nmatch = 'a*'\nlimit = '5 per 1h'\nalgorithm = 'fixed-window'\n";
+    let house = House::new(file);
+    let compiled = |text: &str| {
+        let text = format!("{text}\n[http]\n");
+        Config::parse("t", &text).unwrap_or_else(|wrong| panic!("{wrong}")).written
+    };
+    let more = "[[rule]]\nname = 'b'\nmatch = 'b*'\nlimit = '2 per 1h'";
+    house.set("a", json!({"limit": "3 per 1h"})).unwrap();
+    house.set("own", json!({"match": "own*", "limit": "1 per 1h"})).unwrap();
+    assert!(house.take("a1").0);
+    let added = house.process.renew(compiled(&format!("{file}{more}")));
+    assert_eq!((added.added, added.removed, added.changed), (vec!["b".to_owned()], vec![], vec![]));
+    assert_eq!((house.take_all("a1"), house.take_all("own"), house.take_all("b")), (2, 1, 2));
+    // What the file says of a rule now is no longer what was changed.
+    let other = file.replace("5 per", "9 per");
+    let changed = house.process.renew(compiled(&other));
+    assert_eq!((changed.removed, changed.changed), (vec!["b".to_owned()], vec!["a".to_owned()]));
+    assert_eq!((house.take_all("a1"), house.take("own1").0), (6, true));
+    // The file's own reload takes everything back.
+    house.reload(file);
+    assert_eq!((house.take_all("a1"), house.take("own1").1.as_str()), (0, ""));
+}

@@ -6,6 +6,7 @@ mod quotas;
 mod series;
 mod service;
 mod ways;
+mod xds;
 
 use tidegate_envoy::proto::descriptor::RateLimitDescriptor;
 use tidegate_envoy::proto::descriptor::rate_limit_descriptor::Entry;

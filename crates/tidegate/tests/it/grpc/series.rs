@@ -7,7 +7,7 @@ use super::{Client, DOORS, call};
 use crate::program::Program;
 
 /// The page of `/metrics`.
-fn metrics(program: &Program) -> String {
+pub(super) fn metrics(program: &Program) -> String {
     let mut stream = TcpStream::connect(program.address("http")).expect("the door is open");
     let request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     stream.write_all(request).expect("it is read");
