@@ -12,7 +12,7 @@ mod ours;
 
 use std::fs;
 use std::io::{self, BufRead, BufReader};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -43,7 +43,12 @@ impl Server {
     }
 
     /// Starts another project's server, which is named as its Debian package is.
-    fn start_other(name: &str, mut command: Command, address: SocketAddr) -> Result<Self> {
+    fn start_other(
+        name: &str,
+        mut command: Command,
+        address: SocketAddr,
+        is_up: fn(SocketAddr) -> bool,
+    ) -> Result<Self> {
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let child = match command.spawn() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => bail!(
@@ -56,7 +61,7 @@ impl Server {
         let doors = vec![(String::new(), address)];
         let mut server = Self { doors, pid, child: Some(child), folder: None };
         for _ in 0..TRIES_MAX {
-            if TcpStream::connect(address).is_ok() {
+            if is_up(address) {
                 return Ok(server);
             }
             if let Some(status) = server.child.as_mut().and_then(|child| child.try_wait().ok()?) {

@@ -1,6 +1,7 @@
 //! Other projects' servers: Redis, etcd and nginx, on free ports of loopback.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
 
@@ -20,7 +21,7 @@ impl Server {
         if let Some(module) = module {
             command.arg("--loadmodule").arg(module);
         }
-        Self::start_other("redis-server", command, address)
+        Self::start_other("redis-server", command, address, answers_ping)
     }
 
     /// Starts an etcd of one member on a free port, with its files in a folder of its own.
@@ -33,7 +34,7 @@ impl Server {
         command.args(["--listen-client-urls", &clients, "--advertise-client-urls", &clients]);
         command.args(["--listen-peer-urls", &peers, "--initial-advertise-peer-urls", &peers]);
         command.args(["--logger", "zap", "--log-outputs", "stdout", "--log-level", "error"]);
-        let mut server = Self::start_other("etcd-server", command, address)?;
+        let mut server = Self::start_other("etcd-server", command, address, accepts)?;
         server.folder = Some(folder);
         Ok(server)
     }
@@ -45,10 +46,24 @@ impl Server {
         let config = folder.write("nginx.conf", &nginx_config(&http(address)))?;
         let mut command = Command::new("nginx");
         command.arg("-p").arg(folder.root()).arg("-c").arg(config).args(["-e", "stderr"]);
-        let mut server = Self::start_other("nginx", command, address)?;
+        let mut server = Self::start_other("nginx", command, address, accepts)?;
         server.folder = Some(folder);
         Ok(server)
     }
+}
+
+fn accepts(address: SocketAddr) -> bool {
+    TcpStream::connect(address).is_ok()
+}
+
+/// Redis accepts connections before it loads its module, which may end it.
+fn answers_ping(address: SocketAddr) -> bool {
+    let mut pong = [0; 7];
+    let answer = TcpStream::connect(address).and_then(|mut redis| {
+        redis.write_all(b"PING\r\n")?;
+        redis.read_exact(&mut pong)
+    });
+    answer.is_ok() && pong == *b"+PONG\r\n"
 }
 
 /// The parts of a configuration that every nginx here shares: one process, nothing on disk that
