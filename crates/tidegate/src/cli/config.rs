@@ -1,4 +1,4 @@
-//! `tidegate config`: check, show, example, schema and import.
+//! `tidegate config`: check, show, example, schema, reference and import.
 
 use std::path::{Path, PathBuf};
 
@@ -27,6 +27,8 @@ enum What {
     Example,
     /// Print the JSON schema, for editors.
     Schema,
+    /// Print every setting with its default and meaning, as Markdown.
+    Reference,
     /// Turn the configuration of another limiter into rules for this one.
     #[command(subcommand)]
     Import(Import),
@@ -67,6 +69,7 @@ pub(super) fn run(args: &ConfigArgs) -> Result<Code, CliError> {
         }
         What::Example => print(config::EXAMPLE.as_bytes())?,
         What::Schema => print_line(&format!("{:#}", config::schema().to_value()))?,
+        What::Reference => print(config::reference().as_bytes())?,
         What::Import(Import::Ratelimit { folder, merge_domains }) => {
             return import_ratelimit(folder, *merge_domains);
         }

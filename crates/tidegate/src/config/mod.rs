@@ -11,6 +11,7 @@ pub mod file;
 mod names;
 mod outside;
 mod read;
+mod reference;
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -20,6 +21,7 @@ use tidegate_core::Limit;
 use tidegate_core::rules::{Consistency, RuleSet};
 
 pub use file::File;
+pub use reference::reference;
 
 use crate::clock::Clock;
 use crate::doors::{DoorConfig, grpc};

@@ -158,7 +158,7 @@ impl Serialize for Listen {
 
 impl JsonSchema for Listen {
     fn schema_name() -> std::borrow::Cow<'static, str> {
-        "Listen".into()
+        "Addresses".into()
     }
 
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
@@ -174,6 +174,7 @@ impl JsonSchema for Listen {
 
 /// Networks that may come in, like "10.0.0.0/8". Absent: everybody.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema)]
+#[schemars(rename = "Networks")]
 pub struct Allow(#[schemars(with = "Vec<String>", length(min = 1))] Vec<Network>);
 
 impl Allow {

@@ -88,6 +88,7 @@ impl JsonSchema for ByteSize {
 
 /// A span of time like "500ms", "10s" or "1min".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
+#[schemars(rename = "TimeSpan")]
 pub struct Span(#[schemars(with = "String")] pub Duration);
 
 impl std::str::FromStr for Span {

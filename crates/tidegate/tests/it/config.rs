@@ -171,3 +171,11 @@ fn a_certificate_that_has_expired_is_only_warned_of() {
         assert_eq!(warned, is_expired, "{}", stderr(&out));
     }
 }
+
+#[test]
+fn the_page_of_settings_is_what_the_program_prints() {
+    let page = include_str!("../../../../docs/configuration.md");
+    let printed = tidegate(["config", "reference"]).stdout;
+    let remedy = "write it anew: `tidegate config reference > docs/configuration.md`";
+    assert!(printed == page.as_bytes(), "docs/configuration.md is not as it should be\n{remedy}");
+}
