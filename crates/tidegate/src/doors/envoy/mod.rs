@@ -1,4 +1,4 @@
-//! What the doors have in common that are asked by Envoy's rate limit service, over gRPC or as JSON.
+//! What doors have in common that take calls of Envoy's rate limit service, over gRPC or as JSON.
 //!
 //! - `rate_limit`: one call: from descriptors to keys to an answer
 //! - `asked`, `statuses`, `answer`: its three steps
