@@ -16,6 +16,7 @@ use envoy_types::pb::ratelimit::config::ratelimit::v3::{
     RateLimitConfig, RateLimitDescriptor, RateLimitPolicy,
 };
 use prost::Message as _;
+use socket2::{Domain, Socket, Type};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
@@ -33,8 +34,27 @@ pub(super) const TYPE_URL: &str =
 /// A management server; it ends, with all connections, when the test lets go of it.
 pub(super) struct Management {
     pub(super) address: SocketAddr,
+    place: Option<Place>,
     streams: Receiver<Stream>,
     runtime: Option<Runtime>,
+}
+
+/// An address that nobody else gets while no server is there.
+pub(super) struct Place {
+    pub(super) address: SocketAddr,
+    /// Bound and not listening: connections are refused, and a server can still have the address.
+    _held: Socket,
+}
+
+impl Place {
+    pub(super) fn reserve() -> Self {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+        socket.set_reuse_address(true).expect("a socket");
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        socket.bind(&any.into()).expect("a free port");
+        let address = socket.local_addr().expect("an address").as_socket().expect("an IP address");
+        Self { address, _held: socket }
+    }
 }
 
 /// One stream of a client.
@@ -79,15 +99,15 @@ impl AggregatedDiscoveryService for Service {
 
 impl Management {
     pub(super) fn new() -> Self {
-        Self::at(([127, 0, 0, 1], 0).into(), None)
+        Self::at(Place::reserve(), None)
     }
 
     /// A server at this address; with TLS, by its certificate and key and the authority of its
     /// clients.
-    pub(super) fn at(address: SocketAddr, tls: Option<(Identity, Vec<u8>)>) -> Self {
+    pub(super) fn at(place: Place, tls: Option<(Identity, Vec<u8>)>) -> Self {
         let runtime = Runtime::new().expect("a runtime");
+        let address = place.address;
         let listener = runtime.block_on(TcpListener::bind(address)).expect("a free address");
-        let address = listener.local_addr().expect("an address");
         let (sender, streams) = channel();
         let service = AggregatedDiscoveryServiceServer::new(Service(Mutex::new(sender)));
         let mut server = Server::builder();
@@ -98,7 +118,7 @@ impl Management {
         }
         let served = server.add_service(service).serve_with_incoming(TcpIncoming::from(listener));
         runtime.spawn(served);
-        Self { address, streams, runtime: Some(runtime) }
+        Self { address, place: Some(place), streams, runtime: Some(runtime) }
     }
 
     pub(super) fn url(&self) -> String {
@@ -117,8 +137,8 @@ impl Management {
     }
 
     /// Ends the server, and tells where it was.
-    pub(super) fn stop(self) -> SocketAddr {
-        self.address
+    pub(super) fn stop(mut self) -> Place {
+        self.place.take().expect("taken once")
     }
 }
 

@@ -4,11 +4,9 @@ mod management;
 mod reloads;
 mod streams;
 
-use std::net::TcpListener;
-
 use tidegate_envoy::proto::ratelimit::rate_limit_response::Code::{Ok, OverLimit};
 
-use self::management::{Management, limited, resource, yearly};
+use self::management::{Management, Place, limited, resource, yearly};
 use super::{Client, DOORS, call};
 use crate::engines::until;
 use crate::papers::Papers;
@@ -146,11 +144,8 @@ fn updates_keep_counts_and_mistakes_keep_the_last_configuration() {
 #[test]
 fn before_the_first_configuration_domains_are_unknown() {
     // Nobody is at this address until the server has started.
-    let reserved = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let address = reserved.local_addr().expect("an address");
-    drop(reserved);
-    let mut program = Program::serve(&file(&format!("http://{address}"), ""));
-    program.wait_for_line(|line| line.contains("no xDS stream"));
+    let place = Place::reserve();
+    let program = Program::serve(&file(&format!("http://{}", place.address), ""));
     let mut client = Client::new(&program);
     let error = client.call(call("d", &["k=a"])).expect_err("nothing is known of it");
     assert_eq!(error.code(), tonic::Code::Unknown);
@@ -158,7 +153,7 @@ fn before_the_first_configuration_domains_are_unknown() {
     // One descriptor that a native rule is for is enough.
     assert_eq!(client.ask(call("native", &["k=a"])), (Ok, vec![(Ok, 1)]));
     assert_eq!(client.ask(call("native", &["k=a", "x=y"])), (Ok, vec![(Ok, 0), (Ok, 0)]));
-    let management = Management::at(address, None);
+    let management = Management::at(place, None);
     let (stream, _) = management.stream();
     assert!(client.call(call("d", &["k=a"])).is_err());
     stream.accepted("1", vec![resource("r", "d", &[yearly("k", 3)])]);

@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use tidegate_envoy::proto::ratelimit::rate_limit_response::Code::{Ok, OverLimit};
 use tonic::transport::Identity;
 
-use super::management::{Management, resource, yearly};
+use super::management::{Management, Place, resource, yearly};
 use super::{Client, call, file, started};
 use crate::papers::Papers;
 use crate::program::Program;
@@ -17,14 +17,14 @@ fn counts_outlive_the_management_server() {
     let domain = || vec![resource("r", "d", &[yearly("k", 3)])];
     stream.accepted("7", domain());
     assert_eq!(client.ask(call("d", &["k=a"])), (Ok, vec![(Ok, 2)]));
-    let address = management.stop();
+    let place = management.stop();
     program.wait_for_line(|line| line.contains("no xDS stream"));
     assert_eq!(client.ask(call("d", &["k=a"])), (Ok, vec![(Ok, 1)]));
     let gone = "tidegate_peers{door=\"grpc\",socket=\"xds\"} 0";
     assert!(super::super::series::metrics(&program).lines().any(|line| line == gone));
     // The client asks for all anew: a server that has started again may count versions from the
     // beginning.
-    let management = Management::at(address, None);
+    let management = Management::at(place, None);
     let (stream, _) = management.stream();
     assert_eq!(client.ask(call("d", &["k=a"])), (Ok, vec![(Ok, 0)]));
     stream.accepted("7", domain());
@@ -81,8 +81,7 @@ fn a_management_server_may_ask_for_certificates() {
     papers.sign("client", "envoy-ratelimit");
     let read = |name: &str| std::fs::read(papers.path(name)).expect("a file");
     let identity = Identity::from_pem(read("gate.pem"), read("gate.key"));
-    let loopback = ([127, 0, 0, 1], 0).into();
-    let management = Management::at(loopback, Some((identity, read("ca.pem"))));
+    let management = Management::at(Place::reserve(), Some((identity, read("ca.pem"))));
     let port = management.address.port();
     let shown = |name: &str| papers.path(name).display().to_string();
     let table = format!(
@@ -100,7 +99,7 @@ fn a_management_server_may_ask_for_certificates() {
     assert_eq!(Client::new(&program).ask(call("d", &["k=a"])), (Ok, vec![(Ok, 2)]));
     // A server of another name is not asked anything.
     let other = config.replace("https://localhost", "https://127.0.0.1");
-    let mut other = Program::serve(&other);
+    let mut other = Program::start(&other);
     let line = other.wait_for_line(|line| line.contains("no xDS stream"));
     assert!(line.contains("certificate"), "{line}");
 }
