@@ -11,13 +11,15 @@
 //! - [`style`]: sizes, headers, names, debris
 //! - [`rooms`]: which room may use which; [`arrows`]: the same for the modules of the server
 //! - [`house`]: what belongs together across files: doors, manifests, records
-//! - [`links`]: links between pages; [`paths`]: the listed ways of requests
+//! - [`links`]: links between pages; [`paths`]: the listed ways of requests; [`quotes`]: messages
+//!   that the troubleshooting page names
 
 mod arrows;
 mod code;
 mod house;
 mod links;
 mod paths;
+mod quotes;
 mod rooms;
 mod style;
 mod tree;
@@ -147,4 +149,9 @@ fn ways_of_requests_are_there() {
 #[test]
 fn links_resolve() {
     hold(links::resolve(&Tree::load()));
+}
+
+#[test]
+fn quoted_messages_are_said() {
+    hold(quotes::quotes(&Tree::load()));
 }
