@@ -57,7 +57,7 @@ setup: ## Check the toolchain and install what is missing
 # stores. Packages of servers may start services, which no test uses. `make soak` wants them, too.
 TEST_PROGRAMS := python3:python3 haproxy:haproxy nginx:nginx caddy:caddy curl:curl \
 	h2load:nghttp2-client redis-server:redis-server redis-cli:redis-tools \
-	etcd:etcd-server etcdctl:etcd-client go:golang-go
+	etcd:etcd-server etcdctl:etcd-client go:golang-go ip:iproute2
 
 # Clients that the tests start, in Python and in JavaScript: libzmq's for Smockron, what Redis users
 # have for RESP, and Envoy for gRPC, which Debian does not have; and what our own packages in clients/

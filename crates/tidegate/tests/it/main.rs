@@ -9,6 +9,7 @@ mod config;
 mod connections;
 mod degraded;
 mod deny;
+mod documents;
 #[path = "../engines/mod.rs"]
 mod engines;
 mod envoy;

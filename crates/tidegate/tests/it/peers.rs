@@ -52,7 +52,8 @@ pub(crate) fn envoy() -> Command {
     Command::new(path)
 }
 
-fn folder() -> PathBuf {
+/// Where `make setup-test` puts what it does not install for the whole machine.
+pub(crate) fn folder() -> PathBuf {
     let mut folders = Path::new(binary()).ancestors().map(|folder| folder.join("peers"));
     let found = folders.find(|folder| folder.is_dir());
     found.expect("the clients are there; `make setup-test` installs them")
