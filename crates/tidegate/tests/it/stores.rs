@@ -31,6 +31,9 @@ on_store_error = 'deny'
 match = 'jobs *'
 limit = '2 in flight'
 on_store_error = 'deny'
+[[rule]]
+match = 'late *'
+limit = '2 in flight'
 ";
 
 /// The limit of `load *`: what comes back of it in five minutes is less than a use.
@@ -99,6 +102,35 @@ fn uses_end_with_their_node(kind: &str, urls: &[String]) {
     until(|| hold(two, "jobs b").is_some());
 }
 
+/// Uses that the store counts after `on_store_error` has decided belong to no client: none of them
+/// stays, for any node. `halt` says whether the store is to keep silent.
+fn late_uses_in_flight_do_not_stay(kind: &str, urls: &[String], halt: impl Fn(bool)) {
+    let nodes = [node(kind, urls, "300ms"), node(kind, urls, "20s")];
+    let [one, two] = nodes.each_ref().map(|node| node.address("http"));
+    for (number, key) in ["late a", "late a", "late a", "jobs c", "jobs c"].iter().enumerate() {
+        // The node knows the count, and the store is well.
+        until(|| left(one, key) == left(two, key) && left(one, key).is_some());
+        halt(true);
+        let body = json!({ "key": key, "hold_ms": 3_600_000 });
+        let reply = post(one, "/v1/check", &body);
+        let said = (reply.status, reply.json()["degraded"] == json!(true));
+        halt(false);
+        let status = if key.starts_with("late") { 200 } else { 429 };
+        assert_eq!(said, (status, true), "{number}: {}", reply.body);
+    }
+    for key in ["late a", "jobs c"] {
+        until(|| left(one, key) == Some(2));
+        until(|| left(two, key) == Some(2));
+        assert!(hold(two, key).is_some() && hold(two, key).is_some(), "there is room");
+    }
+}
+
+/// What remains of the limit of a key, if the store says it.
+fn left(node: SocketAddr, key: &str) -> Option<u64> {
+    let peek = json!({ "key": key, "peek": true });
+    post(node, "/v1/check", &peek).json()["limits"][0]["remaining"].as_u64()
+}
+
 /// What came of uses that were asked for.
 #[derive(Default)]
 struct Tally {
@@ -155,13 +187,12 @@ fn under_load(kind: &str, urls: &[String], disturb: impl FnOnce()) {
         over.store(true, SeqCst);
     });
     assert_eq!(tally.over.load(SeqCst), 0, "the limit is far away");
-    let mut left = None;
+    let mut remaining = None;
     until(|| {
-        let peek = json!({ "key": "load k", "peek": true });
-        left = post(nodes[0], "/v1/check", &peek).json()["limits"][0]["remaining"].as_u64();
-        left.is_some()
+        remaining = left(nodes[0], "load k");
+        remaining.is_some()
     });
-    let counted = LOAD_MAX - left.and_then(|left| left.try_into().ok()).unwrap_or(LOAD_MAX);
+    let counted = LOAD_MAX - remaining.and_then(|left| left.try_into().ok()).unwrap_or(LOAD_MAX);
     let (granted, lost) = (tally.granted(), tally.lost());
     assert!(granted <= counted, "{granted} were granted, and {counted} counted");
     assert!(counted <= granted + lost, "{counted} were counted, {granted} granted, {lost} lost");
@@ -189,6 +220,24 @@ fn etcd_tells_who_waits_and_forgets_who_is_gone() {
     let member = etcd::Member::start(&[]);
     ends_are_heard_by_other_nodes("etcd", &[member.url()]);
     uses_end_with_their_node("etcd", &[member.url()]);
+}
+
+#[test]
+fn a_use_in_flight_that_redis_counts_too_late_does_not_stay() {
+    let server = redis::Server::start(&[]);
+    late_uses_in_flight_do_not_stay("redis", &[server.url()], |halts| match halts {
+        true => server.halt(),
+        false => server.go_on(),
+    });
+}
+
+#[test]
+fn a_use_in_flight_that_etcd_counts_too_late_does_not_stay() {
+    let member = etcd::Member::start(&[]);
+    late_uses_in_flight_do_not_stay("etcd", &[member.url()], |halts| match halts {
+        true => member.halt(),
+        false => member.go_on(),
+    });
 }
 
 #[test]

@@ -21,7 +21,7 @@ use crate::metrics::{CountedAs, Door};
 use crate::stores::UpdateStep;
 use crate::stores::memory::{Body, OpenSlot, Placement, StatsBucket};
 use crate::stores::remote::Remote;
-use crate::stores::remote::update::{DeferredStep, StoreError, UpdateKind};
+use crate::stores::remote::update::{DeferredStep, LateSteps, StoreError, UpdateKind};
 
 /// When a request that is refused because the store is away is worth another try.
 const RETRY_WHEN_AWAY: Nanos = SECOND;
@@ -274,6 +274,45 @@ impl DeferredPlan {
         Answered { verdict: local.verdict.and(verdict), rows, taken: keys_taken }
     }
 
+    /// Tells the caller. None waits for what is undone.
+    fn tell(&mut self, answered: Answered) {
+        let answered = self.with_local(answered);
+        if let Some(completion) = self.completion.take() {
+            self.origin.pending.fetch_sub(1, Relaxed);
+            completion.complete(answered);
+        }
+    }
+
+    /// What gives back what the last run took, for the case that the store does it although
+    /// `on_store_error` has decided. A use in flight never stays: the caller is told of none that
+    /// it could end. Other uses are made, unless the request is refused.
+    fn late_steps(&self, is_refused: bool) -> LateSteps {
+        let Verdict { granted: cost, at, booked, .. } = self.plan.verdict;
+        let took = |target: &CountTarget| {
+            self.plan.notes.iter().any(|note| note.key == Some(target.key) && note.took)
+        };
+        let mut steps = LateSteps::new();
+        for (slot, target) in self.plan.slots().iter().enumerate() {
+            if booked > 0 || !took(target) {
+                continue;
+            }
+            let mut add = |op| steps.push((slot, self.step_of(CountTarget { op, ..*target })));
+            if target.limits(&self.origin.catalog).iter().any(Limit::ends) {
+                add(KeyOp::Release { cost, started: at, from: TakenFrom::Remote });
+            }
+            if is_refused {
+                add(KeyOp::Refund { cost, taken: at, in_flight: false });
+            }
+        }
+        steps
+    }
+
+    /// A step over one count that no caller waits for.
+    fn step_of(&self, target: CountTarget) -> Box<dyn DeferredStep> {
+        let plan = Plan::of_slot(target, self.origin.arrived);
+        Box::new(DeferredPlan::new(self.origin.clone(), plan, None))
+    }
+
     /// Counts what the store has decided, and makes the answer of it.
     fn answer(&mut self, at: Now) -> Answered {
         self.origin.time();
@@ -500,8 +539,7 @@ impl DeferredStep for DeferredPlan {
             // Nothing was taken.
             _ => KeyOp::Peek(1),
         };
-        let plan = Plan::of_slot(CountTarget { op, ..target }, self.origin.arrived);
-        Box::new(DeferredPlan::new(self.origin.clone(), plan, None))
+        self.step_of(CountTarget { op, ..target })
     }
 
     fn end(mut self: Box<Self>, outcome: Result<Now, StoreError>) {
@@ -509,17 +547,21 @@ impl DeferredStep for DeferredPlan {
             Ok(at) => self.answer(*at),
             Err(error) => self.without_store(error),
         };
-        let answered = self.with_local(answered);
-        // No caller waits for an undo.
-        let Some(completion) = self.completion.take() else { return };
-        let Origin { limiter, keys, pending, .. } = &self.origin;
-        pending.fetch_sub(1, Relaxed);
+        let Origin { limiter, keys, .. } = &self.origin;
         if let (Ok(_), Some(waiters)) = (&outcome, limiter.waiters.get()) {
             for target in self.plan.slots().iter().filter(|target| target.op.gives_back()) {
                 waiters.freed(&limiter.count_of(&keys[target.key].bytes));
             }
         }
-        completion.complete(answered);
+        self.tell(answered);
+    }
+
+    fn end_early(mut self: Box<Self>, error: StoreError) -> LateSteps {
+        let answered = self.without_store(&error);
+        let is_refused = !answered.verdict.is_allowed();
+        let late = self.late_steps(is_refused);
+        self.tell(answered);
+        late
     }
 }
 

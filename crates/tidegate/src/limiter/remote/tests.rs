@@ -2,7 +2,7 @@
 
 use parking_lot::Mutex;
 use tidegate_core::limit::{Algorithm, Limit};
-use tidegate_core::rules::{Rule, RuleSet};
+use tidegate_core::rules::{OnStoreError, Rule, RuleSet};
 use tidegate_core::time::DAY;
 use tidegate_core::{Now, Op, algorithms};
 
@@ -10,9 +10,9 @@ use super::super::{Count, Key, KeyOp, LimiterHandle, Request, Waiters};
 use super::*;
 use crate::clock::Clock;
 use crate::metrics::{Door, Metrics};
-use crate::stores::memory::{self, Body};
+use crate::stores::memory::{self, Body, States};
 use crate::stores::remote::settings::{self, Urls};
-use crate::stores::remote::update::RemoteSlot;
+use crate::stores::remote::update::{RemoteSlot, StoreError};
 
 const START: Now = Now { mono: 500 * DAY, unix: 20_000 * DAY };
 const ONE: Limit = Limit { amount: 1, period: DAY, algorithm: Algorithm::FixedWindow };
@@ -47,6 +47,41 @@ fn what_a_step_took_is_taken_back_whole() {
         step.undo(0).run(&mut bodies, now);
         assert!(look(&bodies[0]).allowed, "there is one again: {op:?}");
     }
+}
+
+/// The store does what was asked of it after `on_store_error` has decided.
+#[test]
+fn what_comes_too_late_is_given_back_unless_the_use_is_made() {
+    let log = Limit { amount: 9, period: DAY, algorithm: Algorithm::SlidingLog };
+    let jobs = Limit { amount: 9, period: 0, algorithm: Algorithm::InFlight { per_window: false } };
+    // How many are left of each limit, of nine.
+    let check = |policy: OnStoreError, limits: &[Limit], expected: &[u64]| {
+        let rule = Rule { on_store_error: policy, ..Rule::new("k", "k *", limits.to_vec()) };
+        let handle = alone(vec![rule]);
+        let (now, keys) = (handle.now(), [Key::take(b"k a", 2)]);
+        let request = Request::all_or_nothing(&keys).with_end();
+        let mut step = step::of(&handle, &request, now).expect("fit");
+        let held = States::new(limits.len());
+        let mut bodies = [Body { held, ..Body::default() }];
+        step.run(&mut bodies, now);
+        for (slot, mut late) in step.end_early(StoreError::Away) {
+            assert_eq!(slot, 0);
+            late.run(&mut bodies, now);
+        }
+        let left = limits.iter().zip(bodies[0].held.states()).map(|(limit, state)| {
+            let judged = algorithms::judge(limit, state, Op::Peek(1), now);
+            algorithms::explain(limit, state, Op::Peek(1), &judged, now).remaining
+        });
+        assert_eq!(left.collect::<Vec<_>>(), expected, "{policy:?} {limits:?}");
+    };
+    use OnStoreError::{Allow, Deny, Local};
+    for policy in [Allow, Local] {
+        check(policy, &[log], &[7]);
+        check(policy, &[jobs], &[9]);
+        check(policy, &[jobs, log], &[9, 7]);
+    }
+    check(Deny, &[log], &[9]);
+    check(Deny, &[jobs, log], &[9, 9]);
 }
 
 /// What somebody who waits here hears.

@@ -25,6 +25,9 @@ pub(super) struct Cell {
     pub(super) name: Arc<[u8]>,
     pub(super) version: Version,
     pub(super) value: CellValue,
+    /// Whether the store has another value: one with uses in flight of this node that it does not
+    /// know of.
+    pub(super) differs: bool,
     /// Until when the store keeps it at least, on our monotonic clock, as far as is known.
     pub(super) kept_until: Nanos,
     pub(super) queue: CellQueue,
@@ -45,6 +48,7 @@ impl Cell {
             name,
             version: ABSENT,
             value: CellValue::new(),
+            differs: false,
             kept_until: 0,
             queue: CellQueue::default(),
             under_way: false,
@@ -77,7 +81,7 @@ impl Cell {
         local: Nanos,
     ) -> (CellChange, Nanos) {
         let (name, seen) = (self.name.clone(), self.version);
-        if *after == self.value {
+        if *after == self.value && !self.differs {
             return (CellChange { name, seen, write: None }, self.kept_until);
         }
         // An end is known only of what this node wrote last.

@@ -82,6 +82,7 @@ impl CellCache {
         let cell = &mut self.cells[id as usize];
         let before = cell.heap_bytes();
         (cell.version, cell.value, cell.kept_until) = (version, value, 0);
+        cell.differs = false;
         self.bytes = (self.bytes + cell.heap_bytes()).saturating_sub(before);
     }
 
@@ -89,7 +90,7 @@ impl CellCache {
     pub(super) fn forget_all(&mut self) {
         for (_, cell) in self.cells.iter_mut().filter(|(_, cell)| !cell.under_way) {
             (cell.version, cell.value, cell.kept_until) = (ABSENT, CellValue::new(), 0);
-            cell.unsure = true;
+            (cell.unsure, cell.differs) = (true, false);
         }
         self.bytes = self.cells.iter().map(|(_, cell)| cell.heap_bytes()).sum();
     }

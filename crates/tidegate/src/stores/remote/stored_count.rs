@@ -175,13 +175,18 @@ impl StoredCount {
         own.map(|part| (part.limit, part.state.clone())).collect()
     }
 
-    /// Says what one node holds. What has been forgotten of it meanwhile stays forgotten.
-    pub(super) fn put_own(&mut self, node: u64, own: &[(u8, State)]) {
+    /// Says what one node holds. What has been forgotten of it meanwhile stays forgotten. Returns
+    /// whether the count said something else.
+    pub(super) fn put_own(&mut self, node: u64, own: &[(u8, State)]) -> bool {
+        let mut differs = false;
         for part in self.parts.iter_mut().filter(|part| part.node == node) {
             let known = own.iter().find(|(limit, _)| *limit == part.limit);
-            part.state = known.map_or(State::None, |(_, state)| state.clone());
+            let state = known.map_or(State::None, |(_, state)| state.clone());
+            differs |= part.state != state;
+            part.state = state;
         }
         self.parts.retain(|part| part.state != State::None);
+        differs
     }
 
     /// The nodes that hold uses here.

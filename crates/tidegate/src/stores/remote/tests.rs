@@ -12,7 +12,7 @@ use tidegate_core::time::{HOUR, MILLISECOND, SECOND};
 use tidegate_core::{JointOutcome as Verdict, Limit, Now, Op, algorithms};
 
 use super::engine::{ABSENT, CellChange, EngineFault, StoredValue, Swapped};
-use super::update::{DeferredStep, RemoteSlot, StoreError, Update, UpdateKind};
+use super::update::{DeferredStep, LateSteps, RemoteSlot, StoreError, Update, UpdateKind};
 use super::update_queue::{ChangeInFlight, UpdateQueue};
 use crate::stores::memory::Body;
 
@@ -32,7 +32,8 @@ struct Use {
     limits: Vec<Arc<[Limit]>>,
     gives_back: bool,
     granted: bool,
-    number: usize,
+    /// `None` if nobody is told of it.
+    number: Option<usize>,
     fates: Arc<Mutex<HashMap<usize, Fate>>>,
 }
 
@@ -73,8 +74,25 @@ impl DeferredStep for Use {
             Ok(_) => Fate::Refused,
             Err(_) => Fate::Failed,
         };
-        let before = self.fates.lock().insert(self.number, fate);
+        let Some(number) = self.number else { return };
+        let before = self.fates.lock().insert(number, fate);
         assert_eq!(before, None, "a step is told once");
+    }
+
+    fn end_early(self: Box<Self>, error: StoreError) -> LateSteps {
+        let end = |limits: &Arc<[Limit]>| Use {
+            limits: vec![limits.clone()],
+            gives_back: true,
+            granted: false,
+            number: None,
+            fates: self.fates.clone(),
+        };
+        let takes = self.granted && !self.gives_back;
+        let ends = self.limits.iter().filter(|limits| takes && limits[0].ends());
+        let ends = ends.map(end).enumerate();
+        let late = ends.map(|(at, end)| (at, Box::new(end) as Box<dyn DeferredStep>)).collect();
+        self.end(Err(error));
+        late
     }
 }
 
@@ -118,7 +136,7 @@ impl World {
             limits: slots.iter().map(|slot| slot.limits.clone()).collect(),
             gives_back: kind == UpdateKind::GiveBack,
             granted: false,
-            number: self.steps,
+            number: Some(self.steps),
             fates: self.fates.clone(),
         };
         self.steps += 1;
@@ -221,6 +239,8 @@ enum Move {
     Submit(usize, Vec<u8>),
     Send(usize),
     Deliver(usize, Lost),
+    /// The node takes the store for away: all that wait for it are told, and the store answers.
+    GiveUp(usize),
 }
 
 fn moves(lossy: bool) -> impl Strategy<Value = Vec<Move>> {
@@ -240,20 +260,23 @@ fn moves(lossy: bool) -> impl Strategy<Value = Vec<Move>> {
         4 => (0_usize..3, keys).prop_map(|(node, keys)| Move::Submit(node, keys)),
         3 => (0_usize..3).prop_map(Move::Send),
         3 => (any::<usize>(), lost).prop_map(|(which, lost)| Move::Deliver(which, lost)),
+        u32::from(lossy) => (0_usize..3).prop_map(Move::GiveUp),
     ];
     prop::collection::vec(one, 1..120)
 }
 
-fn play(world: &mut World, moves: Vec<Move>) -> Vec<Vec<u8>> {
+/// Returns the keys of each use, and of which node it is.
+fn play(world: &mut World, moves: Vec<Move>) -> Vec<(usize, Vec<u8>)> {
     let mut asked = Vec::new();
     for step in moves {
         match step {
             Move::Submit(node, keys) => {
                 world.submit(node, &keys, UpdateKind::Take);
-                asked.push(keys);
+                asked.push((node, keys));
             }
             Move::Send(node) => world.send(node),
             Move::Deliver(which, lost) => world.deliver(which, lost),
+            Move::GiveUp(node) => world.nodes[node].give_up(),
         }
     }
     world.settle();
@@ -261,10 +284,10 @@ fn play(world: &mut World, moves: Vec<Move>) -> Vec<Vec<u8>> {
 }
 
 /// How many uses of each key were granted.
-fn granted(world: &World, asked: &[Vec<u8>]) -> [usize; 2] {
+fn granted(world: &World, asked: &[(usize, Vec<u8>)]) -> [usize; 2] {
     let fates = world.fates.lock();
     let of = |key: u8| {
-        let uses = asked.iter().enumerate().filter(|(_, keys)| keys.contains(&key));
+        let uses = asked.iter().enumerate().filter(|(_, (_, keys))| keys.contains(&key));
         uses.filter(|(number, _)| fates[number] == Fate::Granted).count()
     };
     [of(0), of(1)]
@@ -281,6 +304,27 @@ proptest! {
         }
     }
 
+    /// Whatever is lost or comes too late, a use in flight ends with what its caller was told of,
+    /// for all nodes. No more are held at once than the limit allows.
+    #[test]
+    fn uses_in_flight_that_nobody_holds_do_not_stay(moves in moves(true)) {
+        let mut world = World::new(3, "5 in flight");
+        let asked = play(&mut world, moves);
+        for uses in granted(&world, &asked) {
+            prop_assert!(uses <= 5, "{uses} of 5");
+        }
+        let fates = world.fates.lock().clone();
+        for (number, (node, keys)) in asked.iter().enumerate() {
+            if fates[&number] == Fate::Granted {
+                keys.iter().for_each(|key| world.submit(*node, &[*key], UpdateKind::GiveBack));
+            }
+        }
+        world.settle();
+        for (name, kept) in &world.kept {
+            prop_assert!(kept.value.is_empty(), "{name:?} has {:?}", kept.value);
+        }
+    }
+
     /// Where nothing is lost nobody fails, and a use is refused only when a key of it is used up.
     #[test]
     fn nothing_is_refused_that_is_left(moves in moves(false)) {
@@ -289,7 +333,7 @@ proptest! {
         prop_assert_eq!(world.count(Fate::Failed), 0);
         let full = granted(&world, &asked).map(|uses| uses == 5);
         let fates = world.fates.lock().clone();
-        for (number, keys) in asked.iter().enumerate() {
+        for (number, (_, keys)) in asked.iter().enumerate() {
             let used_up = keys.iter().any(|key| full[usize::from(*key)]);
             prop_assert!(fates[&number] == Fate::Granted || used_up);
         }
@@ -440,7 +484,7 @@ fn who_waits_for_silence_is_told_at_its_time_and_the_store_is_to_blame() {
     assert!(world.fates.lock().is_empty());
     assert!(world.nodes[0].expire(due));
     assert_eq!(world.count(Fate::Failed), 1);
-    // The answer comes after all: the use stays charged, and nobody is told twice.
+    // The answer comes after all: nobody is told twice.
     world.nodes[0].finish(attempt, Ok(Swapped::Done(vec![3])), due);
     assert!(world.nodes[0].is_idle());
 }

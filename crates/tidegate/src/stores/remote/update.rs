@@ -38,7 +38,14 @@ pub(crate) trait DeferredStep: Send {
 
     /// Ends the step: its last run is in force since `now`, or it failed.
     fn end(self: Box<Self>, outcome: Result<Now, StoreError>);
+
+    /// Ends the step as failed while a change with its last run is under way. Returns what gives
+    /// back what that run took, each with the position of its count, should it turn out to be done.
+    fn end_early(self: Box<Self>, error: StoreError) -> LateSteps;
 }
+
+/// Steps over one count each, with the position of that count among those of another step.
+pub(crate) type LateSteps = Vec<(usize, Box<dyn DeferredStep>)>;
 
 /// Why a step failed. If the store was asked, it may have done it nevertheless.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

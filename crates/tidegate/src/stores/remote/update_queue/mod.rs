@@ -4,11 +4,13 @@
 //! the last state seen, and the result is one compare-and-set. An update of several counts goes
 //! when it is first in the queues of all of them. At most one change of a count is under way at a
 //! time, so that a node never competes with itself. Pure: the worker sends the changes that `next`
-//! returns, and brings their outcomes to `finish`.
+//! returns, and brings their outcomes to `finish`. `late` is about updates that end before their
+//! outcome is known.
+
+mod late;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
-use std::mem;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
@@ -21,7 +23,7 @@ use super::cell_cache::{CellCache, CellId};
 use super::engine::{ABSENT, CellChange, EngineFault, StoredValue, Swapped, Version};
 use super::members::Members;
 use super::stored_count::StoredCount;
-use super::update::{DeferredStep, RemoteSlot, StoreError, Update, UpdateKind};
+use super::update::{DeferredStep, LateSteps, RemoteSlot, StoreError, Update, UpdateKind};
 use crate::stores::memory::{Body, KeyTally};
 
 /// Steps that are written together.
@@ -41,6 +43,8 @@ struct QueuedUpdate {
     kind: UpdateKind,
     /// Since when a change with it is under way, on our monotonic clock.
     sent: Option<Nanos>,
+    /// What gives back what the change under way takes, of a step that has ended before its answer.
+    late: LateSteps,
 }
 
 /// Cells, nearly always one.
@@ -144,8 +148,9 @@ impl UpdateQueue {
             UpdateKind::Take => self.deadlines.push(Reverse((deadline, update))),
             UpdateKind::GiveBack | UpdateKind::Refund => self.given_back += 1,
         }
-        self.updates
-            .insert(update, QueuedUpdate { slots, ids, step: Some(step), kind, sent: None });
+        let step = Some(step);
+        let queued = QueuedUpdate { slots, ids, step, kind, sent: None, late: Vec::new() };
+        self.updates.insert(update, queued);
         self.cache.evict();
     }
 
@@ -250,6 +255,7 @@ impl UpdateQueue {
         local: Nanos,
     ) {
         self.set_under_way(&attempt.ids, &attempt.updates, None);
+        let late = self.take_late(&attempt.updates, local);
         match outcome {
             Ok(Swapped::Done(versions)) => {
                 let done = attempt.ids.iter().zip(versions).zip(attempt.after);
@@ -258,27 +264,34 @@ impl UpdateQueue {
                     self.confirm(id, kept);
                 }
                 self.end(&attempt.updates, |_| Ok(attempt.at));
+                late.into_iter().for_each(|(_, update)| self.enqueue(update, true));
             }
             Ok(Swapped::Stale(found)) => {
                 self.stale(&attempt, found.into_iter().enumerate(), local);
             }
             Ok(Swapped::Broken { written, at, found }) => {
                 self.undo_partial(&attempt, &written, local);
+                self.undo_late(&attempt, &written, late, local);
                 self.stale(&attempt, [(at, found)].into_iter(), local);
             }
             Err(fault) => {
                 // Whether it was done is unknown: the next change learns how the counts are. A use
-                // whose outcome is unknown stays charged.
+                // whose outcome is unknown stays charged, unless it is one in flight.
                 for &id in &attempt.ids {
                     self.cache.know(id, ABSENT, CellValue::new());
                     self.cache[id].unsure = true;
                 }
+                let slots = match fault {
+                    EngineFault::Slow | EngineFault::Unreachable(_) => self.in_flight(&attempt),
+                    EngineFault::Garbage(_) | EngineFault::Refused(_) => Vec::new(),
+                };
                 self.end(&attempt.updates, |kind| match kind {
                     UpdateKind::Take | UpdateKind::Refund => {
                         Err(Some(StoreError::Fault(fault.clone())))
                     }
                     UpdateKind::GiveBack => Err(None),
                 });
+                slots.into_iter().for_each(|slot| self.settle(slot, local));
                 self.rest(&attempt.ids, local);
             }
         }
@@ -337,10 +350,9 @@ impl UpdateQueue {
     /// in flight of this node are those that it knows of: no other node writes them.
     fn learn(&mut self, id: CellId, version: Version, mut entry: StoredCount) {
         let cell = &self.cache[id];
-        if cell.unsure {
-            entry.put_own(self.node, &cell.mine);
-        }
+        let differs = cell.unsure && entry.put_own(self.node, &cell.mine);
         self.cache.know(id, version, entry.encode());
+        self.cache[id].differs = differs;
     }
 
     /// Remembers that a change of a count is done, and the uses in flight that this node has there.
@@ -424,9 +436,7 @@ impl UpdateQueue {
             let slow = sent <= deadline.saturating_sub(self.timeout / 2);
             silent |= slow;
             let error = if slow { EngineFault::Slow.into() } else { StoreError::Contended };
-            if let Some(step) = mem::take(&mut update.step) {
-                step.end(Err(error));
-            }
+            update.fail(error);
         }
         silent
     }
@@ -434,9 +444,7 @@ impl UpdateQueue {
     /// The store is away: ends all updates but those that give back.
     pub(super) fn give_up(&mut self) {
         for update in self.updates.values_mut().filter(|update| update.kind == UpdateKind::Take) {
-            if let Some(step) = update.step.take() {
-                step.end(Err(StoreError::Away));
-            }
+            update.fail(StoreError::Away);
         }
         self.ready.extend(self.cache.wanted());
     }
