@@ -15,6 +15,7 @@ use super::{Count, InvalidRequest, Limiter, LimiterHandle, TakenFrom};
 use crate::completions::AnswerTicket;
 use crate::metrics::CountedAs;
 use crate::stores::memory::{Body, SlotAddress, SlotProbe, StatsBucket};
+use crate::stores::remote::update::StoreError;
 use crate::stores::{Store, Updated};
 
 /// How many keys of a batch are looked up together: what they touch fits the nearest cache.
@@ -61,7 +62,7 @@ impl LimiterHandle {
         rows: Option<&mut Rows>,
     ) -> Result<Decision, InvalidRequest> {
         let ([key], None) = (request.keys, &rows) else {
-            return self.decide_generally(&self.limiter.catalog.load(), request, now, rows);
+            return self.decide_generally(&self.limiter.catalog.load(), request, now, rows, true);
         };
         key.check_cost()?;
         // The processor fetches the slot while the catalog finds the rule.
@@ -78,7 +79,21 @@ impl LimiterHandle {
             self.time(1, now);
             return Ok(Decision::Ready(verdict));
         }
-        self.decide_generally(&catalog, request, now, rows)
+        self.decide_generally(&catalog, request, now, rows, true)
+    }
+
+    /// As [`Self::decide`], for a request whose store has just not answered: it is not asked, and
+    /// `on_store_error` decides at once.
+    ///
+    /// # Errors
+    /// When it cannot be decided at all.
+    pub(crate) fn decide_without_store(
+        &self,
+        request: &Request<'_>,
+        now: Now,
+        rows: &mut Rows,
+    ) -> Result<Decision, InvalidRequest> {
+        self.decide_generally(&self.limiter.catalog.load(), request, now, Some(rows), false)
     }
 
     /// As [`Self::decide`], for doors that refuse a cost that can never be had, where `decide` says
@@ -138,7 +153,7 @@ impl LimiterHandle {
                     None => {
                         let keys = std::slice::from_ref(key);
                         let request = Request::all_or_nothing(keys);
-                        self.decide_generally(&catalog, &request, now, None)
+                        self.decide_generally(&catalog, &request, now, None, true)
                     }
                 });
             }
@@ -192,6 +207,7 @@ impl LimiterHandle {
     }
 
     /// General path: several keys or limits, unknown keys, other operations, remote stores, rows.
+    /// A remote store is asked only if `asks_store`.
     #[inline(never)]
     fn decide_generally(
         &self,
@@ -199,6 +215,7 @@ impl LimiterHandle {
         request: &Request<'_>,
         now: Now,
         rows: Option<&mut Rows>,
+        asks_store: bool,
     ) -> Result<Decision, InvalidRequest> {
         let mut rows = rows;
         let lent = rows.as_deref_mut().map(std::mem::take);
@@ -224,11 +241,15 @@ impl LimiterHandle {
             }
             plan.cap(local.verdict.granted);
         }
+        let is_remote = |target| catalog.remote_names(target).is_some();
+        let is_skipped = !asks_store && plan.slots().iter().any(is_remote);
         let caller = Caller { handle: self, request, local };
         let mut step = PlanStep { catalog, plan: &mut plan, now, caller: Some(caller) };
-        let (verdict, filled) = match self.limiter.run(&mut step, key) {
+        let updated = if is_skipped { Updated::Declined } else { self.limiter.run(&mut step, key) };
+        let (verdict, filled) = match updated {
             Updated::Pending(ticket) => return Ok(Decision::Pending(PendingVerdict(ticket))),
-            Updated::Declined => step.answer_without_store(),
+            Updated::Declined if is_skipped => step.answer_without_store(&StoreError::Away),
+            Updated::Declined => step.answer_without_store(&StoreError::Crowded),
             Updated::Done => {
                 self.count_notes(catalog, &plan.notes);
                 self.time(1, now);

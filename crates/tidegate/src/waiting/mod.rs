@@ -65,8 +65,19 @@ pub struct Admitted {
 }
 
 impl Admitted {
-    /// What a check that was allowed would have answered, once the use is taken.
-    pub async fn look(&self, handle: &LimiterHandle, key: &[u8], cost: u64) -> (Verdict, Rows) {
+    /// What a check that was allowed would have answered: `rows` as they were when the use was
+    /// taken, or what the limits say now.
+    pub async fn look(
+        &self,
+        handle: &LimiterHandle,
+        key: &[u8],
+        cost: u64,
+        rows: Option<Rows>,
+    ) -> (Verdict, Rows) {
+        let verdict = Verdict::unlimited(Outcome::Allowed, cost, self.started);
+        if let Some(rows) = rows {
+            return (Verdict { degraded: self.degraded, ..verdict }, rows);
+        }
         let keys = [Key::peek(key, cost)];
         let request = Request::all_or_nothing(&keys).with_end();
         let mut rows = Rows::default();
@@ -83,7 +94,6 @@ impl Admitted {
             }
         }
         let degraded = self.degraded || peek.is_ok_and(|peek| peek.degraded);
-        let verdict = Verdict::unlimited(Outcome::Allowed, cost, self.started);
         (Verdict { degraded, ..verdict }, rows)
     }
 }

@@ -63,6 +63,10 @@ pub struct WaitFuture<'a> {
     state: State<'a>,
     /// Uses that came too late and were given back.
     late: u8,
+    /// What each limit said to the last try; `None` if that is not wanted.
+    rows: Option<Rows>,
+    /// The last answer was given without the store: at the end it is not asked again.
+    degraded: bool,
 }
 
 enum State<'a> {
@@ -122,7 +126,7 @@ impl WaitingRequests {
     /// such a count.
     #[inline]
     pub fn begin(&self, handle: &LimiterHandle, request: &WaitRequest<'_>, now: Now) -> Began {
-        first_try(handle, request, now, now)
+        first_try(handle, request, now, now, None)
     }
 
     /// Goes on with a request that [`Self::begin`] has not answered. See [`Self::admit`].
@@ -133,8 +137,9 @@ impl WaitingRequests {
         request: WaitRequest<'a>,
         Arrival(arriving): Arrival,
     ) -> WaitFuture<'a> {
-        let state = State::Arriving(arriving);
-        WaitFuture { waiting: self, handle, limit, request, state, late: 0 }
+        let mut future = self.admit(handle, limit, request);
+        future.state = State::Arriving(arriving);
+        future
     }
 
     /// Waits until the use is taken, in the order of arrival.
@@ -148,19 +153,26 @@ impl WaitingRequests {
         limit: &'a WaiterLimit,
         request: WaitRequest<'a>,
     ) -> WaitFuture<'a> {
-        WaitFuture { waiting: self, handle, limit, request, state: State::New, late: 0 }
+        let (state, late, rows, degraded) = (State::New, 0, None, false);
+        WaitFuture { waiting: self, handle, limit, request, state, late, rows, degraded }
     }
 }
 
 #[inline]
-fn first_try(handle: &LimiterHandle, request: &WaitRequest<'_>, arrived: Now, now: Now) -> Began {
+fn first_try(
+    handle: &LimiterHandle,
+    request: &WaitRequest<'_>,
+    arrived: Now,
+    now: Now,
+    rows: Option<&mut Rows>,
+) -> Began {
     // Nothing is booked before there is a place to wait for it.
     let (cost, booking_max) = (request.cost, 0);
     let op =
         KeyOp::TakeOrLeave(WaitAttempt { cost, booking_max, waited: false, first_in_line: false });
     let keys = [Key::new(request.key, op)];
     let asked = Request { can_end: request.can_end, ..Request::all_or_nothing(&keys) };
-    match handle.decide(&asked, now, None) {
+    match handle.decide(&asked, now, rows) {
         Ok(Decision::Ready(verdict)) => first_verdict(handle, request, arrived, &verdict),
         Ok(Decision::Pending(pending)) => Began::Waits(Arrival(Arriving::Asked(arrived, pending))),
         Err(invalid) => Began::Done(Err(NotAdmitted::Invalid(invalid))),
@@ -182,18 +194,23 @@ fn first_verdict(
             Began::Done(Ok(Admitted { started, held, waited: 0, due, degraded }))
         }
         // Nothing passes under its rule.
-        Outcome::TooLong if verdict.delay == Nanos::MAX => refuse(handle, request),
-        _ if request.max_wait == Some(0) => refuse(handle, request),
+        Outcome::TooLong if verdict.delay == Nanos::MAX => refuse(handle, request, degraded),
+        _ if request.max_wait == Some(0) => refuse(handle, request, degraded),
         _ => Began::Waits(Arrival(Arriving::Blocked(arrived))),
     }
 }
 
-/// Counts a request as refused that gives up, and asks what its limits say.
-fn refuse(handle: &LimiterHandle, request: &WaitRequest<'_>) -> Began {
+/// Counts a request as refused that gives up, and asks what its limits say. A store that has just
+/// not answered is not asked: that would take as long again.
+fn refuse(handle: &LimiterHandle, request: &WaitRequest<'_>, degraded: bool) -> Began {
     let mut rows = Rows::default();
     let keys = [Key::new(request.key, KeyOp::Refuse(request.cost))];
     let refused = Request::all_or_nothing(&keys).with_end();
-    match handle.decide(&refused, handle.now(), Some(&mut rows)) {
+    let decided = match degraded {
+        true => handle.decide_without_store(&refused, handle.now(), &mut rows),
+        false => handle.decide(&refused, handle.now(), Some(&mut rows)),
+    };
+    match decided {
         Ok(Decision::Ready(verdict)) => {
             Began::Done(Err(NotAdmitted::TooLate(Box::new(WaitRefusal { verdict, rows }))))
         }
@@ -203,6 +220,18 @@ fn refuse(handle: &LimiterHandle, request: &WaitRequest<'_>) -> Began {
 }
 
 impl<'a> WaitFuture<'a> {
+    /// Also remembers what each limit says once the use is taken.
+    pub fn with_rows(mut self) -> Self {
+        self.rows = Some(Rows::default());
+        self
+    }
+
+    /// What each limit said when the use was taken; `None` if it was booked, or nobody asked for
+    /// it.
+    pub fn take_rows(&mut self) -> Option<Rows> {
+        self.rows.take()
+    }
+
     /// Whether it waits for its turn, and not only for a store's answer, which is soon to come.
     #[must_use]
     pub fn is_in_line(&self) -> bool {
@@ -239,13 +268,22 @@ impl<'a> WaitFuture<'a> {
             let refusal = Box::new(WaitRefusal { verdict, rows });
             return Poll::Ready(Err(NotAdmitted::TooLate(refusal)));
         };
+        self.degraded = answered.verdict.degraded;
         let began = if self.is_late(&answered.verdict, now) {
             pending.give_back(answered);
-            first_try(self.handle, &self.request, arrived, now)
+            first_try(self.handle, &self.request, arrived, now, self.rows.as_mut())
         } else {
-            first_verdict(self.handle, &self.request, arrived, &answered.verdict)
+            let began = first_verdict(self.handle, &self.request, arrived, &answered.verdict);
+            self.note_rows(answered.rows);
+            began
         };
         self.proceed(began, cx)
+    }
+
+    fn note_rows(&mut self, rows: Rows) {
+        if let Some(noted) = &mut self.rows {
+            *noted = rows;
+        }
     }
 
     /// Whether the window has ended in which the use was counted: then it must be given back and
@@ -260,8 +298,11 @@ impl<'a> WaitFuture<'a> {
     /// Joins the line of its count.
     fn join(&mut self, arrived: Now, cx: &Context<'_>) -> Poll<Result<Admitted, NotAdmitted>> {
         let WaitRequest { key, max_wait, .. } = self.request;
-        let Some(place) = self.limit.enter() else { return self.too_many_waiters(false) };
         let gives_up_at = max_wait.map_or(Nanos::MAX, |span| arrived.mono.saturating_add(span));
+        if self.degraded && self.handle.now().mono >= gives_up_at {
+            return self.leave(Leaving::TooLate, cx);
+        }
+        let Some(place) = self.limit.enter() else { return self.too_many_waiters(false) };
         let (queues, handle) = (&self.waiting.queues, self.handle);
         let ticket = queues.join(
             key,
@@ -291,7 +332,7 @@ impl<'a> WaitFuture<'a> {
 
     fn too_many_waiters(&self, per_key: bool) -> Poll<Result<Admitted, NotAdmitted>> {
         // Counted as a refusal; what the limits say does not matter to such a request.
-        let _ = refuse(self.handle, &self.request);
+        let _ = refuse(self.handle, &self.request, self.degraded);
         Poll::Ready(Err(NotAdmitted::TooManyWaiters { per_key }))
     }
 
@@ -303,6 +344,11 @@ impl<'a> WaitFuture<'a> {
     ) -> Poll<Result<Admitted, NotAdmitted>> {
         loop {
             let now = self.handle.now().mono;
+            // The store is not asked once more if it has just not answered.
+            if self.degraded && now >= guard.gives_up_at && guard.pending.is_none() {
+                drop(guard);
+                return self.leave(Leaving::TooLate, cx);
+            }
             let (queues, ticket) = (guard.queues, guard.ticket);
             let attempt =
                 |woken_at, blocked_at| self.try_at_head(&mut guard, woken_at, blocked_at, cx);
@@ -313,6 +359,8 @@ impl<'a> WaitFuture<'a> {
                     return self.leave(leaving, cx);
                 }
                 Stepped::Booked(Leaving::Admitted(admitted), until) => {
+                    // When it goes they say something else.
+                    self.rows = None;
                     self.state = State::Booked(guard, admitted, until);
                     return Poll::Pending;
                 }
@@ -356,7 +404,10 @@ impl<'a> WaitFuture<'a> {
                     guard.late = Some((pending, answered));
                     return Try::Later(Nanos::MAX);
                 }
-                Poll::Ready(answered) => (answered.verdict, true),
+                Poll::Ready(answered) => {
+                    self.note_rows(answered.rows);
+                    (answered.verdict, true)
+                }
                 // The ticket wakes it.
                 Poll::Pending => {
                     guard.pending = Some(pending);
@@ -365,6 +416,7 @@ impl<'a> WaitFuture<'a> {
             },
             Err(invalid) => return Try::Out(Leaving::Invalid(invalid)),
         };
+        self.degraded = verdict.degraded;
         match verdict.outcome {
             Outcome::Allowed | Outcome::NoRule => {
                 admitted_at_head(guard, &verdict, woken_at, blocked_at, now)
@@ -383,20 +435,25 @@ impl<'a> WaitFuture<'a> {
         }
     }
 
-    fn ask_at_head(&self, guard: &QueueGuard<'_>, now: Now) -> Result<Decision, InvalidRequest> {
+    fn ask_at_head(
+        &mut self,
+        guard: &QueueGuard<'_>,
+        now: Now,
+    ) -> Result<Decision, InvalidRequest> {
         let WaitRequest { key, cost, can_end, .. } = self.request;
         let booking_max = guard.gives_up_at.saturating_sub(now.mono);
         let waited = guard.waited;
         let op = KeyOp::TakeOrLeave(WaitAttempt { cost, booking_max, waited, first_in_line: true });
         let keys = [Key::new(key, op)];
-        self.handle.decide(&Request { can_end, ..Request::all_or_nothing(&keys) }, now, None)
+        let asked = Request { can_end, ..Request::all_or_nothing(&keys) };
+        self.handle.decide(&asked, now, self.rows.as_mut())
     }
 
     fn leave(&mut self, leaving: Leaving, cx: &Context<'_>) -> Poll<Result<Admitted, NotAdmitted>> {
         match leaving {
             Leaving::Admitted(admitted) => Poll::Ready(Ok(admitted)),
             Leaving::TooLate => {
-                let began = refuse(self.handle, &self.request);
+                let began = refuse(self.handle, &self.request, self.degraded);
                 self.proceed(began, cx)
             }
             Leaving::Invalid(invalid) => Poll::Ready(Err(NotAdmitted::Invalid(invalid))),
@@ -438,7 +495,8 @@ impl Future for WaitFuture<'_> {
         let this = self.get_mut();
         match mem::replace(&mut this.state, State::Done) {
             State::New => {
-                let began = this.waiting.begin(this.handle, &this.request, this.handle.now());
+                let now = this.handle.now();
+                let began = first_try(this.handle, &this.request, now, now, this.rows.as_mut());
                 this.proceed(began, cx)
             }
             State::Arriving(arriving) => this.poll_arriving(arriving, cx),

@@ -172,12 +172,15 @@ async fn decide(
     let max_wait = u64::try_from(max_wait.0.as_nanos()).unwrap_or(u64::MAX);
     let check = CheckRequest::one(key);
     match wait::pass(context, &check, Some(max_wait), client).await? {
-        Ok(admitted) => {
-            Ok(Word::Go(admitted.look(&context.handle, &check.keys[0], check.cost).await.1))
+        (Ok(admitted), rows) => {
+            let key = &check.keys[0];
+            Ok(Word::Go(admitted.look(&context.handle, key, check.cost, rows).await.1))
         }
-        Err(NotAdmitted::TooLate(refusal)) => Ok(Word::OverLimit(refusal.verdict, refusal.rows)),
-        Err(NotAdmitted::TooManyWaiters { .. }) => Ok(Word::Crowded),
-        Err(NotAdmitted::Invalid(invalid)) => Err(invalid.into()),
+        (Err(NotAdmitted::TooLate(refusal)), _) => {
+            Ok(Word::OverLimit(refusal.verdict, refusal.rows))
+        }
+        (Err(NotAdmitted::TooManyWaiters { .. }), _) => Ok(Word::Crowded),
+        (Err(NotAdmitted::Invalid(invalid)), _) => Err(invalid.into()),
     }
 }
 

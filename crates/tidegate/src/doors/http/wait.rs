@@ -21,7 +21,7 @@ use super::router::HttpContext;
 use crate::doors::http_server::body::read_json;
 use crate::doors::http_server::problem::HttpProblem;
 use crate::doors::io::client_socket::CloseWatch;
-use crate::limiter::HeldKey;
+use crate::limiter::{HeldKey, Rows};
 use crate::waiting::{Admitted, NotAdmitted, WaitRequest, WaiterBounds};
 
 /// How many may wait: three quarters of all connections, so that others still get in.
@@ -50,18 +50,19 @@ pub(super) async fn wait(
     let passed = pass(&context, &check, max_wait, client).await?;
     // Until a use is held nothing awaits: a client that leaves cannot lose it in between.
     match passed {
-        Ok(admitted) => {
+        (Ok(admitted), rows) => {
             let started = admitted.started;
             let held = admitted.held.map(|from| HeldKey { key: 0, from, started });
             let held = hold(&context, &check, held.as_slice(), context.handle.now())?;
-            let (verdict, rows) = admitted.look(&context.handle, &check.keys[0], check.cost).await;
+            let (key, cost) = (&check.keys[0], check.cost);
+            let (verdict, rows) = admitted.look(&context.handle, key, cost, rows).await;
             Ok(answered(&check, &verdict, &rows, held))
         }
-        Err(NotAdmitted::TooLate(refusal)) => {
+        (Err(NotAdmitted::TooLate(refusal)), _) => {
             Ok(answered(&check, &refusal.verdict, &refusal.rows, None))
         }
-        Err(NotAdmitted::Invalid(invalid)) => Err(invalid.into()),
-        Err(NotAdmitted::TooManyWaiters { per_key }) => {
+        (Err(NotAdmitted::Invalid(invalid)), _) => Err(invalid.into()),
+        (Err(NotAdmitted::TooManyWaiters { per_key }), _) => {
             let where_ = if per_key { "for this key" } else { "at this door" };
             let detail = format!("too many wait {where_}; try again when some have gone");
             let problem = HttpProblem::new(StatusCode::SERVICE_UNAVAILABLE, "crowded", detail);
@@ -71,20 +72,21 @@ pub(super) async fn wait(
 }
 
 /// Waits until the use is taken, the door closes, or the client has closed its sending side:
-/// the door cannot know whether it still reads, and other requests wait behind it.
+/// the door cannot know whether it still reads, and other requests wait behind it. With a use that
+/// was taken comes what its limits said.
 pub(super) async fn pass(
     context: &HttpContext,
     check: &CheckRequest,
     max_wait: Option<Nanos>,
     client: Option<CloseWatch>,
-) -> Result<Result<Admitted, NotAdmitted>, HttpProblem> {
+) -> Result<(Result<Admitted, NotAdmitted>, Option<Rows>), HttpProblem> {
     if check.hold.is_some() {
         context.gate.uses.room_for(&check.keys)?;
     }
     let key = check.keys.first().map_or(&b""[..], Vec::as_slice);
     let request = WaitRequest { key, cost: check.cost, max_wait, can_end: check.hold.is_some() };
-    let mut passing =
-        pin!(context.gate.waiting.admit(&context.handle, &context.waiter_limit, request));
+    let passing = context.gate.waiting.admit(&context.handle, &context.waiter_limit, request);
+    let mut passing = pin!(passing.with_rows());
     let mut closed = pin!(async {
         match client {
             Some(client) => client.closed().await,
@@ -95,7 +97,7 @@ pub(super) async fn pass(
     let mut is_closed = false;
     poll_fn(|cx| {
         if let Poll::Ready(passed) = passing.as_mut().poll(cx) {
-            return Poll::Ready(Ok(passed));
+            return Poll::Ready(Ok((passed, passing.take_rows())));
         }
         if stopping.as_mut().poll(cx).is_ready() {
             return Poll::Ready(Err(HttpProblem::stopping()));

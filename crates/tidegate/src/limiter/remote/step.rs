@@ -127,11 +127,11 @@ impl PlanStep<'_> {
         Some(DeferredPlan::new(origin, plan, local))
     }
 
-    /// What the rules say where the store is not asked, because too many answers are pending.
+    /// What the rules say where the store is not asked.
     #[cold]
-    pub(in super::super) fn answer_without_store(&mut self) -> (Verdict, Rows) {
+    pub(in super::super) fn answer_without_store(&mut self, why: &StoreError) -> (Verdict, Rows) {
         let Some(mut step) = self.detach() else { return (self.plan.verdict, Rows::default()) };
-        let answered = step.without_store(&StoreError::Crowded);
+        let answered = step.without_store(why);
         let Answered { verdict, rows, .. } = step.with_local(answered);
         (verdict, rows)
     }

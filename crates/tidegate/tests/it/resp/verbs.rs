@@ -31,6 +31,11 @@ name = 'deny'
 match = 'deny:*'
 limit = '3 per 300d'
 on_store_error = 'deny'
+[[rule]]
+name = 'mean'
+match = 'mean:*'
+limit = '3 per 300d'
+algorithm = 'average'
 ";
 const DOORS: &str = "
 [resp]
@@ -286,6 +291,36 @@ fn a_store_that_is_away_is_told() {
     assert_eq!((&refused["allowed"], &refused["degraded"]), (&json!(0), &json!(1)));
     let told = ask(&mut client, "TG.RESET deny:b");
     assert!(told.as_str().is_some_and(|told| told.starts_with("-ERR ")), "{told}");
+}
+
+/// Under `average` one more is left a moment after a use.
+#[test]
+fn a_wait_tells_what_was_left_when_its_use_was_taken() {
+    let redis = Server::start(&[]);
+    let there = [RULES, DOORS, &store(&redis.url(), "1m")].concat();
+    for program in [program(), Program::serve(&there)] {
+        let mut client = Client::new(&program);
+        assert_eq!(brief(&ask(&mut client, "TG.CHECK mean:a")), (1, Some(2)));
+        assert_eq!(brief(&ask(&mut client, "TG.WAIT mean:b")), (1, Some(2)));
+        let http = program.address("http");
+        let headers = "Host: localhost\r\nContent-Type: application/json\r\n";
+        let waited = send_to(http, "POST", "/v1/wait", headers, r#"{"key":"mean:c"}"#);
+        assert_eq!(waited.json()["limits"][0]["remaining"], 2, "{}", waited.body);
+    }
+}
+
+#[test]
+fn a_wait_that_gives_up_asks_a_silent_store_once() {
+    let redis = Server::start(&[]);
+    let program = Program::serve(&[RULES, DOORS, &store(&redis.url(), "300ms")].concat());
+    let mut client = Client::new(&program);
+    until(|| ask(&mut client, "TG.PEEK deny:a")["degraded"] == 0);
+    let decided = || metric(&program, "tidegate_decision_seconds_count{door=\"resp\"}");
+    let before = decided();
+    redis.halt();
+    let refused = ask(&mut client, "TG.WAIT deny:a 1 1");
+    assert_eq!((&refused["allowed"], &refused["degraded"]), (&json!(0), &json!(1)), "{refused}");
+    assert_eq!(decided() - before, 2, "the try, and the refusal without the store");
 }
 
 #[test]

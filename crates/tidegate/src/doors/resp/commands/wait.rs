@@ -49,27 +49,31 @@ pub(super) fn wait(call: &mut Call<'_>) -> Flow {
         let request = WaitRequest { key: &key, cost, max_wait, can_end: false };
         let mut out = Vec::new();
         match admit(&later, request, &in_line).await {
-            Some(admitted) => answer(&later, request, admitted, version, &mut out).await,
+            Some((admitted, rows)) => {
+                answer(&later, request, admitted, rows, version, &mut out).await;
+            }
             None => reply::error(&mut out, b"ERR draining"),
         }
         out
     }))
 }
 
-/// Waits until the use is taken or refused; `None` if the door closes before that.
+/// Waits until the use is taken or refused; `None` if the door closes before that. With a use that
+/// was taken comes what its limits said.
 async fn admit(
     later: &LaterParts,
     request: WaitRequest<'_>,
     in_line: &AtomicBool,
-) -> Option<Result<Admitted, NotAdmitted>> {
-    let mut admitting = pin!(later.waiting.admit(&later.limiter, &later.waiter_limit, request));
+) -> Option<(Result<Admitted, NotAdmitted>, Option<Rows>)> {
+    let admitting = later.waiting.admit(&later.limiter, &later.waiter_limit, request);
+    let mut admitting = pin!(admitting.with_rows());
     let mut closing = pin!(later.shutdown.wait());
     poll_fn(|cx| {
         let admitted = admitting.as_mut().poll(cx);
         // A request that is in no line only waits for the answer of its store.
         in_line.store(admitted.is_pending() && admitting.is_in_line(), Relaxed);
         match admitted {
-            Poll::Ready(admitted) => Poll::Ready(Some(admitted)),
+            Poll::Ready(admitted) => Poll::Ready(Some((admitted, admitting.take_rows()))),
             Poll::Pending => closing.as_mut().poll(cx).map(|()| None),
         }
     })
@@ -80,13 +84,14 @@ async fn answer(
     later: &LaterParts,
     request: WaitRequest<'_>,
     admitted: Result<Admitted, NotAdmitted>,
+    rows: Option<Rows>,
     version: ProtocolVersion,
     out: &mut Vec<u8>,
 ) {
     let WaitRequest { key, cost, .. } = request;
     let limiter = &later.limiter;
     let (decided, is_impossible) = match admitted {
-        Ok(admitted) => (Ok(admitted.look(limiter, key, cost).await), false),
+        Ok(admitted) => (Ok(admitted.look(limiter, key, cost, rows).await), false),
         Err(NotAdmitted::TooLate(refusal)) => (Ok((refusal.verdict, refusal.rows)), false),
         Err(NotAdmitted::TooManyWaiters { .. }) => return reply::error(out, b"ERR crowded"),
         Err(NotAdmitted::Invalid(InvalidRequest::CostAboveLimit { .. })) => {
