@@ -113,7 +113,7 @@ impl PendingReplies {
 /// What makes a reply.
 pub(super) struct LateWork {
     future: Pin<Box<dyn Future<Output = Vec<u8>> + Send>>,
-    /// Whether it waits for its turn: of no use any more once the client sends no more.
+    /// Whether it may wait for its turn: of no use any more once the client sends no more.
     in_line: Arc<AtomicBool>,
 }
 
@@ -123,7 +123,7 @@ impl LateWork {
         Self::in_line(Arc::default(), future)
     }
 
-    /// Work that says by `in_line` whether it waits for its turn.
+    /// Work that says by `in_line` whether it may wait for its turn.
     pub(super) fn in_line(
         in_line: Arc<AtomicBool>,
         future: impl Future<Output = Vec<u8>> + Send + 'static,

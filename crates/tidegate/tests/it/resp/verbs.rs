@@ -222,6 +222,34 @@ fn a_client_that_leaves_takes_nothing() {
 }
 
 #[test]
+fn a_client_that_leaves_while_the_store_is_asked_takes_nothing() {
+    let redis = Server::start(&[]);
+    let program = Program::serve(&[RULES, DOORS, &store(&redis.url(), "1m")].concat());
+    let mut client = Client::new(&program);
+    until(|| ask(&mut client, "TG.PEEK deny:a")["degraded"] == 0);
+    for _ in 0..3 {
+        redis.halt();
+        let mut leaving = Client::new(&program);
+        send(&mut leaving, "TG.WAIT deny:a");
+        leaving.0.shutdown(Shutdown::Write).expect("half of it closes");
+        assert_eq!(leaving.rest(), b"", "the store has not answered");
+        redis.go_on();
+        // This is asked behind it; what it gives back may come later.
+        until(|| brief(&ask(&mut client, "TG.PEEK deny:a")) == (1, Some(3)));
+    }
+    // A transaction only tries: its client waits for the replies alone.
+    redis.halt();
+    let mut trying = Client::new(&program);
+    for command in ["MULTI", "TG.WAIT deny:a", "EXEC"] {
+        send(&mut trying, command);
+    }
+    trying.0.shutdown(Shutdown::Write).expect("half of it closes");
+    assert_eq!(trying.read_until(b"*1\r\n"), b"+OK\r\n+QUEUED\r\n*1\r\n");
+    redis.go_on();
+    assert_eq!(brief(&reply(&mut trying)), (1, Some(2)));
+}
+
+#[test]
 fn waiting_ends_with_its_timeout_and_too_many_are_refused() {
     let program = program();
     let mut admin = Client::new(&program);

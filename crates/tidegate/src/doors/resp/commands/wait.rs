@@ -1,7 +1,7 @@
 //! TG.WAIT: takes a use as soon as it may be had, in the order of arrival.
 //!
 //! The connection waits with it, as with BLPOP. A client that closes the connection, or its sending
-//! side, is out of the line and has taken nothing.
+//! side, is out of the line and has taken nothing. A transaction only tries, and gets its reply.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -68,10 +68,11 @@ async fn admit(
     let admitting = later.waiting.admit(&later.limiter, &later.waiter_limit, request);
     let mut admitting = pin!(admitting.with_rows());
     let mut closing = pin!(later.shutdown.wait());
+    let may_wait = request.max_wait != Some(0);
     poll_fn(|cx| {
         let admitted = admitting.as_mut().poll(cx);
-        // A request that is in no line only waits for the answer of its store.
-        in_line.store(admitted.is_pending() && admitting.is_in_line(), Relaxed);
+        // Also while its store is asked: what that takes is given back if the client is gone.
+        in_line.store(admitted.is_pending() && may_wait, Relaxed);
         match admitted {
             Poll::Ready(admitted) => Poll::Ready(Some((admitted, admitting.take_rows()))),
             Poll::Pending => closing.as_mut().poll(cx).map(|()| None),
