@@ -475,6 +475,24 @@ fn a_count_that_cannot_be_read_is_not_written_over() {
 }
 
 #[test]
+fn a_use_in_flight_that_is_written_in_part_and_failed_does_not_stay() {
+    let mut world = World::new(1, "2 in flight");
+    world.submit(0, &[0], UpdateKind::Take);
+    world.settle();
+    let before = world.kept.clone();
+    world.submit(0, &[0, 1], UpdateKind::Take);
+    world.send(0);
+    world.nodes[0].give_up();
+    let (_, changes, attempt) = world.under_way.pop().expect("a change");
+    world.swap(&changes[..1]);
+    assert_ne!(world.kept[&name(0)].value, before[&name(0)].value);
+    let broken = Swapped::Broken { written: vec![0], at: 1, found: StoredValue::default() };
+    world.nodes[0].finish(attempt, Ok(broken), world.local);
+    world.settle();
+    assert_eq!(world.kept[&name(0)].value, before[&name(0)].value, "the first is still held");
+}
+
+#[test]
 fn who_waits_for_silence_is_told_at_its_time_and_the_store_is_to_blame() {
     let mut world = World::new(1, "5 per 1h");
     world.submit(0, &[0], UpdateKind::Take);
