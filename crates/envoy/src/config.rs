@@ -28,7 +28,7 @@ use std::collections::HashMap;
 
 pub use error::{ConfigError, Problem};
 pub use key::write_key;
-pub use lookup::{Found, Override};
+pub use lookup::{Found, Override, sanitised};
 pub use rule::Rule;
 use source::DomainNode;
 use tree::{Level, Path};

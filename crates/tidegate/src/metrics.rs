@@ -24,6 +24,8 @@ use tidegate_core::time::SECOND;
 
 /// The most door loops that count apart at one time; more share the last stripe.
 const STRIPES_MAX: usize = 256;
+/// What the names of all series begin with, but those of other programs.
+const PREFIX: &str = "tidegate";
 /// What keys are counted under that no rule matches.
 const NO_RULE: &str = "none";
 
@@ -340,7 +342,8 @@ impl Metrics {
         let decision_seconds = Family::<DoorLabel, Histogram>::new_with_constructor(|| {
             Histogram::new(exponential_buckets(1e-8, 4.0, 12))
         });
-        let mut registry = Registry::with_prefix("tidegate");
+        let mut whole = Registry::default();
+        let registry = whole.sub_registry_with_prefix(PREFIX);
         registry.register("bad_input", "Input that was not answered, by reason", bad_input.clone());
         registry.register(
             "decision_seconds",
@@ -356,7 +359,7 @@ impl Metrics {
         registry.register("peers", "Peers that are connected", peers.clone());
         registry.register("store_errors", "Failures of the store", store_errors.clone());
         registry.register("xds_updates", "Configurations sent over xDS", xds_updates.clone());
-        let snapshots = Snapshots::register(&mut registry);
+        let snapshots = Snapshots::register(registry);
         registry.register(
             "build",
             "What is running",
@@ -364,7 +367,7 @@ impl Metrics {
         );
         registry
             .register_collector(Box::new(Scrape { books: books.clone(), sizes: sizes.clone() }));
-        let registry = registry.into();
+        let registry = whole.into();
         Self {
             books,
             bad_input,
@@ -386,6 +389,11 @@ impl Metrics {
 
     /// Adds series that other code counts and sums when a page is asked for.
     pub fn register(&self, collector: Box<dyn Collector>) {
+        self.registry.lock().sub_registry_with_prefix(PREFIX).register_collector(collector);
+    }
+
+    /// The same for series whose names are another program's.
+    pub(crate) fn register_unprefixed(&self, collector: Box<dyn Collector>) {
         self.registry.lock().register_collector(collector);
     }
 
@@ -404,6 +412,12 @@ impl Metrics {
     pub(crate) fn xds_update(&self, ok: bool) {
         let result = if ok { "ok" } else { "error" };
         self.xds_updates.get_or_create(&ResultLabel { result }).inc();
+    }
+
+    /// The counters of configurations that were good, or not: files, and what came over xDS.
+    pub(crate) fn config_loads(&self, ok: bool) -> [Counter; 2] {
+        let result = if ok { "ok" } else { "error" };
+        [&self.reloads, &self.xds_updates].map(|it| it.get_or_create_owned(&ResultLabel { result }))
     }
 
     /// Says when the newest snapshot on disk was begun, in Unix time.

@@ -147,6 +147,14 @@ impl Level {
     }
 }
 
+/// A domain as the names of statistics have it.
+#[must_use]
+pub fn sanitised(domain: &str) -> String {
+    let mut name = domain.to_owned();
+    sanitise(&mut name);
+    name
+}
+
 /// Replaces what has a meaning in the names of statistics: `:`, `|`, and the dots of IPv4
 /// addresses, which would part a name.
 fn sanitise(name: &mut String) {

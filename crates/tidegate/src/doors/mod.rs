@@ -73,6 +73,9 @@ pub trait DoorConfig: Any + fmt::Debug {
     /// Puts in force what can change while the door is open, beside its allow list.
     fn renew(&self, _gate: &Gate) {}
 
+    /// Takes back what [`Self::renew`] put in force: the last door of this kind closes.
+    fn retire(&self, _gate: &Gate) {}
+
     /// Takes the door's addresses. Nothing is answered yet.
     ///
     /// # Errors

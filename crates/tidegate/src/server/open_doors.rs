@@ -126,6 +126,9 @@ impl OpenDoors {
         let opened = bound.iter().zip(&arriving);
         let opened = opened.flat_map(|(new, config)| shown(config.door().name(), new.addresses()));
         let mut moved = Moved { opened: opened.collect(), closed: Vec::new() };
+        let is_last =
+            |door: &&OpenDoor| wanted.iter().all(|config| config.door() != door.config.door());
+        leaving.iter().filter(is_last).for_each(|door| door.config.retire(&self.gate));
         self.settle(wanted, staying, bound);
         for door in leaving {
             moved.closed.extend(shown(door.config.door().name(), door.addresses));

@@ -3,6 +3,7 @@
 //! - `fence`: which requests are answered at all
 //! - `router`: which path leads where
 //! - `keys`, `rules`, `records`, `proxies`: the handlers
+//! - `rate_limits`: what envoyproxy/ratelimit tells of itself, at its paths
 //!
 //! It has a thread and a runtime of its own, so that `/healthz` and `/metrics` answer here whatever
 //! happens at the other doors. It listens on loopback alone, because it has no authentication yet.
@@ -10,6 +11,7 @@
 mod fence;
 mod keys;
 mod proxies;
+mod rate_limits;
 mod records;
 mod router;
 mod rules;

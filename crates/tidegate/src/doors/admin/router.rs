@@ -6,8 +6,10 @@ use axum::Router;
 use axum::routing::get;
 use tokio::sync::Semaphore;
 
-use super::{fence, keys, proxies, records, rules};
+use super::{fence, keys, proxies, rate_limits, records, rules};
 use crate::doors::Gate;
+use crate::doors::envoy::page::Page;
+use crate::doors::envoy::settings::EnvoyState;
 use crate::doors::http_server::guard::{guarded, unknown_path};
 use crate::doors::http_server::health;
 use crate::limiter::LimiterHandle;
@@ -23,6 +25,8 @@ pub(super) struct AdminContext {
     /// For keys whose limits come with requests.
     pub(super) given: LimiterHandle,
     pub(super) scans: Semaphore,
+    /// What envoyproxy/ratelimit tells of itself.
+    pub(super) envoy: Page,
 }
 
 /// All paths of administration.
@@ -32,6 +36,7 @@ pub(super) fn router(gate: &Gate) -> Router {
         handle: gate.limiter.handle(Door::Admin),
         given: gate.limiter.handle(Door::Resp),
         scans: Semaphore::new(SCANS_MAX),
+        envoy: Page::new(&EnvoyState::of(gate), &gate.metrics),
     });
     let key = get(keys::show).delete(keys::reset);
     let record = get(records::show).delete(records::purge);
@@ -46,6 +51,8 @@ pub(super) fn router(gate: &Gate) -> Router {
         .route("/v1/records/", record.clone())
         .route("/v1/records/{*key}", record)
         .route("/v1/proxies", get(proxies::list))
+        .route("/stats", get(rate_limits::statistics))
+        .route("/rlconfig", get(rate_limits::configuration))
         .merge(health::router(gate))
         .fallback(unknown_path)
         .with_state(context);

@@ -13,29 +13,35 @@ use super::asked::{AskedCall, Hits};
 use super::settings::{AnswerSettings, HeaderNames};
 use super::statuses::DescriptorVerdict;
 
+/// Whether a descriptor is over its limit, or all are over theirs that have quotas.
+pub(super) fn is_over(verdicts: &[DescriptorVerdict]) -> bool {
+    let (mut is_over, mut quotas, mut quotas_over) = (false, 0, 0);
+    for DescriptorVerdict { is_over: over, is_quota, .. } in verdicts {
+        quotas += usize::from(*is_quota);
+        quotas_over += usize::from(*is_quota && *over);
+        is_over |= *over && !*is_quota;
+    }
+    is_over || quotas > 0 && quotas == quotas_over
+}
+
 /// Puts an answer together.
 pub(super) fn response(
     call: &RateLimitRequest,
     asked: &AskedCall<'_>,
     verdicts: impl IntoIterator<Item = DescriptorVerdict>,
+    is_over: bool,
     settings: &AnswerSettings,
 ) -> RateLimitResponse {
     let mut refused_by = None;
-    let (mut is_over, mut quotas, mut quotas_over) = (false, 0, 0);
     let statuses: Vec<DescriptorStatus> = { verdicts.into_iter() }
         .map(|verdict| {
-            let DescriptorVerdict { is_over: over, is_quota, rule, status } = verdict;
-            quotas += usize::from(is_quota);
-            quotas_over += usize::from(is_quota && over);
-            is_over |= over && !is_quota;
+            let DescriptorVerdict { is_over: over, rule, status, .. } = verdict;
             if over {
                 refused_by = refused_by.take().or(rule);
             }
             status
         })
         .collect();
-    is_over |= quotas > 0 && quotas == quotas_over;
-    let is_over = is_over && !settings.shadow;
     let code = if is_over { Code::OverLimit } else { Code::Ok };
     let mut response = RateLimitResponse { overall_code: code.into(), ..Default::default() };
     if let Some(names) = &settings.headers {

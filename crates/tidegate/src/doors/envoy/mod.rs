@@ -3,11 +3,14 @@
 //! - `rate_limit`: one call: from descriptors to keys to an answer
 //! - `asked`, `statuses`, `answer`: its three steps
 //! - `settings`: how calls are counted and answered
+//! - `statistics`, `page`: what envoyproxy/ratelimit's own metrics tell, and how they are shown
 //!
 //! It is no door, and knows no door that uses it. Messages and keys are `tidegate_envoy`'s.
 
 mod answer;
 pub(crate) mod asked;
+pub(crate) mod page;
 pub(crate) mod rate_limit;
 pub(crate) mod settings;
+mod statistics;
 mod statuses;

@@ -47,20 +47,28 @@ impl RateLimits {
     }
 
     async fn try_decide(&self, call: &RateLimitRequest) -> Result<RateLimitResponse, Refusal> {
-        let settings = self.state.answers.load_full();
+        let settings = self.state.answers();
         let configuration = settings.configuration.as_deref();
         let mut asked = AskedCall::read(call, configuration)?;
         if !configuration.is_some_and(|configuration| configuration.has_domain(&call.domain)) {
             if settings.awaits_xds && !self.has_rule(&asked) {
                 return Err(Refusal::not_configured());
             }
-            self.leave_overrides_out(&mut asked);
+            self.settle_overrides(&mut asked, settings.overrides);
         }
         let verdicts = match settings.counting(&call.domain) {
             Counting::AllOrNothing => self.decide_together(&asked).await?,
             Counting::Envoy => self.decide_each(&asked).await?,
         };
-        Ok(answer::response(call, &asked, verdicts, &settings))
+        let is_over = answer::is_over(&verdicts);
+        if settings.erl_metrics {
+            self.state.statistics.count(call, &asked, &verdicts, configuration);
+            if is_over && settings.shadow {
+                self.state.statistics.count_global_shadow();
+            }
+        }
+        let is_over = is_over && !settings.shadow;
+        Ok(answer::response(call, &asked, verdicts, is_over, &settings))
     }
 
     /// Whether a rule of the file is for one of the keys.
@@ -69,8 +77,9 @@ impl RateLimits {
         asked.descriptors.iter().any(|it| rules.find_matching(asked.key(it)).is_some())
     }
 
-    /// A limit of a descriptor holds in place of a rule: where no rule is, it does not hold.
-    fn leave_overrides_out(&self, asked: &mut AskedCall<'_>) {
+    /// A limit of a descriptor holds in place of a rule: where no rule is, it does not hold. If it
+    /// cannot be counted, the rule decides.
+    fn settle_overrides(&self, asked: &mut AskedCall<'_>, are_counted: bool) {
         let is_override = |it: &AskedDescriptor<'_>| matches!(it.limited, Limited::Override(..));
         if !asked.descriptors.iter().any(is_override) {
             return;
@@ -78,8 +87,14 @@ impl RateLimits {
         let rules = self.limiter.limiter().rules();
         for at in 0..asked.descriptors.len() {
             let descriptor = &asked.descriptors[at];
-            if is_override(descriptor) && rules.find_matching(asked.key(descriptor)).is_none() {
-                asked.descriptors[at].limited = Limited::Nothing;
+            if !is_override(descriptor) {
+                continue;
+            }
+            let has_rule = rules.find_matching(asked.key(descriptor)).is_some();
+            match (has_rule, are_counted) {
+                (true, true) => {}
+                (true, false) => asked.descriptors[at].limited = Limited::ByRule,
+                (false, _) => asked.descriptors[at].limited = Limited::Nothing,
             }
         }
     }

@@ -10,6 +10,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tidegate_envoy::config::Configuration;
 
+use super::page::Page;
+use super::statistics::Statistics;
 use crate::doors::Gate;
 
 /// How descriptors are counted.
@@ -51,11 +53,15 @@ pub(crate) struct AnswerSettings {
     /// How descriptors are counted of which the next says nothing.
     pub(crate) counting: Option<Counting>,
     pub(crate) domains: HashMap<String, Counting>,
+    /// Whether limits that come with descriptors hold: the rules that they count under are there.
+    pub(crate) overrides: bool,
     /// Nothing is refused.
     pub(crate) shadow: bool,
     /// The names of response headers, if answers have any.
     pub(crate) headers: Option<HeaderNames>,
     pub(crate) metadata: bool,
+    /// Whether what is decided is counted by the names of envoyproxy/ratelimit, too.
+    pub(crate) erl_metrics: bool,
     /// The body of refusals and its type.
     pub(crate) over_limit_body: Option<(Bytes, String)>,
     /// envoyproxy/ratelimit's configuration, if there is one.
@@ -81,11 +87,28 @@ impl AnswerSettings {
 /// What the process keeps for as long as it lives.
 #[derive(Default)]
 pub(crate) struct EnvoyState {
-    pub(crate) answers: ArcSwap<AnswerSettings>,
+    answers: ArcSwap<AnswerSettings>,
+    pub(super) statistics: Statistics,
 }
 
 impl EnvoyState {
     pub(crate) fn of(gate: &Gate) -> Arc<Self> {
-        gate.shared.part(Arc::default)
+        gate.shared.part(|| {
+            let state = Arc::<Self>::default();
+            gate.metrics.register_unprefixed(Box::new(Page::new(&state, &gate.metrics)));
+            state
+        })
+    }
+
+    /// The settings in force.
+    pub(crate) fn answers(&self) -> Arc<AnswerSettings> {
+        self.answers.load_full()
+    }
+
+    /// Puts settings in force, and forgets statistics of what they do not have.
+    pub(crate) fn put_in_force(&self, answers: AnswerSettings) {
+        let configuration = answers.configuration.clone().filter(|_| answers.erl_metrics);
+        self.answers.store(Arc::new(answers));
+        self.statistics.retain(configuration.as_deref());
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use tidegate_core::Nanos;
+use tidegate_core::limit::AMOUNT_MAX;
 use tidegate_core::time::SECOND;
 use tidegate_envoy::config::Unit;
 use tidegate_envoy::proto::ratelimit::rate_limit_response::{Code, DescriptorStatus, RateLimit};
@@ -21,6 +22,17 @@ pub(super) struct DescriptorVerdict {
     /// The rule of the limit that is shown.
     pub(super) rule: Option<Arc<str>>,
     pub(super) status: DescriptorStatus,
+    /// What its limit has counted, if that is known.
+    pub(super) counted: Option<Use>,
+}
+
+/// The use of a limit when a descriptor came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Use {
+    /// How much of it was used.
+    pub(super) before: u64,
+    /// Whether more was asked for than was left, refused or not.
+    pub(super) is_over: bool,
 }
 
 impl DescriptorVerdict {
@@ -61,7 +73,15 @@ impl DescriptorVerdict {
             duration_until_reset: Some(until_reset(row, current.unit, over.is_some())),
             current_limit: Some(current),
         };
-        Self { is_over: is_refused, is_quota, rule: Some(row.rule.clone()), status }
+        let used = (row.verdict.rate as u64).min(AMOUNT_MAX);
+        let counted = Some(match hits {
+            // What was taken is among what is used.
+            Hits::Take(hits) if over.is_none() => {
+                Use { before: used - (*hits).min(used), is_over: false }
+            }
+            _ => Use { before: used, is_over: over.is_some() },
+        });
+        Self { is_over: is_refused, is_quota, rule: Some(row.rule.clone()), status, counted }
     }
 
     /// Nothing limits it, or nothing is known of its limit: only the code is told.

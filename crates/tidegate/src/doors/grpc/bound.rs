@@ -75,7 +75,7 @@ impl BoundDoor for BoundGrpc {
     }
 
     fn serve(self: Box<Self>, gate: Gate) -> Serving {
-        EnvoyState::of(&gate).answers.store(Arc::new(self.answers));
+        EnvoyState::of(&gate).put_in_force(self.answers);
         let mut acceptor = Acceptor::of(Door::Grpc, &gate, self.limits, self.certificates);
         // Connections and listeners go on for a while after the door was told to close.
         let closing = std::mem::take(&mut acceptor.shutdown);

@@ -93,6 +93,9 @@ pub struct Config {
     pub header_names: HeaderNames,
     /// Whether answers carry what was asked, and which rule refused, as dynamic metadata.
     pub metadata: bool,
+    /// Whether what is decided is counted by the names of envoyproxy/ratelimit, too: in /metrics
+    /// and at /stats of administration.
+    pub erl_metrics: bool,
     /// The body of refusals. Absent: Envoy's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub over_limit_body: Option<String>,
@@ -157,6 +160,9 @@ struct Table {
     header_names: HeaderNames,
     /// Whether answers carry what was asked, and which rule refused, as dynamic metadata.
     metadata: bool,
+    /// Whether what is decided is counted by the names of envoyproxy/ratelimit, too: in /metrics
+    /// and at /stats of administration.
+    erl_metrics: bool,
     /// The body of refusals. Absent: Envoy's own.
     over_limit_body: Option<String>,
     /// The type of that body.
@@ -183,6 +189,7 @@ impl Default for Table {
             headers: false,
             header_names: HeaderNames::default(),
             metadata: false,
+            erl_metrics: false,
             over_limit_body: None,
             over_limit_content_type: "text/plain".to_owned(),
         }
@@ -235,6 +242,7 @@ impl Config {
             headers: table.headers,
             header_names: table.header_names,
             metadata: table.metadata,
+            erl_metrics: table.erl_metrics,
             over_limit_body: table.over_limit_body,
             over_limit_content_type: table.over_limit_content_type,
         }
@@ -249,9 +257,11 @@ impl Config {
         AnswerSettings {
             counting: *counting,
             domains: domains.iter().map(|(name, table)| (name.clone(), table.counting)).collect(),
+            overrides: true,
             shadow: *shadow,
             headers: headers.then(|| header_names.clone()),
             metadata: *metadata,
+            erl_metrics: self.erl_metrics,
             over_limit_body: body,
             configuration: self.configuration().cloned(),
             awaits_xds: self.awaits_xds(),

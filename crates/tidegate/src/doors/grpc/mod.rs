@@ -31,14 +31,13 @@ mod xds;
 mod xds_stream;
 
 use std::io;
-use std::sync::Arc;
 
 use self::bound::BoundGrpc;
 pub use self::config::{Config, DomainTable};
 pub use self::envoy_files::{load_folder, native_rules};
 pub use self::xds::{Xds, XdsResources};
 pub use self::xds_stream::{XdsUpdate, follow as follow_xds};
-use super::envoy::settings::EnvoyState;
+use super::envoy::settings::{AnswerSettings, EnvoyState};
 pub use super::envoy::settings::{Counting, HeaderNames};
 use super::{BoundDoor, DoorConfig, Gate, table_of};
 use crate::metrics::Door;
@@ -77,7 +76,11 @@ impl DoorConfig for Config {
     }
 
     fn renew(&self, gate: &Gate) {
-        EnvoyState::of(gate).answers.store(Arc::new(self.answers()));
+        EnvoyState::of(gate).put_in_force(self.answers());
+    }
+
+    fn retire(&self, gate: &Gate) {
+        EnvoyState::of(gate).put_in_force(AnswerSettings::default());
     }
 
     fn bind(&self) -> io::Result<Box<dyn BoundDoor>> {

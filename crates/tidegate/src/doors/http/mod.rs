@@ -3,6 +3,7 @@
 //! - `router`: which path leads where
 //! - `check`, `wait`, `records`: the handlers
 //! - `authorize`, `asking`: what other servers ask before they answer, and their tables
+//! - `rate_limit`: Envoy's rate limit calls as JSON, at envoyproxy/ratelimit's paths
 //!
 //! Connections, bodies and the shapes of answers are `http_server`'s. It knows neither the store
 //! nor other doors, and judges nothing itself.
@@ -10,6 +11,7 @@
 mod asking;
 mod authorize;
 mod check;
+mod rate_limit;
 mod records;
 mod router;
 #[cfg(test)]

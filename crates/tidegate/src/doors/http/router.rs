@@ -5,10 +5,11 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, StatusCode, Uri};
-use axum::routing::{any, delete, post};
+use axum::routing::{any, delete, get, post};
 
-use super::{Live, authorize, check, records, wait};
+use super::{Live, authorize, check, rate_limit, records, wait};
 use crate::doors::Gate;
+use crate::doors::envoy::rate_limit::RateLimits;
 use crate::doors::http_server::guard::{guarded, unknown_path};
 use crate::doors::http_server::health;
 use crate::doors::http_server::host::{self, LocalAddress};
@@ -28,6 +29,7 @@ pub(super) struct HttpContext {
     /// The requests that wait at this door.
     pub(super) waiter_limit: Arc<WaiterLimit>,
     pub(super) live: Arc<Live>,
+    pub(super) rate_limits: RateLimits,
 }
 
 impl HttpContext {
@@ -35,7 +37,8 @@ impl HttpContext {
         let handle = gate.limiter.handle(Door::Http);
         let waiter_limit = WaiterLimit::new(&gate.metrics, Door::Http, wait::BOUNDS);
         let live = Live::of(&gate);
-        Arc::new(Self { gate, handle, waiter_limit, live })
+        let rate_limits = RateLimits::new(&gate, Door::Http);
+        Arc::new(Self { gate, handle, waiter_limit, live, rate_limits })
     }
 }
 
@@ -48,6 +51,8 @@ pub(super) fn router(gate: &Gate) -> Router {
         .route("/v1/authorize/{*name}", any(authorize::authorize))
         .route("/v1/uses/{id}", delete(check::end))
         .route("/v1/records/consume", post(records::consume))
+        .route("/json", post(rate_limit::decide))
+        .route("/healthcheck", get(rate_limit::health))
         .merge(health::router(gate))
         .fallback(other_path)
         .with_state(HttpContext::new(gate.clone()));

@@ -1,4 +1,5 @@
-//! Reading a JSON body: content type, size, time and shape are checked before anything is done.
+//! Reading a body: size and time are checked, and of JSON its content type and shape, before
+//! anything is done.
 
 use std::time::Duration;
 
@@ -22,6 +23,11 @@ pub(crate) async fn read_json<T: DeserializeOwned>(
     request: Request<Body>,
 ) -> Result<T, HttpProblem> {
     check_type(request.headers())?;
+    parse(&read_bytes(request).await?)
+}
+
+/// Reads the whole body, whatever it is.
+pub(crate) async fn read_bytes(request: Request<Body>) -> Result<Vec<u8>, HttpProblem> {
     check_length(request.headers())?;
     let mut kept = Vec::new();
     let read = read_whole(request.into_body(), &mut kept);
@@ -32,7 +38,7 @@ pub(crate) async fn read_json<T: DeserializeOwned>(
             Err(HttpProblem::new(StatusCode::REQUEST_TIMEOUT, "body_slow", detail))
         }
         Ok(Err(_)) => Err(HttpProblem::bad_request("body", "the body broke off")),
-        Ok(Ok(())) => parse(&kept),
+        Ok(Ok(())) => Ok(kept),
     }
 }
 

@@ -17,7 +17,7 @@ use crate::shutdown::Shutdown;
 
 /// Paths that are answered while the process starts: all others are held until then, because
 /// without the store's first answer nothing is known of any key.
-const EARLY: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
+const EARLY: [&str; 4] = ["/healthz", "/readyz", "/metrics", "/healthcheck"];
 
 /// Puts `check` before `routes` and the fallback, and counts bad input when its answer leaves.
 pub(crate) fn guarded(

@@ -71,6 +71,11 @@ impl HttpProblem {
         Self { status, ..self }
     }
 
+    /// The reason under which it is counted.
+    pub(crate) fn reason(&self) -> &'static str {
+        self.reason
+    }
+
     /// Whether the client is to blame.
     pub(crate) fn is_clients_fault(&self) -> bool {
         self.status.is_client_error()

@@ -12,6 +12,8 @@ pub(super) fn add(doors: &Doors, targets: &mut Vec<Target>) {
         "GET /v1/rules/full",
         "GET /v1/top",
         "GET /v1/proxies",
+        "GET /stats",
+        "GET /rlconfig",
         "GET /metrics",
         "GET /readyz",
         "PUT /v1/rules/full",

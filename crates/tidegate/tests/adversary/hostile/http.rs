@@ -18,10 +18,13 @@ pub(super) fn add(doors: &Doors, targets: &mut Vec<Target>) {
         post("/v1/wait", r#"{"key":"full wait"}"#),
         post("/v1/wait", r#"{"key":"full wait","max_wait_ms":50}"#),
         post("/v1/records/consume", r#"{"key":"hostile","quota":5,"ttl_ms":60000}"#),
+        post("/json", r#"{"domain":"full","descriptors":[{"entries":[{"key":"k"}]}]}"#),
+        post("/json", "[".repeat(10_000)),
         waiting_body(20, 5),
         get("/metrics"),
         get("/healthz"),
         get("/readyz"),
+        get("/healthcheck"),
         get("/v1/nothing"),
         b"DELETE /v1/uses/00000000000000000000000000000000 HTTP/1.1\r\nHost: localhost\r\n\r\n"
             .to_vec(),

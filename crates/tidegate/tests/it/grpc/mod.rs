@@ -2,9 +2,11 @@
 
 mod envoy;
 mod envoy_config;
+mod json;
 mod quotas;
 mod series;
 mod service;
+mod statistics;
 mod ways;
 mod xds;
 

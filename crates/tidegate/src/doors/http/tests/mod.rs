@@ -6,6 +6,7 @@ mod bounds;
 mod connection;
 mod crowd;
 mod leaving;
+mod rate_limit;
 mod records;
 mod wait;
 
