@@ -12,6 +12,12 @@ use crate::limiter::{LimitRow, Rows, Verdict};
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
+/// The most bytes of one header, about: a request may have many keys, and clients take 8 KiB or so
+/// of headers. What does not fit is left out of both.
+const HEADER_BYTES_MAX: usize = 2048;
+/// What an item takes beside its name, at most.
+const PARAMETERS_BYTES_MAX: usize = 48;
+
 /// How much of its limits a key has left, as headers of a response.
 pub(crate) struct Standing([(HeaderName, Option<HeaderValue>); 2]);
 
@@ -60,12 +66,16 @@ fn list(rows: &Rows, mut write: impl FnMut(&LimitRow, Item<'_>)) -> Option<Strin
     let mut list = ListSerializer::new();
     // For a limit that was decided without its counts, the values are not known.
     let known = rows.limits.iter().enumerate().filter(|(_, row)| !row.is_degraded());
+    let mut room = HEADER_BYTES_MAX;
     for (at, row) in known {
         let twins = rows.limits.iter().filter(|other| other.rule == row.rule).count();
         let mut name = printable(&row.rule);
         if twins > 1 {
             name.push_str(&format!("#{}", at + 1));
         }
+        // The same for both headers, so that they list the same limits.
+        let Some(left) = room.checked_sub(name.len() + PARAMETERS_BYTES_MAX) else { break };
+        room = left;
         let Ok(name) = StringRef::from_str(&name) else { continue };
         write(row, list.bare_item(name));
     }
@@ -99,6 +109,7 @@ fn integer(number: u64) -> Integer {
 
 #[cfg(test)]
 mod tests {
+    use tidegate_core::limit::AMOUNT_MAX;
     use tidegate_core::{Algorithm, Limit, LimitVerdict, Now};
 
     use super::*;
@@ -149,6 +160,23 @@ mod tests {
         assert_eq!(state(&rows).unwrap(), r#""proxy:?\"pi#2";r=0;t=0"#);
         rows.limits[1].basis = Basis::Policy;
         assert_eq!((policy(&rows), state(&rows)), (None, None));
+    }
+
+    #[test]
+    fn headers_of_many_limits_stay_short() {
+        let limit = Limit {
+            amount: AMOUNT_MAX,
+            period: PERIOD_MAX,
+            algorithm: Algorithm::Average { strict: true },
+        };
+        let reset = PERIOD_MAX;
+        let verdict =
+            LimitVerdict { allowed: true, remaining: AMOUNT_MAX, rate: 0.0, delay: 0, reset };
+        let rows = rows(&vec![(limit, verdict); 200]);
+        let (policy, state) = (policy(&rows).unwrap(), state(&rows).unwrap());
+        let items = |list: &str| list.split(", ").count();
+        assert!(items(&policy) > 20 && items(&policy) == items(&state), "{policy}");
+        assert!(policy.len().max(state.len()) <= HEADER_BYTES_MAX, "{}", policy.len());
     }
 
     #[test]

@@ -40,6 +40,10 @@ limit = '5 per 1h'
 fn post(http: SocketAddr, path: &str, key: &str) -> (u16, Value) {
     let headers = "Host: localhost\r\nContent-Type: application/json\r\n";
     let reply = send_to(http, "POST", path, headers, &json!({ "key": key }).to_string());
+    let has = |name| !reply.header(name).is_empty();
+    let answer = reply.json();
+    let is_known = answer.get("degraded").is_none() && answer["limits"] != json!([]);
+    assert_eq!((has("ratelimit"), has("ratelimit-policy")), (is_known, is_known), "{path} {key}");
     (reply.status, reply.json())
 }
 

@@ -16,7 +16,7 @@ use super::router::HttpContext;
 use crate::doors::http_server::body::read_json;
 use crate::doors::http_server::json::{AnswerJson, respond};
 use crate::doors::http_server::problem::HttpProblem;
-use crate::doors::ratelimit::retry_after_s;
+use crate::doors::ratelimit::{Standing, retry_after_s};
 use crate::limiter::{HeldKey, Key, KeyOp, Request, Rows, Together, Verdict};
 use crate::uses::{KeyUse, UseId};
 
@@ -127,13 +127,18 @@ pub(super) fn answered(
     if check.hold.is_some() {
         json = json.with_use(held);
     }
-    if verdict.is_allowed() {
-        return respond(StatusCode::OK, &json);
+    let status = match verdict.is_allowed() {
+        true => StatusCode::OK,
+        false => StatusCode::TOO_MANY_REQUESTS,
+    };
+    let mut response = respond(status, &json);
+    let headers = response.headers_mut();
+    if !verdict.is_allowed()
+        && let Some(seconds) = retry_after_s(verdict, rows)
+    {
+        headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
     }
-    let mut response = respond(StatusCode::TOO_MANY_REQUESTS, &json);
-    if let Some(seconds) = retry_after_s(verdict, rows) {
-        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
-    }
+    Standing::of(rows).write(headers);
     response
 }
 

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tidegate_core::time::{MILLISECOND, SECOND};
 
 use super::super::router::router;
-use super::{House, door};
+use super::{House, Reply, door};
 use crate::metrics::Door;
 
 fn names(object: &Value) -> Vec<&str> {
@@ -65,6 +65,42 @@ async fn a_refusal_names_the_rule_and_when_to_come_back() {
     assert_eq!(reply.header("retry-after"), "4");
     house.clock.advance(3_333 * MILLISECOND);
     assert_eq!(house.check(json!({"key": "ws ip=a"})).await.status, 200);
+}
+
+#[tokio::test]
+async fn every_answer_tells_the_state_of_its_limits_in_headers() {
+    let house = door();
+    let told = |reply: &Reply| {
+        let header = |name| reply.header(name).to_owned();
+        (header("ratelimit-policy"), header("ratelimit"))
+    };
+    let expected = |policy: &str, state: &str| (policy.to_owned(), state.to_owned());
+    let policy = "\"ws-ip\";q=3;w=10";
+    let reply = house.check(json!({"key": "ws ip=a", "cost": 2})).await;
+    assert_eq!(told(&reply), expected(policy, "\"ws-ip\";r=1;t=7"));
+    for peek in [true, false, true] {
+        let reply = house.check(json!({"key": "ws ip=a", "peek": peek})).await;
+        assert_eq!(reply.status, if reply.json["allowed"] == true { 200 } else { 429 });
+        let limit = &reply.json["limits"][0];
+        let wait = if reply.status == 200 { &limit["reset_ms"] } else { &limit["retry_after_ms"] };
+        let seconds = wait.as_u64().unwrap().div_ceil(1000);
+        let state = format!("\"ws-ip\";r={};t={seconds}", limit["remaining"]);
+        assert_eq!(told(&reply), expected(policy, &state), "{peek}");
+    }
+    let reply = house.check(json!({"key": "ws ip=a"})).await;
+    assert_eq!(reply.status, 429);
+    assert_eq!(told(&reply), expected(policy, "\"ws-ip\";r=0;t=4"));
+
+    // Limits of one rule have names of their own; a key without a limit has nothing to tell.
+    let reply = house.check(json!({"keys": ["ws ip=b", "free", "ws ip=c"]})).await;
+    assert_eq!(reply.status, 200);
+    let policies = "\"ws-ip#1\";q=3;w=10, \"ws-ip#2\";q=3;w=10";
+    assert_eq!(told(&reply), expected(policies, "\"ws-ip#1\";r=2;t=4, \"ws-ip#2\";r=2;t=4"));
+    assert_eq!(told(&house.check(json!({"key": "free"})).await), expected("", ""));
+
+    let wait = json!({"key": "ws ip=b", "max_wait_ms": 0});
+    let reply = house.send_json("POST", "/v1/wait", wait).await;
+    assert_eq!((reply.status.as_u16(), told(&reply).0), (200, policy.to_owned()));
 }
 
 #[tokio::test]
