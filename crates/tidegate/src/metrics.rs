@@ -3,6 +3,9 @@
 //! Decisions are counted in stripes, one for each door loop, so that counting never makes two cores
 //! meet; a scrape sums them. Everything else is rare enough for an ordinary registry.
 
+mod process;
+mod scrape;
+
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -10,17 +13,19 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{
-    DescriptorEncoder, EncodeLabelSet, EncodeMetric, LabelValueEncoder, text,
-};
-use prometheus_client::metrics::counter::{ConstCounter, Counter};
+use prometheus_client::encoding::{EncodeLabelSet, LabelValueEncoder, text};
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 use tidegate_core::Nanos;
 use tidegate_core::time::SECOND;
+
+use self::process::ProcessSeries;
+use self::scrape::Scrape;
+pub use self::scrape::Sizes;
 
 /// The most door loops that count apart at one time; more share the last stripe.
 const STRIPES_MAX: usize = 256;
@@ -298,14 +303,41 @@ impl Snapshots {
     }
 }
 
+/// What became of configurations.
+#[derive(Default)]
+struct Reloads {
+    read: Family<ResultLabel, Counter>,
+    last_successful: Gauge,
+    last_success: Gauge<f64, AtomicU64>,
+}
+
+impl Reloads {
+    fn register(registry: &mut Registry) -> Self {
+        let Self { read, last_successful, last_success } = Self::default();
+        registry.register("config_reloads", "Configurations read", read.clone());
+        registry.register(
+            "config_last_reload_successful",
+            "1 if the newest configuration is in force, 0 if it was refused",
+            last_successful.clone(),
+        );
+        registry.register(
+            "config_last_reload_success_timestamp_seconds",
+            "When the configuration in force was read",
+            last_success.clone(),
+        );
+        Self { read, last_successful, last_success }
+    }
+}
+
 /// Everything that is counted in this process.
 pub struct Metrics {
     books: Arc<Mutex<Books>>,
     bad_input: Family<BadInput, Counter>,
     decision_seconds: Family<DoorLabel, Histogram>,
-    reloads: Family<ResultLabel, Counter>,
+    reloads: Reloads,
     full: Family<ActionLabel, Counter>,
     waiting: Family<DoorLabel, Gauge>,
+    waiting_max: Family<DoorLabel, Gauge>,
     rule_changes: Family<ActionLabel, Counter>,
     accounting: Family<StatusLabel, Counter>,
     lost: Family<LostLabel, Counter>,
@@ -315,6 +347,8 @@ pub struct Metrics {
     snapshots: Snapshots,
     sizes: Arc<Mutex<Sizes>>,
     registry: Mutex<Registry>,
+    /// Of the process as any other: its series have the names that all programs give them.
+    process: ProcessSeries,
 }
 
 impl Default for Metrics {
@@ -327,12 +361,19 @@ impl Metrics {
     /// Nothing counted yet.
     #[must_use]
     pub fn new() -> Self {
+        Self::of_process(0)
+    }
+
+    /// Nothing counted yet, for a process that began at this Unix time.
+    #[must_use]
+    pub fn of_process(began_at: Nanos) -> Self {
+        let process = ProcessSeries { began_at };
         let books = Arc::new(Mutex::new(Books::default()));
         let sizes = Arc::new(Mutex::new(Sizes::default()));
         let bad_input = Family::<BadInput, Counter>::default();
-        let reloads = Family::<ResultLabel, Counter>::default();
         let full = Family::<ActionLabel, Counter>::default();
         let waiting = Family::<DoorLabel, Gauge>::default();
+        let waiting_max = Family::<DoorLabel, Gauge>::default();
         let rule_changes = Family::<ActionLabel, Counter>::default();
         let accounting = Family::<StatusLabel, Counter>::default();
         let lost = Family::<LostLabel, Counter>::default();
@@ -350,9 +391,10 @@ impl Metrics {
             "Time for one decision, sampled",
             decision_seconds.clone(),
         );
-        registry.register("config_reloads", "Configurations read", reloads.clone());
+        let reloads = Reloads::register(&mut registry);
         registry.register("table_full", "New keys that found no slot free", full.clone());
         registry.register("waiting", "Requests that wait until they may go", waiting.clone());
+        registry.register("waiting_max", "The most that may wait", waiting_max.clone());
         registry.register("rule_changes", "Rules changed over the API", rule_changes.clone());
         registry.register("accounting", "Requests that gatekeepers told of", accounting.clone());
         registry.register("lost", "What was dropped instead of waiting", lost.clone());
@@ -375,6 +417,7 @@ impl Metrics {
             reloads,
             full,
             waiting,
+            waiting_max,
             rule_changes,
             accounting,
             lost,
@@ -384,6 +427,7 @@ impl Metrics {
             snapshots,
             sizes,
             registry,
+            process,
         }
     }
 
@@ -402,10 +446,14 @@ impl Metrics {
         self.bad_input.get_or_create(&BadInput { door, reason }).inc();
     }
 
-    /// Counts a configuration that was read, and whether it was good.
-    pub fn config_reload(&self, ok: bool) {
+    /// Counts a configuration that was read at this Unix time, and whether it was good.
+    pub fn config_reload(&self, ok: bool, at: Nanos) {
         let result = if ok { "ok" } else { "error" };
-        self.reloads.get_or_create(&ResultLabel { result }).inc();
+        self.reloads.read.get_or_create(&ResultLabel { result }).inc();
+        self.reloads.last_successful.set(ok.into());
+        if ok {
+            self.reloads.last_success.set(at as f64 / SECOND as f64);
+        }
     }
 
     /// Counts a configuration that a management server sent, and whether it was good.
@@ -440,19 +488,26 @@ impl Metrics {
         self.rule_changes.get_or_create(&ActionLabel { action }).inc();
     }
 
-    /// Everything in Prometheus' text form, with the tables as full as is said.
+    /// Everything in Prometheus' text form, with the process as is said.
     #[must_use]
     pub fn encode(&self, sizes: Sizes) -> String {
         *self.sizes.lock() = sizes;
         let mut page = String::new();
         // Writing to a string does not fail.
-        let _ = text::encode(&mut page, &self.registry.lock());
+        let _ = text::encode_registry(&mut page, &self.registry.lock());
+        let _ = self.process.write(&mut page);
+        let _ = text::encode_eof(&mut page);
         page
     }
 
     /// The gauge of requests that wait at a door, for its `WaiterLimit`.
     pub(crate) fn waiting(&self, door: Door) -> Gauge {
         self.waiting.get_or_create_owned(&DoorLabel { door })
+    }
+
+    /// The gauge of the most requests that may wait at a door, for its `WaiterLimit`.
+    pub(crate) fn waiting_max(&self, door: Door) -> Gauge {
+        self.waiting_max.get_or_create_owned(&DoorLabel { door })
     }
 
     /// The counter of requests that gatekeepers reported with this status, for a loop to keep.
@@ -515,75 +570,5 @@ impl Metrics {
         let shown = vec![true; counts.rules.len()];
         books.open.push(Open { counts: counts.clone(), shown });
         counts
-    }
-}
-
-/// How full the tables are when a page is asked for.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Sizes {
-    /// Keys of the limiter.
-    pub keys: usize,
-    /// Counters and buffers.
-    pub records: usize,
-    /// What both take.
-    pub bytes: usize,
-}
-
-/// Sums the stripes when a page is asked for.
-struct Scrape {
-    books: Arc<Mutex<Books>>,
-    sizes: Arc<Mutex<Sizes>>,
-}
-
-impl fmt::Debug for Scrape {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Scrape")
-    }
-}
-
-impl Scrape {
-    fn totals(&self) -> Totals {
-        let mut books = self.books.lock();
-        books.close_retired();
-        let mut totals = books.closed.clone();
-        books.open.iter().for_each(|open| totals.add(open, &books.doors));
-        totals
-    }
-}
-
-impl Collector for Scrape {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let kind = ConstCounter::new(0u64).metric_type();
-        let mut decisions = encoder.encode_descriptor(
-            "decisions",
-            "Decisions by door, rule and verdict",
-            None,
-            kind,
-        )?;
-        let Totals { decisions: all, degraded } = self.totals();
-        for ((door, rule), counts) in all {
-            for ((_, verdict), count) in COUNTED.iter().zip(counts).filter(|(_, n)| *n > 0) {
-                let labels = [("door", door.name()), ("rule", &*rule), ("verdict", verdict)];
-                let family = decisions.encode_family(&labels)?;
-                ConstCounter::new(count).encode(family)?;
-            }
-        }
-        let help = "Decisions made without the remote store, by door, rule and policy";
-        let mut family = encoder.encode_descriptor("degraded", help, None, kind)?;
-        for ((door, (rule, policy)), count) in degraded {
-            let labels = [("door", door.name()), ("rule", &*rule), ("policy", policy)];
-            ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
-        }
-        let Sizes { keys, records, bytes } = *self.sizes.lock();
-        for (name, help, value) in [
-            ("keys", "Remembered keys", keys),
-            ("records", "Counters and buffers with a time to live", records),
-            ("memory_bytes", "Bytes that remembered keys and records take", bytes),
-        ] {
-            let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
-            let descriptor = encoder.encode_descriptor(name, help, None, gauge.metric_type())?;
-            gauge.encode(descriptor)?;
-        }
-        Ok(())
     }
 }

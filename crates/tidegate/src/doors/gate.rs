@@ -72,8 +72,17 @@ impl Gate {
     #[must_use]
     pub fn metrics_page(&self) -> String {
         let (keys, records) = (self.limiter.size(), self.records.size());
-        let bytes = keys.bytes.saturating_add(records.bytes);
-        self.metrics.encode(Sizes { keys: keys.keys, records: records.records(), bytes })
+        let store_up = self.limiter.has_store().then(|| self.limiter.store_away().is_none());
+        self.metrics.encode(Sizes {
+            keys: keys.keys,
+            keys_max: self.limiter.keys_max(),
+            records: records.records(),
+            records_max: self.records.records_max(),
+            bytes: keys.bytes.saturating_add(records.bytes),
+            bytes_max: self.limiter.budget().max_bytes(),
+            is_ready: self.control.state().is_ready(),
+            store_up,
+        })
     }
 }
 

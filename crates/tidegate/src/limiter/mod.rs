@@ -238,6 +238,11 @@ impl Limiter {
         self.memory().size()
     }
 
+    /// The most keys that it remembers.
+    pub(crate) fn keys_max(&self) -> usize {
+        self.memory().keys_max()
+    }
+
     /// Bytes that its keys take.
     pub(crate) fn bytes(&self) -> usize {
         self.memory().bytes()

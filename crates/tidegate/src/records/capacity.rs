@@ -152,6 +152,11 @@ impl Records {
         }
     }
 
+    /// The most records of either kind.
+    pub(crate) fn records_max(&self) -> usize {
+        self.max_records.load(Relaxed)
+    }
+
     /// Makes a record where `found` holds an expired one of the same key, or there is none.
     /// `false` if there is no room.
     #[expect(clippy::too_many_arguments, reason = "a private step of one request, spelt out")]

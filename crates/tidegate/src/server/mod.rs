@@ -157,7 +157,7 @@ struct Server {
 impl Server {
     fn new(config: &Config, logs: Logs) -> Self {
         let clock = Clock::system();
-        let metrics = Arc::new(Metrics::new());
+        let metrics = Arc::new(Metrics::of_process(clock.now().unix));
         let memory = config.file.memory.settings();
         // The rules come with the first reload, like everything else.
         let limiter = Limiter::new(clock, metrics.clone(), RuleSet::default(), memory);
@@ -198,7 +198,7 @@ impl Server {
         if let Some(file) = file {
             tracing::info!(file, "configuration loaded");
         }
-        self.gate.metrics.config_reload(true);
+        self.gate.metrics.config_reload(true, self.gate.clock().now().unix);
         let (uses, shutdown) = (self.gate.uses.clone(), self.shutdown.clone());
         tokio::spawn(async move { uses.keep_lapsing(shutdown).await });
         let (waiting, shutdown) = (self.gate.waiting.clone(), self.shutdown.clone());
@@ -309,7 +309,7 @@ impl Server {
             Ok(config) => self.apply(config).await.map_err(|error| error.to_string()),
             Err(problems) => Err(problems.plain()),
         };
-        self.gate.metrics.config_reload(applied.is_ok());
+        self.gate.metrics.config_reload(applied.is_ok(), self.gate.clock().now().unix);
         match &applied {
             Ok(report) => report.log(&file),
             Err(error) => {

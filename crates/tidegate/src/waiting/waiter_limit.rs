@@ -29,14 +29,16 @@ pub struct WaiterLimit {
     waiting: AtomicUsize,
     /// The same for all doors of a kind, for the metrics.
     shown: Gauge,
+    shown_max: Gauge,
 }
 
 impl WaiterLimit {
     /// The limit of a door where nothing waits yet.
     #[must_use]
     pub fn new(metrics: &Metrics, door: Door, bounds: WaiterBounds) -> Arc<Self> {
-        let shown = metrics.waiting(door);
-        Arc::new(Self { bounds, waiting: AtomicUsize::new(0), shown })
+        let (shown, shown_max) = (metrics.waiting(door), metrics.waiting_max(door));
+        shown_max.inc_by(shown_total(bounds));
+        Arc::new(Self { bounds, waiting: AtomicUsize::new(0), shown, shown_max })
     }
 
     /// How many wait.
@@ -62,6 +64,16 @@ impl WaiterLimit {
         self.shown.inc();
         Some(WaiterPlace(self))
     }
+}
+
+impl Drop for WaiterLimit {
+    fn drop(&mut self) {
+        self.shown_max.dec_by(shown_total(self.bounds));
+    }
+}
+
+fn shown_total(bounds: WaiterBounds) -> i64 {
+    i64::try_from(bounds.total).unwrap_or(i64::MAX)
 }
 
 /// One request that is counted as waiting until this is dropped.

@@ -99,7 +99,7 @@ pub(crate) fn send_to(
     Reply::read(stream)
 }
 
-fn ask(program: &Program, method: &str, path: &str) -> Reply {
+pub(crate) fn ask(program: &Program, method: &str, path: &str) -> Reply {
     let host = format!("Host: {}\r\n", program.address("http"));
     send(program, method, path, &host, "")
 }
@@ -114,7 +114,7 @@ fn check(program: &Program, body: &Value) -> Reply {
 }
 
 /// Sends the same check many times over one connection, without waiting in between.
-fn check_many(program: &Program, body: &Value) {
+pub(crate) fn check_many(program: &Program, body: &Value) {
     let body = body.to_string();
     let head = "POST /v1/check HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n";
     let one = format!("{head}Content-Length: {}\r\n\r\n{body}", body.len());
@@ -223,13 +223,26 @@ fn bad_input_is_a_problem_and_is_counted() {
 const PROBLEM: &str = "application/problem+json";
 
 /// The series of the contract that this build has; each is there once its case has happened.
-const SERIES: [(&str, &[&str]); 7] = [
+const SERIES: [(&str, &[&str]); 20] = [
     ("tidegate_decisions_total", &["door", "rule", "verdict"]),
     ("tidegate_decision_seconds", &["door"]),
     ("tidegate_bad_input_total", &["door", "reason"]),
     ("tidegate_keys", &[]),
+    ("tidegate_keys_max", &[]),
+    ("tidegate_records_max", &[]),
     ("tidegate_memory_bytes", &[]),
+    ("tidegate_memory_max_bytes", &[]),
+    ("tidegate_waiting_max", &["door"]),
+    ("tidegate_ready", &[]),
     ("tidegate_config_reloads_total", &["result"]),
+    ("tidegate_config_last_reload_successful", &[]),
+    ("tidegate_config_last_reload_success_timestamp_seconds", &[]),
+    ("process_cpu_seconds_total", &[]),
+    ("process_resident_memory_bytes", &[]),
+    ("process_virtual_memory_bytes", &[]),
+    ("process_open_fds", &[]),
+    ("process_max_fds", &[]),
+    ("process_start_time_seconds", &[]),
     ("tidegate_build_info", &["version"]),
 ];
 

@@ -387,6 +387,11 @@ impl Memory {
         TableSize { used: keys, total: self.table.cells(), keys, bytes: self.bytes() }
     }
 
+    /// The most keys.
+    pub(crate) fn keys_max(&self) -> usize {
+        self.max_keys.load(Relaxed)
+    }
+
     /// What its keys take.
     pub(crate) fn bytes(&self) -> usize {
         self.table.len() * SLOT_BYTES + self.heap.load(Relaxed)
