@@ -3,6 +3,7 @@
 //! Start-up is the first reload. From then on the process waits for a new configuration or for a
 //! signal. Decisions are made on the doors' own loops.
 
+mod notify;
 mod open_doors;
 mod process;
 mod reload;
@@ -206,6 +207,9 @@ impl Server {
             .name("waiting".to_owned())
             .spawn(move || waiting.keep_waking(&shutdown))
             .expect("the system has threads left at start-up");
+        if self.gate.limiter.has_store() {
+            notify::status("waiting for the first answer of the store");
+        }
         tokio::select! {
             () = stop.told() => return Ok(false),
             () = self.gate.limiter.store_started() => {}
@@ -213,6 +217,8 @@ impl Server {
         self.doors.serve_held();
         self.process.state.set_ready(true);
         say("ready");
+        notify::ready("serving");
+        notify::keep_alive();
         Ok(true)
     }
 
@@ -305,6 +311,7 @@ impl Server {
 
     /// A bad configuration changes nothing; the log, the metrics and `/readyz` show it.
     async fn reload(&mut self, Loaded { config, file }: Loaded) {
+        notify::reloading();
         let applied = match config {
             Ok(config) => self.apply(config).await.map_err(|error| error.to_string()),
             Err(problems) => Err(problems.plain()),
@@ -316,13 +323,19 @@ impl Server {
                 tracing::error!(file, "configuration not reloaded, nothing has changed: {error}");
             }
         }
+        let status = match applied {
+            Ok(_) => "serving",
+            Err(_) => "serving; the last reload failed and changed nothing, see the log",
+        };
         self.process.state.set_reload_error(applied.err());
+        notify::ready(status);
     }
 
     /// Stops accepting, drains, and writes down what must be remembered. A second signal cuts
     /// the draining short.
     async fn stop(self, stop: &mut Stop) {
         tracing::info!("stopping");
+        notify::stopping();
         self.process.state.set_ready(false);
         tokio::select! {
             in_time = self.doors.stop(self.settings.shutdown_grace.0) => {

@@ -18,6 +18,7 @@ mod grpc;
 mod http;
 mod jarl;
 mod message;
+mod notify;
 mod papers;
 mod peers;
 mod program;
