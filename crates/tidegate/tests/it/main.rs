@@ -19,6 +19,7 @@ mod http;
 mod jarl;
 mod message;
 mod notify;
+mod packages;
 mod papers;
 mod peers;
 mod program;

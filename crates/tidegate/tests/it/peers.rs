@@ -52,6 +52,27 @@ pub(crate) fn envoy() -> Command {
     Command::new(path)
 }
 
+/// A program of a Python package.
+pub(crate) fn python_program(name: &str) -> Command {
+    Command::new(installed(&format!("python/bin/{name}")))
+}
+
+/// A whole Debian of the release that the tests run on, as a tar file.
+pub(crate) fn debian_root() -> PathBuf {
+    installed("debian.tar")
+}
+
+/// Where the programs are that make packages.
+pub(crate) fn tool_folder() -> PathBuf {
+    installed("cargo-deb/bin")
+}
+
+fn installed(path: &str) -> PathBuf {
+    let path = folder().join(path);
+    assert!(path.exists(), "{} is missing: `make setup-test` installs it", path.display());
+    path
+}
+
 /// Where `make setup-test` puts what it does not install for the whole machine.
 pub(crate) fn folder() -> PathBuf {
     let mut folders = Path::new(binary()).ancestors().map(|folder| folder.join("peers"));
