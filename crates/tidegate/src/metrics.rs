@@ -391,7 +391,7 @@ impl Metrics {
             "Time for one decision, sampled",
             decision_seconds.clone(),
         );
-        let reloads = Reloads::register(&mut registry);
+        let reloads = Reloads::register(registry);
         registry.register("table_full", "New keys that found no slot free", full.clone());
         registry.register("waiting", "Requests that wait until they may go", waiting.clone());
         registry.register("waiting_max", "The most that may wait", waiting_max.clone());
@@ -465,7 +465,8 @@ impl Metrics {
     /// The counters of configurations that were good, or not: files, and what came over xDS.
     pub(crate) fn config_loads(&self, ok: bool) -> [Counter; 2] {
         let result = if ok { "ok" } else { "error" };
-        [&self.reloads, &self.xds_updates].map(|it| it.get_or_create_owned(&ResultLabel { result }))
+        [&self.reloads.read, &self.xds_updates]
+            .map(|it| it.get_or_create_owned(&ResultLabel { result }))
     }
 
     /// Says when the newest snapshot on disk was begun, in Unix time.
