@@ -1,8 +1,11 @@
-//! Uses in flight that clients end by id: what each holds, and when it lapses.
+//! Uses in flight that clients end: by id, or, in [`unnamed`], the oldest of a key first. What each
+//! holds, and when it lapses.
 //!
 //! A use is given back exactly once, by its end or by its lapse, whichever comes first. There is
 //! one ordered list of deadlines and no timer per use. Nothing is decided here: the limiter has
 //! already counted what is held.
+
+mod unnamed;
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -14,7 +17,8 @@ use parking_lot::Mutex;
 use tidegate_core::{Nanos, Now};
 use tokio::sync::Notify;
 
-use crate::limiter::{Limiter, LimiterHandle, TakenFrom};
+use self::unnamed::UnnamedUses;
+use crate::limiter::{HeldKey, Key, Limiter, LimiterHandle, TakenFrom};
 use crate::metrics::Door;
 use crate::shutdown::Shutdown;
 
@@ -126,20 +130,23 @@ impl Register {
 pub struct UsesInFlight {
     handle: LimiterHandle,
     register: Mutex<Register>,
+    unnamed: UnnamedUses,
     earlier: Notify,
     uses_max: usize,
     bytes_max: usize,
 }
 
 impl UsesInFlight {
-    /// An empty register that gives uses back to `limiter`, for clients that hold them over HTTP.
+    /// An empty register that gives uses back to `limiter`.
     #[must_use]
     pub fn before(limiter: &Arc<Limiter>) -> Arc<Self> {
-        Arc::new(Self::bounded(limiter.handle(Door::Http), USES_MAX, USES_BYTES_MAX))
+        Arc::new(Self::bounded(limiter, USES_MAX, USES_BYTES_MAX))
     }
 
-    fn bounded(handle: LimiterHandle, uses_max: usize, bytes_max: usize) -> Self {
-        Self { handle, register: Mutex::default(), earlier: Notify::new(), uses_max, bytes_max }
+    fn bounded(limiter: &Arc<Limiter>, uses_max: usize, bytes_max: usize) -> Self {
+        let unnamed = UnnamedUses::bounded(limiter.handle(Door::Grpc), uses_max, bytes_max);
+        let (handle, register) = (limiter.handle(Door::Http), Mutex::default());
+        Self { handle, register, unnamed, earlier: Notify::new(), uses_max, bytes_max }
     }
 
     /// Whether a use of `keys` would find room now. Ask before taking it from the limiter.
@@ -190,8 +197,34 @@ impl UsesInFlight {
         removed.is_some()
     }
 
+    /// Remembers a use that [`Self::end_oldest`] will end: `key` with its cost, as the limiter was
+    /// asked for it, and what it says is held.
+    ///
+    /// # Errors
+    /// When there is no room. Then it was given back, and must not be made.
+    pub fn hold_unnamed(&self, key: &Key<'_>, held: Option<&HeldKey>) -> Result<(), HoldError> {
+        let is_only = self.unnamed.hold(key, held)?;
+        if is_only {
+            self.earlier.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Ends the oldest of the uses of a key that have no id, up to `cost` of them.
+    pub fn end_oldest(&self, key: &[u8], cost: u64) {
+        self.unnamed.lapse(self.handle.now());
+        self.unnamed.end(key, cost);
+    }
+
+    /// Uses without an id lapse this long after they were taken, those that are held now, too.
+    pub fn lapse_unnamed_after(&self, span: Duration) {
+        self.unnamed.lapse_after(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX));
+        self.earlier.notify_one();
+    }
+
     /// Gives back every use that is due at `now`.
     pub fn lapse(&self, now: Now) {
+        self.unnamed.lapse(now);
         loop {
             let due = self.due(now);
             due.iter().for_each(|held| self.release(held));
@@ -222,7 +255,7 @@ impl UsesInFlight {
 
     /// How many uses are held.
     pub fn len(&self) -> usize {
-        self.register.lock().held.len()
+        self.register.lock().held.len() + self.unnamed.len()
     }
 
     /// Whether no use is held.
@@ -232,7 +265,8 @@ impl UsesInFlight {
 
     /// When the next use lapses, on the monotonic clock.
     fn next_deadline(&self) -> Option<Nanos> {
-        self.register.lock().deadlines.first().map(|&(deadline, _)| deadline)
+        let of_ids = self.register.lock().deadlines.first().map(|&(deadline, _)| deadline);
+        of_ids.into_iter().chain(self.unnamed.next_deadline()).min()
     }
 
     /// Lapses uses as they fall due, until `shutdown`. One task for all of them.
@@ -289,8 +323,7 @@ mod tests {
             let settings = memory::Settings { max_keys: 1_000, max_bytes: 16 << 20 };
             let rules = RuleSet::new(vec![rule], None);
             let limiter = Limiter::new(clock.clone(), Arc::new(Metrics::new()), rules, settings);
-            let uses =
-                Arc::new(UsesInFlight::bounded(limiter.handle(Door::Http), uses_max, bytes_max));
+            let uses = Arc::new(UsesInFlight::bounded(&limiter, uses_max, bytes_max));
             Self { clock, handle: limiter.handle(Door::Http), uses }
         }
 

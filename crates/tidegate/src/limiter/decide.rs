@@ -311,11 +311,24 @@ impl LimiterHandle {
     /// Ends uses in flight of one key: `started` is the time of the verdict that granted them, and
     /// `from` where it says that they were taken from.
     pub fn release_uses(&self, key: &[u8], cost: u64, started: Now, from: TakenFrom) {
-        let keys = [Key::new(key, KeyOp::Release { cost, started, from })];
+        self.release(Key::new(key, KeyOp::Release { cost, started, from }));
+    }
+
+    /// The same of a key that says itself what limits it.
+    pub(crate) fn release(&self, key: Key<'_>) {
+        let keys = [key];
         let request = Request { keys: &keys, together: Together::Each, can_end: true };
         // A request that was valid when it took the uses is valid now; a key that a reload has made
         // unlimited has nothing to give back.
         let _ = self.decide(&request, self.now(), None);
+    }
+
+    /// Whether a limit of this key is on uses in flight, so that uses must be given back.
+    pub(crate) fn is_in_flight(&self, key: &Key<'_>) -> bool {
+        let catalog = self.limiter.catalog.load();
+        let look = Key { op: KeyOp::Peek(1), ..*key };
+        let rule = catalog.find_for(&look, true, self.door).ok().flatten();
+        rule.is_some_and(|rule| catalog.in_flight(rule))
     }
 }
 

@@ -306,11 +306,19 @@ pub(super) fn refund(
 }
 
 /// Writes down a use that was refused, where windows are fixed: other algorithms would put the next
-/// use off for longer than a window.
+/// use off for longer than a window. Uses in flight are held, because their end comes all the same.
 pub(super) fn record_refused(terms: Terms<'_>, body: &mut Body, cost: u64, now: Now) {
     for (limit, state) in terms.limits.iter().zip(body.held.states_mut()) {
-        if limit.algorithm == Algorithm::FixedWindow {
-            algorithms::record(limit, state, cost, now.mono, now);
+        match limit.algorithm {
+            Algorithm::FixedWindow => {
+                algorithms::record(limit, state, cost, now.mono, now);
+            }
+            Algorithm::InFlight { .. } => {
+                let held = Judgement::pass(cost, 0.0);
+                let op = Op::Take(cost);
+                algorithms::apply(limit, state, op, &held, JointOutcome::Granted, now);
+            }
+            _ => {}
         }
     }
 }

@@ -422,7 +422,8 @@ impl Plan {
             return;
         }
         let took = granted && target.op.takes() && (booked > 0 || evaluation.takes());
-        if took && terms.limits.iter().any(Limit::ends) {
+        let is_recorded = matches!(target.op, KeyOp::TakeOrRecord(_)) && place.counts();
+        if (took || is_recorded) && terms.limits.iter().any(Limit::ends) {
             let shared = place == Placement::Shared;
             let from = if shared { TakenFrom::Shared } else { TakenFrom::Slot };
             let started = self.verdict.at;

@@ -88,6 +88,15 @@ impl<'a> Key<'a> {
         Self { limits: LimitSource::Named { rule, limit }, ..self }
     }
 
+    /// The rule that it names, if it names one.
+    #[must_use]
+    pub fn rule(&self) -> Option<&'a str> {
+        match self.limits {
+            LimitSource::Named { rule, .. } => Some(rule),
+            LimitSource::ByRule | LimitSource::Given(_) => None,
+        }
+    }
+
     /// Refuses a cost of 0. Only a look at a limit that the request has brought may have it: that
     /// limit may be smaller than what is owed.
     #[inline(always)]
@@ -131,8 +140,8 @@ pub enum KeyOp {
     /// will try again.
     TakeOrLeave(WaitAttempt),
     /// A use of this cost that counts even if it is refused, as envoyproxy/ratelimit counts: a
-    /// refused one is written down where windows are fixed. No cost is too much. Each key is
-    /// decided by itself.
+    /// refused one is written down where windows are fixed, and held where uses are in flight. No
+    /// cost is too much. Each key is decided by itself.
     TakeOrRecord(u64),
     /// Uses that have already happened. They are counted whole and never refused, however many
     /// they are; the verdict is the one of an allowed take, with the delay until the next use.

@@ -9,14 +9,16 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use tidegate_core::Now;
 use tidegate_envoy::proto::ratelimit::{RateLimitRequest, RateLimitResponse};
+use tokio::task::JoinHandle;
 
-use super::answer;
 use super::asked::{AskedCall, AskedDescriptor, Hits, Limited, Refusal, override_rule};
 use super::settings::{Counting, EnvoyState};
 use super::statuses::DescriptorVerdict;
+use super::{answer, in_flight};
 use crate::doors::Gate;
 use crate::limiter::{self, Decision, InvalidRequest, Key, KeyOp, LimiterHandle, Rows};
 use crate::metrics::Door;
+use crate::uses::UsesInFlight;
 
 /// The verdicts on the descriptors of a call, in their order.
 type Verdicts = SmallVec<[DescriptorVerdict; 4]>;
@@ -25,13 +27,15 @@ type Verdicts = SmallVec<[DescriptorVerdict; 4]>;
 pub(crate) struct RateLimits {
     door: Door,
     limiter: LimiterHandle,
+    uses: Arc<UsesInFlight>,
     state: Arc<EnvoyState>,
 }
 
 impl RateLimits {
     /// For the calls of `door`.
     pub(crate) fn new(gate: &Gate, door: Door) -> Self {
-        Self { door, limiter: gate.limiter.handle(door), state: EnvoyState::of(gate) }
+        let (limiter, uses) = (gate.limiter.handle(door), gate.uses.clone());
+        Self { door, limiter, uses, state: EnvoyState::of(gate) }
     }
 
     /// Decides on a call. What cannot be decided is counted as bad input.
@@ -175,13 +179,13 @@ impl RateLimits {
                 Hits::Look => KeyOp::Peek(1),
                 Hits::Take(hits) => KeyOp::TakeOrRecord(hits),
                 Hits::GiveBack(hits) => {
-                    self.give_back(asked, descriptor, hits, now)?;
+                    self.end_or_give_back(asked, descriptor, hits, now)?;
                     asking.push(None);
                     continue;
                 }
             };
             let key = limiter_key(asked, descriptor, op);
-            asking.push(key.map(|key| self.ask(&[key], now)).transpose()?);
+            asking.push(key.map(|key| self.ask_and_hold(key, now)).transpose()?);
         }
         let mut verdicts = Verdicts::new();
         for (descriptor, asking) in asked.descriptors.iter().zip(asking) {
@@ -197,14 +201,51 @@ impl RateLimits {
 
     /// Asks the limiter; a remote store's answer is waited for by the future.
     fn ask(&self, keys: &[Key<'_>], now: Now) -> Result<Asking, Refusal> {
+        self.ask_for(&limiter::Request::all_or_nothing(keys), now)
+    }
+
+    /// Asks for one key, and remembers the use if it is one in flight: Envoy tells of its end, also
+    /// if it was refused, or if the answer came too late.
+    fn ask_and_hold(&self, key: Key<'_>, now: Now) -> Result<Asking, Refusal> {
+        let asking = self.ask_for(&limiter::Request::all_or_nothing(&[key]).with_end(), now)?;
+        Ok(match asking {
+            Asking::Answered(mut rows) => {
+                in_flight::hold(&self.uses, &key, &mut rows);
+                Asking::Answered(rows)
+            }
+            Asking::Pending(pending, now)
+                if key.op.cost() > 0 && self.limiter.is_in_flight(&key) =>
+            {
+                Asking::Detached(in_flight::hold_answered(self.uses.clone(), &key, pending, now))
+            }
+            asking => asking,
+        })
+    }
+
+    fn ask_for(&self, request: &limiter::Request<'_>, now: Now) -> Result<Asking, Refusal> {
         let mut rows = Rows::default();
-        let request = limiter::Request::all_or_nothing(keys);
         let (decision, _) =
-            self.limiter.decide_or_refuse(&request, now, Some(&mut rows)).map_err(invalid)?;
+            self.limiter.decide_or_refuse(request, now, Some(&mut rows)).map_err(invalid)?;
         Ok(match decision {
             Decision::Ready(_) => Asking::Answered(rows),
             Decision::Pending(pending) => Asking::Pending(pending, now),
         })
+    }
+
+    /// Ends uses of a key that limits them in flight, and gives back to any other.
+    fn end_or_give_back(
+        &self,
+        asked: &AskedCall<'_>,
+        descriptor: &AskedDescriptor<'_>,
+        hits: u64,
+        now: Now,
+    ) -> Result<(), Refusal> {
+        let key = limiter_key(asked, descriptor, KeyOp::Peek(1));
+        if key.is_some_and(|key| self.limiter.is_in_flight(&key)) {
+            self.uses.end_oldest(asked.key(descriptor), hits);
+            return Ok(());
+        }
+        self.give_back(asked, descriptor, hits, now)
     }
 
     fn give_back(
@@ -249,6 +290,8 @@ fn limiter_key<'a>(
 enum Asking {
     Answered(Rows),
     Pending(limiter::PendingVerdict, Now),
+    /// Waited for whether this call goes on or not.
+    Detached(JoinHandle<Rows>),
 }
 
 impl Asking {
@@ -259,11 +302,21 @@ impl Asking {
             Self::Pending(mut pending, now) => {
                 poll_fn(|context| pending.poll_answer(now, context)).await.rows
             }
+            // The runtime ends with the process alone.
+            Self::Detached(task) => task.await.unwrap_or_default(),
         }
     }
 }
 
 /// A request that the limiter cannot decide on, because of how rules and actions are set up.
 fn invalid(why: InvalidRequest) -> Refusal {
-    Refusal::invalid(why.reason(), why.to_string())
+    let text = match why {
+        InvalidRequest::NeedsEnd => {
+            "this key limits uses in flight: set counting = \"envoy\" for its domain, and let \
+             Envoy end each use with is_negative_hits and apply_on_stream_done"
+                .to_owned()
+        }
+        why => why.to_string(),
+    };
+    Refusal::invalid(why.reason(), text)
 }

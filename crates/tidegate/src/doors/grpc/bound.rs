@@ -5,6 +5,7 @@ use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tonic_health::ServingStatus;
@@ -34,6 +35,7 @@ pub(super) struct BoundGrpc {
     limits: DoorLimits,
     times: ConnectionTimes,
     answers: AnswerSettings,
+    hold: Duration,
 }
 
 impl BoundGrpc {
@@ -59,6 +61,7 @@ impl BoundGrpc {
                 age_max: config.max_connection_age.0,
             },
             answers: config.answers(),
+            hold: config.hold.0,
         })
     }
 }
@@ -76,6 +79,7 @@ impl BoundDoor for BoundGrpc {
 
     fn serve(self: Box<Self>, gate: Gate) -> Serving {
         EnvoyState::of(&gate).put_in_force(self.answers);
+        gate.uses.lapse_unnamed_after(self.hold);
         let mut acceptor = Acceptor::of(Door::Grpc, &gate, self.limits, self.certificates);
         // Connections and listeners go on for a while after the door was told to close.
         let closing = std::mem::take(&mut acceptor.shutdown);

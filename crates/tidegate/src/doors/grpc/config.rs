@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::header::{HeaderName, HeaderValue};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de};
 use tidegate_core::Limit;
 use tidegate_core::limit::{AMOUNT_MAX, Algorithm};
 use tidegate_envoy::config::{self, Configuration, Options, Rule, Unit};
@@ -35,6 +35,11 @@ const PORT: u16 = 8081;
 const CONNECTIONS_USUAL: u32 = 4_096;
 /// How long a connection may last, unless told otherwise.
 const AGE_USUAL: Duration = Duration::from_secs(24 * 60 * 60);
+/// How long a use in flight may last, unless told otherwise.
+const HOLD_USUAL: Duration = Duration::from_secs(60);
+/// What may be told.
+const HOLD_MIN: Duration = Duration::from_secs(1);
+const HOLD_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The `[grpc]` table.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
@@ -82,6 +87,8 @@ pub struct Config {
     /// The configuration of the folder and of that server, once the server has sent one.
     #[serde(skip)]
     fed: Fed,
+    /// A use in flight that Envoy does not give back lapses after this time, 1 s to 24 h.
+    pub hold: Span,
     /// Settings of single domains.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub domains: BTreeMap<String, DomainTable>,
@@ -150,6 +157,9 @@ struct Table {
     /// The management server that sends such a configuration. Its domains are decided by that
     /// alone.
     xds: Option<Xds>,
+    /// A use in flight that Envoy does not give back lapses after this time, 1 s to 24 h.
+    #[serde(deserialize_with = "hold")]
+    hold: Span,
     /// Settings of single domains.
     domains: BTreeMap<String, DomainTable>,
     /// Count and report, but refuse nothing.
@@ -184,6 +194,7 @@ impl Default for Table {
             envoy_config: None,
             merge_domains: false,
             xds: None,
+            hold: Span(HOLD_USUAL),
             domains: BTreeMap::new(),
             shadow: false,
             headers: false,
@@ -194,6 +205,16 @@ impl Default for Table {
             over_limit_content_type: "text/plain".to_owned(),
         }
     }
+}
+
+/// Reads how long a use in flight may last.
+fn hold<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Span, D::Error> {
+    let span = Span::deserialize(deserializer)?;
+    if (HOLD_MIN..=HOLD_MAX).contains(&span.0) {
+        return Ok(span);
+    }
+    let remedy = "write a span from \"1s\" to \"24h\", longer than requests last";
+    Err(de::Error::custom(format!("{span} is not a valid time for uses to lapse\n{remedy}")))
 }
 
 impl TryFrom<Table> for Config {
@@ -237,6 +258,7 @@ impl Config {
             merge_domains: table.merge_domains,
             xds: table.xds,
             fed: Fed::default(),
+            hold: table.hold,
             domains: table.domains,
             shadow: table.shadow,
             headers: table.headers,

@@ -76,6 +76,7 @@ impl DoorConfig for Config {
     }
 
     fn renew(&self, gate: &Gate) {
+        gate.uses.lapse_unnamed_after(self.hold.0);
         EnvoyState::of(gate).put_in_force(self.answers());
     }
 

@@ -211,7 +211,9 @@ impl Origin {
         let verdict = &answered.verdict;
         for held in &answered.rows.held {
             let key = &self.keys[held.key];
-            handle.release_uses(&key.bytes, key.op.for_limits().cost(), held.started, held.from);
+            let cost = key.op.for_limits().cost();
+            let (started, from) = (held.started, held.from);
+            handle.release(key.with_op(KeyOp::Release { cost, started, from }));
         }
         if verdict.booked > 0 || verdict.degraded {
             return;

@@ -230,3 +230,39 @@ proptest! {
         }
     }
 }
+
+/// As envoyproxy/ratelimit counts: the end of a refused use comes, too.
+#[test]
+fn a_recorded_use_is_held_whether_it_is_refused_or_not() {
+    let shadow = Rule { shadow: true, ..rule("shadow", vec![flight(1)]) };
+    let both = rule("both", vec![flight(9), fixed(1)]);
+    let handle = handle(vec![rule("k", vec![flight(2)]), shadow, both]);
+    let take_or_record = |key: &str, cost: u64| {
+        let (keys, mut rows) =
+            ([Key::new(key.as_bytes(), KeyOp::TakeOrRecord(cost))], Rows::default());
+        let request = Request::all_or_nothing(&keys).with_end();
+        let verdict = handle.decide(&request, handle.now(), Some(&mut rows)).expect("valid");
+        assert_eq!(rows.held.len(), 1, "{key}");
+        verdict.ready().expect("in memory").is_allowed()
+    };
+    assert!(take_or_record("k a", 2));
+    assert!(!take_or_record("k a", 1));
+    assert!(!take_or_record("k a", 5));
+    release(&handle, "k a", START);
+    assert!(!take_or_record("k a", 1));
+    handle.release_uses(b"k a", 6, START, TakenFrom::Slot);
+    assert_eq!(remaining(&handle, "k a"), 0);
+    release(&handle, "k a", START);
+    assert_eq!(remaining(&handle, "k a"), 1);
+    for _ in 0..2 {
+        assert!(take_or_record("shadow a", 1));
+    }
+    release(&handle, "shadow a", START);
+    assert_eq!(remaining(&handle, "shadow a"), 0);
+    // Another limit refuses.
+    assert!(take_or_record("both a", 1) && !take_or_record("both a", 1));
+    let keys = [Key::peek(b"both a", 1)];
+    let mut rows = Rows::default();
+    handle.decide(&Request::all_or_nothing(&keys), handle.now(), Some(&mut rows)).expect("valid");
+    assert_eq!(rows.limits[0].verdict.rate, 2.0);
+}

@@ -2,6 +2,7 @@
 
 mod envoy;
 mod envoy_config;
+mod in_flight;
 mod json;
 mod quotas;
 mod series;

@@ -162,7 +162,8 @@ fn only_what_an_operator_has_set_up_is_an_error() {
     check(call("web", &["a=b"; 33]), InvalidArgument, "a call has at most 32 descriptors");
     let many = ["a=b"; 33].join(",");
     check(call("web", &[&many]), InvalidArgument, "a descriptor has at most 32 entries");
-    let in_flight = "this key limits uses in flight: ask where the end of a use can be told";
+    let in_flight = "this key limits uses in flight: set counting = \"envoy\" for its domain, and \
+                     let Envoy end each use with is_negative_hits and apply_on_stream_done";
     check(call("web", &["job=a"]), InvalidArgument, in_flight);
     // However long a value is, its descriptor has a count of its own.
     let long = "x".repeat(60 << 10);

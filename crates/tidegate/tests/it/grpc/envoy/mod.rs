@@ -8,6 +8,7 @@ mod answers;
 mod descriptors;
 mod failures;
 mod hits;
+mod in_flight;
 mod page;
 mod ways;
 
