@@ -6,6 +6,7 @@ use tidegate_core::limit::AlgorithmName;
 
 use super::*;
 
+mod grpc;
 mod whole;
 
 /// Doors that every text below may have added, so that it is whole.

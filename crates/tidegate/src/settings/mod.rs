@@ -5,7 +5,8 @@
 //!
 //! - [`files`]: reads files, of which a configuration consists and which it names
 //! - [`listen`], [`units`]: addresses, networks, sizes and spans of time
-//! - [`secret`], [`tls`]: secrets and certificates, which a table names and does not contain
+//! - [`secret`], [`tls`]: secrets and certificates, which a table names and does not contain;
+//!   [`client_names`]: whose certificates are good
 //! - [`rule`], [`limits`]: the table of a rule, and its limits
 //! - [`draft`]: from such tables to rules; [`change`]: one that is changed while the server runs
 //! - [`in_force`]: all rules of one moment
@@ -13,6 +14,7 @@
 //! - [`problem`]: what is wrong, where, and what would be right
 
 pub(crate) mod change;
+pub mod client_names;
 pub(crate) mod draft;
 pub(crate) mod files;
 pub(crate) mod in_force;

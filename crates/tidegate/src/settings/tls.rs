@@ -14,24 +14,68 @@ use rustls::client::danger::ServerCertVerifier as _;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
 use rustls::{CertificateError, RootCertStore, ServerConfig};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tidegate_core::Nanos;
 
+use super::client_names::{ClientName, NAMES_MAX, NamedClients};
 use super::files;
 
 /// Certificates for clients.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(try_from = "Table")]
 pub struct Tls {
     /// The certificate and what leads up to it, PEM.
     pub cert: PathBuf,
     /// Its key, PEM.
     pub key: PathBuf,
     /// Who must have signed the certificate that every client then has to show.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub client_ca: Option<PathBuf>,
+    /// Of which that certificate must have one: DNS names, IP addresses or URIs. Empty: any name.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub client_names: Vec<ClientName>,
+}
+
+/// The table as it is written.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename = "Tls", expecting = "struct Tls")]
+struct Table {
+    /// The certificate and what leads up to it, PEM.
+    cert: PathBuf,
+    /// Its key, PEM.
+    key: PathBuf,
+    /// Who must have signed the certificate that every client then has to show.
+    client_ca: Option<PathBuf>,
+    /// Of which that certificate must have one: DNS names, IP addresses or URIs. Absent: any name.
+    #[schemars(length(min = 1, max = NAMES_MAX))]
+    client_names: Option<Vec<ClientName>>,
+}
+
+impl TryFrom<Table> for Tls {
+    type Error = String;
+
+    fn try_from(table: Table) -> Result<Self, String> {
+        let Table { cert, key, client_ca, client_names } = table;
+        match &client_names {
+            Some(_) if client_ca.is_none() => {
+                let remedy = "add `client_ca`: the certificates that must have signed theirs";
+                return Err(format!("without `client_ca` clients show no names\n{remedy}"));
+            }
+            Some(names) if names.is_empty() => {
+                let remedy = "write at least one, or leave `client_names` out: then any will do";
+                return Err(format!("without any name nobody could come in\n{remedy}"));
+            }
+            Some(names) if names.len() > NAMES_MAX => {
+                let remedy = format!("write at most {NAMES_MAX}");
+                return Err(format!("`client_names` has {} names\n{remedy}", names.len()));
+            }
+            _ => {}
+        }
+        Ok(Self { cert, key, client_ca, client_names: client_names.unwrap_or_default() })
+    }
 }
 
 impl Tls {
@@ -46,8 +90,8 @@ impl Tls {
             None => ServerConfig::builder().with_no_client_auth(),
             Some(path) => {
                 let verifier = WebPkiClientVerifier::builder(Arc::new(roots(path)?)).build();
-                let verifier = verifier.map_err(|error| wrong("cannot trust", path, error))?;
-                ServerConfig::builder().with_client_cert_verifier(verifier)
+                let trusted = verifier.map_err(|error| wrong("cannot trust", path, error))?;
+                ServerConfig::builder().with_client_cert_verifier(self.named(trusted))
             }
         };
         let mut config = builder.with_single_cert(chain, key).map_err(|error| match error {
@@ -59,6 +103,11 @@ impl Tls {
         })?;
         config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
         Ok(Arc::new(config))
+    }
+
+    fn named(&self, trusted: Arc<dyn ClientCertVerifier>) -> Arc<dyn ClientCertVerifier> {
+        let names: Box<[_]> = self.client_names.as_slice().into();
+        if names.is_empty() { trusted } else { Arc::new(NamedClients { trusted, names }) }
     }
 
     /// What is wrong with the files: in which setting, and why; on a line of its own what would be

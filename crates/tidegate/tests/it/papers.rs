@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
@@ -32,9 +32,14 @@ impl Papers {
         self.folder.path().join(name)
     }
 
-    /// A certificate for `name`, in `<who>.pem` and `<who>.key`.
+    /// A certificate for `name`, which may be a URI, in `<who>.pem` and `<who>.key`.
     pub(crate) fn sign(&self, who: &str, name: &str) {
-        let mut params = CertificateParams::new(vec![name.to_owned()]).expect("a name");
+        let is_uri = name.contains("://");
+        let names = if is_uri { Vec::new() } else { vec![name.to_owned()] };
+        let mut params = CertificateParams::new(names).expect("a name");
+        if is_uri {
+            params.subject_alt_names.push(SanType::URI(name.try_into().expect("ASCII")));
+        }
         // OpenSSL takes a certificate with the name of its authority for one that signs itself.
         params.distinguished_name.push(DnType::CommonName, name);
         let key = KeyPair::generate().expect("a key");

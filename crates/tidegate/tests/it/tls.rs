@@ -94,6 +94,50 @@ fn a_client_must_show_a_certificate_where_one_is_asked_for() {
     }
 }
 
+/// Of those that an authority has signed, only clients with one of these names come in: a DNS name,
+/// an address or a URI, whichever.
+#[test]
+fn a_certificate_must_have_one_of_the_names_that_are_wanted() {
+    let papers = Papers::new();
+    papers.sign("gate", "gate.example");
+    let clients = [
+        ("dns", "envoy.example", true),
+        ("address", "10.0.0.7", true),
+        ("uri", "spiffe://example/ns/edge", true),
+        ("other-dns", "other.example", false),
+        ("other-address", "10.0.0.8", false),
+        ("other-uri", "spiffe://example/ns/edge/2", false),
+    ];
+    clients.iter().for_each(|(who, name, _)| papers.sign(who, name));
+    let ca = format!("'{}'", papers.path("ca.pem").display());
+    let names = "['envoy.example', '10.0.0.7', 'spiffe://example/ns/edge']";
+    let named = format!("{ca}, client_names = {names}");
+    let config = file(&papers, true).replace(&ca, &named);
+    let mut program = Program::serve(&config);
+    let admin = program.address("admin");
+    let mut refused = 0.0;
+    for (who, _, is_welcome) in clients {
+        for (door, request, expected) in SPOKEN {
+            let mut client = connect(papers.client(Some(who)), program.address(door));
+            let answer = ask(&mut client, request, expected);
+            assert_eq!(answer.is_ok(), is_welcome, "{who} at {door}: {answer:?}");
+        }
+        refused += if is_welcome { 0.0 } else { 1.0 };
+    }
+    let known = papers.client(Some("dns"));
+    for door in ["throttr", "jarl", "http"] {
+        until(|| metric(&known, admin, &faults(door)) == refused);
+    }
+    // Other names hold after a reload.
+    program.write_config(&config.replace("envoy.example", "other.example"));
+    program.wait_for_line(|line| line.contains("configuration reloaded"));
+    for (who, is_welcome) in [("dns", false), ("other-dns", true)] {
+        let (door, request, expected) = SPOKEN[0];
+        let mut client = connect(papers.client(Some(who)), program.address(door));
+        assert_eq!(ask(&mut client, request, expected).is_ok(), is_welcome, "{who}");
+    }
+}
+
 /// Many requests and long replies: more than one record, and more than the socket takes at once.
 #[test]
 fn long_replies_are_whole() {

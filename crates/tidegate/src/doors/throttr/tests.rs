@@ -197,7 +197,7 @@ fn a_handshake_that_does_not_end_is_closed() {
     let (cert, key) = (folder.path().join("cert.pem"), folder.path().join("key.pem"));
     std::fs::write(&cert, own.cert.pem()).expect("a file");
     std::fs::write(&key, own.signing_key.serialize_pem()).expect("a file");
-    let tls = Tls { cert, key, client_ca: None };
+    let tls = Tls { cert, key, client_ca: None, client_names: Vec::new() };
     let certificates = Certificates::read(Some(&tls), &[]).expect("sound files");
     let metrics = Arc::new(Metrics::new());
     let (mut turning, _) = open_with(certificates, metrics.clone());

@@ -102,7 +102,11 @@ async fn a_slow_handshake_is_cut_and_counted() {
     let (cert, key) = (folder.path().join("cert"), folder.path().join("key"));
     std::fs::write(&cert, made.cert.pem()).unwrap();
     std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
-    let certificates = Certificates::read(Some(&Tls { cert, key, client_ca: None }), &[]).unwrap();
+    let certificates = Certificates::read(
+        Some(&Tls { cert, key, client_ca: None, client_names: Vec::new() }),
+        &[],
+    )
+    .unwrap();
     let house = door();
     let (mut stream, serving) = connect_with(&house, certificates);
     stream.write_all(&[22, 3, 1]).await.unwrap();

@@ -48,7 +48,8 @@ fn shown(path: &Path) -> String {
 fn envoy_comes_over_tls_with_a_certificate_and_through_a_unix_socket() {
     let papers = Papers::new();
     papers.sign("gate", "gate.example");
-    papers.sign("envoy", "envoy.example");
+    papers.sign("envoy", "spiffe://example/envoy");
+    papers.sign("other", "spiffe://example/other");
     let (cert, key) = (shown(&papers.path("gate.pem")), shown(&papers.path("gate.key")));
     let ca = shown(&papers.path("ca.pem"));
     let folder = tempfile::tempdir().expect("a folder");
@@ -56,7 +57,10 @@ fn envoy_comes_over_tls_with_a_certificate_and_through_a_unix_socket() {
     let settings =
         format!("unix = '{}'\ntls = {{ cert = '{cert}', key = '{key}' }}\n", shown(&socket));
     let open = Program::serve(&[RULES, &settings].concat());
-    let settings = format!("tls = {{ cert = '{cert}', key = '{key}', client_ca = '{ca}' }}\n");
+    let settings = format!(
+        "tls = {{ cert = '{cert}', key = '{key}', client_ca = '{ca}', \
+         client_names = ['spiffe://example/envoy'] }}\n"
+    );
     let guarded = Program::serve(&[RULES, &settings].concat());
     let app = Upstream::start();
     let (open_at, guarded_at) = (address(open.address("grpc")), address(guarded.address("grpc")));
@@ -64,12 +68,13 @@ fn envoy_comes_over_tls_with_a_certificate_and_through_a_unix_socket() {
         cluster(APP, address(app.address())),
         with(service("tls", open_at.clone()), tls(&papers, None)),
         with(service("mtls", guarded_at.clone()), tls(&papers, Some("envoy"))),
+        with(service("other", guarded_at.clone()), tls(&papers, Some("other"))),
         with(service("stranger", guarded_at), tls(&papers, None)),
         service("plain", open_at),
         service("unix", pipe(&socket)),
     ];
     let routes = [route("/", json!([{"actions": [header("x-user", "once")]}]))];
-    let listeners = ["tls", "mtls", "stranger", "plain", "unix"]
+    let listeners = ["tls", "mtls", "other", "stranger", "plain", "unix"]
         .map(|name| listener(name, &[limiter_of(name, "web", json!({}))], &routes));
     let envoy = Envoy::start(&config(&listeners, &clusters));
     let ask =
@@ -78,6 +83,7 @@ fn envoy_comes_over_tls_with_a_certificate_and_through_a_unix_socket() {
     // The socket is another way to the same program.
     assert_eq!((ask("unix", "a"), ask("unix", "b"), ask("unix", "b")), (429, 204, 429));
     assert_eq!((ask("mtls", "a"), ask("mtls", "a")), (204, 429));
-    // Without a certificate, or without TLS, there is no answer, and so an error.
-    assert_eq!((ask("stranger", "c"), ask("plain", "c")), (500, 500));
+    // Without a certificate, without the right name or without TLS there is no answer, and so an
+    // error.
+    assert_eq!((ask("other", "c"), ask("stranger", "c"), ask("plain", "c")), (500, 500, 500));
 }
