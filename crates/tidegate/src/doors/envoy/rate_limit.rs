@@ -12,11 +12,11 @@ use tidegate_envoy::proto::ratelimit::{RateLimitRequest, RateLimitResponse};
 use tokio::task::JoinHandle;
 
 use super::asked::{AskedCall, AskedDescriptor, Hits, Limited, Refusal, override_rule};
-use super::settings::{Counting, EnvoyState};
+use super::settings::{Counting, EnvoyState, Manner};
 use super::statuses::DescriptorVerdict;
 use super::{answer, in_flight};
 use crate::doors::Gate;
-use crate::limiter::{self, Decision, InvalidRequest, Key, KeyOp, LimiterHandle, Rows};
+use crate::limiter::{self, Decision, InvalidRequest, Key, KeyOp, LimitRow, LimiterHandle, Rows};
 use crate::metrics::Door;
 use crate::uses::UsesInFlight;
 
@@ -60,9 +60,10 @@ impl RateLimits {
             }
             self.settle_overrides(&mut asked, settings.overrides);
         }
-        let verdicts = match settings.counting(&call.domain) {
-            Counting::AllOrNothing => self.decide_together(&asked).await?,
-            Counting::Envoy => self.decide_each(&asked).await?,
+        let manner = settings.manner(&call.domain);
+        let verdicts = match manner.counting {
+            Counting::AllOrNothing => self.decide_together(&asked, manner).await?,
+            Counting::Envoy => self.decide_each(&asked, manner).await?,
         };
         let is_over = answer::is_over(&verdicts);
         if settings.erl_metrics {
@@ -104,7 +105,11 @@ impl RateLimits {
     }
 
     /// Takes from all keys or from none. What is given back is given back in any case.
-    async fn decide_together(&self, asked: &AskedCall<'_>) -> Result<Verdicts, Refusal> {
+    async fn decide_together(
+        &self,
+        asked: &AskedCall<'_>,
+        manner: Manner,
+    ) -> Result<Verdicts, Refusal> {
         let now = self.limiter.now();
         let mut keys: SmallVec<[Key<'_>; 4]> = SmallVec::new();
         // Which key of the limiter's request a descriptor is.
@@ -133,23 +138,43 @@ impl RateLimits {
             }
             places.push(Some(place));
         }
-        if !keys.is_empty() && self.are_quotas_over(asked, now).await? {
-            // The whole call is over, so nothing of it is counted.
-            keys.iter_mut().for_each(|key| key.op = KeyOp::Peek(key.op.cost()));
-        }
-        let rows = match keys.is_empty() {
-            true => Rows::default(),
-            false => self.ask(&keys, now)?.rows().await,
+        let rows = match (keys.is_empty(), manner.is_quota) {
+            (true, _) => Rows::default(),
+            (false, true) => self.take_each(&keys, now).await?,
+            (false, false) => {
+                if self.are_quotas_over(asked, manner, now).await? {
+                    // The whole call is over, so nothing of it is counted.
+                    keys.iter_mut().for_each(|key| key.op = KeyOp::Peek(key.op.cost()));
+                }
+                self.ask(&limiter::Request::all_or_nothing(&keys), now)?.rows().await
+            }
         };
         let verdict = |(descriptor, place): (&AskedDescriptor<'_>, &Option<usize>)| {
             let rows = rows.limits.iter().filter(|row| Some(row.key) == *place);
-            DescriptorVerdict::of(descriptor, rows, Counting::AllOrNothing)
+            DescriptorVerdict::of(descriptor, rows, manner)
         };
         Ok(asked.descriptors.iter().zip(&places).map(verdict).collect())
     }
 
+    /// Where all are quotas, those that are over are skipped: if all are, nothing is counted.
+    async fn take_each(&self, keys: &[Key<'_>], now: Now) -> Result<Rows, Refusal> {
+        let ask = |key: &Key<'_>| self.ask(&limiter::Request::all_or_nothing(&[*key]), now);
+        let asking = keys.iter().map(ask).collect::<Result<SmallVec<[Asking; 4]>, _>>()?;
+        let mut all = Rows::default();
+        for (key, asking) in asking.into_iter().enumerate() {
+            let rows = asking.rows().await;
+            all.limits.extend(rows.limits.into_iter().map(|row| LimitRow { key, ..row }));
+        }
+        Ok(all)
+    }
+
     /// Whether there are descriptors with quotas, and all of them are over.
-    async fn are_quotas_over(&self, asked: &AskedCall<'_>, now: Now) -> Result<bool, Refusal> {
+    async fn are_quotas_over(
+        &self,
+        asked: &AskedCall<'_>,
+        manner: Manner,
+        now: Now,
+    ) -> Result<bool, Refusal> {
         let is_quota = |descriptor: &&AskedDescriptor<'_>| match descriptor.limited {
             Limited::Configured(rule) => rule.quota,
             _ => false,
@@ -160,9 +185,8 @@ impl RateLimits {
             let Some(key) = limiter_key(asked, descriptor, KeyOp::Peek(hits)) else {
                 return Ok(false);
             };
-            let rows = self.ask(&[key], now)?.rows().await;
-            let counting = Counting::AllOrNothing;
-            if !DescriptorVerdict::of(descriptor, rows.limits.iter(), counting).is_over {
+            let rows = self.ask(&limiter::Request::all_or_nothing(&[key]), now)?.rows().await;
+            if !DescriptorVerdict::of(descriptor, rows.limits.iter(), manner).is_over {
                 return Ok(false);
             }
             are_over = true;
@@ -171,7 +195,11 @@ impl RateLimits {
     }
 
     /// Decides on each descriptor by itself.
-    async fn decide_each(&self, asked: &AskedCall<'_>) -> Result<Verdicts, Refusal> {
+    async fn decide_each(
+        &self,
+        asked: &AskedCall<'_>,
+        manner: Manner,
+    ) -> Result<Verdicts, Refusal> {
         let now = self.limiter.now();
         let mut asking: SmallVec<[Option<Asking>; 4]> = SmallVec::new();
         for descriptor in &asked.descriptors {
@@ -194,41 +222,36 @@ impl RateLimits {
                 Some(asking) => asking.rows().await,
             };
             let rows = rows.limits.iter();
-            verdicts.push(DescriptorVerdict::of(descriptor, rows, Counting::Envoy));
+            verdicts.push(DescriptorVerdict::of(descriptor, rows, manner));
         }
         Ok(verdicts)
     }
 
     /// Asks the limiter; a remote store's answer is waited for by the future.
-    fn ask(&self, keys: &[Key<'_>], now: Now) -> Result<Asking, Refusal> {
-        self.ask_for(&limiter::Request::all_or_nothing(keys), now)
-    }
-
-    /// Asks for one key, and remembers the use if it is one in flight: Envoy tells of its end, also
-    /// if it was refused, or if the answer came too late.
-    fn ask_and_hold(&self, key: Key<'_>, now: Now) -> Result<Asking, Refusal> {
-        let asking = self.ask_for(&limiter::Request::all_or_nothing(&[key]).with_end(), now)?;
-        Ok(match asking {
-            Asking::Answered(mut rows) => {
-                in_flight::hold(&self.uses, &key, &mut rows);
-                Asking::Answered(rows)
-            }
-            Asking::Pending(pending, now)
-                if key.op.cost() > 0 && self.limiter.is_in_flight(&key) =>
-            {
-                Asking::Detached(in_flight::hold_answered(self.uses.clone(), &key, pending, now))
-            }
-            asking => asking,
-        })
-    }
-
-    fn ask_for(&self, request: &limiter::Request<'_>, now: Now) -> Result<Asking, Refusal> {
+    fn ask(&self, request: &limiter::Request<'_>, now: Now) -> Result<Asking, Refusal> {
         let mut rows = Rows::default();
         let (decision, _) =
             self.limiter.decide_or_refuse(request, now, Some(&mut rows)).map_err(invalid)?;
         Ok(match decision {
             Decision::Ready(_) => Asking::Answered(rows),
             Decision::Pending(pending) => Asking::Pending(pending, now),
+        })
+    }
+
+    /// Asks for one key, and remembers the use if it is one in flight: Envoy tells of its end, also
+    /// if it was refused, or if the answer came too late.
+    fn ask_and_hold(&self, key: Key<'_>, now: Now) -> Result<Asking, Refusal> {
+        let asking = self.ask(&limiter::Request::all_or_nothing(&[key]).with_end(), now)?;
+        let is_use = matches!(key.op, KeyOp::TakeOrRecord(_));
+        Ok(match asking {
+            Asking::Answered(mut rows) => {
+                in_flight::hold(&self.uses, &key, &mut rows);
+                Asking::Answered(rows)
+            }
+            Asking::Pending(pending, now) if is_use && self.limiter.is_in_flight(&key) => {
+                Asking::Detached(in_flight::hold_answered(self.uses.clone(), &key, pending, now))
+            }
+            asking => asking,
         })
     }
 

@@ -47,6 +47,14 @@ impl Default for HeaderNames {
     }
 }
 
+/// How the descriptors of one domain are decided on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Manner {
+    pub(super) counting: Counting,
+    /// Each descriptor that has a limit stands in the way only if all such descriptors do.
+    pub(super) is_quota: bool,
+}
+
 /// How calls are counted and answered.
 #[derive(Debug, Default)]
 pub(crate) struct AnswerSettings {
@@ -57,6 +65,8 @@ pub(crate) struct AnswerSettings {
     pub(crate) overrides: bool,
     /// Nothing is refused.
     pub(crate) shadow: bool,
+    /// All descriptors that have limits are quotas.
+    pub(crate) quota: bool,
     /// The names of response headers, if answers have any.
     pub(crate) headers: Option<HeaderNames>,
     pub(crate) metadata: bool,
@@ -71,8 +81,12 @@ pub(crate) struct AnswerSettings {
 }
 
 impl AnswerSettings {
-    /// How the descriptors of a domain are counted.
-    pub(crate) fn counting(&self, domain: &str) -> Counting {
+    /// How the descriptors of a domain are decided on.
+    pub(super) fn manner(&self, domain: &str) -> Manner {
+        Manner { counting: self.counting(domain), is_quota: self.quota }
+    }
+
+    fn counting(&self, domain: &str) -> Counting {
         let is_configured = || self.configuration.as_ref().is_some_and(|it| it.has_domain(domain));
         match self.domains.get(domain) {
             Some(counting) => *counting,

@@ -9,7 +9,7 @@ use tidegate_envoy::config::Unit;
 use tidegate_envoy::proto::ratelimit::rate_limit_response::{Code, DescriptorStatus, RateLimit};
 
 use super::asked::{AskedDescriptor, Hits, Limited};
-use super::settings::Counting;
+use super::settings::{Counting, Manner};
 use crate::limiter::{Basis, LimitRow};
 
 /// What was decided on one descriptor.
@@ -40,13 +40,16 @@ impl DescriptorVerdict {
     pub(super) fn of<'r>(
         descriptor: &AskedDescriptor<'_>,
         rows: impl Iterator<Item = &'r LimitRow> + Clone,
-        counting: Counting,
+        manner: Manner,
     ) -> Self {
+        let Manner { counting, is_quota } = manner;
         let AskedDescriptor { hits, limited, .. } = descriptor;
         match limited {
             Limited::Nothing => return Self::bare(Code::Ok),
             Limited::Configured(rule) if rule.limit.is_none() => return Self::unlimited(),
-            Limited::Override(limit, unit) if limit.amount == 0 => return Self::denied(*unit),
+            Limited::Override(limit, unit) if limit.amount == 0 => {
+                return Self { is_quota, ..Self::denied(*unit) };
+            }
             _ if matches!(hits, Hits::GiveBack(_)) => return Self::bare(Code::Ok),
             _ => {}
         }
@@ -56,14 +59,14 @@ impl DescriptorVerdict {
         let nearest = || rows.clone().min_by(|one, other| share(other).total_cmp(&share(one)));
         let Some(row) = over.or_else(nearest) else { return Self::bare(Code::Ok) };
         let (is_shadow, is_quota) = match limited {
-            Limited::Configured(rule) => (rule.shadow, rule.quota),
-            _ => (row.shadow, false),
+            Limited::Configured(rule) => (rule.shadow, is_quota || rule.quota),
+            _ => (row.shadow, is_quota),
         };
         let is_refused = over.is_some() && !is_shadow;
         let code = if is_refused { Code::OverLimit } else { Code::Ok };
         if row.basis == Basis::Policy && !is_refused {
             // Nothing was counted.
-            return Self::bare(code);
+            return Self { is_quota, ..Self::bare(code) };
         }
         let current = current_limit(row, limited);
         let left = if over.is_some() { 0 } else { row.verdict.remaining };

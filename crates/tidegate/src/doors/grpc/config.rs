@@ -94,6 +94,8 @@ pub struct Config {
     pub domains: BTreeMap<String, DomainTable>,
     /// Count and report, but refuse nothing.
     pub shadow: bool,
+    /// A call is refused only if all of its descriptors that have limits are over.
+    pub quota: bool,
     /// Whether answers tell the limit that is nearest its end in response headers.
     pub headers: bool,
     /// The names of those headers.
@@ -164,6 +166,8 @@ struct Table {
     domains: BTreeMap<String, DomainTable>,
     /// Count and report, but refuse nothing.
     shadow: bool,
+    /// A call is refused only if all of its descriptors that have limits are over.
+    quota: bool,
     /// Whether answers tell the limit that is nearest its end in response headers.
     headers: bool,
     /// The names of those headers.
@@ -197,6 +201,7 @@ impl Default for Table {
             hold: Span(HOLD_USUAL),
             domains: BTreeMap::new(),
             shadow: false,
+            quota: false,
             headers: false,
             header_names: HeaderNames::default(),
             metadata: false,
@@ -261,6 +266,7 @@ impl Config {
             hold: table.hold,
             domains: table.domains,
             shadow: table.shadow,
+            quota: table.quota,
             headers: table.headers,
             header_names: table.header_names,
             metadata: table.metadata,
@@ -272,7 +278,7 @@ impl Config {
 
     /// What it says of counting and answering.
     pub(super) fn answers(&self) -> AnswerSettings {
-        let Self { counting, domains, shadow, headers, header_names, metadata, .. } = self;
+        let Self { counting, domains, shadow, quota, headers, header_names, metadata, .. } = self;
         let body = self.over_limit_body.as_ref().map(|body| {
             (Bytes::copy_from_slice(body.as_bytes()), self.over_limit_content_type.clone())
         });
@@ -281,6 +287,7 @@ impl Config {
             domains: domains.iter().map(|(name, table)| (name.clone(), table.counting)).collect(),
             overrides: true,
             shadow: *shadow,
+            quota: *quota,
             headers: headers.then(|| header_names.clone()),
             metadata: *metadata,
             erl_metrics: self.erl_metrics,

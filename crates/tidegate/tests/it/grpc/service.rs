@@ -149,6 +149,33 @@ fn shadow_rules_refuse_nothing() {
 }
 
 #[test]
+fn quotas_refuse_if_all_are_over() {
+    for counting in ["all_or_nothing", "envoy"] {
+        let program = program(&format!("quota = true\ncounting = '{counting}'"));
+        let mut client = Client::new(&program);
+        let both = || call("envoy", &["user=a", "all=x", "user=b"]);
+        let mut first = call("envoy", &["user=a"]);
+        first.descriptors[0].hits_addend = Some(3);
+        assert_eq!(client.ask(first), (Ok, vec![(Ok, 0)]), "{counting}");
+        // What is over stands in nobody's way, and the rest is counted.
+        for left in [2, 1, 0] {
+            let statuses = vec![(OverLimit, 0), (Ok, left), (Ok, left)];
+            assert_eq!(client.ask(both()), (Ok, statuses), "{counting}");
+        }
+        assert_eq!(client.ask(both()), (OverLimit, vec![(OverLimit, 0); 3]), "{counting}");
+        // What nothing limits is no quota, and more than there ever is no error.
+        let mut much = call("envoy", &["user=a", "user=c"]);
+        much.descriptors[0].hits_addend = Some(1_000);
+        assert_eq!(client.ask(much), (Ok, vec![(OverLimit, 0), (Ok, 2)]), "{counting}");
+        let free = call("web", &["other=1"]);
+        assert_eq!(client.ask(free).0, Ok);
+        let mut over = call("envoy", &["user=a"]);
+        over.descriptors.extend(call("envoy", &["user=b"]).descriptors);
+        assert_eq!(client.ask(over).0, OverLimit, "{counting}");
+    }
+}
+
+#[test]
 fn only_what_an_operator_has_set_up_is_an_error() {
     let program = program("");
     let mut client = Client::new(&program);
