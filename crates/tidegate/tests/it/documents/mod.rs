@@ -3,6 +3,7 @@
 //! `TIDEGATE_PAGE=limit-logins` runs the pages whose path has that in it, and no other.
 
 mod page;
+mod picture;
 mod session;
 
 use std::path::{Path, PathBuf};
