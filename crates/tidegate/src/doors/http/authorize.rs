@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
+use axum::http::header::{CACHE_CONTROL, RETRY_AFTER};
 use axum::http::{self, HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
@@ -21,7 +21,7 @@ use super::router::HttpContext;
 use super::wait;
 use crate::doors::forwarded::{self, X_FORWARDED_FOR};
 use crate::doors::http_server::connections::PeerAddress;
-use crate::doors::http_server::json::respond;
+use crate::doors::http_server::json::respond_with_problem;
 use crate::doors::http_server::problem::HttpProblem;
 use crate::doors::io::client_socket::CloseWatch;
 use crate::doors::ratelimit::{Standing, printable, retry_after_s};
@@ -213,7 +213,7 @@ fn refusal(
     refused_by: Option<&str>,
     retry_after_s: Option<u64>,
 ) -> Response {
-    let mut response = respond(
+    let mut response = respond_with_problem(
         status,
         &RefusalJson {
             r#type: "about:blank",
@@ -225,7 +225,6 @@ fn refusal(
         },
     );
     let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
     if let Some(seconds) = retry_after_s {
         headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
     }

@@ -14,7 +14,7 @@ use tidegate_core::{Nanos, Now};
 
 use super::router::HttpContext;
 use crate::doors::http_server::body::read_json;
-use crate::doors::http_server::json::{AnswerJson, respond};
+use crate::doors::http_server::json::{AnswerJson, respond, respond_with_problem};
 use crate::doors::http_server::problem::HttpProblem;
 use crate::doors::ratelimit::{Standing, retry_after_s};
 use crate::limiter::{HeldKey, Key, KeyOp, Request, Rows, Together, Verdict};
@@ -127,15 +127,14 @@ pub(super) fn answered(
     if check.hold.is_some() {
         json = json.with_use(held);
     }
-    let status = match verdict.is_allowed() {
-        true => StatusCode::OK,
-        false => StatusCode::TOO_MANY_REQUESTS,
-    };
-    let mut response = respond(status, &json);
+    if verdict.is_allowed() {
+        let mut response = respond(StatusCode::OK, &json);
+        Standing::of(rows).write(response.headers_mut());
+        return response;
+    }
+    let mut response = respond_with_problem(StatusCode::TOO_MANY_REQUESTS, &json.with_problem());
     let headers = response.headers_mut();
-    if !verdict.is_allowed()
-        && let Some(seconds) = retry_after_s(verdict, rows)
-    {
+    if let Some(seconds) = retry_after_s(verdict, rows) {
         headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
     }
     Standing::of(rows).write(headers);

@@ -32,6 +32,20 @@ pub(crate) struct AnswerJson<'a> {
     /// There only for `GET /v1/keys/{key}`.
     #[serde(skip_serializing_if = "Option::is_none")]
     stats: Option<StatsJson>,
+    /// There only if a use is refused.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    problem: Option<QuotaExceeded<'a>>,
+}
+
+/// The problem of a refused use, as draft-ietf-httpapi-ratelimit-headers has it.
+#[derive(Serialize)]
+struct QuotaExceeded<'a> {
+    r#type: &'static str,
+    title: &'static str,
+    status: u16,
+    /// Their names, as in the headers; absent where no limit refused.
+    #[serde(rename = "violated-policies", skip_serializing_if = "Option::is_none")]
+    violated_policies: Option<[&'a str; 1]>,
 }
 
 #[derive(Serialize)]
@@ -91,7 +105,19 @@ impl<'a> AnswerJson<'a> {
             limits: rows.limits.iter().map(|row| LimitJson::new(keys, row)).collect(),
             use_id: None,
             stats: None,
+            problem: None,
         }
+    }
+
+    /// Adds the members of a problem: the use is refused.
+    pub(crate) fn with_problem(mut self) -> Self {
+        self.problem = Some(QuotaExceeded {
+            r#type: "https://iana.org/assignments/http-problem-types#quota-exceeded",
+            title: "Request cannot be satisfied as assigned quota has been exceeded",
+            status: StatusCode::TOO_MANY_REQUESTS.as_u16(),
+            violated_policies: self.refused_by.map(|rule| [rule]),
+        });
+        self
     }
 
     pub(crate) fn with_use(mut self, id: Option<UseId>) -> Self {
@@ -155,6 +181,14 @@ impl<'a> TopJson<'a> {
 pub(crate) fn respond(status: StatusCode, body: &impl Serialize) -> Response {
     // Only maps with keys that are not strings can fail to encode, and there are none here.
     respond_with(status, serde_json::to_vec(body).unwrap_or_default())
+}
+
+/// A response with a JSON body that tells of a problem (RFC 9457).
+pub(crate) fn respond_with_problem(status: StatusCode, body: &impl Serialize) -> Response {
+    let mut response = respond(status, body);
+    let problem = HeaderValue::from_static("application/problem+json");
+    response.headers_mut().insert(CONTENT_TYPE, problem);
+    response
 }
 
 /// A response with a body that is JSON already.

@@ -60,6 +60,10 @@ async fn a_refusal_names_the_rule_and_when_to_come_back() {
     assert_eq!(reply.status, 429);
     assert_eq!(reply.json["allowed"], false);
     assert_eq!(reply.json["refused_by"], "ws-ip");
+    assert_eq!(reply.header("content-type"), "application/problem+json");
+    let kind = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+    assert_eq!((&reply.json["type"], &reply.json["status"]), (&json!(kind), &json!(429)));
+    assert_eq!(reply.json["violated-policies"], json!(["ws-ip"]));
     // A use comes back every 3,333.3 ms, and one has passed: both figures are rounded up.
     assert_eq!(reply.json["limits"][0]["retry_after_ms"], 3_333);
     assert_eq!(reply.header("retry-after"), "4");
