@@ -148,7 +148,8 @@ setup-bench: setup
 		$(call apt_install,libzmq3-dev); }
 
 bench: setup-bench ## Measure the limiter, the doors and the stores beside their peers
-	$(CARGO) build --locked --profile dist --bin tidegate --bin tidegate-bench
+	$(CARGO) build --locked --profile dist --bin tidegate --bin tidegate-bench \
+		--features tidegate-bench/limitador
 	$(CARGO) bench --locked --profile dist -p tidegate --bench '*'
 	$(CARGO) bench --locked --profile dist -p tidegate-client --bench gatekeeper
 	$(TIDEGATE_BENCH) text --peer echo
@@ -177,8 +178,8 @@ bench: setup-bench ## Measure the limiter, the doors and the stores beside their
 	done
 	$(TIDEGATE_BENCH) jarl --seconds 1 --count 4000 --peer plain --peer abrupt --rounds 150
 	$(TIDEGATE_BENCH) jarl --seconds 1 --count 4000 --peer plain --exact --rounds 150
-	$(TIDEGATE_BENCH) grpc --seconds 1 --peer tonic --rounds 15
-	$(TIDEGATE_BENCH) grpc --seconds 1 --streams 1 --peer tonic --rounds 15
+	$(TIDEGATE_BENCH) grpc --seconds 1 --peer tonic --peer limitador --rounds 15
+	$(TIDEGATE_BENCH) grpc --seconds 1 --streams 1 --peer tonic --peer limitador --rounds 15
 	$(TIDEGATE_BENCH) http --count 4000 --peer hyper --peer nginx --rounds 75
 	$(TIDEGATE_BENCH) http --count 4000 --pipeline 16 --peer hyper --peer nginx --rounds 75
 	$(TIDEGATE_BENCH) proxy --seconds 1 --count 4000 --peer nginx --peer unlimited --rounds 150

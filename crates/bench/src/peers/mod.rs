@@ -6,8 +6,12 @@
 //! - [`one_answer`]: accepts, writes and closes, beside the JARL door
 //! - [`hyper`]: answers every request with the same JSON, beside the HTTP door
 //! - [`tonic`]: answers every call with OK, beside the gRPC door
+//! - `limitador`: the same service, which lets the library of that name decide; with the feature
+//!   `limitador`
 
 mod hyper;
+#[cfg(feature = "limitador")]
+mod limitador;
 mod one_answer;
 mod tcp_echo;
 mod tonic;
@@ -45,6 +49,12 @@ pub(crate) enum Command {
     },
     /// Reads calls of Envoy's rate limit service and answers each with OK.
     Tonic,
+    /// Reads the same calls and lets Limitador decide.
+    #[cfg(feature = "limitador")]
+    Limitador {
+        /// Counters that it may have.
+        keys: u64,
+    },
 }
 
 impl Command {
@@ -57,6 +67,8 @@ impl Command {
             Command::Abrupt => one_answer::serve(Close::Abrupt),
             Command::Hyper { body } => hyper::serve(body),
             Command::Tonic => tonic::serve(),
+            #[cfg(feature = "limitador")]
+            Command::Limitador { keys } => limitador::serve(*keys),
         };
         Ok(served.context("cannot serve")?)
     }

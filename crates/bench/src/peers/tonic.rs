@@ -15,13 +15,18 @@ use tonic::{Request, Response, Status};
 
 /// Serves until the process is killed.
 pub(super) fn serve() -> io::Result<()> {
+    serve_with(Always)
+}
+
+/// Serves this answer to every call, until the process is killed.
+pub(super) fn serve_with(service: impl RateLimitService) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let free = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let incoming = TcpIncoming::bind(free)?.with_nodelay(Some(true));
         eprintln!("listening door=peer addr={}", incoming.local_addr()?);
         eprintln!("ready");
-        let service = RateLimitServiceServer::new(Always);
+        let service = RateLimitServiceServer::new(service);
         let served = Server::builder().add_service(service).serve_with_incoming(incoming).await;
         served.map_err(io::Error::other)
     })

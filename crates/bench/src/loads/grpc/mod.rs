@@ -1,5 +1,5 @@
 //! `tidegate-bench grpc`: calls of Envoy's rate limit service at the gRPC door, alone or in turns
-//! with a service that answers OK without deciding.
+//! with a service that answers OK without deciding, or with Limitador.
 //!
 //! - [`speech`]: the calls as bytes
 //! - [`load`]: connections and their streams
@@ -57,6 +57,9 @@ pub(crate) struct Args {
 enum Peer {
     /// tonic on tokio, as our door is, which reads each call and answers OK.
     Tonic,
+    /// Limitador, the library, in the same service.
+    #[cfg(feature = "limitador")]
+    Limitador,
 }
 
 /// Runs the load once, or the comparison.
@@ -71,6 +74,13 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
                 let server = Server::peer(&["tonic"])?;
                 let load = args.load(server.address());
                 Ok(Contender { name: "tonic", server, load })
+            }
+            #[cfg(feature = "limitador")]
+            Peer::Limitador => {
+                let server = Server::peer(&["limitador", &args.keys.to_string()])?;
+                let load = args.load(server.address());
+                load.every_key_once().context("cannot ask for every key")?;
+                Ok(Contender { name: "limitador", server, load })
             }
         },
     )
