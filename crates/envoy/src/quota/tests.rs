@@ -4,3 +4,4 @@ mod envoy;
 mod leases;
 mod simulation;
 mod slices;
+mod streams;

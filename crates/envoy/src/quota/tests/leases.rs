@@ -121,6 +121,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         2 => (0_usize..8).prop_map(|envoy| Event::Kill { envoy }),
         2 => (0_usize..8, 1_u64..=STOP_MAX_S)
             .prop_map(|(envoy, span_s)| Event::Stop { envoy, span_s }),
+        1 => (0_u64..4_000_000_000).prop_map(|unix_s| Event::Clock { unix_s }),
     ]
 }
 

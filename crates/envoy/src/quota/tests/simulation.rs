@@ -17,7 +17,7 @@ const START: Now = Now { mono: 1_000 * SECOND, unix: 1_700_000_003 * SECOND };
 #[derive(Debug)]
 pub(super) struct Count {
     pub(super) limit: Limit,
-    state: State,
+    pub(super) state: State,
 }
 
 impl Count {
@@ -70,6 +70,10 @@ pub(super) enum Event {
     },
     Others {
         load: u64,
+    },
+    /// The clock of the wall is set.
+    Clock {
+        unix_s: u64,
     },
     Limit(Limit),
 }
@@ -141,6 +145,7 @@ impl Simulation {
             Event::Join { load } => self.envoys.push(Envoy::new(load, now)),
             Event::Stall { span_s } => self.stalled_until = now + span_s * SECOND,
             Event::Others { load } => self.others.0 = load,
+            Event::Clock { unix_s } => self.now.unix = unix_s * SECOND,
             Event::Limit(limit) => {
                 self.bank.limit = limit;
                 self.limits.push((now, limit));
