@@ -1,15 +1,13 @@
 //! The answer to a call: one status for each descriptor, the code of all, and what else an operator
 //! wants in it.
 
-use prost_types::value::Kind;
-use prost_types::{ListValue, Struct, Value};
-use tidegate_envoy::config::Unit;
+use tidegate_envoy::config::source::Metadata;
 use tidegate_envoy::proto::core::HeaderValue;
-use tidegate_envoy::proto::descriptor::RateLimitDescriptor;
 use tidegate_envoy::proto::ratelimit::rate_limit_response::{Code, DescriptorStatus};
 use tidegate_envoy::proto::ratelimit::{RateLimitRequest, RateLimitResponse};
 
-use super::asked::{AskedCall, Hits};
+use super::asked::{AskedCall, AskedDescriptor, Limited};
+use super::metadata;
 use super::settings::{AnswerSettings, HeaderNames};
 use super::statuses::DescriptorVerdict;
 
@@ -32,12 +30,14 @@ pub(super) fn response(
     is_over: bool,
     settings: &AnswerSettings,
 ) -> RateLimitResponse {
-    let mut refused_by = None;
-    let statuses: Vec<DescriptorStatus> = { verdicts.into_iter() }
-        .map(|verdict| {
+    let (mut refused_by, mut passed) = (None, None);
+    let statuses: Vec<DescriptorStatus> = { verdicts.into_iter().zip(&asked.descriptors) }
+        .map(|(verdict, asked)| {
             let DescriptorVerdict { is_over: over, rule, status, .. } = verdict;
             if over {
                 refused_by = refused_by.take().or(rule);
+            } else {
+                passed = passed.or_else(|| rule_metadata(asked));
             }
             status
         })
@@ -53,10 +53,18 @@ pub(super) fn response(
     }
     if settings.metadata {
         let refused_by = refused_by.as_deref().filter(|_| is_over);
-        response.dynamic_metadata = Some(metadata(call, asked, refused_by));
+        response.dynamic_metadata = Some(metadata::told(call, asked, passed, refused_by));
     }
     response.statuses = statuses;
     response
+}
+
+/// What a rule of envoyproxy/ratelimit's configuration lets answers carry.
+fn rule_metadata<'a>(descriptor: &AskedDescriptor<'a>) -> Option<&'a Metadata> {
+    match descriptor.limited {
+        Limited::Configured(rule) => rule.metadata.as_ref(),
+        _ => None,
+    }
 }
 
 /// Of the last descriptor that is over, otherwise of the one with the fewest uses left.
@@ -81,58 +89,4 @@ fn headers<'a>(
 
 fn header(key: &str, value: &str) -> HeaderValue {
     HeaderValue { key: key.to_owned(), value: value.to_owned(), ..Default::default() }
-}
-
-/// What was asked, and which rule refused, in the form of envoyproxy/ratelimit.
-fn metadata(call: &RateLimitRequest, asked: &AskedCall<'_>, refused_by: Option<&str>) -> Struct {
-    let descriptors = call.descriptors.iter().zip(&asked.descriptors);
-    let descriptors = descriptors.map(|(descriptor, asked)| described(descriptor, asked.hits));
-    let mut fields = vec![
-        ("domain", text(&call.domain)),
-        ("descriptors", list(descriptors)),
-        ("hitsAddend", number(f64::from(call.hits_addend.max(1)))),
-    ];
-    fields.extend(refused_by.map(|rule| ("refused_by", text(rule))));
-    object(fields)
-}
-
-fn described(descriptor: &RateLimitDescriptor, hits: Hits) -> Value {
-    let entry = |key: &[u8], value: &[u8]| {
-        let (key, value) = (String::from_utf8_lossy(key), String::from_utf8_lossy(value));
-        text(&format!("{key}={value}"))
-    };
-    let entries = descriptor.entries.iter();
-    let entries = entries.map(|it| entry(it.key.as_ref(), it.value.as_ref()));
-    let mut fields = vec![("entries", list(entries))];
-    if let Some(limit) = &descriptor.limit {
-        let unit = Unit::of_override(limit.unit).unwrap_or(Unit::Unknown);
-        let limit = object(vec![
-            ("requestsPerUnit", number(f64::from(limit.requests_per_unit))),
-            ("unit", text(unit.name())),
-        ]);
-        fields.push(("limit", Value { kind: Some(Kind::StructValue(limit)) }));
-    }
-    let hits = match hits {
-        Hits::Look => 0.0,
-        Hits::Take(hits) => hits as f64,
-        Hits::GiveBack(hits) => -(hits as f64),
-    };
-    fields.push(("hitsAddend", number(hits)));
-    Value { kind: Some(Kind::StructValue(object(fields))) }
-}
-
-fn object(fields: Vec<(&str, Value)>) -> Struct {
-    Struct { fields: fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect() }
-}
-
-fn list(values: impl Iterator<Item = Value>) -> Value {
-    Value { kind: Some(Kind::ListValue(ListValue { values: values.collect() })) }
-}
-
-fn text(text: &str) -> Value {
-    Value { kind: Some(Kind::StringValue(text.to_owned())) }
-}
-
-fn number(number: f64) -> Value {
-    Value { kind: Some(Kind::NumberValue(number)) }
 }
