@@ -1,6 +1,6 @@
 //! A peer of the gRPC door: Limitador, the library, in memory, behind the same service of tonic as
-//! `tonic.rs`. Its limit is that of our server under this load, and its answers have no statuses, as
-//! Limitador's own server gives none.
+//! `tonic.rs`. Its limit is that of our server under this load, and its answers have no statuses,
+//! as Limitador's own server gives none.
 
 use std::collections::HashMap;
 use std::io;

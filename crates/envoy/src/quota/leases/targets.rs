@@ -46,30 +46,38 @@ impl Leases {
         let free = self.fill_budget().saturating_sub(self.fill_taken());
         for (stream, target) in &targets {
             let lack = self.lack(*stream, *target);
-            let raise = if lacking <= free { lack } else { part(free, lack, lacking) };
+            // Where parts are less than a token, the first ones have one.
+            let part = || part(free, lack, lacking).max(1).min(lack);
+            let raise = if lacking <= free { lack } else { part() };
             self.raise(*stream, *target, raise, turn);
         }
     }
 
     /// What each stream shall have: rates are max-min fair, and bursts follow the rates. Where
-    /// there are more streams than bursts, those that want most have one.
+    /// there are more streams than bursts or tokens, those that want most share all, and the others
+    /// have nothing: a rate without a burst would be of no use to anybody.
     fn targets(&self) -> Vec<(StreamId, Target)> {
-        let budget = self.fill_budget();
+        let (budget, bursts) = (self.fill_budget(), self.burst_budget());
         let even = budget / (self.seats.len() as u64).max(1);
-        let wants: Vec<u64> = (self.seats.values())
-            .map(|lease| lease.demand.wanted_in(self.fill_s).unwrap_or(even))
+        let mut wants: Vec<(StreamId, u64, bool)> = (self.seats.iter())
+            .map(|(stream, lease)| {
+                let wanted = lease.demand.wanted_in(self.fill_s).unwrap_or(even);
+                (*stream, wanted, lease.burst > 0)
+            })
             .collect();
-        let fills = fair::shares(&wants, budget);
-        let mut order: Vec<usize> = (0..wants.len()).collect();
-        order.sort_by_key(|&place| std::cmp::Reverse(wants[place]));
-        let mut left = self.burst_budget();
-        let mut bursts = vec![0; wants.len()];
-        for place in order {
-            bursts[place] = part(self.burst_budget(), fills[place], budget).max(1).min(left);
-            left -= bursts[place];
-        }
-        let targets = fills.into_iter().zip(bursts).map(|(fill, burst)| Target { fill, burst });
-        self.seats.keys().copied().zip(targets).collect()
+        // Who has a lease keeps it before those who want a little more: moving it takes its time.
+        let weight = |wanted: u64, has: bool| wanted.saturating_mul(if has { 5 } else { 4 });
+        wants.sort_by_key(|(_, wanted, has)| std::cmp::Reverse(weight(*wanted, *has)));
+        let served = wants.len().min(usize::try_from(bursts.min(budget)).unwrap_or(usize::MAX));
+        let wanted: Vec<u64> = wants[..served].iter().map(|(_, wanted, _)| *wanted).collect();
+        let fills = fair::shares(&wanted, budget).into_iter().chain(std::iter::repeat(0));
+        let mut left = bursts;
+        let target = |((stream, ..), fill): (&(StreamId, u64, bool), u64)| {
+            let burst = part(bursts, fill, budget).max(1).min(left);
+            left -= burst;
+            (*stream, Target { fill, burst })
+        };
+        wants.iter().zip(fills).map(target).collect()
     }
 
     fn lack(&self, stream: StreamId, target: Target) -> u64 {
