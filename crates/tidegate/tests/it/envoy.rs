@@ -7,6 +7,7 @@ use std::process::{Child, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -62,6 +63,11 @@ impl Envoy {
     pub(crate) fn address(&self, listener: &str) -> SocketAddr {
         let found = self.listeners.iter().find(|(name, _)| name == listener);
         found.unwrap_or_else(|| panic!("no listener {listener} in {:?}", self.listeners)).1
+    }
+
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("the process takes signals");
     }
 
     /// What its administration says.

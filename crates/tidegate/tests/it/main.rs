@@ -5,6 +5,9 @@ mod authorize;
 mod balancer;
 mod cli;
 mod clients;
+// Quotas of real Envoys are in real time.
+#[path = "../adversary/clock.rs"]
+mod clock;
 mod config;
 mod connections;
 mod degraded;

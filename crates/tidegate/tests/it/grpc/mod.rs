@@ -1,10 +1,13 @@
 //! The gRPC door: Envoy's rate limit service at the real program.
 
+mod certificates;
 mod envoy;
 mod envoy_config;
 mod in_flight;
 mod json;
+mod one_count;
 mod quotas;
+mod reference;
 mod series;
 mod service;
 mod statistics;

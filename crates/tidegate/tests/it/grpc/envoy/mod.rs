@@ -9,7 +9,12 @@ mod descriptors;
 mod failures;
 mod hits;
 mod in_flight;
+mod many_keys;
+mod overrides;
 mod page;
+mod quotas;
+mod reloads;
+mod scripts;
 mod ways;
 
 use std::collections::BTreeMap;
