@@ -10,11 +10,11 @@ pub(super) struct CheckArgs {
     /// The keys; all of them must be allowed, or nothing is taken.
     #[arg(required = true, value_name = "KEY")]
     keys: Vec<String>,
-    /// How many uses are asked for.
+    /// How many uses to take.
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     cost: u64,
-    /// Only look: take nothing.
+    /// Take nothing, only show the decision.
     #[arg(long)]
     peek: bool,
     /// Print the server's JSON.

@@ -19,9 +19,9 @@ pub(super) struct ConfigArgs {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Say whether a configuration is right, and if not, all that is wrong with it.
+    /// Check a configuration and report all mistakes in it.
     Check(FileArg),
-    /// Print what would run, every default filled in.
+    /// Print the configuration with every default filled in.
     Show(FileArg),
     /// Print a commented example with every setting.
     Example,

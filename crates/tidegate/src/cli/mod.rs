@@ -91,26 +91,26 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run the server: every door of the configuration.
+    /// Run the server with every door of the configuration.
     Serve(serve::ServeArgs),
     /// Tell callers of one service how long to wait, over TCP (also as a link named `jarl`).
     Jarl(jarl::JarlArgs),
     /// Hold requests to one upstream until each path's limit lets them go (also as a link named
     /// `rate`).
     Proxy(proxy::ProxyArgs),
-    /// Ask a running server for a use of one or several keys; exit 0 if allowed, 3 if refused.
+    /// Take a use of one or several keys; exit 0 if allowed, 3 if refused.
     Check(check::CheckArgs),
-    /// Take a use of a key, sleeping until it may be had.
+    /// Wait until a use of a key is allowed, and take it.
     Wait(waiting::WaitArgs),
-    /// Take a use of a key, sleeping until it may be had, then run a command and return its code.
+    /// Wait until a use of a key is allowed, take it, run a command, and return its exit code.
     Exec(waiting::ExecArgs),
-    /// Look at one key without using it.
+    /// Show the limits of one key without using it.
     Peek(keys::PeekArgs),
-    /// Forget one key.
+    /// Forget the counts of one key.
     Reset(keys::ResetArgs),
     /// Send one raw line to the text door and print the reply.
     Request(request::RequestArgs),
-    /// Check, show and explain configurations.
+    /// Check, show, explain and import configurations.
     Config(config::ConfigArgs),
     /// Exit 0 if the server is ready (for containers); ask its HTTP door or its admin listener.
     Healthcheck(client::ServerArgs),

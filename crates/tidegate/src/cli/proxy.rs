@@ -38,12 +38,12 @@ pub(super) struct ProxyArgs {
     /// Address to listen at, 0.0.0.0 or :: for all.
     #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     ip: IpAddr,
-    /// Where metrics are served and uses are asked for, such as 127.0.0.1:8080. Without it the
-    /// HTTP door stays closed.
+    /// Address of the HTTP door, with metrics, such as 127.0.0.1:8080. Without it the HTTP door
+    /// stays closed.
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = address)]
     http: Option<SocketAddr>,
-    /// Where the proxy is administered, such as 127.0.0.1:8090: its rule, its keys, what it has
-    /// measured. Loopback only. Without it administration stays closed.
+    /// Address of administration, such as 127.0.0.1:8090, on loopback only: the proxy's rule, its
+    /// keys and its measurements. Without it administration stays closed.
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = loopback)]
     admin: Option<SocketAddr>,
 }

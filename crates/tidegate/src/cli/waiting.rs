@@ -25,7 +25,7 @@ enum OnError {
 
 #[derive(Debug, clap::Args)]
 struct Waiting {
-    /// How many uses are asked for.
+    /// How many uses to take.
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     cost: u64,
@@ -56,8 +56,8 @@ pub(super) struct ExecArgs {
     /// The command to run once the use is taken.
     #[arg(required = true, last = true, value_name = "CMD")]
     command: Vec<std::ffi::OsString>,
-    /// For keys that count uses in flight: the use lapses after this long, should it not be given
-    /// back when the command ends.
+    /// For keys that limit uses in flight: the use ends after this long, if it is not given back
+    /// when the command ends.
     #[arg(long, value_name = "SPAN", default_value = "1h")]
     hold: Span,
     #[command(flatten)]
