@@ -30,6 +30,7 @@ AIMS = {
     "throttr UPDATE": (9, 16),
     "proxied request that waits": (16, 32),
     "decision on Redis": (15, 30),
+    "gRPC ShouldRateLimit": (16, 32),
 }
 
 ITEM = re.compile(r"\s*#\[cfg\((all\()?test")

@@ -9,17 +9,23 @@
 //! limit, as long as messages arrive within [`ARRIVAL`] and Envoys deny what has no assignment. All
 //! arithmetic is in integers and rounds so that no more is granted, and no less is charged.
 //!
-//! - `division`: the streams and the buckets, their bounds, and who is asked when
+//! - `division`: the streams and the buckets, their bounds, and when each bucket acts
+//! - `bank`: how uses are taken from a key's own count, and given back
+//! - `divider`: what the three ways to divide one bucket have in common
 //! - `terms`: what a bucket's limits mean for its division
 //! - `leases`: a token bucket divided into token buckets, for `gcra`
 //! - `slices`: uses bought each second, for every other algorithm
 //! - `blanket`: buckets that have no limit, or in which nothing passes
-//! - `demand`, `fair`, `reserved`: what a stream asks for, max-min fairness, what was lost
+//! - `demand`, `fair`, `reserved`: what a stream asks for, max-min fairness, what streams lost and
+//!   may still use
+//!
+//! A stream that has reported a bucket has a seat in it. What it is told to do is its assignment: a
+//! lease, a slice or a blanket rule.
 
 mod bank;
 mod blanket;
-mod book;
 mod demand;
+mod divider;
 mod division;
 mod fair;
 mod leases;
@@ -44,7 +50,7 @@ pub const STREAMS_MAX: usize = 1_000;
 /// two below is answered report by report, and nothing is remembered of it: `ALLOW_ALL` if it has
 /// no limit, else `DENY_ALL`, because Envoy's default for silence is to allow.
 pub const BUCKETS_PER_STREAM_MAX: usize = 10_000;
-/// The most buckets of all streams together, counted once for each stream.
+/// The most seats: buckets of all streams together, counted once for each stream.
 pub const SEATS_MAX: usize = 50_000;
 /// The most keys at a time, with those that no stream asks for but whose leases still run.
 pub const KEYS_MAX: usize = 20_000;

@@ -19,7 +19,15 @@ pub struct Override {
     pub unit: Unit,
 }
 
-/// What is said of a descriptor.
+impl Override {
+    /// The limit, in windows of its unit; `None` if it has no unit.
+    #[must_use]
+    pub fn limit(self) -> Option<Limit> {
+        rule::windows(self.requests_per_unit, self.unit)
+    }
+}
+
+/// What the configuration says of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Found<'a> {
     /// Nothing: no file has the domain.
@@ -28,14 +36,14 @@ pub enum Found<'a> {
     Nothing,
     /// The rule of the tree. The key is written if it has a limit.
     Rule(&'a Rule),
-    /// The limit that came with it, and its unit. It has no name and no modes, and is counted by
-    /// itself for each unit.
+    /// The limit that came with it, and its unit. It has no name and no modes. Each unit has a
+    /// count of its own.
     Override(Limit, Unit),
 }
 
 impl Configuration {
     /// Looks a descriptor up, and writes the key of its count, if it has one, behind what `key`
-    /// holds. An override without a unit is as none: the caller must have refused it.
+    /// holds. An override without a unit is ignored: the caller must have refused it.
     pub fn find<'e>(
         &self,
         domain: &str,
@@ -45,7 +53,7 @@ impl Configuration {
     ) -> Found<'_> {
         let Some(root) = self.level(domain) else { return Found::UnknownDomain };
         if let Some(given) = given
-            && let Some(limit) = rule::windows(given.requests_per_unit, given.unit)
+            && let Some(limit) = given.limit()
         {
             key::write(key, domain, entries, Some(given.unit.name()));
             return Found::Override(limit, given.unit);

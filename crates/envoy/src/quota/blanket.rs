@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use tidegate_core::time::{Nanos, SECOND};
 
-use super::book::{Book, Counts, Turn};
 use super::demand::Demand;
+use super::divider::{Divider, RequestCounts, Turn};
 use super::{Action, BLANKET_TTL_S, StreamId, Terms};
 
 /// After so many reports of zero the bucket is abandoned.
@@ -33,8 +33,8 @@ impl Blanket {
     }
 }
 
-impl Book for Blanket {
-    fn report(&mut self, stream: StreamId, counts: Counts, turn: &mut Turn<'_>) {
+impl Divider for Blanket {
+    fn report(&mut self, stream: StreamId, counts: RequestCounts, turn: &mut Turn<'_>) {
         let now = turn.mono();
         if self.terms == Terms::Shadow && counts.allowed > 0 {
             turn.bank.record(turn.key, counts.allowed, now, turn.now);

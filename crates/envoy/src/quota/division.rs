@@ -1,4 +1,5 @@
-//! The division: the streams of a server, their buckets, the bounds on both, and who is asked when.
+//! The division: the streams of a server, their buckets, the bounds on both, and when each bucket
+//! acts.
 //!
 //! How one bucket is divided is not decided here: see `leases`, `slices` and `blanket`.
 
@@ -9,7 +10,7 @@ use tidegate_core::Now;
 use tidegate_core::time::{Nanos, SECOND};
 
 use super::blanket::{self, Blanket};
-use super::book::{Book, Counts, Requests, Turn};
+use super::divider::{Divider, RequestCounts, Requests, Turn};
 use super::leases::Leases;
 use super::slices::Slices;
 use super::{
@@ -37,7 +38,7 @@ pub struct Report<'a> {
 pub struct Division {
     /// Leases of an earlier server may run until then.
     opens_at: Nanos,
-    /// How many buckets each stream has.
+    /// How many seats each stream has.
     streams: BTreeMap<StreamId, usize>,
     buckets: BTreeMap<Arc<[u8]>, Bucket>,
     seats: usize,
@@ -46,11 +47,12 @@ pub struct Division {
 
 struct Bucket {
     terms: Terms,
-    book: Box<dyn Book + Send>,
+    divider: Box<dyn Divider + Send>,
     due: Nanos,
 }
 
-fn open(terms: &Terms, opens_at: Nanos) -> Box<dyn Book + Send> {
+/// How a bucket with these terms is divided.
+fn divider_for(terms: &Terms, opens_at: Nanos) -> Box<dyn Divider + Send> {
     match terms {
         Terms::Leases(rate) => Box::new(Leases::new(*rate, opens_at)),
         Terms::Slices(plan) => Box::new(Slices::new(plan.clone(), opens_at)),
@@ -59,20 +61,20 @@ fn open(terms: &Terms, opens_at: Nanos) -> Box<dyn Book + Send> {
 }
 
 impl Bucket {
-    /// Takes over other terms. Streams join anew where these need another book.
+    /// Takes over other terms. Streams join anew where these need another divider.
     fn change(&mut self, terms: &Terms, opens_at: Nanos, turn: &mut Turn<'_>) {
         if self.terms == *terms {
             return;
         }
-        if !self.book.change(terms, turn) {
+        if !self.divider.change(terms, turn) {
             let divided = |terms: &Terms| matches!(terms, Terms::Leases(_) | Terms::Slices(_));
             // What was granted under the old terms may be used until it ends.
             let ended = turn.mono().saturating_add(LEASE_LIFE);
-            let rests = divided(&self.terms) && divided(terms);
-            let streams = self.book.streams();
-            self.book = open(terms, if rests { ended } else { opens_at });
+            let must_wait = divided(&self.terms) && divided(terms);
+            let streams = self.divider.streams();
+            self.divider = divider_for(terms, if must_wait { ended } else { opens_at });
             for stream in streams {
-                self.book.report(stream, Counts { allowed: 0, denied: 0 }, turn);
+                self.divider.report(stream, RequestCounts { allowed: 0, denied: 0 }, turn);
             }
         }
         self.terms = terms.clone();
@@ -111,7 +113,7 @@ impl Division {
         let Some(seats) = self.streams.remove(&stream) else { return };
         self.seats -= seats;
         for bucket in self.buckets.values_mut() {
-            bucket.book.leave(stream);
+            bucket.divider.leave(stream);
         }
     }
 
@@ -126,9 +128,9 @@ impl Division {
         out: &mut Vec<Assignment>,
     ) {
         let Some(&had) = self.streams.get(&stream) else { return };
-        let counts = Counts { allowed: report.allowed, denied: report.denied };
+        let counts = RequestCounts { allowed: report.allowed, denied: report.denied };
         let known = self.buckets.get(report.key);
-        let joins = known.is_none_or(|bucket| !bucket.book.has(stream));
+        let joins = known.is_none_or(|bucket| !bucket.divider.has(stream));
         let full = had >= BUCKETS_PER_STREAM_MAX || self.seats >= SEATS_MAX;
         if joins && (full || known.is_none() && self.buckets.len() >= KEYS_MAX) {
             let key = Arc::from(report.key);
@@ -139,8 +141,8 @@ impl Division {
             Some((key, _)) => Arc::clone(key),
             None => {
                 let key: Arc<[u8]> = Arc::from(report.key);
-                let book = open(terms, self.opens_at);
-                let bucket = Bucket { terms: terms.clone(), book, due: now.mono };
+                let divider = divider_for(terms, self.opens_at);
+                let bucket = Bucket { terms: terms.clone(), divider, due: now.mono };
                 self.buckets.insert(Arc::clone(&key), bucket);
                 key
             }
@@ -152,7 +154,7 @@ impl Division {
         let opens_at = self.opens_at;
         self.turn(&key, now, bank, out, |bucket, turn| {
             bucket.change(terms, opens_at, turn);
-            bucket.book.report(stream, counts, turn);
+            bucket.divider.report(stream, counts, turn);
             // Whoever joins may be charged, or renewed, before the bucket's own time.
             bucket.due = bucket.due.min(turn.mono());
         });
@@ -180,8 +182,8 @@ impl Division {
         let due = self.buckets.iter().filter(|(_, bucket)| bucket.due <= now.mono);
         let due: Vec<Arc<[u8]>> = due.map(|(key, _)| Arc::clone(key)).collect();
         for key in due {
-            self.turn(&key, now, bank, out, |bucket, turn| bucket.due = bucket.book.tick(turn));
-            if self.buckets.get(&key).is_some_and(|bucket| bucket.book.is_done()) {
+            self.turn(&key, now, bank, out, |bucket, turn| bucket.due = bucket.divider.tick(turn));
+            if self.buckets.get(&key).is_some_and(|bucket| bucket.divider.is_done()) {
                 self.buckets.remove(&key);
             }
         }
@@ -207,7 +209,7 @@ impl Division {
     ) {
         let Some((key, stream)) = self.requests.answer(request) else { return };
         self.turn(&key, now, bank, out, |bucket, turn| {
-            bucket.book.granted(stream, request, uses, turn);
+            bucket.divider.granted(stream, request, uses, turn);
             bucket.due = bucket.due.min(turn.mono());
         });
     }

@@ -20,8 +20,8 @@ use std::collections::BTreeMap;
 
 use tidegate_core::time::{MILLISECOND, Nanos, SECOND};
 
-use super::book::{Book, Counts, Turn};
 use super::demand::Demand;
+use super::divider::{Divider, RequestCounts, Turn};
 use super::reserved::Reserved;
 use super::{ARRIVAL, Action, LEASE_LIFE, LEASE_TTL_S, Rate, RequestId, StreamId, Terms};
 use targets::Target;
@@ -294,8 +294,8 @@ impl Leases {
     }
 }
 
-impl Book for Leases {
-    fn report(&mut self, stream: StreamId, counts: Counts, turn: &mut Turn<'_>) {
+impl Divider for Leases {
+    fn report(&mut self, stream: StreamId, counts: RequestCounts, turn: &mut Turn<'_>) {
         let now = turn.mono();
         let Some(lease) = self.seats.get_mut(&stream) else {
             let demand = Demand::new(now);

@@ -16,8 +16,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use tidegate_core::time::{Nanos, SECOND};
 
-use super::book::{Book, Counts, Turn};
 use super::demand::Demand;
+use super::divider::{Divider, RequestCounts, Turn};
 use super::{ARRIVAL, Action, RequestId, SlicePlan, StreamId, Terms};
 
 /// For how long a slice may be used once it has arrived: until the next has, in any case.
@@ -173,8 +173,8 @@ impl Slices {
     }
 }
 
-impl Book for Slices {
-    fn report(&mut self, stream: StreamId, counts: Counts, turn: &mut Turn<'_>) {
+impl Divider for Slices {
+    fn report(&mut self, stream: StreamId, counts: RequestCounts, turn: &mut Turn<'_>) {
         let now = turn.mono();
         let Some(seat) = self.seats.get_mut(&stream) else {
             let mut seat = Seat::new(counts.requests(), now);

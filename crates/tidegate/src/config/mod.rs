@@ -152,10 +152,10 @@ impl Config {
     ///
     /// # Errors
     /// Why both cannot be in force together.
-    pub(crate) fn fed(mut self, resources: &grpc::XdsResources) -> Result<Self, String> {
+    pub(crate) fn with_xds(mut self, resources: &grpc::XdsResources) -> Result<Self, String> {
         let grpc = self.file.grpc.as_mut().filter(|grpc| grpc.xds.is_some());
         let Some(grpc) = grpc else { return Ok(self) };
-        let drafts = grpc.feed(resources)?;
+        let drafts = grpc.merge_xds(resources)?;
         let taken: HashSet<&str> = self.written.iter().map(|it| it.draft.name.as_str()).collect();
         if let Some(draft) = drafts.iter().find(|draft| taken.contains(draft.name.as_str())) {
             return Err(format!("a rule of the file already has the name \"{}\"", draft.name));

@@ -226,7 +226,7 @@ impl Server {
     async fn apply(&mut self, config: Config) -> Result<Report, ServeError> {
         let base = config.clone();
         let config = match self.xds.resources() {
-            Some(resources) => config.fed(resources).map_err(ServeError::Xds)?,
+            Some(resources) => config.with_xds(resources).map_err(ServeError::Xds)?,
             None => config,
         };
         let Config { file, written, warnings, .. } = config;
@@ -283,7 +283,7 @@ impl Server {
 
     fn put_in_force(&mut self, resources: &XdsResources) -> Result<Difference, String> {
         let base = self.base.clone().ok_or("there is no configuration yet")?;
-        let Config { file, written, .. } = base.fed(resources)?;
+        let Config { file, written, .. } = base.with_xds(resources)?;
         let rules = self.process.renew(written);
         if let Some(grpc) = file.grpc {
             self.doors.renew(grpc.boxed());

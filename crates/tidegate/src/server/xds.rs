@@ -1,6 +1,7 @@
-//! The management server that the configuration names: who listens to it, and what it sent last.
+//! The management server that the configuration names: the task that follows it, and what it sent
+//! last.
 //!
-//! The server puts in force what comes. What it took last is laid over the file at every reload,
+//! `server/mod.rs` puts in force what comes. At every reload it adds what it took last to the file,
 //! until the file names no management server any more.
 
 use std::sync::Arc;
@@ -11,55 +12,56 @@ use tokio::task::JoinSet;
 use crate::doors::grpc::{Xds, XdsResources, XdsUpdate, follow_xds};
 use crate::metrics::Metrics;
 
-/// What comes over xDS.
+/// What comes from the management server.
 pub(super) struct XdsFeed {
     metrics: Arc<Metrics>,
-    /// Whom it comes from.
+    /// The management server that is followed, if any.
     server: Option<Xds>,
-    /// What is in force.
+    /// What it has sent last of what is in force.
     resources: Option<XdsResources>,
     updates: Receiver<XdsUpdate>,
-    /// Who listens; ends with this.
-    listening: JoinSet<()>,
+    /// The task that follows it; dropped with this.
+    following: JoinSet<()>,
 }
 
 impl XdsFeed {
     pub(super) fn new(metrics: Arc<Metrics>) -> Self {
         let (_, updates) = mpsc::channel(1);
-        let (server, resources, listening) = (None, None, JoinSet::new());
-        Self { metrics, server, resources, updates, listening }
+        let (server, resources, following) = (None, None, JoinSet::new());
+        Self { metrics, server, resources, updates, following }
     }
 
-    /// Listens to this server from now on. What another one sent stays until this one sends.
+    /// Follows this server from now on. What another server sent stays in force until this one
+    /// sends.
     pub(super) fn follow(&mut self, server: Option<&Xds>) {
         if self.server.as_ref() == server {
             return;
         }
         self.server = server.cloned();
-        // What the server before has sent and is not in force yet is dropped with its channel.
-        self.listening = JoinSet::new();
+        // An update of the server before that waits in its channel is dropped with the channel.
+        self.following = JoinSet::new();
         let (sender, updates) = mpsc::channel(1);
         self.updates = updates;
         match server {
             Some(server) => {
                 let metrics = self.metrics.clone();
-                _ = self.listening.spawn(follow_xds(server.clone(), sender, metrics));
+                _ = self.following.spawn(follow_xds(server.clone(), sender, metrics));
             }
             None => self.resources = None,
         }
     }
 
-    /// What came last and was good.
+    /// What was kept last.
     pub(super) fn resources(&self) -> Option<&XdsResources> {
         self.resources.as_ref()
     }
 
-    /// Keeps what is in force now.
+    /// Keeps what was put in force, for the next reload.
     pub(super) fn keep(&mut self, resources: XdsResources) {
         self.resources = Some(resources);
     }
 
-    /// The next configuration; never, if nobody is listened to.
+    /// The next configuration; never, if no server is followed.
     pub(super) async fn next(&mut self) -> XdsUpdate {
         match self.updates.recv().await {
             Some(update) => update,

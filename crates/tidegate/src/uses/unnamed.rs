@@ -17,7 +17,7 @@ use crate::limiter::{HeldKey, Key, KeyOp, LimiterHandle, TakenFrom};
 
 /// A use whose end will come, or that lapses.
 #[derive(Debug)]
-struct Unnamed {
+struct UnnamedUse {
     taken_at: Nanos,
     cost: u64,
     /// Where its end gives it back; `None` if no count holds it.
@@ -27,7 +27,7 @@ struct Unnamed {
 }
 
 /// Uses of one key, the oldest first.
-type Queue = VecDeque<Unnamed>;
+type Queue = VecDeque<UnnamedUse>;
 
 #[derive(Default)]
 struct Register {
@@ -44,12 +44,12 @@ fn bytes_of(key: &[u8]) -> usize {
 }
 
 impl Register {
-    fn push(&mut self, key: &[u8], unnamed: Unnamed) {
+    fn push(&mut self, key: &[u8], unnamed: UnnamedUse) {
         self.uses += 1;
         if let Some(queue) = self.queues.get_mut(key) {
             // Two threads may read the clock in one order and come here in the other.
             let last = queue.back().map_or(0, |last| last.taken_at);
-            queue.push_back(Unnamed { taken_at: unnamed.taken_at.max(last), ..unnamed });
+            queue.push_back(UnnamedUse { taken_at: unnamed.taken_at.max(last), ..unnamed });
             return;
         }
         let key: Arc<[u8]> = key.into();
@@ -59,13 +59,13 @@ impl Register {
     }
 
     /// Takes up to `cost` uses out, all of the same use.
-    fn pop(&mut self, key: &[u8], cost: u64) -> Option<Unnamed> {
+    fn pop(&mut self, key: &[u8], cost: u64) -> Option<UnnamedUse> {
         let queue = self.queues.get_mut(key)?;
         let oldest = queue.front_mut()?;
         if oldest.cost > cost {
             oldest.cost -= cost;
             let rule = oldest.rule.clone();
-            return Some(Unnamed { cost, rule, ..*oldest });
+            return Some(UnnamedUse { cost, rule, ..*oldest });
         }
         let ended = queue.pop_front()?;
         let next = queue.front().map(|next| next.taken_at);
@@ -91,7 +91,7 @@ impl Register {
     fn owe(&mut self, key: &[u8], cost: u64, taken_at: Nanos) {
         match self.queues.get_mut(key).and_then(|queue| queue.back_mut()) {
             Some(last) if last.from.is_none() => last.cost = last.cost.saturating_add(cost),
-            Some(_) => self.push(key, Unnamed { taken_at, cost, from: None, rule: None }),
+            Some(_) => self.push(key, UnnamedUse { taken_at, cost, from: None, rule: None }),
             // No use of the key is held here: its end finds none.
             None => {}
         }
@@ -134,10 +134,10 @@ impl UnnamedUses {
         if !fits {
             register.owe(key.bytes, cost, taken_at);
             drop(register);
-            self.give_back(key.bytes, &Unnamed { taken_at, cost, from, rule });
+            self.give_back(key.bytes, &UnnamedUse { taken_at, cost, from, rule });
             return Err(HoldError::Full);
         }
-        register.push(key.bytes, Unnamed { taken_at, cost, from, rule });
+        register.push(key.bytes, UnnamedUse { taken_at, cost, from, rule });
         Ok(register.uses == 1)
     }
 
@@ -162,7 +162,7 @@ impl UnnamedUses {
         }
     }
 
-    fn due(&self, now: Now) -> Vec<(Arc<[u8]>, Unnamed)> {
+    fn due(&self, now: Now) -> Vec<(Arc<[u8]>, UnnamedUse)> {
         let span = self.span.load(Relaxed);
         let mut register = self.register.lock();
         let mut due = Vec::new();
@@ -177,7 +177,7 @@ impl UnnamedUses {
         due
     }
 
-    fn give_back(&self, key: &[u8], ended: &Unnamed) {
+    fn give_back(&self, key: &[u8], ended: &UnnamedUse) {
         let Some((from, started)) = ended.from else { return };
         let key = Key::new(key, KeyOp::Release { cost: ended.cost, started, from });
         self.handle.release(match &ended.rule {

@@ -8,7 +8,7 @@ use tokio::sync::Semaphore;
 
 use super::{fence, keys, proxies, rate_limits, records, rules};
 use crate::doors::Gate;
-use crate::doors::envoy::page::Page;
+use crate::doors::envoy::page::ErlPages;
 use crate::doors::envoy::settings::EnvoyState;
 use crate::doors::http_server::guard::{guarded, unknown_path};
 use crate::doors::http_server::health;
@@ -26,7 +26,7 @@ pub(super) struct AdminContext {
     pub(super) given: LimiterHandle,
     pub(super) scans: Semaphore,
     /// What envoyproxy/ratelimit tells of itself.
-    pub(super) envoy: Page,
+    pub(super) envoy: ErlPages,
 }
 
 /// All paths of administration.
@@ -36,7 +36,7 @@ pub(super) fn router(gate: &Gate) -> Router {
         handle: gate.limiter.handle(Door::Admin),
         given: gate.limiter.handle(Door::Resp),
         scans: Semaphore::new(SCANS_MAX),
-        envoy: Page::new(&EnvoyState::of(gate), &gate.metrics),
+        envoy: ErlPages::new(&EnvoyState::of(gate), &gate.metrics),
     });
     let key = get(keys::show).delete(keys::reset);
     let record = get(records::show).delete(records::purge);

@@ -1,10 +1,11 @@
-//! What a call asks for: the key of each descriptor, and what is to be done with it.
+//! What a call asks for: of each descriptor its key, what limits it, and how many uses to take or
+//! give back.
 
 use std::ops::Range;
 
 use smallvec::SmallVec;
 use tidegate_core::Limit;
-use tidegate_core::limit::{AMOUNT_MAX, Algorithm};
+use tidegate_core::limit::AMOUNT_MAX;
 use tidegate_envoy::config::{Configuration, Found, Override, Rule, Unit, write_key};
 use tidegate_envoy::proto::descriptor::RateLimitDescriptor;
 use tidegate_envoy::proto::ratelimit::RateLimitRequest;
@@ -55,28 +56,28 @@ pub(super) enum Limited<'a> {
     Nothing,
 }
 
-/// What is to be done with a descriptor.
+/// How many uses a descriptor asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hits {
-    /// Nothing is counted.
+    /// None: the answer says what is left.
     Look,
     Take(u64),
     GiveBack(u64),
 }
 
-/// Why a call is answered with an error, and the reason that is counted. Only what an operator has
-/// set up is an error: Envoy lets a request pass on any.
-pub(crate) struct Refusal {
+/// An error in place of an answer, and the reason by which it is counted. Envoy lets a request
+/// pass on any error, so what its clients choose must not cause one: only what operators set up.
+pub(crate) struct CallError {
     pub(crate) reason: &'static str,
     pub(crate) status: Status,
 }
 
-impl Refusal {
+impl CallError {
     fn unknown(reason: &'static str, text: &str) -> Self {
         Self { reason, status: Status::unknown(text) }
     }
 
-    /// The domain may be one that is still to come.
+    /// No configuration has come from the management server yet, and it may have the domain.
     pub(super) fn not_configured() -> Self {
         Self::unknown("no_configuration", "no rate limit configuration loaded")
     }
@@ -91,23 +92,23 @@ impl<'a> AskedCall<'a> {
     pub(super) fn read(
         call: &RateLimitRequest,
         configuration: Option<&'a Configuration>,
-    ) -> Result<Self, Refusal> {
+    ) -> Result<Self, CallError> {
         if call.domain.is_empty() {
-            return Err(Refusal::unknown("no_domain", "rate limit domain must not be empty"));
+            return Err(CallError::unknown("no_domain", "rate limit domain must not be empty"));
         }
         if call.descriptors.is_empty() {
             let text = "rate limit descriptor list must not be empty";
-            return Err(Refusal::unknown("empty_call", text));
+            return Err(CallError::unknown("empty_call", text));
         }
         if call.descriptors.len() > DESCRIPTORS_MAX {
             let text = format!("a call has at most {DESCRIPTORS_MAX} descriptors");
-            return Err(Refusal::invalid("too_many_keys", text));
+            return Err(CallError::invalid("too_many_keys", text));
         }
         let mut asked = Self { keys: Vec::with_capacity(64), descriptors: SmallVec::new() };
         for descriptor in &call.descriptors {
             if descriptor.entries.len() > ENTRIES_MAX {
                 let text = format!("a descriptor has at most {ENTRIES_MAX} entries");
-                return Err(Refusal::invalid("too_many_entries", text));
+                return Err(CallError::invalid("too_many_entries", text));
             }
             let given = given_limit(descriptor)?;
             let start = asked.keys.len();
@@ -124,20 +125,19 @@ impl<'a> AskedCall<'a> {
                 (Found::Nothing, _) => Limited::Nothing,
                 (Found::UnknownDomain, given) => {
                     write_key(&mut asked.keys, &call.domain, entries);
-                    given
-                        .and_then(windows)
-                        .map_or(Limited::ByRule, |(limit, unit)| Limited::Override(limit, unit))
+                    let limit = given.and_then(|given| Some((given.limit()?, given.unit)));
+                    limit.map_or(Limited::ByRule, |(limit, unit)| Limited::Override(limit, unit))
                 }
             };
             let hits = Hits::of(descriptor, call.hits_addend);
             asked.descriptors.push(AskedDescriptor { key: start..asked.keys.len(), hits, limited });
         }
-        asked.replace();
+        asked.leave_out_replaced();
         Ok(asked)
     }
 
-    /// Leaves rules out whose names a rule of another descriptor replaces.
-    fn replace(&mut self) {
+    /// Applies `replaces`: a rule that another descriptor's rule replaces by name limits nothing.
+    fn leave_out_replaced(&mut self) {
         let configured = |descriptor: &AskedDescriptor<'a>| match descriptor.limited {
             Limited::Configured(rule) => Some(rule),
             _ => None,
@@ -163,18 +163,13 @@ impl<'a> AskedCall<'a> {
 }
 
 /// The limit that came with a descriptor.
-fn given_limit(descriptor: &RateLimitDescriptor) -> Result<Option<Override>, Refusal> {
+fn given_limit(descriptor: &RateLimitDescriptor) -> Result<Option<Override>, CallError> {
     let Some(given) = &descriptor.limit else { return Ok(None) };
     let Some(unit) = Unit::of_override(given.unit) else {
         let text = format!("{} is no unit that a limit of a descriptor can have", given.unit);
-        return Err(Refusal::invalid("override_unit", text));
+        return Err(CallError::invalid("override_unit", text));
     };
     Ok(Some(Override { requests_per_unit: given.requests_per_unit, unit }))
-}
-
-fn windows(given: Override) -> Option<(Limit, Unit)> {
-    let (amount, period) = (given.requests_per_unit.into(), given.unit.period()?);
-    Some((Limit { amount, period, algorithm: Algorithm::FixedWindow }, given.unit))
 }
 
 impl Hits {

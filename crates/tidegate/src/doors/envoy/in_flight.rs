@@ -1,7 +1,8 @@
-//! Uses in flight of descriptors: what Envoy takes with a request and gives back when it ends, or
-//! what lapses because that was lost.
+//! Uses in flight of descriptors: Envoy takes one when a request begins and gives it back when the
+//! request ends. One that Envoy does not give back lapses.
 //!
-//! The limiter has counted them already, refused ones, too: their end comes all the same.
+//! The limiter has counted each use, refused or not, before it comes here: Envoy reports the end of
+//! refused ones, too.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -12,8 +13,8 @@ use tokio::task::JoinHandle;
 use crate::limiter::{Key, KeyOp, PendingVerdict, Rows};
 use crate::uses::UsesInFlight;
 
-/// Remembers the use that `rows` are the answer to, if it is one in flight. Without room for it, it
-/// is refused.
+/// Remembers the use that `rows` are the answer to, if it is one in flight. If the register is
+/// full, the use is refused.
 pub(super) fn hold(uses: &UsesInFlight, key: &Key<'_>, rows: &mut Rows) {
     let is_in_flight = rows.limits.iter().any(|row| row.limit.ends());
     let is_use = matches!(key.op, KeyOp::TakeOrRecord(_));
@@ -22,9 +23,9 @@ pub(super) fn hold(uses: &UsesInFlight, key: &Key<'_>, rows: &mut Rows) {
     }
 }
 
-/// The same once a remote store has answered, whether the call waits for that or not: a client that
-/// leaves tells the end of the use, too.
-pub(super) fn hold_answered(
+/// The same once a remote store has answered. A task waits for that even if the client has left,
+/// because the client reports the end of the use all the same.
+pub(super) fn hold_when_answered(
     uses: Arc<UsesInFlight>,
     key: &Key<'_>,
     mut pending: PendingVerdict,

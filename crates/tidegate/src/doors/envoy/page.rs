@@ -12,12 +12,12 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::Counter;
 
 use super::settings::EnvoyState;
-use super::statistics::{COUNTED, Counts};
+use super::statistics::{COUNTED, HitCounts};
 use crate::metrics::Metrics;
 
 /// The most bytes of a page. What is beyond it is left out.
 const PAGE_BYTES_MAX: usize = 64 << 20;
-/// The most labels that the parts of a name become.
+/// The most labels of a series: one for each part of its name.
 const KEYS_MAX: usize = 32;
 const LEFT_OUT: &str = "the rest is left out: the page is too long\n";
 
@@ -30,19 +30,20 @@ const HELP: [&str; COUNTED.len()] = [
     "Always 0",
 ];
 
-/// The pages, and where their figures come from.
-pub(crate) struct Page {
+/// The pages of `erl_metrics`, at `/stats` and `/rlconfig` of administration and in `/metrics`, and
+/// where their figures come from.
+pub(crate) struct ErlPages {
     state: Arc<EnvoyState>,
     loads: [(&'static str, [Counter; 2]); 2],
 }
 
-impl fmt::Debug for Page {
+impl fmt::Debug for ErlPages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Page")
+        f.write_str("ErlPages")
     }
 }
 
-impl Page {
+impl ErlPages {
     pub(crate) fn new(state: &Arc<EnvoyState>, metrics: &Metrics) -> Self {
         let loads = [("config_load_error", false), ("config_load_success", true)];
         let loads = loads.map(|(name, ok)| (name, metrics.config_loads(ok)));
@@ -59,7 +60,7 @@ impl Page {
 
     /// A line for each figure, `name: value`, by name; `None` if nothing is counted.
     pub(crate) fn statistics(&self) -> Option<String> {
-        if !self.state.answers().erl_metrics {
+        if !self.state.settings().erl_metrics {
             return None;
         }
         let mut lines = Vec::new();
@@ -82,14 +83,14 @@ impl Page {
 
     /// A line for each rule of the configuration; `None` if there is none.
     pub(crate) fn configuration(&self) -> Option<String> {
-        let answers = self.state.answers();
+        let settings = self.state.settings();
         let mut text = Bounded::default();
-        let written = answers.configuration.as_ref()?.dump(&mut text);
+        let written = settings.configuration.as_ref()?.dump(&mut text);
         Some(text.finish(written))
     }
 }
 
-/// A text with an end.
+/// A page of at most [`PAGE_BYTES_MAX`].
 #[derive(Default)]
 struct Bounded(String);
 
@@ -114,12 +115,12 @@ impl Bounded {
 }
 
 /// The names have no `_total`, so to Prometheus their type is unknown.
-impl Collector for Page {
+impl Collector for ErlPages {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        if !self.state.answers().erl_metrics {
+        if !self.state.settings().erl_metrics {
             return Ok(());
         }
-        let mut rows: Vec<(Vec<(String, String)>, Counts)> = Vec::new();
+        let mut rows: Vec<(Vec<(String, String)>, HitCounts)> = Vec::new();
         let statistics = &self.state.statistics;
         statistics.each(|domain, name, counts| rows.push((labels(domain, name), *counts)));
         for (at, (what, help)) in COUNTED.iter().zip(HELP).enumerate() {

@@ -1,7 +1,9 @@
-//! A call of the rate limit service: asks the limiter for its descriptors, in one of two ways.
+//! Decides on a call of the rate limit service. It asks the limiter in one of two ways:
 //!
-//! All or nothing: one request with all keys. As envoyproxy/ratelimit counts: each descriptor is a
-//! request of its own, and counts even if it is refused.
+//! - all or nothing ([`RateLimits::decide_together`]): one request with the keys of all
+//!   descriptors;
+//! - as envoyproxy/ratelimit counts ([`RateLimits::decide_each`]): one request for each descriptor,
+//!   which is counted even if it is refused.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -11,8 +13,8 @@ use tidegate_core::Now;
 use tidegate_envoy::proto::ratelimit::{RateLimitRequest, RateLimitResponse};
 use tokio::task::JoinHandle;
 
-use super::asked::{AskedCall, AskedDescriptor, Hits, Limited, Refusal, override_rule};
-use super::settings::{Counting, EnvoyState, Manner};
+use super::asked::{AskedCall, AskedDescriptor, CallError, Hits, Limited, override_rule};
+use super::settings::{Counting, DomainSettings, EnvoyState};
 use super::statuses::DescriptorVerdict;
 use super::{answer, in_flight};
 use crate::doors::Gate;
@@ -23,7 +25,7 @@ use crate::uses::UsesInFlight;
 /// The verdicts on the descriptors of a call, in their order.
 type Verdicts = SmallVec<[DescriptorVerdict; 4]>;
 
-/// What decides on the calls that come to a door.
+/// Decides on the calls that come to one door.
 pub(crate) struct RateLimits {
     door: Door,
     limiter: LimiterHandle,
@@ -38,32 +40,32 @@ impl RateLimits {
         Self { door, limiter, uses, state: EnvoyState::of(gate) }
     }
 
-    /// Decides on a call. What cannot be decided is counted as bad input.
+    /// Decides on a call. An error is counted as bad input of the door.
     pub(crate) async fn decide(
         &self,
         call: &RateLimitRequest,
-    ) -> Result<RateLimitResponse, Refusal> {
+    ) -> Result<RateLimitResponse, CallError> {
         let decided = self.try_decide(call).await;
-        if let Err(Refusal { reason, .. }) = &decided {
+        if let Err(CallError { reason, .. }) = &decided {
             self.limiter.limiter().metrics().bad_input(self.door, reason);
         }
         decided
     }
 
-    async fn try_decide(&self, call: &RateLimitRequest) -> Result<RateLimitResponse, Refusal> {
-        let settings = self.state.answers();
+    async fn try_decide(&self, call: &RateLimitRequest) -> Result<RateLimitResponse, CallError> {
+        let settings = self.state.settings();
         let configuration = settings.configuration.as_deref();
         let mut asked = AskedCall::read(call, configuration)?;
         if !configuration.is_some_and(|configuration| configuration.has_domain(&call.domain)) {
             if settings.awaits_xds && !self.has_rule(&asked) {
-                return Err(Refusal::not_configured());
+                return Err(CallError::not_configured());
             }
             self.settle_overrides(&mut asked, settings.overrides);
         }
-        let manner = settings.manner(&call.domain);
-        let verdicts = match manner.counting {
-            Counting::AllOrNothing => self.decide_together(&asked, manner).await?,
-            Counting::Envoy => self.decide_each(&asked, manner).await?,
+        let domain = settings.of_domain(&call.domain);
+        let verdicts = match domain.counting {
+            Counting::AllOrNothing => self.decide_together(&asked, domain).await?,
+            Counting::Envoy => self.decide_each(&asked, domain).await?,
         };
         let is_over = answer::is_over(&verdicts);
         if settings.erl_metrics {
@@ -76,14 +78,14 @@ impl RateLimits {
         Ok(answer::response(call, &asked, verdicts, is_over, &settings))
     }
 
-    /// Whether a rule of the file is for one of the keys.
+    /// Whether a rule of our own configuration matches one of the keys.
     fn has_rule(&self, asked: &AskedCall<'_>) -> bool {
         let rules = self.limiter.limiter().rules();
         asked.descriptors.iter().any(|it| rules.find_matching(asked.key(it)).is_some())
     }
 
-    /// A limit of a descriptor holds in place of a rule: where no rule is, it does not hold. If it
-    /// cannot be counted, the rule decides.
+    /// Drops overrides that are not obeyed. An override replaces a rule: where no rule matches the
+    /// key, nothing limits it. Without `are_counted` the rule itself limits it.
     fn settle_overrides(&self, asked: &mut AskedCall<'_>, are_counted: bool) {
         let is_override = |it: &AskedDescriptor<'_>| matches!(it.limited, Limited::Override(..));
         if !asked.descriptors.iter().any(is_override) {
@@ -104,15 +106,16 @@ impl RateLimits {
         }
     }
 
-    /// Takes from all keys or from none. What is given back is given back in any case.
+    /// Takes from the keys of all descriptors, or from none. What a descriptor gives back is given
+    /// back even if the call is refused.
     async fn decide_together(
         &self,
         asked: &AskedCall<'_>,
-        manner: Manner,
-    ) -> Result<Verdicts, Refusal> {
+        domain: DomainSettings,
+    ) -> Result<Verdicts, CallError> {
         let now = self.limiter.now();
         let mut keys: SmallVec<[Key<'_>; 4]> = SmallVec::new();
-        // Which key of the limiter's request a descriptor is.
+        // For each descriptor the place of its key in `keys`, if it has one.
         let mut places: SmallVec<[Option<usize>; 4]> = SmallVec::new();
         for descriptor in &asked.descriptors {
             let op = match descriptor.hits {
@@ -138,11 +141,11 @@ impl RateLimits {
             }
             places.push(Some(place));
         }
-        let rows = match (keys.is_empty(), manner.is_quota) {
+        let rows = match (keys.is_empty(), domain.is_quota) {
             (true, _) => Rows::default(),
             (false, true) => self.take_each(&keys, now).await?,
             (false, false) => {
-                if self.are_quotas_over(asked, manner, now).await? {
+                if self.are_quotas_over(asked, domain, now).await? {
                     // The whole call is over, so nothing of it is counted.
                     keys.iter_mut().for_each(|key| key.op = KeyOp::Peek(key.op.cost()));
                 }
@@ -151,30 +154,32 @@ impl RateLimits {
         };
         let verdict = |(descriptor, place): (&AskedDescriptor<'_>, &Option<usize>)| {
             let rows = rows.limits.iter().filter(|row| Some(row.key) == *place);
-            DescriptorVerdict::of(descriptor, rows, manner)
+            DescriptorVerdict::of(descriptor, rows, domain)
         };
         Ok(asked.descriptors.iter().zip(&places).map(verdict).collect())
     }
 
-    /// Where all are quotas, those that are over are skipped: if all are, nothing is counted.
-    async fn take_each(&self, keys: &[Key<'_>], now: Now) -> Result<Rows, Refusal> {
+    /// Takes from each key by itself. All are quotas here: one that is over counts nothing, and
+    /// does not keep the others from counting.
+    async fn take_each(&self, keys: &[Key<'_>], now: Now) -> Result<Rows, CallError> {
         let ask = |key: &Key<'_>| self.ask(&limiter::Request::all_or_nothing(&[*key]), now);
-        let asking = keys.iter().map(ask).collect::<Result<SmallVec<[Asking; 4]>, _>>()?;
+        let answers = keys.iter().map(ask).collect::<Result<SmallVec<[LimiterAnswer; 4]>, _>>()?;
         let mut all = Rows::default();
-        for (key, asking) in asking.into_iter().enumerate() {
-            let rows = asking.rows().await;
+        for (key, answer) in answers.into_iter().enumerate() {
+            let rows = answer.rows().await;
             all.limits.extend(rows.limits.into_iter().map(|row| LimitRow { key, ..row }));
         }
         Ok(all)
     }
 
-    /// Whether there are descriptors with quotas, and all of them are over.
+    /// Looks, before anything is taken, whether some descriptors have quotas and all of those are
+    /// over.
     async fn are_quotas_over(
         &self,
         asked: &AskedCall<'_>,
-        manner: Manner,
+        domain: DomainSettings,
         now: Now,
-    ) -> Result<bool, Refusal> {
+    ) -> Result<bool, CallError> {
         let is_quota = |descriptor: &&AskedDescriptor<'_>| match descriptor.limited {
             Limited::Configured(rule) => rule.quota,
             _ => false,
@@ -186,7 +191,7 @@ impl RateLimits {
                 return Ok(false);
             };
             let rows = self.ask(&limiter::Request::all_or_nothing(&[key]), now)?.rows().await;
-            if !DescriptorVerdict::of(descriptor, rows.limits.iter(), manner).is_over {
+            if !DescriptorVerdict::of(descriptor, rows.limits.iter(), domain).is_over {
                 return Ok(false);
             }
             are_over = true;
@@ -198,71 +203,77 @@ impl RateLimits {
     async fn decide_each(
         &self,
         asked: &AskedCall<'_>,
-        manner: Manner,
-    ) -> Result<Verdicts, Refusal> {
+        domain: DomainSettings,
+    ) -> Result<Verdicts, CallError> {
         let now = self.limiter.now();
-        let mut asking: SmallVec<[Option<Asking>; 4]> = SmallVec::new();
+        let mut answers: SmallVec<[Option<LimiterAnswer>; 4]> = SmallVec::new();
         for descriptor in &asked.descriptors {
             let op = match descriptor.hits {
                 Hits::Look => KeyOp::Peek(1),
                 Hits::Take(hits) => KeyOp::TakeOrRecord(hits),
                 Hits::GiveBack(hits) => {
                     self.end_or_give_back(asked, descriptor, hits, now)?;
-                    asking.push(None);
+                    answers.push(None);
                     continue;
                 }
             };
             let key = limiter_key(asked, descriptor, op);
-            asking.push(key.map(|key| self.ask_and_hold(key, now)).transpose()?);
+            answers.push(key.map(|key| self.ask_and_hold(key, now)).transpose()?);
         }
         let mut verdicts = Verdicts::new();
-        for (descriptor, asking) in asked.descriptors.iter().zip(asking) {
-            let rows = match asking {
+        for (descriptor, answer) in asked.descriptors.iter().zip(answers) {
+            let rows = match answer {
                 None => Rows::default(),
-                Some(asking) => asking.rows().await,
+                Some(answer) => answer.rows().await,
             };
             let rows = rows.limits.iter();
-            verdicts.push(DescriptorVerdict::of(descriptor, rows, manner));
+            verdicts.push(DescriptorVerdict::of(descriptor, rows, domain));
         }
         Ok(verdicts)
     }
 
-    /// Asks the limiter; a remote store's answer is waited for by the future.
-    fn ask(&self, request: &limiter::Request<'_>, now: Now) -> Result<Asking, Refusal> {
+    /// Asks the limiter. Where a remote store must answer first, [`LimiterAnswer::rows`] waits for
+    /// it.
+    fn ask(&self, request: &limiter::Request<'_>, now: Now) -> Result<LimiterAnswer, CallError> {
         let mut rows = Rows::default();
         let (decision, _) =
             self.limiter.decide_or_refuse(request, now, Some(&mut rows)).map_err(invalid)?;
         Ok(match decision {
-            Decision::Ready(_) => Asking::Answered(rows),
-            Decision::Pending(pending) => Asking::Pending(pending, now),
+            Decision::Ready(_) => LimiterAnswer::Ready(rows),
+            Decision::Pending(pending) => LimiterAnswer::Pending(pending, now),
         })
     }
 
-    /// Asks for one key, and remembers the use if it is one in flight: Envoy tells of its end, also
-    /// if it was refused, or if the answer came too late.
-    fn ask_and_hold(&self, key: Key<'_>, now: Now) -> Result<Asking, Refusal> {
-        let asking = self.ask(&limiter::Request::all_or_nothing(&[key]).with_end(), now)?;
+    /// Asks for one key, and remembers the use if it is one in flight: Envoy reports its end even
+    /// if the use was refused, or the answer came too late.
+    fn ask_and_hold(&self, key: Key<'_>, now: Now) -> Result<LimiterAnswer, CallError> {
+        let answer = self.ask(&limiter::Request::all_or_nothing(&[key]).with_end(), now)?;
         let is_use = matches!(key.op, KeyOp::TakeOrRecord(_));
-        Ok(match asking {
-            Asking::Answered(mut rows) => {
+        Ok(match answer {
+            LimiterAnswer::Ready(mut rows) => {
                 in_flight::hold(&self.uses, &key, &mut rows);
-                Asking::Answered(rows)
+                LimiterAnswer::Ready(rows)
             }
-            Asking::Pending(pending, now) if is_use && self.limiter.is_in_flight(&key) => {
-                Asking::Detached(in_flight::hold_answered(self.uses.clone(), &key, pending, now))
+            LimiterAnswer::Pending(pending, now) if is_use && self.limiter.is_in_flight(&key) => {
+                LimiterAnswer::Detached(in_flight::hold_when_answered(
+                    self.uses.clone(),
+                    &key,
+                    pending,
+                    now,
+                ))
             }
-            asking => asking,
+            answer => answer,
         })
     }
 
-    /// Ends uses of a key that limits them in flight, and gives back to any other.
+    /// Ends uses in flight if the key has such a limit; else gives uses back.
     fn end_or_give_back(
         &self,
         asked: &AskedCall<'_>,
         descriptor: &AskedDescriptor<'_>,
         hits: u64,
         now: Now,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), CallError> {
         let key = limiter_key(asked, descriptor, KeyOp::Peek(1));
         if key.is_some_and(|key| self.limiter.is_in_flight(&key)) {
             self.uses.end_oldest(asked.key(descriptor), hits);
@@ -277,21 +288,21 @@ impl RateLimits {
         descriptor: &AskedDescriptor<'_>,
         hits: u64,
         now: Now,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), CallError> {
         let refund = KeyOp::Refund { cost: hits, taken: now, in_flight: false };
         let Some(key) = limiter_key(asked, descriptor, refund) else { return Ok(()) };
         let keys = [key];
         let request = limiter::Request::all_or_nothing(&keys);
         match self.limiter.decide(&request, now, None).map_err(invalid)? {
             Decision::Ready(_) => {}
-            // The store gets it when it can. The client does not wait for that.
+            // The store is told when it can be. The client does not wait for that.
             Decision::Pending(pending) => pending.forget(),
         }
         Ok(())
     }
 }
 
-/// A descriptor as the limiter knows it; `None` if there is nothing to count.
+/// What to ask the limiter for a descriptor; `None` if there is nothing to count.
 fn limiter_key<'a>(
     asked: &'a AskedCall<'_>,
     descriptor: &'a AskedDescriptor<'_>,
@@ -309,30 +320,31 @@ fn limiter_key<'a>(
     }
 }
 
-/// A request to the limiter on its way.
-enum Asking {
-    Answered(Rows),
+/// What the limiter said, now or later.
+enum LimiterAnswer {
+    Ready(Rows),
     Pending(limiter::PendingVerdict, Now),
-    /// Waited for whether this call goes on or not.
+    /// A task waits for the answer, even if the client has left.
     Detached(JoinHandle<Rows>),
 }
 
-impl Asking {
+impl LimiterAnswer {
     /// What each limit said.
     async fn rows(self) -> Rows {
         match self {
-            Self::Answered(rows) => rows,
+            Self::Ready(rows) => rows,
             Self::Pending(mut pending, now) => {
                 poll_fn(|context| pending.poll_answer(now, context)).await.rows
             }
-            // The runtime ends with the process alone.
+            // A task ends without rows only when the process stops.
             Self::Detached(task) => task.await.unwrap_or_default(),
         }
     }
 }
 
-/// A request that the limiter cannot decide on, because of how rules and actions are set up.
-fn invalid(why: InvalidRequest) -> Refusal {
+/// The error for a request that the limiter cannot decide on, because of how an operator has set up
+/// rules and Envoy's actions.
+fn invalid(why: InvalidRequest) -> CallError {
     let text = match why {
         InvalidRequest::NeedsEnd => {
             "this key limits uses in flight: set counting = \"envoy\" for its domain, and let \
@@ -341,5 +353,5 @@ fn invalid(why: InvalidRequest) -> Refusal {
         }
         why => why.to_string(),
     };
-    Refusal::invalid(why.reason(), text)
+    CallError::invalid(why.reason(), text)
 }

@@ -1,5 +1,5 @@
-//! How calls are counted and answered: what `[grpc]` says of it, in force for all doors that are
-//! asked.
+//! How calls are counted and answered, as `[grpc]` says. It is in force for all doors that take
+//! such calls.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tidegate_envoy::config::Configuration;
 
-use super::page::Page;
+use super::page::ErlPages;
 use super::statistics::Statistics;
 use crate::doors::Gate;
 
@@ -47,28 +47,31 @@ impl Default for HeaderNames {
     }
 }
 
-/// How the descriptors of one domain are decided on.
+/// How the descriptors of one domain are counted, and when they refuse a call.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Manner {
+pub(super) struct DomainSettings {
     pub(super) counting: Counting,
-    /// Each descriptor that has a limit stands in the way only if all such descriptors do.
+    /// All descriptors that have limits are quotas: a call is refused only if all of them are over.
     pub(super) is_quota: bool,
 }
 
 /// How calls are counted and answered.
 #[derive(Debug, Default)]
 pub(crate) struct AnswerSettings {
-    /// How descriptors are counted of which the next says nothing.
+    /// How descriptors are counted, except in the domains below.
     pub(crate) counting: Option<Counting>,
+    /// How descriptors of these domains are counted.
     pub(crate) domains: HashMap<String, Counting>,
-    /// Whether limits that come with descriptors hold: the rules that they count under are there.
+    /// Whether limits that come with descriptors are obeyed. They are counted under rules that only
+    /// a server with a gRPC door has.
     pub(crate) overrides: bool,
-    /// Nothing is refused.
+    /// Calls are counted and never refused.
     pub(crate) shadow: bool,
     /// All descriptors that have limits are quotas.
     pub(crate) quota: bool,
     /// The names of response headers, if answers have any.
     pub(crate) headers: Option<HeaderNames>,
+    /// Whether answers carry dynamic metadata.
     pub(crate) metadata: bool,
     /// Whether what is decided is counted by the names of envoyproxy/ratelimit, too.
     pub(crate) erl_metrics: bool,
@@ -76,14 +79,14 @@ pub(crate) struct AnswerSettings {
     pub(crate) over_limit_body: Option<(Bytes, String)>,
     /// envoyproxy/ratelimit's configuration, if there is one.
     pub(crate) configuration: Option<Arc<Configuration>>,
-    /// A management server is to send one, and has not yet.
+    /// Whether a management server shall send a configuration and has not sent one yet.
     pub(crate) awaits_xds: bool,
 }
 
 impl AnswerSettings {
     /// How the descriptors of a domain are decided on.
-    pub(super) fn manner(&self, domain: &str) -> Manner {
-        Manner { counting: self.counting(domain), is_quota: self.quota }
+    pub(super) fn of_domain(&self, domain: &str) -> DomainSettings {
+        DomainSettings { counting: self.counting(domain), is_quota: self.quota }
     }
 
     fn counting(&self, domain: &str) -> Counting {
@@ -98,10 +101,10 @@ impl AnswerSettings {
     }
 }
 
-/// What the process keeps for as long as it lives.
+/// What the doors that take such calls share, for as long as the process lives.
 #[derive(Default)]
 pub(crate) struct EnvoyState {
-    answers: ArcSwap<AnswerSettings>,
+    settings: ArcSwap<AnswerSettings>,
     pub(super) statistics: Statistics,
 }
 
@@ -109,20 +112,20 @@ impl EnvoyState {
     pub(crate) fn of(gate: &Gate) -> Arc<Self> {
         gate.shared.part(|| {
             let state = Arc::<Self>::default();
-            gate.metrics.register_unprefixed(Box::new(Page::new(&state, &gate.metrics)));
+            gate.metrics.register_unprefixed(Box::new(ErlPages::new(&state, &gate.metrics)));
             state
         })
     }
 
     /// The settings in force.
-    pub(crate) fn answers(&self) -> Arc<AnswerSettings> {
-        self.answers.load_full()
+    pub(crate) fn settings(&self) -> Arc<AnswerSettings> {
+        self.settings.load_full()
     }
 
-    /// Puts settings in force, and forgets statistics of what they do not have.
-    pub(crate) fn put_in_force(&self, answers: AnswerSettings) {
-        let configuration = answers.configuration.clone().filter(|_| answers.erl_metrics);
-        self.answers.store(Arc::new(answers));
+    /// Puts settings in force, and forgets statistics of domains that they do not have.
+    pub(crate) fn put_in_force(&self, settings: AnswerSettings) {
+        let configuration = settings.configuration.clone().filter(|_| settings.erl_metrics);
+        self.settings.store(Arc::new(settings));
         self.statistics.retain(configuration.as_deref());
     }
 }

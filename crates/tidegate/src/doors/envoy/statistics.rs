@@ -15,7 +15,7 @@ use tidegate_envoy::config::{Configuration, Rule, sanitised};
 use tidegate_envoy::proto::ratelimit::RateLimitRequest;
 
 use super::asked::{AskedCall, Hits, Limited};
-use super::statuses::{DescriptorVerdict, Use};
+use super::statuses::{DescriptorVerdict, LimitUsage};
 
 /// The most names of one domain.
 const NAMES_MAX: usize = 1_000;
@@ -30,7 +30,7 @@ const REST: &str = "other";
 /// Threads that count apart; of more, some count together.
 const STRIPES: usize = 4;
 
-/// What is counted of hits, in the order of [`Counts`].
+/// What is counted of hits, in the order of [`HitCounts`].
 pub(super) const COUNTED: [&str; 6] = [
     "total_hits",
     "over_limit",
@@ -45,7 +45,7 @@ pub(super) const COUNTED: [&str; 6] = [
 const SHADOW_MODE: usize = 4;
 
 /// What became of hits.
-pub(super) type Counts = [u64; COUNTED.len()];
+pub(super) type HitCounts = [u64; COUNTED.len()];
 
 thread_local! {
     static STRIPE: Cell<Option<usize>> = const { Cell::new(None) };
@@ -74,15 +74,15 @@ struct Series([Stripe; STRIPES]);
 struct Stripe([AtomicU64; COUNTED.len()]);
 
 impl Series {
-    fn add(&self, counts: &Counts) {
+    fn add(&self, counts: &HitCounts) {
         let Stripe(sums) = &self.0[stripe()];
         for (sum, count) in sums.iter().zip(counts).filter(|(_, count)| **count > 0) {
             sum.fetch_add(*count, Relaxed);
         }
     }
 
-    fn counts(&self) -> Counts {
-        let mut counts = Counts::default();
+    fn counts(&self) -> HitCounts {
+        let mut counts = HitCounts::default();
         for Stripe(sums) in &self.0 {
             counts.iter_mut().zip(sums).for_each(|(count, sum)| *count += sum.load(Relaxed));
         }
@@ -172,7 +172,7 @@ impl Statistics {
         self.unknown_domains.retain(|domain| configuration.is_some() && !has(domain));
     }
 
-    /// Counts what was decided on a call.
+    /// HitCounts what was decided on a call.
     pub(super) fn count(
         &self,
         call: &RateLimitRequest,
@@ -202,13 +202,13 @@ impl Statistics {
         }
     }
 
-    /// Counts a call that was over its limit and passed, because nothing is refused.
+    /// HitCounts a call that was over its limit and passed, because nothing is refused.
     pub(super) fn count_global_shadow(&self) {
         self.global_shadow.fetch_add(1, Relaxed);
     }
 
     /// `name` begins with the domain, in which other characters may stand.
-    fn add(&self, domain: &str, name: &str, counts: &Counts) {
+    fn add(&self, domain: &str, name: &str, counts: &HitCounts) {
         let name = name.get(domain.len() + 1..).filter(|name| name.len() <= NAME_BYTES_MAX);
         let add = |series: &Series| series.add(counts);
         // How many domains are known is for those to choose who write the files.
@@ -235,7 +235,7 @@ impl Statistics {
     }
 
     /// Shows each domain, each name in it without the domain, and what was counted, in order.
-    pub(super) fn each(&self, mut see: impl FnMut(&str, &str, &Counts)) {
+    pub(super) fn each(&self, mut see: impl FnMut(&str, &str, &HitCounts)) {
         for (domain, named) in self.domains.sorted() {
             let domain = sanitised(&domain);
             for (name, series) in named.0.sorted() {
@@ -256,7 +256,7 @@ impl Statistics {
 }
 
 /// What became of the hits of one descriptor.
-fn counts(rule: &Rule, hits: u64, verdict: &DescriptorVerdict) -> Counts {
+fn counts(rule: &Rule, hits: u64, verdict: &DescriptorVerdict) -> HitCounts {
     // Where nothing is known of the count, the store being away, hits are hits alone.
     let Some(used) = verdict.counted else { return [hits, 0, 0, 0, 0, 0] };
     let mut counts = divided(rule.limit.map_or(0, |limit| limit.amount), hits, used);
@@ -267,7 +267,7 @@ fn counts(rule: &Rule, hits: u64, verdict: &DescriptorVerdict) -> Counts {
 }
 
 /// Divides hits: a part of them may be near the limit, and a part over it.
-fn divided(amount: u64, hits: u64, Use { before, is_over }: Use) -> Counts {
+fn divided(amount: u64, hits: u64, LimitUsage { before, is_over }: LimitUsage) -> HitCounts {
     // As there: a number of 32 bits, rounded down.
     let near_from = (amount as f32 * 0.8).floor() as u64;
     let after = before.saturating_add(hits);
@@ -309,11 +309,11 @@ mod tests {
     fn hits_of_one_call_are_divided() {
         for ([before, hits, amount], expected) in FACTS {
             let is_over = before.saturating_add(hits) > amount;
-            let [_, over, near, within, ..] = divided(amount, hits, Use { before, is_over });
+            let [_, over, near, within, ..] = divided(amount, hits, LimitUsage { before, is_over });
             assert_eq!([over, near, within], expected, "{before} {hits} {amount}");
         }
         // A token bucket refuses what would fit into a window.
-        let divided = divided(10, 3, Use { before: 2, is_over: true });
+        let divided = divided(10, 3, LimitUsage { before: 2, is_over: true });
         assert_eq!(divided, [3, 3, 0, 0, 0, 0]);
     }
 

@@ -9,7 +9,7 @@ use tidegate_envoy::config::Unit;
 use tidegate_envoy::proto::ratelimit::rate_limit_response::{Code, DescriptorStatus, RateLimit};
 
 use super::asked::{AskedDescriptor, Hits, Limited};
-use super::settings::{Counting, Manner};
+use super::settings::{Counting, DomainSettings};
 use crate::limiter::{Basis, LimitRow};
 
 /// What was decided on one descriptor.
@@ -17,18 +17,18 @@ use crate::limiter::{Basis, LimitRow};
 pub(super) struct DescriptorVerdict {
     /// More is asked for than there is, and its rule is in force.
     pub(super) is_over: bool,
-    /// It stands in the way of a call only if all such descriptors do.
+    /// It is a quota: a call is refused only if all descriptors with quotas are over.
     pub(super) is_quota: bool,
     /// The rule of the limit that is shown.
     pub(super) rule: Option<Arc<str>>,
     pub(super) status: DescriptorStatus,
     /// What its limit has counted, if that is known.
-    pub(super) counted: Option<Use>,
+    pub(super) counted: Option<LimitUsage>,
 }
 
-/// The use of a limit when a descriptor came.
+/// How much of a limit was used when a descriptor came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Use {
+pub(super) struct LimitUsage {
     /// How much of it was used.
     pub(super) before: u64,
     /// Whether more was asked for than was left, refused or not.
@@ -36,13 +36,13 @@ pub(super) struct Use {
 }
 
 impl DescriptorVerdict {
-    /// Of what each limit of its key said.
+    /// The verdict on a descriptor: `rows` is what each limit of its key said.
     pub(super) fn of<'r>(
         descriptor: &AskedDescriptor<'_>,
         rows: impl Iterator<Item = &'r LimitRow> + Clone,
-        manner: Manner,
+        domain: DomainSettings,
     ) -> Self {
-        let Manner { counting, is_quota } = manner;
+        let DomainSettings { counting, is_quota } = domain;
         let AskedDescriptor { hits, limited, .. } = descriptor;
         match limited {
             Limited::Nothing => return Self::bare(Code::Ok),
@@ -80,14 +80,14 @@ impl DescriptorVerdict {
         let counted = Some(match hits {
             // What was taken is among what is used.
             Hits::Take(hits) if over.is_none() => {
-                Use { before: used - (*hits).min(used), is_over: false }
+                LimitUsage { before: used - (*hits).min(used), is_over: false }
             }
-            _ => Use { before: used, is_over: over.is_some() },
+            _ => LimitUsage { before: used, is_over: over.is_some() },
         });
         Self { is_over: is_refused, is_quota, rule: Some(row.rule.clone()), status, counted }
     }
 
-    /// Nothing limits it, or nothing is known of its limit: only the code is told.
+    /// No limit applies, or nothing is known of its count: the status has its code alone.
     fn bare(code: Code) -> Self {
         let status = DescriptorStatus { code: code.into(), ..DescriptorStatus::default() };
         Self { status, ..Self::default() }
@@ -111,7 +111,7 @@ impl DescriptorVerdict {
     }
 }
 
-/// Whether a limit is against what was asked.
+/// Whether a limit refuses what was asked.
 fn is_over(row: &LimitRow, hits: Hits, counting: Counting) -> bool {
     match (hits, counting) {
         (Hits::GiveBack(_), _) => false,

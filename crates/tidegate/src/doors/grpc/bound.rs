@@ -1,5 +1,5 @@
-//! The door whose addresses are taken, and how it is served: accepts at every listener, and when it
-//! closes, says so, serves clients until they have heard of it, and drains.
+//! The door whose addresses are taken, and how it is served. It accepts at every listener. When it
+//! closes, it says so, serves clients until they have heard of it, and drains.
 
 use std::io;
 use std::net::TcpListener;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tonic_health::ServingStatus;
 
-use super::calls::CallCounts;
+use super::call_counts::CallCounts;
 use super::config::Config;
 use super::connection::{ConnectionTimes, GrpcServer};
 use super::services;
@@ -24,7 +24,7 @@ use crate::doors::{BoundDoor, Gate, Serving};
 use crate::metrics::Door;
 use crate::settings::listen::ListenAddress;
 
-/// What is agreed upon with TLS.
+/// The protocol that TLS agrees on (ALPN).
 const PROTOCOLS: &[&[u8]] = &[b"h2"];
 
 /// A door that does not answer yet.
@@ -34,8 +34,9 @@ pub(super) struct BoundGrpc {
     certificates: Option<Arc<Certificates>>,
     limits: DoorLimits,
     times: ConnectionTimes,
-    answers: AnswerSettings,
-    hold: Duration,
+    settings: AnswerSettings,
+    /// The setting `hold`: after this time a use in flight lapses.
+    lapse_after: Duration,
 }
 
 impl BoundGrpc {
@@ -60,8 +61,8 @@ impl BoundGrpc {
                 idle_max: config.idle_timeout.map(|span| span.0),
                 age_max: config.max_connection_age.0,
             },
-            answers: config.answers(),
-            hold: config.hold.0,
+            settings: config.answer_settings(),
+            lapse_after: config.hold.0,
         })
     }
 }
@@ -78,8 +79,8 @@ impl BoundDoor for BoundGrpc {
     }
 
     fn serve(self: Box<Self>, gate: Gate) -> Serving {
-        EnvoyState::of(&gate).put_in_force(self.answers);
-        gate.uses.lapse_unnamed_after(self.hold);
+        EnvoyState::of(&gate).put_in_force(self.settings);
+        gate.uses.lapse_unnamed_after(self.lapse_after);
         let mut acceptor = Acceptor::of(Door::Grpc, &gate, self.limits, self.certificates);
         // Connections and listeners go on for a while after the door was told to close.
         let closing = std::mem::take(&mut acceptor.shutdown);
@@ -104,7 +105,7 @@ impl BoundDoor for BoundGrpc {
             closing.wait().await;
             services::set_status(&reporter, ServingStatus::NotServing).await;
             server.health.close();
-            server.until_left(closing.grace()).await;
+            server.wait_until_clients_left(closing.grace()).await;
             server.acceptor.shutdown.set();
             accepting.join_all().await;
             drop(file);

@@ -12,8 +12,8 @@ use hyper::body::{Body, Frame, Incoming};
 use tokio::time::{Sleep, sleep};
 use tonic::Status;
 
-use super::calls::CallCounts;
-use super::held::CallHold;
+use super::call_counts::CallCounts;
+use super::held_bytes::CallBytes;
 use super::services::MESSAGE_BYTES_MAX;
 
 /// How long a client may take for a message, and for the end of a call that has only one.
@@ -26,7 +26,7 @@ const PREFIX_BYTES: usize = 5;
 pub(super) struct CallBody {
     body: Incoming,
     has_ended: bool,
-    hold: Arc<CallHold>,
+    held: Arc<CallBytes>,
     counts: Arc<CallCounts>,
     /// Whether the client may send many messages, at any time.
     is_stream: bool,
@@ -43,14 +43,14 @@ pub(super) struct CallBody {
 impl CallBody {
     pub(super) fn new(
         body: Incoming,
-        hold: Arc<CallHold>,
+        held: Arc<CallBytes>,
         counts: Arc<CallCounts>,
         is_stream: bool,
     ) -> Self {
         Self {
             body,
             has_ended: false,
-            hold,
+            held,
             counts,
             is_stream,
             messages: Messages::default(),
@@ -62,7 +62,7 @@ impl CallBody {
 
     /// Takes in what has come, and returns what can be handed on.
     fn see(&mut self, bytes: Bytes) -> Result<Option<Bytes>, Status> {
-        if !self.hold.take(bytes.len()) {
+        if !self.held.take(bytes.len()) {
             return Err(self.counts.overload());
         }
         let (held, ended) = (self.begun.len() + bytes.len(), self.messages.see(&bytes));
@@ -74,7 +74,7 @@ impl CallBody {
         };
         if ended.is_some() && self.is_stream {
             // What was whole is answered and forgotten, and the next message has its own time.
-            self.hold.give_back(held - left);
+            self.held.give_back(held - left);
             self.too_slow = None;
         }
         if left == 0 && self.begun.is_empty() {

@@ -15,7 +15,7 @@ use tidegate_core::limit::{AMOUNT_MAX, Algorithm};
 use tidegate_envoy::config::{self, Configuration, Options, Rule, Unit};
 
 use super::envoy_files::EnvoyFiles;
-use super::xds::{Fed, Xds, XdsResources};
+use super::xds::{MergedConfiguration, Xds, XdsResources};
 use crate::doors::envoy::asked::override_rule;
 use crate::doors::envoy::settings::{AnswerSettings, Counting, HeaderNames};
 use crate::doors::io::limits::DoorLimits;
@@ -37,7 +37,7 @@ const CONNECTIONS_USUAL: u32 = 4_096;
 const AGE_USUAL: Duration = Duration::from_secs(24 * 60 * 60);
 /// How long a use in flight may last, unless told otherwise.
 const HOLD_USUAL: Duration = Duration::from_secs(60);
-/// What may be told.
+/// The least and the most that the setting may say.
 const HOLD_MIN: Duration = Duration::from_secs(1);
 const HOLD_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -84,9 +84,9 @@ pub struct Config {
     /// alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub xds: Option<Xds>,
-    /// The configuration of the folder and of that server, once the server has sent one.
+    /// The configuration of the folder and of that server together, once the server has sent one.
     #[serde(skip)]
-    fed: Fed,
+    merged: MergedConfiguration,
     /// A use in flight that Envoy does not give back lapses after this time, 1 s to 24 h.
     pub hold: Span,
     /// Settings of single domains.
@@ -262,7 +262,7 @@ impl Config {
             envoy_config: table.envoy_config,
             merge_domains: table.merge_domains,
             xds: table.xds,
-            fed: Fed::default(),
+            merged: MergedConfiguration::default(),
             hold: table.hold,
             domains: table.domains,
             shadow: table.shadow,
@@ -276,8 +276,8 @@ impl Config {
         }
     }
 
-    /// What it says of counting and answering.
-    pub(super) fn answers(&self) -> AnswerSettings {
+    /// What the table says of counting and answering calls.
+    pub(super) fn answer_settings(&self) -> AnswerSettings {
         let Self { counting, domains, shadow, quota, headers, header_names, metadata, .. } = self;
         let body = self.over_limit_body.as_ref().map(|body| {
             (Bytes::copy_from_slice(body.as_bytes()), self.over_limit_content_type.clone())
@@ -300,52 +300,38 @@ impl Config {
     /// Whether a door of `other` can go on as this one: what [`AnswerSettings`] has and the allow
     /// list may differ.
     pub(super) fn same_door(&self, other: &Self) -> bool {
-        let fixed = |config: &Self| {
-            let Self {
-                listen,
-                unix,
-                tls,
-                max_connections,
-                max_connections_per_source,
-                idle_timeout,
-                max_connection_age,
-                ..
-            } = config.clone();
-            Self {
-                listen,
-                unix,
-                tls,
-                max_connections,
-                max_connections_per_source,
-                idle_timeout,
-                max_connection_age,
-                ..Self::default()
-            }
-        };
-        fixed(self) == fixed(other)
+        self.listen == other.listen
+            && self.unix == other.unix
+            && self.tls == other.tls
+            && self.max_connections == other.max_connections
+            && self.max_connections_per_source == other.max_connections_per_source
+            && self.idle_timeout == other.idle_timeout
+            && self.max_connection_age == other.max_connection_age
     }
 
     /// envoyproxy/ratelimit's configuration, if there is one.
     fn configuration(&self) -> Option<&Arc<Configuration>> {
-        self.fed.0.as_ref().or(self.files.configuration())
+        self.merged.0.as_ref().or(self.files.configuration())
     }
 
     /// Whether the management server has not sent a configuration yet.
     fn awaits_xds(&self) -> bool {
-        self.xds.is_some() && self.fed.0.is_none()
+        self.xds.is_some() && self.merged.0.is_none()
     }
 
-    /// Takes what the management server has sent, beside the folder. Returns the rules of it.
+    /// Merges what the management server has sent with the folder. Returns the rules of what was
+    /// sent.
     ///
     /// # Errors
     /// What is wrong with it, in envoyproxy/ratelimit's words.
-    pub(crate) fn feed(&mut self, resources: &XdsResources) -> Result<Vec<Draft>, String> {
+    pub(crate) fn merge_xds(&mut self, resources: &XdsResources) -> Result<Vec<Draft>, String> {
         let files = self.files.configuration().cloned().unwrap_or_default();
         let options = Options { merge_domains: self.merge_domains };
-        let fed = config::load_beside(&files, &resources.domains, options);
-        let fed = fed.map_err(|error| error.to_string())?;
-        let rules = fed.rules().into_iter().skip(files.rules().len()).filter_map(draft).collect();
-        self.fed = Fed(Some(Arc::new(fed)));
+        let merged = config::load_beside(&files, &resources.domains, options);
+        let merged = merged.map_err(|error| error.to_string())?;
+        let rules =
+            merged.rules().into_iter().skip(files.rules().len()).filter_map(draft).collect();
+        self.merged = MergedConfiguration(Some(Arc::new(merged)));
         Ok(rules)
     }
 

@@ -24,9 +24,9 @@ use tonic::service::Routes;
 use tower::ServiceExt as _;
 
 use super::call_body::CallBody;
-use super::calls::{CallCounts, Method};
+use super::call_counts::{CallCounts, Method};
 use super::health_askers::{HealthAsker, HealthAskers};
-use super::held::ConnectionHold;
+use super::held_bytes::ConnectionBytes;
 use crate::clock::Clock;
 use crate::doors::io::accept::{Acceptor, is_tls_fault};
 use crate::doors::io::limits::ConnectionPlace;
@@ -47,10 +47,10 @@ const PING_TIMEOUT: Duration = Duration::from_secs(20);
 const AGE_GRACE: Duration = Duration::from_secs(60);
 /// How long a connection must be without a call before it is closed when the door closes.
 const REST_AT_END: Duration = Duration::from_millis(250);
-/// How often it is looked whether all clients know that the door closes.
+/// How often the door looks whether all clients know that it closes.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// What the paths of questions after the server's health begin with, and that of a single one. Who
-/// watches is told by the service.
+/// The paths of the health service begin with this. A client that calls `Check` must ask again to
+/// hear that the door closes; one that calls `Watch` is told by the service.
 const HEALTH_PATH: &str = "/grpc.health.";
 const HEALTH_CHECK_PATH: &str = "/grpc.health.v1.Health/Check";
 
@@ -69,16 +69,16 @@ pub(super) struct GrpcServer {
     pub(super) times: ConnectionTimes,
     pub(super) clock: Clock,
     pub(super) counts: Arc<CallCounts>,
-    /// When the last call came, on the monotonic clock; questions after health are none.
+    /// When the last call came, on the monotonic clock. Calls of the health service do not count.
     pub(super) called_at: AtomicU64,
     pub(super) health: Arc<HealthAskers>,
 }
 
 impl GrpcServer {
-    /// Waits until clients ask elsewhere: until those who ask after health were told, and no call
-    /// has come for a moment, or half of the time to finish is over. An Envoy whose connection ends
-    /// before it has heard of that connects anew, and lets requests pass when it cannot.
-    pub(super) async fn until_left(&self, grace: Option<Duration>) {
+    /// Waits until clients ask another server: until all that check health have heard that the door
+    /// closes, and no call has come for a moment; at most half of `grace`. An Envoy whose
+    /// connection ends before it has heard connects anew, and lets requests pass when it cannot.
+    pub(super) async fn wait_until_clients_left(&self, grace: Option<Duration>) {
         let quiet = async {
             let mut told_at = 0;
             loop {
@@ -134,14 +134,14 @@ impl GrpcServer {
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let reason = match self.acceptor.tls().filter(|_| may_be_tls) {
-            None => self.speak(stream).await,
+            None => self.serve_http2(stream).await,
             Some(tls) => {
                 let shaken = tokio::select! {
                     shaken = timeout(HANDSHAKE_MAX, tls.accept(stream)) => shaken,
                     () = self.acceptor.shutdown.wait() => return,
                 };
                 match shaken {
-                    Ok(Ok(stream)) => self.speak(stream).await,
+                    Ok(Ok(stream)) => self.serve_http2(stream).await,
                     Ok(Err(error)) => is_tls_fault(&error).then_some("tls"),
                     Err(_) => Some("handshake_slow"),
                 }
@@ -152,16 +152,16 @@ impl GrpcServer {
         }
     }
 
-    /// Speaks HTTP/2 until the connection ends. Returns the reason that is counted if the client is
-    /// at fault.
-    async fn speak<T>(&self, stream: T) -> Option<&'static str>
+    /// Serves HTTP/2 until the connection ends. If that is the client's fault, returns the reason
+    /// by which it is counted.
+    async fn serve_http2<T>(&self, stream: T) -> Option<&'static str>
     where
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let calls = Arc::new(Calls::new(&self.clock, &self.health));
-        let hold = ConnectionHold::new(&self.counts.held);
-        let service = service_fn(|request| self.answer(request, &calls, &hold));
-        let stream = Counted { stream, calls: calls.clone() };
+        let held = ConnectionBytes::new(&self.counts.held);
+        let service = service_fn(|request| self.answer(request, &calls, &held));
+        let stream = CountingStream { stream, calls: calls.clone() };
         let mut connection = pin!(
             http2::Builder::new(TokioExecutor::new())
                 .timer(TokioTimer::new())
@@ -173,19 +173,19 @@ impl GrpcServer {
         );
         let ended = tokio::select! {
             ended = connection.as_mut() => return fault(ended),
-            why = self.end_of(&calls) => why,
+            why = self.wait_for_end(&calls) => why,
         };
         if ended == End::NoPreface {
             return Some("handshake_slow");
         }
-        // The client learns which calls were seen, and connects anew for the next.
+        // GOAWAY tells the client which calls are answered; it connects anew for the next.
         connection.as_mut().graceful_shutdown();
         let rest = async {
             match ended {
-                End::Shutdown => calls.rest().await,
+                End::Shutdown => calls.rests().await,
                 _ => tokio::select! {
                     () = sleep(AGE_GRACE) => {}
-                    () = self.acceptor.shutdown.wait() => calls.rest().await,
+                    () = self.acceptor.shutdown.wait() => calls.rests().await,
                 },
             }
         };
@@ -196,13 +196,13 @@ impl GrpcServer {
         None
     }
 
-    /// Answers a call, if there is room for it. What it holds is given back when its answer is
-    /// taken.
+    /// Answers a call, if there is room for it. Its bytes are given back when the client has taken
+    /// the answer.
     fn answer(
         &self,
         request: Request<Incoming>,
         calls: &Arc<Calls>,
-        hold: &Arc<ConnectionHold>,
+        held: &Arc<ConnectionBytes>,
     ) -> impl Future<Output = Result<Response<Body>, Infallible>> + Send + use<> {
         let answering = Answering::begin(calls);
         let path = request.uri().path();
@@ -212,16 +212,16 @@ impl GrpcServer {
         let health = (path == HEALTH_CHECK_PATH).then(|| calls.health.is_closing());
         let (number, method) = Method::of(path);
         let counts = self.counts.clone();
-        let begun = hold.begin(head_bytes(&request)).map(|hold| {
-            let body = |body| CallBody::new(body, hold.clone(), counts.clone(), method.is_stream);
-            (self.routes.clone().oneshot(request.map(body)), hold)
+        let begun = held.begin(head_bytes(&request)).map(|held| {
+            let body = |body| CallBody::new(body, held.clone(), counts.clone(), method.is_stream);
+            (self.routes.clone().oneshot(request.map(body)), held)
         });
         async move {
             let response = match begun {
                 None => counts.overload().into_http(),
-                Some((answer, hold)) => answer.await?.map(|body| {
+                Some((answer, held)) => answer.await?.map(|body| {
                     Body::new(body.map_frame(move |frame| {
-                        let _until_taken = &hold;
+                        let _until_taken = &held;
                         frame
                     }))
                 }),
@@ -236,7 +236,7 @@ impl GrpcServer {
     }
 
     /// Waits until the server has a reason to end a connection.
-    async fn end_of(&self, calls: &Calls) -> End {
+    async fn wait_for_end(&self, calls: &Calls) -> End {
         let slow = async {
             sleep(HANDSHAKE_MAX).await;
             if calls.read.load(Relaxed) >= PREFACE_BYTES {
@@ -245,7 +245,7 @@ impl GrpcServer {
         };
         tokio::select! {
             () = slow => End::NoPreface,
-            () = sleep(about(self.times.age_max, self.clock.now().mono)) => End::Age,
+            () = sleep(jittered(self.times.age_max, self.clock.now().mono)) => End::Age,
             () = calls.idle_for(self.times.idle_max) => End::Idle,
             () = self.acceptor.shutdown.wait() => End::Shutdown,
         }
@@ -276,7 +276,7 @@ fn fault(ended: hyper::Result<()>) -> Option<&'static str> {
 }
 
 /// A tenth more or less, so that the clients of one start do not come back at one moment.
-fn about(span: Duration, seed: Nanos) -> Duration {
+fn jittered(span: Duration, seed: Nanos) -> Duration {
     span.mul_f64(0.9 + 0.2 * (seed % 1_000) as f64 / 1_000.0)
 }
 
@@ -320,7 +320,7 @@ impl Calls {
     }
 
     /// Waits until the last call was answered a moment ago. Streams are not waited for.
-    async fn rest(&self) {
+    async fn rests(&self) {
         sleep(REST_AT_END).await;
         self.idle_for(Some(REST_AT_END)).await;
     }
@@ -344,12 +344,12 @@ impl Drop for Answering {
 }
 
 /// A stream whose bytes are counted as they are read.
-struct Counted<T> {
+struct CountingStream<T> {
     stream: T,
     calls: Arc<Calls>,
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Counted<T> {
+impl<T: AsyncRead + Unpin> AsyncRead for CountingStream<T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -362,7 +362,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Counted<T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Counted<T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for CountingStream<T> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -2,30 +2,31 @@
 //! runtime.
 //!
 //! - [`config`]: the `[grpc]` table; [`envoy_files`]: the folder of YAML that it may name
-//! - [`xds`], [`xds_stream`]: the management server that may send such a configuration
+//! - [`xds`], [`xds_stream`]: the setting for a management server that may send such a
+//!   configuration, and the client that follows it
 //! - [`bound`], [`connection`]: from listening sockets to gRPC calls
-//! - [`calls`], [`call_body`], [`held`]: what is counted of calls, and what they may hold
-//! - [`health_askers`]: who must hear of the end
-//! - [`services`]: which services the door has
-//! - [`rate_limit_service`]: one call of the rate limit service, which `doors/envoy` decides on
-//! - [`quota_service`], [`quotas`]: the quota service, and the one division of the process;
-//!   [`quota_bank`], [`quota_messages`]: what that takes uses from, and what it sends
+//! - [`call_counts`], [`call_body`], [`held_bytes`]: what is counted of calls, what clients send in
+//!   one, and how many bytes they may make the door hold
+//! - [`health_askers`]: the clients that must hear that the door closes
+//! - [`services`]: which services the door has; `ShouldRateLimit`, on which `doors/envoy` decides
+//! - [`quota_service`]: a stream of the quota service; [`quotas`]: all streams, and the one
+//!   division of the process, which takes uses through [`quota_bank`] and answers by
+//!   [`quota_messages`]
 //!
 //! Messages and keys are `tidegate_envoy`'s. The door knows neither the store nor other doors.
 
 mod bound;
 mod call_body;
-mod calls;
+mod call_counts;
 mod config;
 mod connection;
 mod envoy_files;
 mod health_askers;
-mod held;
+mod held_bytes;
 mod quota_bank;
 mod quota_messages;
 mod quota_service;
 mod quotas;
-mod rate_limit_service;
 mod services;
 mod xds;
 mod xds_stream;
@@ -77,7 +78,7 @@ impl DoorConfig for Config {
 
     fn renew(&self, gate: &Gate) {
         gate.uses.lapse_unnamed_after(self.hold.0);
-        EnvoyState::of(gate).put_in_force(self.answers());
+        EnvoyState::of(gate).put_in_force(self.answer_settings());
     }
 
     fn retire(&self, gate: &Gate) {

@@ -1,5 +1,5 @@
-//! The limiter as the bank of the division: what Envoys are given is taken from the key's own
-//! count, so that every door sees it.
+//! The limiter as the bank of the division: what the division gives Envoys is taken from the key's
+//! own count, so that every door sees it.
 
 use std::sync::Arc;
 
@@ -39,8 +39,8 @@ impl<'a> LimiterBank<'a> {
         Self { limiter, grants }
     }
 
-    /// Has something done whose answer does not matter.
-    fn tell(&self, key: &[u8], op: KeyOp, now: Now) {
+    /// Asks the limiter, and does not wait for its answer.
+    fn ask_and_forget(&self, key: &[u8], op: KeyOp, now: Now) {
         let keys = [Key::new(key, op)];
         if let Ok(Decision::Pending(pending)) =
             self.limiter.decide(&Request::all_or_nothing(&keys), now, None)
@@ -75,13 +75,17 @@ impl Bank for LimiterBank<'_> {
 
     fn record(&mut self, key: &[u8], uses: u64, at: Nanos, now: Now) {
         if uses > 0 {
-            self.tell(key, KeyOp::Record { cost: uses, at, late: 0 }, now);
+            self.ask_and_forget(key, KeyOp::Record { cost: uses, at, late: 0 }, now);
         }
     }
 
     fn refund(&mut self, key: &[u8], uses: u64, now: Now) {
         if uses > 0 {
-            self.tell(key, KeyOp::Refund { cost: uses, taken: now, in_flight: false }, now);
+            self.ask_and_forget(
+                key,
+                KeyOp::Refund { cost: uses, taken: now, in_flight: false },
+                now,
+            );
         }
     }
 }

@@ -49,7 +49,7 @@ impl RateLimitQuotaService for QuotaStreams {
         request: Request<Streaming<RateLimitQuotaUsageReports>>,
     ) -> Result<Response<Self::StreamRateLimitQuotasStream>, Status> {
         let opened = self.quotas.open();
-        let (id, answers) = opened.map_err(|why| Status::resource_exhausted(why.to_string()))?;
+        let (id, messages) = opened.map_err(|why| Status::resource_exhausted(why.to_string()))?;
         let open = OpenStream { quotas: self.quotas.clone(), id };
         let shutdown = self.shutdown.clone();
         let mut reports = request.into_inner();
@@ -68,6 +68,6 @@ impl RateLimitQuotaService for QuotaStreams {
                 open.quotas.report(open.id, &domain, message);
             }
         });
-        Ok(Response::new(Box::pin(ReceiverStream::new(answers))))
+        Ok(Response::new(Box::pin(ReceiverStream::new(messages))))
     }
 }

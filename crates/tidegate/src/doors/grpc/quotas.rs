@@ -28,8 +28,8 @@ use crate::metrics::Door;
 /// Messages that wait for one stream. A client that leaves more unread loses its stream.
 const UNREAD_MESSAGES_MAX: usize = 64;
 
-/// What a stream is sent.
-pub(super) type Answers = mpsc::Receiver<Result<RateLimitQuotaResponse, Status>>;
+/// The messages for a stream: the client's end of the channel.
+pub(super) type QuotaMessages = mpsc::Receiver<Result<RateLimitQuotaResponse, Status>>;
 
 /// The quotas of the process.
 pub(super) struct Quotas {
@@ -44,13 +44,13 @@ struct Inner {
     division: Division,
     streams: HashMap<StreamId, QuotaStream>,
     next: u64,
-    /// Answers of a remote store.
+    /// What a remote store has granted meanwhile.
     grants: LateGrants,
 }
 
 struct QuotaStream {
-    answers: mpsc::Sender<Result<RateLimitQuotaResponse, Status>>,
-    /// The ids of its buckets, as they are told, by their keys.
+    messages: mpsc::Sender<Result<RateLimitQuotaResponse, Status>>,
+    /// The ids by which the client knows its buckets, by their keys.
     ids: HashMap<Arc<[u8]>, BucketId>,
 }
 
@@ -76,17 +76,18 @@ impl Quotas {
     }
 
     /// A stream has begun.
-    pub(super) fn open(&self) -> Result<(StreamId, Answers), TooManyStreams> {
-        let (sender, answers) = mpsc::channel(UNREAD_MESSAGES_MAX);
+    pub(super) fn open(&self) -> Result<(StreamId, QuotaMessages), TooManyStreams> {
+        let (sender, messages) = mpsc::channel(UNREAD_MESSAGES_MAX);
         let mut inner = self.inner.lock();
         let id = StreamId(inner.next);
         inner.division.open(id)?;
         inner.next += 1;
-        inner.streams.insert(id, QuotaStream { answers: sender, ids: HashMap::new() });
-        Ok((id, answers))
+        inner.streams.insert(id, QuotaStream { messages: sender, ids: HashMap::new() });
+        Ok((id, messages))
     }
 
-    /// A stream is over. What it was given stays reserved until it cannot be in use any more.
+    /// A stream is over. The division keeps reserved what it gave, until no Envoy can use it any
+    /// more.
     pub(super) fn close(&self, stream: StreamId) {
         let mut inner = self.inner.lock();
         inner.streams.remove(&stream);
@@ -138,14 +139,15 @@ impl Quotas {
         let from = out.len();
         division.report(stream, report, &self.terms(key), now, &mut bank, out);
         if !known.ids.contains_key(key) {
-            // There are too many buckets to keep this one in mind: it is answered here.
+            // The stream has too many buckets to remember this one, so it is answered here.
             let own: Vec<_> = out.drain(from..).filter(|it| it.stream == stream).collect();
             let actions = own.iter().map(|it| assigned(id.clone(), it.action)).collect();
-            let _ = known.answers.try_send(Ok(RateLimitQuotaResponse { bucket_action: actions }));
+            let _ = known.messages.try_send(Ok(RateLimitQuotaResponse { bucket_action: actions }));
         }
     }
 
-    /// Whether an answer can name a bucket: Envoy could not read one with bytes that are no text.
+    /// Whether an answer can name a bucket. Envoy cannot read a message whose strings are not
+    /// UTF-8.
     fn can_be_told(&self, id: &BucketId) -> bool {
         let is_text = id.bucket.values().all(|value| std::str::from_utf8(value).is_ok());
         if !is_text {
@@ -179,7 +181,7 @@ impl Quotas {
         }
         for (stream, message) in messages {
             let Some(known) = inner.streams.get(&stream) else { continue };
-            if known.answers.try_send(Ok(message)).is_err() {
+            if known.messages.try_send(Ok(message)).is_err() {
                 self.limiter.limiter().metrics().bad_input(Door::Grpc, "slow_reader");
                 inner.streams.remove(&stream);
                 inner.division.close(stream);

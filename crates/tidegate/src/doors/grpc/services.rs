@@ -1,9 +1,14 @@
-//! The services of the door: rate limits, quotas, health and reflection.
+//! The services of the door: rate limits, quotas, health and reflection. The rate limit service is
+//! here whole: it hands each call to `doors/envoy`, and what was decided back to the client.
 
 use tidegate_envoy::proto::FILE_DESCRIPTOR_SET;
 use tidegate_envoy::proto::quota::rate_limit_quota_service_server::RateLimitQuotaServiceServer;
-use tidegate_envoy::proto::ratelimit::rate_limit_service_server::RateLimitServiceServer;
+use tidegate_envoy::proto::ratelimit::rate_limit_service_server::{
+    RateLimitService, RateLimitServiceServer,
+};
+use tidegate_envoy::proto::ratelimit::{RateLimitRequest, RateLimitResponse};
 use tonic::service::Routes;
+use tonic::{Request, Response, Status};
 use tonic_health::ServingStatus;
 use tonic_health::server::{HealthReporter, health_reporter};
 
@@ -41,5 +46,15 @@ pub(super) async fn services(gate: &Gate) -> (Routes, HealthReporter) {
 pub(super) async fn set_status(reporter: &HealthReporter, status: ServingStatus) {
     for name in HEALTH_NAMES {
         reporter.set_service_status(name, status).await;
+    }
+}
+
+#[tonic::async_trait]
+impl RateLimitService for RateLimits {
+    async fn should_rate_limit(
+        &self,
+        request: Request<RateLimitRequest>,
+    ) -> Result<Response<RateLimitResponse>, Status> {
+        self.decide(request.get_ref()).await.map(Response::new).map_err(|error| error.status)
     }
 }

@@ -35,7 +35,7 @@ pub struct Xds {
     pub key: Option<PathBuf>,
 }
 
-/// That of envoyproxy/ratelimit.
+/// The node that envoyproxy/ratelimit names unless told otherwise.
 fn usual_node() -> String {
     "default".to_owned()
 }
@@ -46,7 +46,10 @@ impl Xds {
         self.url.starts_with("https://")
     }
 
-    /// Sees whether the setting can be meant; what is wrong, and what would be right.
+    /// Checks the setting.
+    ///
+    /// # Errors
+    /// What is wrong, and what would be right.
     pub(super) fn check(&self) -> Result<(), String> {
         let remedy = "write url = \"http://127.0.0.1:18000\", or \"https://…\" for TLS";
         let uri = self.url.parse::<Uri>().ok().filter(|uri| {
@@ -86,11 +89,12 @@ impl Xds {
     }
 }
 
-/// The configuration of the folder and of what a management server has sent, once it has.
+/// The folder's configuration together with what the management server has sent; `None` until it
+/// has sent something.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Fed(pub(super) Option<Arc<Configuration>>);
+pub(super) struct MergedConfiguration(pub(super) Option<Arc<Configuration>>);
 
-impl PartialEq for Fed {
+impl PartialEq for MergedConfiguration {
     fn eq(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
             (Some(one), Some(other)) => Arc::ptr_eq(one, other),

@@ -1,10 +1,10 @@
 //! The stream to a management server: an xDS client, state of the world, over the aggregated
 //! discovery service.
 //!
-//! It subscribes, reads what comes, hands it over, and accepts or refuses it as it is told. It
-//! decides nothing about a configuration, and keeps none: every stream begins without a version, so
-//! that the server sends all it has. (A server may count its versions anew after a restart, so one
-//! of the same name may be another.)
+//! It subscribes, reads what comes, and hands it to the server (`server/xds.rs`). As the server
+//! answers, it accepts or refuses. It decides nothing about a configuration, and keeps none: every
+//! stream begins without a version, so that the server sends all it has. (A server may count its
+//! versions anew after a restart, so one of the same name may be another.)
 
 use std::path::Path;
 use std::sync::Arc;
@@ -50,25 +50,25 @@ const INVALID_ARGUMENT: i32 = 3;
 pub struct XdsUpdate {
     /// What came.
     pub resources: XdsResources,
-    /// Takes why it is not in force.
+    /// Takes whether it is in force, or why not.
     pub answer: oneshot::Sender<Result<(), String>>,
 }
 
-/// Follows a management server for as long as somebody takes the updates.
+/// Follows a management server until the receiver of the updates is dropped.
 pub async fn follow(server: Xds, updates: mpsc::Sender<XdsUpdate>, metrics: Arc<Metrics>) {
     let mut follower = Follower { server, updates, metrics, pause: Pause::default() };
-    let mut told = String::new();
+    let mut logged = String::new();
     loop {
         let ended = follower.stream().await;
         if follower.updates.is_closed() {
             return;
         }
-        // One that was heard is told again, though it ends alike.
+        // The same reason is logged once, until a stream was open again.
         let why = cut(&ended.why);
         let url = follower.server.url.as_str();
-        if ended.was_open || told != why {
+        if ended.was_open || logged != why {
             tracing::warn!(url, "no xDS stream, the last configuration stays: {why}");
-            why.clone_into(&mut told);
+            why.clone_into(&mut logged);
         }
         follower.pause.pass().await;
     }
@@ -87,7 +87,7 @@ struct Ended {
     why: String,
 }
 
-/// What is said of one stream until it ends.
+/// What the client says on one stream.
 struct Requests<'a> {
     server: &'a Xds,
     sender: mpsc::Sender<DiscoveryRequest>,
@@ -98,7 +98,7 @@ struct Requests<'a> {
 impl Follower {
     async fn stream(&mut self) -> Ended {
         let mut was_open = false;
-        let why = match self.speak(&mut was_open).await {
+        let why = match self.read_stream(&mut was_open).await {
             Ok(()) => "the server has ended it".to_owned(),
             Err(why) => why,
         };
@@ -106,7 +106,7 @@ impl Follower {
     }
 
     /// Opens a stream, and reads it until it ends.
-    async fn speak(&mut self, was_open: &mut bool) -> Result<(), String> {
+    async fn read_stream(&mut self, was_open: &mut bool) -> Result<(), String> {
         let server = self.server.clone();
         // Certificates are read for each connection, so that new ones are used as they come.
         let endpoint = tokio::task::spawn_blocking(move || endpoint(&server));
@@ -115,13 +115,13 @@ impl Follower {
             Ok(connected) => connected.map_err(|error| chain(&error))?,
             Err(_) => return Err("the server does not answer".to_owned()),
         };
-        let (sender, requests) = mpsc::channel(1);
+        let (sender, receiver) = mpsc::channel(1);
         let server = self.server.clone();
-        let mut said = Requests { server: &server, sender, version: String::new() };
-        said.subscribe().await;
+        let mut requests = Requests { server: &server, sender, version: String::new() };
+        requests.subscribe().await;
         let mut client = AggregatedDiscoveryServiceClient::new(channel)
             .max_decoding_message_size(MESSAGE_BYTES_MAX);
-        let responses = client.stream_aggregated_resources(ReceiverStream::new(requests)).await;
+        let responses = client.stream_aggregated_resources(ReceiverStream::new(receiver)).await;
         let mut responses = responses.map_err(|status| shown(&status))?.into_inner();
         *was_open = true;
         let _connected = Connected::new(&self.metrics);
@@ -133,7 +133,7 @@ impl Follower {
             match taken {
                 Ok(()) => {
                     self.pause.end();
-                    said.accept(response).await;
+                    requests.accept(response).await;
                     refused = None;
                 }
                 Err(why) => {
@@ -144,7 +144,7 @@ impl Follower {
                         true => self.pause.pass().await,
                         false => self.pause.end(),
                     }
-                    said.refuse(response.nonce, why).await;
+                    requests.refuse(response.nonce, why).await;
                     refused = Some(version.to_owned());
                 }
             }
@@ -152,7 +152,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Reads a response, and has it put in force.
+    /// Reads a response, and waits until the server has put it in force or refused it.
     async fn hand_over(&self, response: &DiscoveryResponse) -> Result<(), String> {
         let domains = xds::read(response).map_err(|error| error.to_string())?;
         let resources = XdsResources::new(response.version_info.clone(), domains);

@@ -34,7 +34,7 @@ pub(super) async fn decide(
         Err(problem) => return Ok(bad_request(Some(problem.reason()))),
     };
     let Ok(call) = parse_request(&body) else { return Ok(bad_request(Some("json"))) };
-    // A refusal is counted where it is made.
+    // `decide` has counted the error.
     let Ok(answer) = context.rate_limits.decide(&call).await else { return Ok(bad_request(None)) };
     let status = match answer.overall_code() {
         Code::Ok => StatusCode::OK,

@@ -1,9 +1,9 @@
-//! What clients can make the door hold: the bytes of calls that are not over, half-sent messages
-//! and answers that are not taken.
+//! How many bytes clients can make the door hold: those of calls that are not over, of half-sent
+//! messages, and of answers that clients have not taken.
 //!
-//! A little costs a connection nothing. What is more is taken from one pot for all connections;
-//! when that is empty, a connection may still have as much as if all had the same, so that greedy
-//! clients starve each other and not honest ones. Nothing here knows what a call says.
+//! Each connection may hold a little in any case. More is taken from one pot for all connections.
+//! When the pot is empty, a connection may still hold an even share of a second amount, so that
+//! greedy clients starve each other and not honest ones. Nothing here knows what a call says.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -26,7 +26,7 @@ pub(super) struct HeldBytes {
 }
 
 impl HeldBytes {
-    /// Bytes that are taken out of it.
+    /// Bytes that connections have taken out of it.
     pub(super) fn bytes(&self) -> usize {
         self.bytes.load(Relaxed)
     }
@@ -39,21 +39,21 @@ impl HeldBytes {
 
 /// What the calls of one connection hold.
 #[derive(Debug)]
-pub(super) struct ConnectionHold {
+pub(super) struct ConnectionBytes {
     pot: Arc<HeldBytes>,
     bytes: AtomicUsize,
 }
 
-impl ConnectionHold {
+impl ConnectionBytes {
     pub(super) fn new(pot: &Arc<HeldBytes>) -> Arc<Self> {
         pot.connections.fetch_add(1, Relaxed);
         Arc::new(Self { pot: pot.clone(), bytes: AtomicUsize::new(0) })
     }
 
     /// Begins a call with so many bytes of headers; `None` if there is no room for it.
-    pub(super) fn begin(self: &Arc<Self>, head_bytes: usize) -> Option<Arc<CallHold>> {
+    pub(super) fn begin(self: &Arc<Self>, head_bytes: usize) -> Option<Arc<CallBytes>> {
         let bytes = CALL_BYTES + head_bytes;
-        let call = || CallHold { connection: self.clone(), bytes: bytes.into() };
+        let call = || CallBytes { connection: self.clone(), bytes: bytes.into() };
         self.take(bytes).then(|| Arc::new(call()))
     }
 
@@ -81,7 +81,7 @@ impl ConnectionHold {
     }
 }
 
-impl Drop for ConnectionHold {
+impl Drop for ConnectionBytes {
     fn drop(&mut self) {
         self.pot.connections.fetch_sub(1, Relaxed);
     }
@@ -94,12 +94,12 @@ fn beyond(bytes: usize) -> usize {
 
 /// What one call holds, until its answer is taken or it is given up.
 #[derive(Debug)]
-pub(super) struct CallHold {
-    connection: Arc<ConnectionHold>,
+pub(super) struct CallBytes {
+    connection: Arc<ConnectionBytes>,
     bytes: AtomicUsize,
 }
 
-impl CallHold {
+impl CallBytes {
     /// Holds more; `false`, and no more held, if there is no room.
     pub(super) fn take(&self, bytes: usize) -> bool {
         let fits = self.connection.take(bytes);
@@ -116,7 +116,7 @@ impl CallHold {
     }
 }
 
-impl Drop for CallHold {
+impl Drop for CallBytes {
     fn drop(&mut self) {
         self.connection.give_back(*self.bytes.get_mut());
     }
@@ -131,17 +131,17 @@ mod tests {
         const KIB: usize = 1 << 10;
         const MIB: usize = 1 << 20;
         let pot = Arc::new(HeldBytes::default());
-        let greedy = ConnectionHold::new(&pot);
+        let greedy = ConnectionBytes::new(&pot);
         let call = greedy.begin(0).expect("room");
         while call.take(KIB) {}
         let most = HELD_BYTES_MAX + CONNECTION_BYTES_MAX;
         assert!((most - KIB..=most).contains(&greedy.bytes.load(Relaxed)), "{greedy:?}");
         // Half of the shares, and a little in any case, however many there are.
-        let honest = ConnectionHold::new(&pot);
+        let honest = ConnectionBytes::new(&pot);
         let held: Vec<_> = std::iter::from_fn(|| honest.begin(MIB)).take(1_000).collect();
         assert_eq!(held.len(), SHARES_BYTES_MAX / 2 / (CALL_BYTES + MIB));
         drop(held);
-        let crowd: Vec<_> = (0..4_096).map(|_| ConnectionHold::new(&pot)).collect();
+        let crowd: Vec<_> = (0..4_096).map(|_| ConnectionBytes::new(&pot)).collect();
         let calls: Vec<_> = std::iter::from_fn(|| crowd[7].begin(0)).take(1_000).collect();
         assert_eq!(calls.len(), CONNECTION_BYTES_MAX / CALL_BYTES);
         assert!(!calls[0].take(MIB));

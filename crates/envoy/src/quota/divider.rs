@@ -1,4 +1,4 @@
-//! What the three ways to divide a bucket have in common, as the division sees them.
+//! What the three ways to divide a bucket (leases, slices, blanket rules) have in common.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,13 +7,13 @@ use tidegate_core::{Nanos, Now};
 
 use super::{Action, Assignment, Bank, REQUESTS_MAX, RequestId, StreamId, Terms};
 
-/// One call: when it is, for which key, and where everything goes.
+/// One turn of a bucket: the time, its key, the bank, and where assignments go.
 pub(super) struct Turn<'a> {
     pub(super) now: Now,
     pub(super) key: &'a Arc<[u8]>,
     pub(super) bank: &'a mut dyn Bank,
     pub(super) out: &'a mut Vec<Assignment>,
-    /// Streams that are no longer in the book: abandoned or silent.
+    /// Streams that are no longer in its bucket: abandoned or silent.
     pub(super) left: &'a mut Vec<StreamId>,
     pub(super) requests: &'a mut Requests,
 }
@@ -35,12 +35,12 @@ impl Requests {
         Some(RequestId(self.last))
     }
 
-    /// Remembers who asked.
+    /// Remembers which stream asked, for which key.
     pub(super) fn keep(&mut self, request: RequestId, key: &Arc<[u8]>, stream: StreamId) {
         self.open.insert(request, (Arc::clone(key), stream));
     }
 
-    /// Who asked, once.
+    /// Which stream asked, and for which key; forgets the question.
     pub(super) fn answer(&mut self, request: RequestId) -> Option<(Arc<[u8]>, StreamId)> {
         self.open.remove(&request)
     }
@@ -55,7 +55,7 @@ impl Turn<'_> {
         self.out.push(Assignment { stream, key: Arc::clone(self.key), action });
     }
 
-    /// Lets Envoy forget the bucket.
+    /// Tells Envoy to forget the bucket, and takes the stream's seat.
     pub(super) fn abandon(&mut self, stream: StreamId) {
         self.send(stream, Action::Abandon);
         self.left.push(stream);
@@ -64,21 +64,21 @@ impl Turn<'_> {
 
 /// What a stream reports of a bucket.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Counts {
+pub(super) struct RequestCounts {
     pub(super) allowed: u64,
     pub(super) denied: u64,
 }
 
-impl Counts {
+impl RequestCounts {
     pub(super) fn requests(self) -> u64 {
         self.allowed.saturating_add(self.denied)
     }
 }
 
-/// One bucket and the streams that have it.
-pub(super) trait Book {
+/// Divides one bucket among the streams that have a seat in it.
+pub(super) trait Divider {
     /// A stream reports; a first report joins.
-    fn report(&mut self, stream: StreamId, counts: Counts, turn: &mut Turn<'_>);
+    fn report(&mut self, stream: StreamId, counts: RequestCounts, turn: &mut Turn<'_>);
 
     /// A stream is gone.
     fn leave(&mut self, stream: StreamId);
@@ -89,7 +89,7 @@ pub(super) trait Book {
     /// A bank answers a question of this stream.
     fn granted(&mut self, _: StreamId, _: RequestId, _: u64, _: &mut Turn<'_>) {}
 
-    /// Takes over other terms; false if they need another book.
+    /// Takes over other terms; false if they need another divider.
     fn change(&mut self, terms: &Terms, turn: &mut Turn<'_>) -> bool;
 
     /// The streams that are in it.

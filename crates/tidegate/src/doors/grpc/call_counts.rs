@@ -11,7 +11,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use tonic::{Code, Status};
 
-use super::held::HeldBytes;
+use super::held_bytes::HeldBytes;
 use crate::doors::Gate;
 use crate::doors::io::limits::AllDoors;
 use crate::metrics::{Door, Metrics};
