@@ -156,6 +156,26 @@ impl<'a> AskedCall<'a> {
         }
     }
 
+    /// Gives descriptors that are the same the largest of their hits: they are one use.
+    pub(super) fn join_same(&mut self) {
+        if self.descriptors.len() < 2 {
+            return;
+        }
+        let most = |descriptor: &AskedDescriptor<'_>| {
+            let same = self.descriptors.iter().filter(|other| self.are_same(other, descriptor));
+            same.fold(descriptor.hits, |most, other| most.or_more(other.hits))
+        };
+        let hits: SmallVec<[Hits; 4]> = self.descriptors.iter().map(most).collect();
+        for (descriptor, hits) in self.descriptors.iter_mut().zip(hits) {
+            descriptor.hits = hits;
+        }
+    }
+
+    /// Whether two descriptors have one count.
+    pub(super) fn are_same(&self, one: &AskedDescriptor<'_>, other: &AskedDescriptor<'_>) -> bool {
+        one.limited.counts_as(&other.limited) && self.key(one) == self.key(other)
+    }
+
     /// The key of a descriptor.
     pub(super) fn key(&self, descriptor: &AskedDescriptor<'_>) -> &[u8] {
         &self.keys[descriptor.key.clone()]
@@ -172,7 +192,27 @@ fn given_limit(descriptor: &RateLimitDescriptor) -> Result<Option<Override>, Cal
     Ok(Some(Override { requests_per_unit: given.requests_per_unit, unit }))
 }
 
+impl Limited<'_> {
+    /// Whether both count under the same rule, if their keys are the same.
+    fn counts_as(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Override(_, unit), Self::Override(_, other)) => unit == other,
+            (Self::Override(..), _) | (_, Self::Override(..)) => false,
+            _ => true,
+        }
+    }
+}
+
 impl Hits {
+    /// The larger of two. What gives back stays as it is.
+    fn or_more(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Take(hits), Self::Take(other)) => Self::Take(hits.max(other)),
+            (Self::Look, Self::Take(_)) => other,
+            _ => self,
+        }
+    }
+
     fn of(descriptor: &RateLimitDescriptor, of_call: u32) -> Self {
         let hits = descriptor.hits_addend.unwrap_or(u64::from(of_call.max(1)));
         // More than any limit allows is too much, however much more.

@@ -64,7 +64,10 @@ impl RateLimits {
         }
         let domain = settings.of_domain(&call.domain);
         let verdicts = match domain.counting {
-            Counting::AllOrNothing => self.decide_together(&asked, domain).await?,
+            Counting::AllOrNothing => {
+                asked.join_same();
+                self.decide_together(&asked, domain).await?
+            }
             Counting::Envoy => self.decide_each(&asked, domain).await?,
         };
         let is_over = answer::is_over(&verdicts);
@@ -131,13 +134,14 @@ impl RateLimits {
                 places.push(None);
                 continue;
             };
-            // The same descriptor twice is counted once.
-            let before = keys.iter().position(|other| other.bytes == key.bytes);
+            // Descriptors that are the same are one use.
+            let before = asked.descriptors[..places.len()]
+                .iter()
+                .zip(&places)
+                .find_map(|(other, place)| place.filter(|_| asked.are_same(other, descriptor)));
             let place = before.unwrap_or(keys.len());
-            match before {
-                None => keys.push(key),
-                Some(before) if matches!(keys[before].op, KeyOp::Peek(_)) => keys[before] = key,
-                Some(_) => {}
+            if before.is_none() {
+                keys.push(key);
             }
             places.push(Some(place));
         }

@@ -69,6 +69,27 @@ fn each_descriptor_has_a_status_and_refusals_count_nothing() {
 }
 
 #[test]
+fn a_descriptor_that_comes_twice_asks_for_the_larger_of_its_hits() {
+    let program = program("");
+    let mut client = Client::new(&program);
+    let mut ask = |hits: [u64; 3]| {
+        let mut request = call("web", &["all=t", "all=t", "all=u"]);
+        for (descriptor, hits) in request.descriptors.iter_mut().zip(hits) {
+            descriptor.hits_addend = Some(hits);
+        }
+        client.ask(request)
+    };
+    // Of the five a day nothing is taken, whichever of the two is too much.
+    for hits in [[1, 50, 1], [50, 1, 1], [1, 6, 1], [0, 6, 1]] {
+        let expected = vec![(OverLimit, 0), (OverLimit, 0), (Ok, 5)];
+        assert_eq!(ask(hits), (OverLimit, expected), "{hits:?}");
+    }
+    assert_eq!(ask([2, 3, 1]), (Ok, vec![(Ok, 2), (Ok, 2), (Ok, 4)]));
+    assert_eq!(ask([0, 0, 0]), (Ok, vec![(Ok, 2), (Ok, 2), (Ok, 4)]));
+    assert_eq!(ask([0, 1, 0]), (Ok, vec![(Ok, 1), (Ok, 1), (Ok, 4)]));
+}
+
+#[test]
 fn one_key_has_one_count_at_all_doors() {
     let program = program("");
     let mut client = Client::new(&program);
