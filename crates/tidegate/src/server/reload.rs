@@ -181,13 +181,14 @@ fn matters(event: &DebouncedEvent) -> bool {
     }
 }
 
-/// What the files of a folder say, in a number that changes with it.
+/// What the files of a folder say, in a number that changes with it. What is no file counts too, by
+/// why it cannot be read: it may be an error of the configuration.
 fn fingerprint(folder: &Path) -> u64 {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut files: Vec<_> = entries.map(|entry| entry.path()).filter(|it| it.is_file()).collect();
-    files.sort();
+    let mut paths: Vec<_> = entries.map(|entry| entry.path()).collect();
+    paths.sort();
     let mut hasher = DefaultHasher::new();
-    for path in files {
+    for path in paths {
         let text = files::read_text(&path).map_err(|error| error.to_string());
         (path, text).hash(&mut hasher);
     }

@@ -32,10 +32,7 @@ impl EnvoyFiles {
         let Some(folder) = folder else { return Self::default() };
         let texts = match texts(folder) {
             Ok(texts) => texts,
-            Err(error) => {
-                let why = format!("the folder {} cannot be read: {error}", folder.display());
-                return Self { texts: Vec::new(), read: Some(Err(why)) };
-            }
+            Err(why) => return Self { texts: Vec::new(), read: Some(Err(why)) },
         };
         let named: Vec<(&str, &str)> =
             texts.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
@@ -72,26 +69,30 @@ pub fn native_rules(configuration: &Configuration) -> (String, Vec<(String, &'st
     (rules, unsupported.into_iter().map(|it| (it.rule, it.reason)).collect())
 }
 
-/// The texts of the YAML files of a folder, in the order of their names. Files whose names begin
-/// with a dot are left out: a mounted ConfigMap has links of that kind to all files.
-fn texts(folder: &Path) -> io::Result<Vec<(String, String)>> {
+/// The texts of the YAML files of a folder, in the order of their names, or what cannot be read.
+/// Files whose names begin with a dot are left out: a mounted ConfigMap has links of that kind to
+/// all files. So are folders.
+fn texts(folder: &Path) -> Result<Vec<(String, String)>, String> {
+    let cannot_be_read =
+        |error: io::Error| format!("the folder {} cannot be read: {error}", folder.display());
     let mut paths: Vec<PathBuf> = Vec::new();
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
+    for entry in fs::read_dir(folder).map_err(cannot_be_read)? {
+        let path = entry.map_err(cannot_be_read)?.path();
         let is_yaml = path.extension().is_some_and(|it| it == "yaml" || it == "yml");
         let is_hidden = path.file_name().is_some_and(|it| it.as_encoded_bytes().starts_with(b"."));
-        if is_yaml && !is_hidden {
+        if is_yaml && !is_hidden && !path.is_dir() {
             paths.push(path);
         }
         if paths.len() > FILES_MAX {
-            return Err(io::Error::other(format!("it has more than {FILES_MAX} files")));
+            let error = format!("it has more than {FILES_MAX} files");
+            return Err(cannot_be_read(io::Error::other(error)));
         }
     }
     paths.sort();
     let text = |path: PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let text = files::read_text(&path)?;
-        Ok((name, text))
+        let text = files::read_text(&path);
+        text.map(|text| (name, text)).map_err(|error| format!("{}: {error}", path.display()))
     };
     paths.into_iter().map(text).collect()
 }

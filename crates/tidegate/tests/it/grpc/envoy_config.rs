@@ -201,3 +201,31 @@ fn a_wrong_folder_is_told_with_its_file() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("bad.yaml: descriptor has empty key"), "{said}");
 }
+
+#[test]
+fn what_is_no_file_is_noticed_and_told_by_its_name() {
+    let folder = folder();
+    let mut program = program(folder.path(), "");
+    let entry = folder.path().join("z.yaml");
+    let mut expect = |what: &str| {
+        let line = program.wait_for_line(|line| line.contains("reloaded"));
+        assert!(line.contains(what), "{line}");
+    };
+    let loaded = "configuration reloaded";
+    // A folder is no file of the configuration, whatever its name.
+    fs::create_dir(&entry).expect("a folder");
+    expect(loaded);
+    fs::remove_dir(&entry).expect("it was there");
+    expect(loaded);
+    let told = |why: &str| format!("{}: {why}", entry.display());
+    rustix::fs::mkfifoat(rustix::fs::CWD, &entry, 0o600.into()).expect("a FIFO");
+    expect(&told("it is not a regular file"));
+    fs::remove_file(&entry).expect("it was there");
+    expect(loaded);
+    std::os::unix::fs::symlink("nowhere", &entry).expect("a link");
+    expect(&told("No such file or directory"));
+    fs::remove_file(&entry).expect("it was there");
+    expect(loaded);
+    fs::write(&entry, b"domain: \xff").expect("a file");
+    expect(&told("it is not UTF-8"));
+}
