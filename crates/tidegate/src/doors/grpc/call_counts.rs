@@ -1,5 +1,6 @@
 //! What the door counts of its calls, and what Prometheus is shown of it.
 
+use std::error::Error as _;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -100,8 +101,25 @@ impl CallCounts {
 
     /// Counts an answer. A code that stands behind a message is that of a call which went well.
     pub(super) fn answered(&self, method: usize, headers: &HeaderMap) {
-        let code = Status::from_header_map(headers).map_or(Code::Ok, |status| status.code());
+        let status = Status::from_header_map(headers);
+        let code = status.as_ref().map_or(Code::Ok, Status::code);
         self.answered[method][code as usize].fetch_add(1, Relaxed);
+        if let Some(status) = status {
+            self.unreadable(&status);
+        }
+    }
+
+    /// Counts a message that could not be read, if that is why a call or its stream has ended. No
+    /// service gives these codes by itself: the decoder does. What has a source is a fault of the
+    /// connection.
+    pub(super) fn unreadable(&self, status: &Status) {
+        let reason = match status.code() {
+            _ if status.source().is_some() => return,
+            Code::OutOfRange => "message_too_long",
+            Code::Internal => "message",
+            _ => return,
+        };
+        self.metrics.bad_input(Door::Grpc, reason);
     }
 
     /// The answer to a call that there is no room for.

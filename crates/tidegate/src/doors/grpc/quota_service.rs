@@ -10,6 +10,7 @@ use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::call_counts::CallCounts;
 use super::quotas::Quotas;
 use crate::doors::Gate;
 use crate::shutdown::Shutdown;
@@ -19,11 +20,13 @@ pub(super) struct QuotaStreams {
     quotas: Arc<Quotas>,
     /// Set when the door closes: streams end then, since they would never by themselves.
     shutdown: Shutdown,
+    counts: Arc<CallCounts>,
 }
 
 impl QuotaStreams {
     pub(super) fn new(gate: &Gate) -> Self {
-        Self { quotas: Quotas::of(gate), shutdown: gate.door.shutdown.clone() }
+        let (quotas, counts) = (Quotas::of(gate), CallCounts::of(gate));
+        Self { quotas, shutdown: gate.door.shutdown.clone(), counts }
     }
 }
 
@@ -51,7 +54,7 @@ impl RateLimitQuotaService for QuotaStreams {
         let opened = self.quotas.open();
         let (id, messages) = opened.map_err(|why| Status::resource_exhausted(why.to_string()))?;
         let open = OpenStream { quotas: self.quotas.clone(), id };
-        let shutdown = self.shutdown.clone();
+        let (shutdown, counts) = (self.shutdown.clone(), self.counts.clone());
         let mut reports = request.into_inner();
         tokio::spawn(async move {
             let mut domain = String::new();
@@ -60,7 +63,11 @@ impl RateLimitQuotaService for QuotaStreams {
                     message = reports.message() => message,
                     () = shutdown.wait() => return,
                 };
-                let Ok(Some(mut message)) = message else { return };
+                let mut message = match message {
+                    Ok(Some(message)) => message,
+                    Ok(None) => return,
+                    Err(status) => return counts.unreadable(&status),
+                };
                 // Only the first message must name it; Envoy does so in all.
                 if !message.domain.is_empty() {
                     domain = std::mem::take(&mut message.domain);

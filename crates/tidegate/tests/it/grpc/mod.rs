@@ -11,6 +11,7 @@ mod reference;
 mod series;
 mod service;
 mod statistics;
+mod unreadable;
 mod ways;
 mod xds;
 
