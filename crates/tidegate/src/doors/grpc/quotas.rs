@@ -106,9 +106,10 @@ impl Quotas {
         let mut out = Vec::new();
         let mut key = Vec::new();
         for usage in reports.bucket_quota_usages {
-            let Some(id) = usage.bucket_id.clone().filter(|id| self.can_be_told(id)) else {
+            let id = usage.bucket_id.clone().unwrap_or_default();
+            if !self.can_be_assigned(&id) {
                 continue;
-            };
+            }
             key.clear();
             let entries = id.bucket.iter().map(|(name, value)| (name.as_bytes(), &value[..]));
             write_key(&mut key, domain, entries);
@@ -146,14 +147,19 @@ impl Quotas {
         }
     }
 
-    /// Whether an answer can name a bucket. Envoy cannot read a message whose strings are not
-    /// UTF-8.
-    fn can_be_told(&self, id: &BucketId) -> bool {
-        let is_text = id.bucket.values().all(|value| std::str::from_utf8(value).is_ok());
-        if !is_text {
-            self.limiter.limiter().metrics().bad_input(Door::Grpc, "bucket_not_text");
-        }
-        is_text
+    /// Whether Envoy would take an assignment for a bucket. It cannot read a message whose strings
+    /// are not UTF-8, and rejects assignments for a bucket without entries, although it reports one
+    /// where the header of the only entry is empty.
+    fn can_be_assigned(&self, id: &BucketId) -> bool {
+        let reason = if id.bucket.is_empty() {
+            "empty_bucket"
+        } else if id.bucket.values().any(|value| std::str::from_utf8(value).is_err()) {
+            "bucket_not_text"
+        } else {
+            return true;
+        };
+        self.limiter.limiter().metrics().bad_input(Door::Grpc, reason);
+        false
     }
 
     /// What limits a bucket, by the rules that hold at every door.

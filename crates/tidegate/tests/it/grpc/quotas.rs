@@ -14,6 +14,7 @@ use tonic::Streaming;
 use tonic::transport::Endpoint;
 
 use super::DOORS;
+use super::series::metrics;
 use crate::program::Program;
 
 const RULES: &str = "
@@ -51,9 +52,12 @@ impl Stream {
     }
 
     fn report(&self, user: &str, allowed: u64) {
-        let bucket = [("user".to_owned(), user.to_owned().into())].into_iter().collect();
+        self.report_bucket(bucket(user), allowed);
+    }
+
+    fn report_bucket(&self, bucket: BucketId, allowed: u64) {
         let usage = BucketQuotaUsage {
-            bucket_id: Some(BucketId { bucket }),
+            bucket_id: Some(bucket),
             num_requests_allowed: allowed,
             ..Default::default()
         };
@@ -75,6 +79,11 @@ impl Stream {
         let actions = self.next().expect("an answer");
         strategy_of(&actions[0])
     }
+}
+
+fn bucket(user: &str) -> BucketId {
+    let entry = ("user".to_owned(), user.to_owned().into());
+    BucketId { bucket: [entry].into_iter().collect() }
 }
 
 fn strategy_of(action: &BucketAction) -> Strategy {
@@ -133,6 +142,21 @@ fn a_limit_is_divided_among_streams_and_taken_from_its_key() {
     // The first one has been told to do with less by then.
     let fits = (0..20).any(|_| rate(&bucket(&mut first)) + rate(&other) <= 57);
     assert!(fits, "both together are within the limit");
+}
+
+/// Envoy reports such a bucket, and rejects what it is assigned.
+#[test]
+fn a_bucket_without_entries_gets_nothing() {
+    let program = program();
+    let mut stream = Stream::open(&program);
+    stream.report_bucket(BucketId::default(), 1);
+    stream.report("free", 0);
+    let actions = stream.next().expect("an answer");
+    let told: Vec<_> = actions.into_iter().map(|action| action.bucket_id).collect();
+    assert_eq!(told, [Some(bucket("free"))]);
+    let line = "tidegate_bad_input_total{door=\"grpc\",reason=\"empty_bucket\"} 1";
+    let page = metrics(&program);
+    assert!(page.lines().any(|told| told == line), "no {line} in {page}");
 }
 
 #[test]
