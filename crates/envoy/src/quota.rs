@@ -47,13 +47,18 @@ pub use terms::{Rate, SLICE_PERIOD_MIN, SlicePlan, Terms};
 /// The most streams at a time. A further one is refused, and its Envoys stay without assignment.
 pub const STREAMS_MAX: usize = 1_000;
 /// The most buckets of one stream that are remembered. Whatever is beyond this bound or one of the
-/// two below is answered report by report, and nothing is remembered of it: `ALLOW_ALL` if it has
+/// three below is answered report by report, and nothing is remembered of it: `ALLOW_ALL` if it has
 /// no limit, else `DENY_ALL`, because Envoy's default for silence is to allow.
 pub const BUCKETS_PER_STREAM_MAX: usize = 10_000;
-/// The most seats: buckets of all streams together, counted once for each stream.
-pub const SEATS_MAX: usize = 50_000;
+/// So many buckets a stream may have whatever the others have, so that nobody can shut it out.
+pub const OWN_SEATS: usize = 100;
+/// The most seats that all streams have beyond their own, counted once for each stream. When half
+/// of them are taken, a stream has no more of them than an even share.
+pub const SHARED_SEATS_MAX: usize = 100_000;
 /// The most keys at a time, with those that no stream asks for but whose leases still run.
-pub const KEYS_MAX: usize = 20_000;
+pub const KEYS_MAX: usize = SHARED_SEATS_MAX + STREAMS_MAX * OWN_SEATS;
+/// The most buckets that act in one call. The rest has its turn in the next.
+pub const TURNS_MAX: usize = 64;
 /// The most questions to a remote store that are not answered yet.
 pub const REQUESTS_MAX: usize = 10_000;
 

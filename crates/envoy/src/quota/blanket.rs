@@ -88,10 +88,6 @@ impl Divider for Blanket {
         self.seats.keys().copied().collect()
     }
 
-    fn has(&self, stream: StreamId) -> bool {
-        self.seats.contains_key(&stream)
-    }
-
     fn is_done(&self) -> bool {
         self.seats.is_empty()
     }

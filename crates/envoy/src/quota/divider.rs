@@ -95,9 +95,6 @@ pub(super) trait Divider {
     /// The streams that are in it.
     fn streams(&self) -> Vec<StreamId>;
 
-    /// Whether a stream is in it.
-    fn has(&self, stream: StreamId) -> bool;
-
     /// Whether nothing would be lost with it.
     fn is_done(&self) -> bool;
 }

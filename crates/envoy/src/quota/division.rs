@@ -3,7 +3,7 @@
 //!
 //! How one bucket is divided is not decided here: see `leases`, `slices` and `blanket`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use tidegate_core::Now;
@@ -14,8 +14,8 @@ use super::divider::{Divider, RequestCounts, Requests, Turn};
 use super::leases::Leases;
 use super::slices::Slices;
 use super::{
-    Assignment, BUCKETS_PER_STREAM_MAX, Bank, KEYS_MAX, LEASE_LIFE, RequestId, SEATS_MAX,
-    STREAMS_MAX, StreamId, Terms,
+    Assignment, BUCKETS_PER_STREAM_MAX, Bank, KEYS_MAX, LEASE_LIFE, OWN_SEATS, RequestId,
+    SHARED_SEATS_MAX, STREAMS_MAX, StreamId, TURNS_MAX, Terms,
 };
 
 /// There are as many streams as there may be: the door refuses this one.
@@ -38,10 +38,13 @@ pub struct Report<'a> {
 pub struct Division {
     /// Leases of an earlier server may run until then.
     opens_at: Nanos,
-    /// How many seats each stream has.
-    streams: BTreeMap<StreamId, usize>,
-    buckets: BTreeMap<Arc<[u8]>, Bucket>,
-    seats: usize,
+    /// The buckets in which each stream has a seat.
+    streams: BTreeMap<StreamId, HashSet<Arc<[u8]>>>,
+    buckets: HashMap<Arc<[u8]>, Bucket>,
+    /// When each bucket is due, the next one first.
+    queue: BTreeSet<(Nanos, Arc<[u8]>)>,
+    /// The seats that streams have beyond their own ones.
+    shared_seats: usize,
     requests: Requests,
 }
 
@@ -90,8 +93,9 @@ impl Division {
         Self {
             opens_at: now.mono.saturating_add(LEASE_LIFE),
             streams: BTreeMap::new(),
-            buckets: BTreeMap::new(),
-            seats: 0,
+            buckets: HashMap::new(),
+            queue: BTreeSet::new(),
+            shared_seats: 0,
             requests: Requests::default(),
         }
     }
@@ -111,13 +115,32 @@ impl Division {
     /// A stream was closed. What it had stays reserved until it would have ended.
     pub fn close(&mut self, stream: StreamId) {
         let Some(seats) = self.streams.remove(&stream) else { return };
-        self.seats -= seats;
-        for bucket in self.buckets.values_mut() {
-            bucket.divider.leave(stream);
+        self.shared_seats -= seats.len().saturating_sub(OWN_SEATS);
+        for key in seats {
+            if let Some(bucket) = self.buckets.get_mut(&key) {
+                bucket.divider.leave(stream);
+            }
         }
     }
 
+    /// Whether a stream may have a seat in one more bucket.
+    fn has_room(&self, seats: usize) -> bool {
+        if seats < OWN_SEATS {
+            return true;
+        }
+        let share = SHARED_SEATS_MAX / self.streams.len().max(1);
+        let is_fair = self.shared_seats < SHARED_SEATS_MAX / 2 || seats - OWN_SEATS < share;
+        is_fair && seats < BUCKETS_PER_STREAM_MAX && self.shared_seats < SHARED_SEATS_MAX
+    }
+
+    /// Whether a stream has a seat in a bucket.
+    #[must_use]
+    pub fn has_seat(&self, stream: StreamId, key: &[u8]) -> bool {
+        self.streams.get(&stream).is_some_and(|seats| seats.contains(key))
+    }
+
     /// A stream reports a bucket whose key has these terms now. A first report is answered at once.
+    /// False if there is no room for the bucket: then the answer is all that is known of it.
     pub fn report(
         &mut self,
         stream: StreamId,
@@ -126,38 +149,42 @@ impl Division {
         now: Now,
         bank: &mut dyn Bank,
         out: &mut Vec<Assignment>,
-    ) {
-        let Some(&had) = self.streams.get(&stream) else { return };
+    ) -> bool {
+        let Some(seats) = self.streams.get(&stream) else { return false };
         let counts = RequestCounts { allowed: report.allowed, denied: report.denied };
-        let known = self.buckets.get(report.key);
-        let joins = known.is_none_or(|bucket| !bucket.divider.has(stream));
-        let full = had >= BUCKETS_PER_STREAM_MAX || self.seats >= SEATS_MAX;
-        if joins && (full || known.is_none() && self.buckets.len() >= KEYS_MAX) {
+        let known = self.buckets.get_key_value(report.key).map(|(key, _)| Arc::clone(key));
+        let joins = !seats.contains(report.key);
+        let full = known.is_none() && self.buckets.len() >= KEYS_MAX;
+        if joins && (full || !self.has_room(seats.len())) {
             let key = Arc::from(report.key);
             out.push(Assignment { stream, key, action: blanket::rule(terms) });
-            return;
+            return false;
         }
-        let key = match self.buckets.get_key_value(report.key) {
-            Some((key, _)) => Arc::clone(key),
-            None => {
-                let key: Arc<[u8]> = Arc::from(report.key);
-                let divider = divider_for(terms, self.opens_at);
-                let bucket = Bucket { terms: terms.clone(), divider, due: now.mono };
-                self.buckets.insert(Arc::clone(&key), bucket);
-                key
-            }
-        };
-        if joins {
-            self.seats += 1;
-            self.streams.insert(stream, had + 1);
+        let key = known.unwrap_or_else(|| self.add_bucket(report.key, terms, now));
+        if joins && let Some(seats) = self.streams.get_mut(&stream) {
+            self.shared_seats += usize::from(seats.len() >= OWN_SEATS);
+            seats.insert(Arc::clone(&key));
         }
         let opens_at = self.opens_at;
         self.turn(&key, now, bank, out, |bucket, turn| {
             bucket.change(terms, opens_at, turn);
             bucket.divider.report(stream, counts, turn);
-            // Whoever joins may be charged, or renewed, before the bucket's own time.
-            bucket.due = bucket.due.min(turn.mono());
+            // Whoever joins may be charged, or renewed, before the bucket's own time, and another
+            // demand may change the parts of all.
+            if joins || counts.requests() > 0 {
+                bucket.due = bucket.due.min(turn.mono());
+            }
         });
+        true
+    }
+
+    fn add_bucket(&mut self, key: &[u8], terms: &Terms, now: Now) -> Arc<[u8]> {
+        let key: Arc<[u8]> = Arc::from(key);
+        let divider = divider_for(terms, self.opens_at);
+        let bucket = Bucket { terms: terms.clone(), divider, due: now.mono };
+        self.buckets.insert(Arc::clone(&key), bucket);
+        self.queue.insert((now.mono, Arc::clone(&key)));
+        key
     }
 
     /// The rules have changed: asks for the terms of every key, and sends what follows from them.
@@ -176,19 +203,27 @@ impl Division {
         }
     }
 
-    /// Does what is due, and returns when to be called again. A call that is late by more than a
-    /// few milliseconds lets other doors take what leases should have been charged for.
+    /// Does what is due in at most [`TURNS_MAX`] buckets, those first that have waited longest, and
+    /// returns when to be called again: at once, if that time has come already. A call that is late
+    /// by more than a few milliseconds lets other doors take what leases should have been charged
+    /// for.
     pub fn tick(&mut self, now: Now, bank: &mut dyn Bank, out: &mut Vec<Assignment>) -> Nanos {
-        let due = self.buckets.iter().filter(|(_, bucket)| bucket.due <= now.mono);
-        let due: Vec<Arc<[u8]>> = due.map(|(key, _)| Arc::clone(key)).collect();
-        for key in due {
-            self.turn(&key, now, bank, out, |bucket, turn| bucket.due = bucket.divider.tick(turn));
-            if self.buckets.get(&key).is_some_and(|bucket| bucket.divider.is_done()) {
-                self.buckets.remove(&key);
+        for _ in 0..TURNS_MAX {
+            let Some((_, key)) = self.queue.first().filter(|(due, _)| *due <= now.mono) else {
+                break;
+            };
+            let key = Arc::clone(key);
+            self.turn(&key, now, bank, out, |bucket, turn| {
+                // A bucket has one turn at a time, so that none keeps others from theirs.
+                bucket.due = bucket.divider.tick(turn).max(turn.mono().saturating_add(1));
+            });
+            if self.buckets.get(&key).is_some_and(|bucket| bucket.divider.is_done())
+                && let Some(bucket) = self.buckets.remove(&key)
+            {
+                self.queue.remove(&(bucket.due, key));
             }
         }
-        let next = self.buckets.values().map(|bucket| bucket.due).min();
-        next.unwrap_or(now.mono.saturating_add(SECOND))
+        self.queue.first().map_or(now.mono.saturating_add(SECOND), |(due, _)| *due)
     }
 
     /// Whether there is nothing to do until a stream comes.
@@ -225,12 +260,18 @@ impl Division {
     ) {
         let Some(bucket) = self.buckets.get_mut(key) else { return };
         let mut left = Vec::new();
+        let was_due = bucket.due;
         let requests = &mut self.requests;
         act(bucket, &mut Turn { now, key, bank, out, left: &mut left, requests });
-        self.seats -= left.len();
+        if bucket.due != was_due {
+            self.queue.remove(&(was_due, Arc::clone(key)));
+            self.queue.insert((bucket.due, Arc::clone(key)));
+        }
         for stream in left {
-            if let Some(seats) = self.streams.get_mut(&stream) {
-                *seats -= 1;
+            if let Some(seats) = self.streams.get_mut(&stream)
+                && seats.remove(key)
+            {
+                self.shared_seats -= usize::from(seats.len() >= OWN_SEATS);
             }
         }
     }

@@ -32,6 +32,11 @@ const STEP_MAX: Nanos = 100 * MILLISECOND;
 /// The least step. A burst that is not above the uses of one such step cannot be divided: streams
 /// are denied.
 const STEP_MIN: Nanos = 10 * MILLISECOND;
+/// Where no stream reports requests, steps are longer, up to this: it is cheaper, and Envoys notice
+/// nothing of it.
+const IDLE_STEP_MAX: Nanos = SECOND;
+/// After this long without requests a bucket is idle: streams report every 5 s.
+const IDLE_AFTER: Nanos = 6 * SECOND;
 /// A step is charged for so long beyond its end: no timer is exact.
 const LATENESS: Nanos = 10 * MILLISECOND;
 /// A lease is renewed after this long.
@@ -92,6 +97,8 @@ pub(super) struct Leases {
     /// nanoseconds per fill interval.
     credit: u128,
     divide_at: Nanos,
+    /// When a stream last reported requests, after its first report.
+    busy_at: Option<Nanos>,
 }
 
 fn fill_interval_s(rate: &Rate) -> u64 {
@@ -111,6 +118,7 @@ impl Leases {
             charged_until: None,
             credit: 0,
             divide_at: 0,
+            busy_at: None,
         }
     }
 
@@ -132,6 +140,18 @@ impl Leases {
         (self.rate.time_of(self.rate.burst) / 4).clamp(STEP_MIN, STEP_MAX)
     }
 
+    /// The step from now. That of an idle bucket takes half of the burst that is not held at most:
+    /// the other half stays there for other doors.
+    fn next_step(&self, now: Nanos) -> Nanos {
+        let step = self.step();
+        if self.busy_at.is_some_and(|at| now < at.saturating_add(IDLE_AFTER)) {
+            return step;
+        }
+        let free = self.rate.burst.saturating_sub(self.held()).saturating_sub(2) / 2;
+        let idle_step = self.rate.time_of(free).saturating_sub(LATENESS).min(IDLE_STEP_MAX);
+        idle_step.max(step)
+    }
+
     /// The bursts that can be held: what flows in a step is charged ahead of it, and in whole uses.
     /// So a burst of 1 or 2 cannot be divided.
     fn burst_whole(&self) -> u64 {
@@ -150,7 +170,7 @@ impl Leases {
                 now
             }
         };
-        let until = now.saturating_add(self.step() + LATENESS);
+        let until = now.saturating_add(self.next_step(now) + LATENESS);
         self.charged_until = Some(until);
         if self.fill_taken() == 0 && self.held() == 0 {
             self.credit = 0;
@@ -308,6 +328,9 @@ impl Divider for Leases {
             return;
         };
         lease.demand.note(counts.requests(), now);
+        if counts.requests() > 0 {
+            self.busy_at = Some(now);
+        }
         if lease.demand.zero_reports() >= ZERO_REPORTS_MAX {
             self.leave(stream);
             turn.abandon(stream);
@@ -353,10 +376,6 @@ impl Divider for Leases {
 
     fn streams(&self) -> Vec<StreamId> {
         self.seats.keys().copied().collect()
-    }
-
-    fn has(&self, stream: StreamId) -> bool {
-        self.seats.contains_key(&stream)
     }
 
     fn is_done(&self) -> bool {

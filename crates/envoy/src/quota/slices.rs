@@ -242,10 +242,6 @@ impl Divider for Slices {
         self.seats.keys().copied().collect()
     }
 
-    fn has(&self, stream: StreamId) -> bool {
-        self.seats.contains_key(&stream)
-    }
-
     fn is_done(&self) -> bool {
         self.seats.is_empty() && self.echoes.is_empty()
     }

@@ -10,7 +10,8 @@ use tidegate_core::{Algorithm, Limit, State};
 use super::leases::cases;
 use super::simulation::Count;
 use crate::quota::{
-    Action, Assignment, Division, LEASE_LIFE, Report, SILENCE_MAX, STREAMS_MAX, StreamId, Terms,
+    Action, Assignment, BUCKETS_PER_STREAM_MAX, Division, LEASE_LIFE, OWN_SEATS, Report,
+    SHARED_SEATS_MAX, SILENCE_MAX, STREAMS_MAX, StreamId, Terms,
 };
 
 const KEY: &[u8] = b"web user=a";
@@ -252,6 +253,36 @@ fn any_event() -> impl Strategy<Value = Event> {
             .prop_map(|(stream, requests)| Event::Report(stream, requests)),
         1 => (0_u64..4_000_000_000).prop_map(Event::Clock),
     ]
+}
+
+#[test]
+fn streams_that_take_all_room_leave_others_their_own() {
+    let mut field = Field::opened(60, 1, 60);
+    let terms = Terms::of(&[field.limit], false, false);
+    let report = |field: &mut Field, stream: StreamId, number: usize| {
+        let key = format!("web user={number} of={}", stream.0);
+        let report = Report { key: key.as_bytes(), allowed: 1, denied: 0 };
+        let (bank, mut out) = (&mut field.bank, Vec::new());
+        field.division.report(stream, report, &terms, field.now, bank, &mut out)
+    };
+    let mut seats = 0;
+    for number in 0..20 {
+        let stream = StreamId(1_000 + number);
+        field.division.open(stream).expect("few streams");
+        let had = (0..=BUCKETS_PER_STREAM_MAX)
+            .take_while(|bucket| report(&mut field, stream, *bucket))
+            .count();
+        assert!((OWN_SEATS..=BUCKETS_PER_STREAM_MAX).contains(&had), "{had}");
+        seats += had - OWN_SEATS;
+    }
+    assert_eq!(seats, SHARED_SEATS_MAX);
+    let late = StreamId(1);
+    field.division.open(late).expect("few streams");
+    assert!((0..OWN_SEATS).all(|bucket| report(&mut field, late, bucket)));
+    assert!(!report(&mut field, late, OWN_SEATS));
+    // Whoever leaves makes room at once.
+    field.division.close(StreamId(1_000));
+    assert!(report(&mut field, late, OWN_SEATS));
 }
 
 proptest! {

@@ -72,7 +72,7 @@ impl RateLimitQuotaService for QuotaStreams {
                 if !message.domain.is_empty() {
                     domain = std::mem::take(&mut message.domain);
                 }
-                open.quotas.report(open.id, &domain, message);
+                open.quotas.report(open.id, &domain, message).await;
             }
         });
         Ok(Response::new(Box::pin(ReceiverStream::new(messages))))

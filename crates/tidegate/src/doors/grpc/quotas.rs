@@ -2,18 +2,22 @@
 //!
 //! One [`Division`] divides the limits of all buckets among all streams of the process. A task
 //! calls it when something is due, and sleeps for as long as there is no stream and no lease.
+//!
+//! However many buckets there are, other calls must not wait for them: both the task and the
+//! reports work off a few buckets at a time, and let other tasks run in between.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tidegate_core::Now;
+use tidegate_core::time::{MILLISECOND, Nanos, Now, SECOND};
 use tidegate_envoy::config::write_key;
 use tidegate_envoy::proto::quota::rate_limit_quota_usage_reports::BucketQuotaUsage;
 use tidegate_envoy::proto::quota::{BucketId, RateLimitQuotaResponse, RateLimitQuotaUsageReports};
 use tidegate_envoy::quota::{
-    Assignment, BUCKETS_PER_STREAM_MAX, Division, Report, StreamId, Terms, TooManyStreams,
+    Assignment, BUCKETS_PER_STREAM_MAX, Division, Report, StreamId, TURNS_MAX, Terms,
+    TooManyStreams,
 };
 use tokio::sync::{Notify, mpsc};
 use tonic::Status;
@@ -27,6 +31,12 @@ use crate::metrics::Door;
 
 /// Messages that wait for one stream. A client that leaves more unread loses its stream.
 const UNREAD_MESSAGES_MAX: usize = 64;
+/// The task collects what it has to tell for so long, so that many buckets are few messages.
+const COLLECTING: Nanos = 50 * MILLISECOND;
+/// The least time between two turns of the task unless more is due: no lease needs less.
+const PAUSE: Nanos = 3 * MILLISECOND;
+/// The log says at most this often that there is no room for a bucket.
+const NO_ROOM_SAID_EVERY: Nanos = 60 * SECOND;
 
 /// The messages for a stream: the client's end of the channel.
 pub(super) type QuotaMessages = mpsc::Receiver<Result<RateLimitQuotaResponse, Status>>;
@@ -44,6 +54,11 @@ struct Inner {
     division: Division,
     streams: HashMap<StreamId, QuotaStream>,
     next: u64,
+    /// What streams have not been told yet, and since when.
+    untold: HashMap<StreamId, RateLimitQuotaResponse>,
+    untold_since: Option<Nanos>,
+    /// When the log last said that there is no room for a bucket.
+    no_room_said: Option<Nanos>,
     /// What a remote store has granted meanwhile.
     grants: LateGrants,
 }
@@ -66,6 +81,9 @@ impl Quotas {
                     division: Division::new(now),
                     streams: HashMap::new(),
                     next: 0,
+                    untold: HashMap::new(),
+                    untold_since: None,
+                    no_room_said: None,
                     grants: LateGrants::default(),
                 }),
                 changed: Notify::new(),
@@ -90,22 +108,37 @@ impl Quotas {
     /// more.
     pub(super) fn close(&self, stream: StreamId) {
         let mut inner = self.inner.lock();
-        inner.streams.remove(&stream);
-        inner.division.close(stream);
+        inner.end(stream);
     }
 
     /// A stream reports.
-    pub(super) fn report(
+    pub(super) async fn report(
         &self,
         stream: StreamId,
         domain: &str,
         reports: RateLimitQuotaUsageReports,
     ) {
+        let mut usages = reports.bucket_quota_usages.into_iter();
+        while usages.len() > 0 {
+            self.report_some(stream, domain, usages.by_ref().take(TURNS_MAX));
+            if usages.len() > 0 {
+                tokio::task::yield_now().await;
+            }
+        }
+        self.tell(&mut self.inner.lock());
+        self.changed.notify_one();
+    }
+
+    fn report_some(
+        &self,
+        stream: StreamId,
+        domain: &str,
+        usages: impl Iterator<Item = BucketQuotaUsage>,
+    ) {
         let now = self.clock.now();
         let mut inner = self.inner.lock();
-        let mut out = Vec::new();
         let mut key = Vec::new();
-        for usage in reports.bucket_quota_usages {
+        for usage in usages {
             let id = usage.bucket_id.clone().unwrap_or_default();
             if !self.can_be_assigned(&id) {
                 continue;
@@ -113,11 +146,8 @@ impl Quotas {
             key.clear();
             let entries = id.bucket.iter().map(|(name, value)| (name.as_bytes(), &value[..]));
             write_key(&mut key, domain, entries);
-            self.report_bucket(&mut inner, stream, (&key, id), &usage, now, &mut out);
+            self.report_bucket(&mut inner, stream, (&key, id), &usage, now);
         }
-        self.send(&mut inner, out);
-        drop(inner);
-        self.changed.notify_one();
     }
 
     fn report_bucket(
@@ -127,23 +157,38 @@ impl Quotas {
         (key, id): (&[u8], BucketId),
         usage: &BucketQuotaUsage,
         now: Now,
-        out: &mut Vec<Assignment>,
     ) {
         let Inner { division, streams, grants, .. } = inner;
         let Some(known) = streams.get_mut(&stream) else { return };
-        if known.ids.len() < BUCKETS_PER_STREAM_MAX && !known.ids.contains_key(key) {
-            known.ids.insert(key.into(), id.clone());
-        }
+        let mut out = Vec::new();
         let mut bank = LimiterBank::new(&self.limiter, grants);
         let (allowed, denied) = (usage.num_requests_allowed, usage.num_requests_denied);
         let report = Report { key, allowed, denied };
-        let from = out.len();
-        division.report(stream, report, &self.terms(key), now, &mut bank, out);
+        let has_room = division.report(stream, report, &self.terms(key), now, &mut bank, &mut out);
         if !known.ids.contains_key(key) {
-            // The stream has too many buckets to remember this one, so it is answered here.
-            let own: Vec<_> = out.drain(from..).filter(|it| it.stream == stream).collect();
-            let actions = own.iter().map(|it| assigned(id.clone(), it.action)).collect();
-            let _ = known.messages.try_send(Ok(RateLimitQuotaResponse { bucket_action: actions }));
+            if known.ids.len() >= 2 * BUCKETS_PER_STREAM_MAX {
+                // Those that the division has let go without a word.
+                known.ids.retain(|key, _| division.has_seat(stream, key));
+            }
+            known.ids.insert(key.into(), id);
+        }
+        inner.collect(out, now.mono);
+        if !has_room {
+            if let Some(known) = inner.streams.get_mut(&stream) {
+                known.ids.remove(key);
+            }
+            self.note_no_room(inner, now.mono);
+        }
+    }
+
+    /// Counts a bucket for which there is no room, and says so in the log from time to time.
+    fn note_no_room(&self, inner: &mut Inner, now: Nanos) {
+        self.limiter.limiter().metrics().bad_input(Door::Grpc, "too_many_buckets");
+        if inner.no_room_said.is_none_or(|said| now >= said.saturating_add(NO_ROOM_SAID_EVERY)) {
+            inner.no_room_said = Some(now);
+            tracing::warn!(
+                "no room for another quota bucket: Envoys deny its requests, if it has a limit"
+            );
         }
     }
 
@@ -172,25 +217,14 @@ impl Quotas {
         }
     }
 
-    /// Sends assignments, one message for each stream. A stream that does not read is over.
-    fn send(&self, inner: &mut Inner, out: Vec<Assignment>) {
-        let mut messages: HashMap<StreamId, RateLimitQuotaResponse> = HashMap::new();
-        for Assignment { stream, key, action } in out {
-            let Some(known) = inner.streams.get_mut(&stream) else { continue };
-            let id = match abandoned(action) {
-                true => known.ids.remove(&key),
-                false => known.ids.get(&key).cloned(),
-            };
-            if let Some(id) = id {
-                messages.entry(stream).or_default().bucket_action.push(assigned(id, action));
-            }
-        }
-        for (stream, message) in messages {
+    /// Sends what was collected, one message for each stream. A stream that does not read is over.
+    fn tell(&self, inner: &mut Inner) {
+        inner.untold_since = None;
+        for (stream, message) in std::mem::take(&mut inner.untold) {
             let Some(known) = inner.streams.get(&stream) else { continue };
             if known.messages.try_send(Ok(message)).is_err() {
                 self.limiter.limiter().metrics().bad_input(Door::Grpc, "slow_reader");
-                inner.streams.remove(&stream);
-                inner.division.close(stream);
+                inner.end(stream);
             }
         }
     }
@@ -201,6 +235,12 @@ impl Quotas {
         let arrived = self.inner.lock().grants.arrived();
         loop {
             let due = self.turn(&mut rules);
+            let now = self.clock.now().mono;
+            if due.is_some_and(|due| due <= now) {
+                tokio::task::yield_now().await;
+                continue;
+            }
+            let due = due.map(|due| due.max(now.saturating_add(PAUSE)));
             tokio::select! {
                 () = self.changed.notified() => {}
                 () = arrived.notified() => {}
@@ -209,8 +249,8 @@ impl Quotas {
         }
     }
 
-    /// Does what is due now; returns when to come again, `None` if there is nothing to do.
-    fn turn(&self, rules: &mut Arc<tidegate_core::rules::RuleSet>) -> Option<u64> {
+    /// Does some of what is due now; returns when to come again, `None` if there is nothing to do.
+    fn turn(&self, rules: &mut Arc<tidegate_core::rules::RuleSet>) -> Option<Nanos> {
         let now = self.clock.now();
         let mut inner = self.inner.lock();
         let mut out = Vec::new();
@@ -227,12 +267,45 @@ impl Quotas {
         }
         let due = division.tick(now, &mut bank, &mut out);
         let is_idle = division.is_idle();
-        self.send(&mut inner, out);
-        (!is_idle).then_some(due)
+        inner.collect(out, now.mono);
+        let tell_at = inner.untold_since.map(|since| since.saturating_add(COLLECTING));
+        if tell_at.is_some_and(|at| at <= now.mono) {
+            self.tell(&mut inner);
+            return (!is_idle).then_some(due);
+        }
+        match tell_at {
+            Some(at) => Some(due.min(at)),
+            None => (!is_idle).then_some(due),
+        }
     }
 }
 
-async fn sleep_until(due: Option<u64>, clock: &Clock) {
+impl Inner {
+    /// Keeps assignments for their streams until the next messages.
+    fn collect(&mut self, out: Vec<Assignment>, now: Nanos) {
+        for Assignment { stream, key, action } in out {
+            let Some(known) = self.streams.get_mut(&stream) else { continue };
+            let id = match abandoned(action) {
+                true => known.ids.remove(&key),
+                false => known.ids.get(&key).cloned(),
+            };
+            if let Some(id) = id {
+                let message = self.untold.entry(stream).or_default();
+                message.bucket_action.push(assigned(id, action));
+                self.untold_since.get_or_insert(now);
+            }
+        }
+    }
+
+    /// A stream is over.
+    fn end(&mut self, stream: StreamId) {
+        self.streams.remove(&stream);
+        self.untold.remove(&stream);
+        self.division.close(stream);
+    }
+}
+
+async fn sleep_until(due: Option<Nanos>, clock: &Clock) {
     match due {
         Some(due) => {
             let span = due.saturating_sub(clock.now().mono);
