@@ -239,7 +239,13 @@ impl RespHandler {
             }
             return call.wrong_arity(found.name);
         }
-        if is_queued { call.queue(request) } else { (found.run)(&mut call) }
+        if is_queued {
+            return call.queue(request);
+        }
+        let flow = (found.run)(&mut call);
+        let waits = matches!(flow, Flow::Pending | Flow::Waiting);
+        debug_assert_eq!(waits, !call.client.pending.is_empty(), "{}: {flow:?}", found.name);
+        flow
     }
 
     fn refuse_unknown(&self, arguments: &Arguments<'_>, out: &mut Vec<u8>) {

@@ -122,6 +122,25 @@ fn replies_stand_in_order_whatever_is_asked_where() {
 }
 
 #[test]
+fn commands_of_several_keys_have_one_reply() {
+    let redis = Server::start(&[]);
+    let program = program(&redis, "1m");
+    let mut client = Client::new(&program);
+    let long = "k".repeat(1025);
+    for command in ["EXISTS", "DEL", "UNLINK"] {
+        // The store was not asked for the first key in vain: the next replies are in their places.
+        client.ask(&format!("{command} a {long}"), "-ERR key is longer than 1024 bytes\r\n");
+        client.ask("EXISTS a b", ":0\r\n");
+        client.ask("PING", "+PONG\r\n");
+    }
+    ask(&mut client, "CL.THROTTLE a 3 1 86400", [0, 4, 3, -1, 86_400]);
+    // Redis counts a repeated key each time where it looks, and once where it removes.
+    client.ask("EXISTS a b a", ":2\r\n");
+    client.ask("DEL a b a", ":1\r\n");
+    client.ask("EXISTS a", ":0\r\n");
+}
+
+#[test]
 fn a_store_that_is_away_holds_up_no_client() {
     let mut redis = Server::start(&[]);
     let program = program(&redis, "1m");

@@ -27,8 +27,8 @@ pub(super) fn pttl(call: &mut Call<'_>) -> Flow {
 
 fn tell_left(call: &mut Call<'_>, shown: fn(Nanos) -> i64) -> Flow {
     let (key, now) = (call.argument(1), call.now());
-    if refuses_key(call, key) {
-        return Flow::Done;
+    if key.len() > KEY_BYTES_MAX {
+        return refuse_key(call);
     }
     match record_left(call, key) {
         Some(Nanos::MAX) => return call.integer(-1),
@@ -54,14 +54,11 @@ fn tell_left(call: &mut Call<'_>, shown: fn(Nanos) -> i64) -> Flow {
     }
 }
 
-/// `EXISTS key [key ...]`
+/// `EXISTS key [key ...]`. A repeated key counts each time.
 pub(super) fn exists(call: &mut Call<'_>) -> Flow {
-    let keys: Vec<&[u8]> = call.arguments.iter().skip(1).collect();
+    let Some(keys) = short_keys(call) else { return refuse_key(call) };
     let mut count = KeyCount::default();
     for key in keys {
-        if refuses_key(call, key) {
-            return Flow::Done;
-        }
         if record_left(call, key).is_some() {
             count.ready.add(Ok(true));
             continue;
@@ -78,12 +75,12 @@ pub(super) fn exists(call: &mut Call<'_>) -> Flow {
     count.answer(call)
 }
 
-/// `DEL key [key ...]` and `UNLINK`
+/// `DEL key [key ...]` and `UNLINK`. A repeated key counts once: when the store is asked for the
+/// second, it has not emptied the first yet.
 pub(super) fn del(call: &mut Call<'_>) -> Flow {
-    let keys: Vec<&[u8]> = call.arguments.iter().skip(1).collect();
-    if keys.iter().any(|key| key.len() > KEY_BYTES_MAX) {
-        return refuse_key(call);
-    }
+    let Some(mut keys) = short_keys(call) else { return refuse_key(call) };
+    keys.sort_unstable();
+    keys.dedup();
     let mut count = KeyCount::default();
     for key in keys {
         let had_record = remove_record(call, key);
@@ -217,15 +214,14 @@ fn remove_record(call: &Call<'_>, key: &[u8]) -> bool {
     key.len() <= records::KEY_BYTES_MAX && remove().unwrap_or(false)
 }
 
-/// Whether a key is longer than any can be; then the client is told.
-fn refuses_key(call: &mut Call<'_>, key: &[u8]) -> bool {
-    let is_too_long = key.len() > KEY_BYTES_MAX;
-    if is_too_long {
-        refuse_key(call);
-    }
-    is_too_long
+/// All arguments, which are keys; `None` if one is longer than any key can be. They are checked
+/// before the store is asked for the first: an error must be the only reply.
+fn short_keys<'a>(call: &Call<'a>) -> Option<Vec<&'a [u8]>> {
+    let keys = call.arguments.iter().skip(1);
+    keys.map(|key| (key.len() <= KEY_BYTES_MAX).then_some(key)).collect()
 }
 
+/// Tells the client that a key is longer than any can be.
 fn refuse_key(call: &mut Call<'_>) -> Flow {
     call.bad_input("key_too_long", &format!("ERR key is longer than {KEY_BYTES_MAX} bytes"))
 }
