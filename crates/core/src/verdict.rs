@@ -110,7 +110,8 @@ pub struct LimitVerdict {
     pub rate: f64,
     /// How long until the same operation would be allowed (0 if it was), if nothing else happens
     /// meanwhile; the booked delay for algorithms that book; after a record, how long until the
-    /// next use; [`Nanos::MAX`] if time alone will never allow it.
+    /// next use; after a refund, how long until it would be done; [`Nanos::MAX`] if time alone will
+    /// never allow it.
     pub delay: Nanos,
     /// How long until the key is as though it had never been used; [`Nanos::MAX`] if unknown.
     pub reset: Nanos,

@@ -124,16 +124,24 @@ impl Law for Throttle {
         now: Now,
     ) -> LimitVerdict {
         let owed = owed(limit, memory, now);
-        let delay = until_allowed(op, judgement, |cost| {
-            let (wanted, capacity) = (units(limit, cost), units(limit, burst(limit)));
-            let owed_then = owed.saturating_add(wanted);
-            match owed_then.checked_sub(capacity) {
-                // Waiting does not help: it can never fit, or would end after the latest moment.
-                _ if wanted > capacity || after(limit, owed_then, now).is_none() => Nanos::MAX,
-                Some(over) if over > 0 => div_ceil_nanos(over, limit.amount.max(1)),
-                _ => 0,
+        let capacity = units(limit, burst(limit));
+        let delay = match op {
+            // Until what would still be owed fits; 0 if it does, and so if it was given back.
+            Op::Refund(uses) => {
+                let left = owed.saturating_sub(units(limit, uses));
+                div_ceil_nanos(left.saturating_sub(capacity), limit.amount.max(1))
             }
-        });
+            _ => until_allowed(op, judgement, |cost| {
+                let wanted = units(limit, cost);
+                let owed_then = owed.saturating_add(wanted);
+                match owed_then.checked_sub(capacity) {
+                    // Waiting does not help: it can never fit, or ends after the latest moment.
+                    _ if wanted > capacity || after(limit, owed_then, now).is_none() => Nanos::MAX,
+                    Some(over) if over > 0 => div_ceil_nanos(over, limit.amount.max(1)),
+                    _ => 0,
+                }
+            }),
+        };
         LimitVerdict {
             allowed: judgement.allowed,
             remaining: room(limit, owed),

@@ -556,6 +556,11 @@ impl<'a> Part<'a> {
     fn delay(&self, now: Now) -> (Nanos, bool) {
         match self.target.op {
             KeyOp::Record { .. } => (self.next, false),
+            // Never refused, but a bucket takes nothing back while it would owe too much even so.
+            KeyOp::Refund { .. } if self.target.given.is_some() => {
+                let said = self.evaluation.said(self.terms, self.body, self.op(), now);
+                (said.map_or(0, |(_, said)| said.delay), false)
+            }
             _ if self.refuses() => self.evaluation.delay(self.terms, self.body, self.op(), now),
             _ => (0, false),
         }

@@ -89,7 +89,8 @@ pub struct Verdict {
     /// How many uses were granted; of several limits the least.
     pub granted: u64,
     /// How long until the request could go, as far as is known; [`Nanos::MAX`] if time alone will
-    /// not help. After a record, how long until the next use.
+    /// not help. After a record, how long until the next use. After a refund to a limit that the
+    /// request has brought, how long until it would be done: 0 if it was.
     pub delay: Nanos,
     /// The use was taken, and may start only after this long.
     pub booked: Nanos,

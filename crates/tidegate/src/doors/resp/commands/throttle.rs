@@ -53,6 +53,8 @@ struct Wanted {
     quantity: i64,
     /// A rule has the last word, and can never grant so much.
     is_impossible: bool,
+    /// Nothing was given back, since even so too much would be owed for this long.
+    owes_too_much: Nanos,
 }
 
 /// Why parameters are wrong: the reason that is counted, and the reply.
@@ -93,7 +95,7 @@ impl Shape {
         let algorithm = Algorithm::Throttle { burst: burst.unsigned_abs() };
         let period = period.unsigned_abs() * SECOND;
         let limit = Limit { amount: count.unsigned_abs(), period, algorithm };
-        Ok(Wanted { shape: self, limit, quantity, is_impossible: false })
+        Ok(Wanted { shape: self, limit, quantity, is_impossible: false, owes_too_much: 0 })
     }
 
     #[inline]
@@ -193,6 +195,12 @@ impl Wanted {
         limiter.decide(&Request::all_or_nothing(&keys), now, None)
     }
 
+    /// What is wanted, after uses were given back with this verdict.
+    fn given_back(self, verdict: &Verdict) -> Self {
+        let owes_too_much = if verdict.degraded { 0 } else { verdict.delay };
+        Self { owes_too_much, ..self }
+    }
+
     /// Looks at a key, and answers by what is seen. Called by the thread of the store.
     fn look(self, limiter: &Arc<Limiter>, key: &[u8], later: ReplyLater) {
         let limiter = limiter.handle(Door::Resp);
@@ -213,18 +221,12 @@ impl Wanted {
             // store gets what is given back when it is there again.
             ..1 if denies => true,
             ..0 if verdict.degraded => true,
-            _ => verdict.is_allowed() && !self.is_impossible,
+            _ => verdict.is_allowed() && !self.is_impossible && self.owes_too_much == 0,
         };
-        let retry = match self.quantity {
+        let retry = match self.owes_too_much {
             _ if self.is_impossible || denies => -1,
-            // Nothing was given back, since too much would be owed even so.
-            ..0 if verdict.delay < Nanos::MAX => {
-                let back = u128::from(self.limit.period) * u128::from(self.quantity.unsigned_abs())
-                    / u128::from(self.limit.amount);
-                let back = Nanos::try_from(back).unwrap_or(Nanos::MAX);
-                seconds(verdict.delay.saturating_sub(back))
-            }
-            _ => seconds(verdict.delay),
+            0 => seconds(verdict.delay),
+            span => seconds(span),
         };
         if verdict.capacity == 0 && !denies {
             // Nothing limits the key, or the process ends.
@@ -344,7 +346,7 @@ impl RespHandler {
     /// Decides a request by itself: one that takes nothing, or that came as an inline command.
     fn decide_throttle(
         &mut self,
-        wanted: Wanted,
+        mut wanted: Wanted,
         key: &[u8],
         client: &mut RespClient,
         out: &mut Vec<u8>,
@@ -359,7 +361,8 @@ impl RespHandler {
                 let refund = KeyOp::Refund { cost, taken: now, in_flight: true };
                 match wanted.ask(&self.parts.limiter, key, refund, now) {
                     // What was given back shows in a look behind it.
-                    Ok(Decision::Ready(_)) => {
+                    Ok(Decision::Ready(verdict)) => {
+                        wanted = wanted.given_back(&verdict);
                         wanted.ask(&self.parts.limiter, key, KeyOp::Peek(0), now)
                     }
                     Ok(Decision::Pending(pending)) if self.is_store_away() => {
@@ -372,7 +375,9 @@ impl RespHandler {
                             ReplyLater::new(&self.parts.inbox, context.id, &mut client.pending);
                         let limiter = self.parts.limiter.limiter().clone();
                         let key = key.to_vec();
-                        pending.0.forward(move |_| wanted.look(&limiter, &key, later));
+                        pending.0.forward(move |answered| {
+                            wanted.given_back(&answered.verdict).look(&limiter, &key, later);
+                        });
                         return Flow::Pending;
                     }
                     wrong => wrong,
