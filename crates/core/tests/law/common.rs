@@ -141,10 +141,22 @@ pub(crate) fn amounts() -> impl Strategy<Value = u64> {
     prop_oneof![6 => 1..8_u64, 2 => 8..30_u64, 1 => Just(1_000_000), 1 => Just(1 << 53)]
 }
 
-/// Every algorithm that a configuration can choose, by its name or by its wording.
+/// Every algorithm that takes uses: those that a configuration can choose, by name or by wording,
+/// and the one of limits that come with requests.
 pub(crate) fn any_algorithm(burst: impl Strategy<Value = u64>) -> impl Strategy<Value = Algorithm> {
-    let named = (prop::sample::select(&AlgorithmName::ALL), burst, any::<bool>());
+    let names: Vec<Option<AlgorithmName>> =
+        AlgorithmName::ALL.iter().copied().map(Some).chain([None]).collect();
+    let named = (prop::sample::select(names), burst, any::<bool>());
     let named = named.prop_map(|(name, burst, set)| match name {
+        None => Algorithm::Throttle { burst },
+        Some(name) => of_name(name, burst, set),
+    });
+    let in_flight = any::<bool>().prop_map(|per_window| Algorithm::InFlight { per_window });
+    prop_oneof![AlgorithmName::ALL.len() as u32 + 1 => named, 1 => in_flight]
+}
+
+fn of_name(name: AlgorithmName, burst: u64, set: bool) -> Algorithm {
+    match name {
         AlgorithmName::Gcra => Algorithm::Gcra { burst },
         AlgorithmName::FixedWindow => Algorithm::FixedWindow,
         AlgorithmName::SlidingWindow => Algorithm::SlidingWindow,
@@ -152,9 +164,7 @@ pub(crate) fn any_algorithm(burst: impl Strategy<Value = u64>) -> impl Strategy<
         AlgorithmName::Average => Algorithm::Average { strict: set },
         AlgorithmName::Jarl => Algorithm::Jarl { exact: set },
         AlgorithmName::Smockron => Algorithm::Smockron { burst },
-    });
-    let in_flight = any::<bool>().prop_map(|per_window| Algorithm::InFlight { per_window });
-    prop_oneof![AlgorithmName::ALL.len() as u32 => named, 1 => in_flight]
+    }
 }
 
 /// Periods from the shortest to the longest, round and not.

@@ -1,5 +1,6 @@
 //! Snapshots on a manual clock: what a restart keeps, ages, drops and refuses.
 
+mod of_given;
 mod of_records;
 mod on_disk;
 
