@@ -171,11 +171,11 @@ impl Drop for Place<'_> {
 }
 
 /// A limiter with these rules.
-fn limiter(rules: RuleSet, clock: &Clock) -> Arc<Limiter> {
+pub(crate) fn limiter(rules: RuleSet, clock: &Clock) -> Arc<Limiter> {
     Limiter::new(clock.clone(), Arc::new(Metrics::new()), rules, MEMORY)
 }
 
 /// The configuration that a file opens with.
-fn config(settings: &str) -> Config {
+pub(crate) fn config(settings: &str) -> Config {
     Config::parse("settings of the file", settings).unwrap_or_else(|problems| panic!("{problems}"))
 }

@@ -1,6 +1,7 @@
 //! The RESP door: real clients, and clients that mean harm.
 
 mod by_rule;
+mod cell;
 mod clients;
 mod hostile;
 mod interactive;
