@@ -49,7 +49,7 @@ pub enum ProtocolError {
     ExpectedDollar(u8),
     /// A quote of an inline command is open, or text stands right behind a closing one.
     UnbalancedQuotes,
-    /// An inline command has no end.
+    /// An inline command has no end, or too long an argument.
     InlineTooLong,
     /// The line with the number of arguments has no end.
     CountLineTooLong,
@@ -150,7 +150,10 @@ impl Parser {
             None => return ParsedFront::Incomplete,
             Some(byte) => *byte != b'*',
         };
-        let read = if is_inline { self.read_line(bytes) } else { self.read_array(bytes, bounds) };
+        let read = match is_inline {
+            true => self.read_line(bytes, bounds),
+            false => self.read_array(bytes, bounds),
+        };
         match read {
             Ok(()) => {}
             Err(Stop::Incomplete) => return ParsedFront::Incomplete,
@@ -275,11 +278,14 @@ impl Parser {
     }
 
     /// Reads an inline command.
-    fn read_line(&mut self, bytes: &[u8]) -> Result<(), Stop> {
+    fn read_line(&mut self, bytes: &[u8], bounds: &RequestBounds) -> Result<(), Stop> {
         let end = self.find(bytes, b'\n', ProtocolError::InlineTooLong)?;
         let line = &bytes[..end];
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         inline::split(line, &mut self.text, &mut self.spans)?;
+        if self.spans.iter().any(|span| span.bytes as usize > bounds.value_max) {
+            return Err(ProtocolError::InlineTooLong.into());
+        }
         self.at = end + 1;
         Ok(())
     }

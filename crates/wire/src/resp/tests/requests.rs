@@ -132,6 +132,24 @@ fn an_inline_command_has_as_many_words_as_an_array() {
 }
 
 #[test]
+fn an_inline_command_is_no_longer_than_a_line_and_its_words_than_an_argument() {
+    let error = "-ERR Protocol error: too big inline request\r\n";
+    // The end of the line, 64 KiB behind its beginning, comes with it.
+    for (line, argument, is_read) in [
+        (LINE_BYTES_MAX, LINE_BYTES_MAX, true),
+        (LINE_BYTES_MAX + 1, LINE_BYTES_MAX, false),
+        (600, 500, false),
+        (600, 595, true),
+    ] {
+        let bytes = [b"ECHO ".to_vec(), vec![b'x'; line - 5], b"\n".to_vec()].concat();
+        let meaning = read(&[&bytes], &RequestBounds { value_max: argument, ..BOUNDS });
+        let expected = if is_read { None } else { Some(error) };
+        assert_eq!(meaning.error.as_deref(), expected, "{line} bytes, {argument} in an argument");
+        assert_eq!(meaning.requests.len(), usize::from(is_read));
+    }
+}
+
+#[test]
 fn what_was_looked_at_is_not_looked_at_again() {
     // Bytes that were seen are replaced by what would end the line or break the request.
     let mut parser = Parser::default();
