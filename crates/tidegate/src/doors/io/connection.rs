@@ -355,19 +355,29 @@ impl<H: Handler> Connection<H> {
 
     /// Keeps `output` behind what waits already, unless that is more than the handler allows.
     fn keep(&mut self, output: &mut Vec<u8>, handler: &mut H) -> Sent {
-        if self.sent > self.pending.len() / 2 {
-            // Drops the bytes that were written, or the buffer would grow for ever.
-            self.pending.drain(..self.sent);
-            self.sent = 0;
-        }
+        self.drop_sent();
         self.pending.extend_from_slice(output);
         output.clear();
         let unread = self.pending.len() - self.sent;
         let fits = match &mut self.session {
-            Some(session) => handler.on_kept(session, unread),
+            Some(session) => handler.on_kept(session, unread, room(&self.pending)),
             None => true,
         };
         if fits { Sent::Part } else { Sent::TooMuch }
+    }
+
+    /// Drops the bytes that were written, once they are most, or the buffer would grow for ever;
+    /// and its room, or a client that reads nearly all would keep that of its longest pipeline.
+    fn drop_sent(&mut self) {
+        let unread = self.pending.len() - self.sent;
+        let is_roomy = self.pending.capacity() / 4 > unread.max(KEEP_BYTES_MAX);
+        if is_roomy || self.sent > self.pending.len() / 2 {
+            self.pending.drain(..self.sent);
+            self.sent = 0;
+        }
+        if is_roomy {
+            self.pending.shrink_to(2 * unread);
+        }
     }
 
     /// The socket may take more of what is to be written.
@@ -386,11 +396,15 @@ impl<H: Handler> Connection<H> {
         if let Some(session) = &mut self.session {
             shared.handler.on_written(session, bytes, drained);
         }
+        if H::POLICY.reads_on && !drained {
+            self.drop_sent();
+        }
         if H::POLICY.reads_on
             && let Some(session) = &mut self.session
         {
             // Less waits than before, so that it cannot be too much.
-            shared.handler.on_kept(session, self.pending.len() - self.sent);
+            let unread = self.pending.len() - self.sent;
+            shared.handler.on_kept(session, unread, room(&self.pending));
         }
         if !drained {
             self.trim_buffers(shared);
@@ -569,6 +583,11 @@ impl<H: Handler> Connection<H> {
         let allocated = buffers.iter().map(|buffer| buffer.capacity()).sum();
         let used = buffers.iter().map(|buffer| buffer.len()).sum::<usize>() - self.sent;
         shared.handler.on_buffers(session, allocated, used);
-        shared.handler.on_kept(session, used)
+        shared.handler.on_kept(session, used, buffers.into_iter().map(room).sum())
     }
+}
+
+/// What a buffer takes. One that is kept when it is empty counts by what is in it.
+fn room(buffer: &Vec<u8>) -> usize {
+    if buffer.capacity() > KEEP_BYTES_MAX { buffer.capacity() } else { buffer.len() }
 }

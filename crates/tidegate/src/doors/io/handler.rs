@@ -71,8 +71,9 @@ pub(crate) trait Handler: Sized {
     fn is_listening(&self, session: &Self::Session) -> bool;
 
     /// So many bytes are kept for a connection: replies that wait to be written, and requests that
-    /// are not executed yet. `false`: they are too many, and the connection is closed.
-    fn on_kept(&mut self, _session: &mut Self::Session, _bytes: usize) -> bool {
+    /// are not executed yet. `room` is what their buffers take. `false`: they are too many, and the
+    /// connection is closed.
+    fn on_kept(&mut self, _session: &mut Self::Session, _bytes: usize, _room: usize) -> bool {
         true
     }
 

@@ -40,27 +40,7 @@ impl RespConversation {
         config: &Config,
         now: Now,
     ) -> io::Result<Self> {
-        let state = RespState::new(now.unix);
-        state.settings.store(Arc::new(config.settings().map_err(io::Error::other)?));
-        let mut handler = RespHandler::new(Parts {
-            limiter: limiter.handle(Door::Resp),
-            records,
-            later: Arc::new(LaterParts {
-                limiter: limiter.handle(Door::Resp),
-                uses: UsesInFlight::before(limiter),
-                waiting: WaitingRequests::new(limiter),
-                waiter_limit: WaiterLimit::new(
-                    limiter.metrics(),
-                    Door::Resp,
-                    WaiterBounds::default(),
-                ),
-                shutdown: Shutdown::new(),
-            }),
-            metrics: limiter.metrics().clone(),
-            state,
-            inbox: LoopInbox::new()?,
-            value_max: usize::try_from(config.max_value.0).unwrap_or(usize::MAX),
-        });
+        let mut handler = handler(limiter, records, config, now)?;
         let opened = handler.on_open(Peer::Unix, &mut Vec::new(), &context(now));
         let (session, _) = opened.map_err(io::Error::other)?;
         Ok(Self { handler, session, kept: Vec::new(), out: Vec::new() })
@@ -98,40 +78,112 @@ impl RespConversation {
     }
 }
 
+/// The handler of a door of this table.
+fn handler(
+    limiter: &Arc<Limiter>,
+    records: Arc<Records>,
+    config: &Config,
+    now: Now,
+) -> io::Result<RespHandler> {
+    let state = RespState::new(now.unix);
+    state.settings.store(Arc::new(config.settings().map_err(io::Error::other)?));
+    let bounds = WaiterBounds::default();
+    Ok(RespHandler::new(Parts {
+        limiter: limiter.handle(Door::Resp),
+        records,
+        later: Arc::new(LaterParts {
+            limiter: limiter.handle(Door::Resp),
+            uses: UsesInFlight::before(limiter),
+            waiting: WaitingRequests::new(limiter),
+            waiter_limit: WaiterLimit::new(limiter.metrics(), Door::Resp, bounds),
+            shutdown: Shutdown::new(),
+        }),
+        metrics: limiter.metrics().clone(),
+        state,
+        inbox: LoopInbox::new()?,
+        value_max: usize::try_from(config.max_value.0).unwrap_or(usize::MAX),
+    }))
+}
+
 fn context(now: Now) -> Context {
     Context { now, id: ConnectionId { slot: 0, generation: 0 }, fresh_bytes: 0 }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read as _, Write as _};
+
     use tidegate_core::rules::RuleSet;
     use tidegate_wire::resp::request::request;
 
     use super::*;
     use crate::clock::Clock;
+    use crate::doors::io::test_loop::TestLoop;
     use crate::metrics::Metrics;
     use crate::stores::memory;
 
+    const NOW: Now = Now { mono: 1, unix: 1 };
+
+    fn limiter(clock: Clock) -> Arc<Limiter> {
+        let settings = memory::Settings { max_keys: 100, max_bytes: 1 << 20 };
+        Limiter::new(clock, Arc::new(Metrics::new()), RuleSet::new(Vec::new(), None), settings)
+    }
+
+    /// Otherwise a client could leave one byte unread, and the server would keep the room of all.
+    #[test]
+    fn room_is_counted_and_given_back_while_a_client_reads() {
+        let clock = Clock::manual(NOW);
+        let limiter = limiter(clock.clone());
+        let records = Records::beside(&limiter, 100);
+        let handler = handler(&limiter, records, &Config::default(), NOW).unwrap();
+        let (state, inbox) = (handler.parts.state.clone(), handler.parts.inbox.clone());
+        let metrics = limiter.metrics().clone();
+        let mut test_loop = TestLoop::new(handler, inbox, None, (clock, metrics), 10);
+        let mut client = test_loop.client();
+        let message = "x".repeat(60_000);
+        let requests = format!("*2\r\n$4\r\nECHO\r\n$60000\r\n{message}\r\n").repeat(300);
+        let mut unwritten = requests.as_bytes();
+        while !unwritten.is_empty() {
+            let written = client.write(unwritten).unwrap_or(0);
+            unwritten = &unwritten[written..];
+            test_loop.turn();
+        }
+        while state.sum().read_bytes < requests.len() as u64 {
+            test_loop.turn();
+        }
+        let mut unread = format!("$60000\r\n{message}\r\n").len() * 300;
+        let kernel_max = 1 << 20;
+        assert!(state.kept() > unread - kernel_max, "{} of {unread}", state.kept());
+        assert!(state.kept() < 2 * unread);
+        let mut bytes = vec![0; 64 << 10];
+        while unread > 2 * kernel_max {
+            while let Ok(read @ 1..) = client.read(&mut bytes) {
+                unread -= read;
+            }
+            assert_eq!(test_loop.connections(), 1);
+            test_loop.turn();
+            assert!(state.kept() < 4 * unread + kernel_max, "{} for {unread}", state.kept());
+        }
+        assert!(state.kept() > 0, "some of it waits");
+    }
+
     #[test]
     fn other_clients_have_a_turn_amid_a_long_transaction() {
-        let now = Now { mono: 1, unix: 1 };
-        let settings = memory::Settings { max_keys: 100, max_bytes: 1 << 20 };
-        let rules = RuleSet::new(Vec::new(), None);
-        let limiter = Limiter::new(Clock::manual(now), Arc::new(Metrics::new()), rules, settings);
+        let limiter = limiter(Clock::manual(NOW));
         let records = Records::beside(&limiter, 100);
         let mut client =
-            RespConversation::open(&limiter, records, &Config::default(), now).unwrap();
+            RespConversation::open(&limiter, records, &Config::default(), NOW).unwrap();
         let mut sent = b"MULTI\r\n".to_vec();
         let del = [&[&b"DEL"[..]], &[&b"k"[..]; 1023][..]].concat();
         (0..20).for_each(|_| request(&mut sent, &del));
         let mut out = Vec::new();
-        assert!(client.say(&sent, now, &mut out));
+        assert!(client.say(&sent, NOW, &mut out));
         assert_eq!(out.len(), "+OK\r\n".len() + 20 * "+QUEUED\r\n".len());
         let RespConversation { handler, session, out, .. } = &mut client;
         let mut turns = 0;
         let mut input: &[u8] = b"EXEC\r\nPING\r\n";
         loop {
-            let (taken, progress) = handler.execute(session, input, out, &context(now));
+            let (taken, progress) = handler.execute(session, input, out, &context(NOW));
             input = &input[taken..];
             match progress {
                 Progress::Yield => turns += 1,

@@ -9,6 +9,7 @@ use tidegate_core::{Nanos, Now};
 use super::handler::{OUTPUT_BYTES_MAX, RespHandler};
 use super::pending::LateReply;
 use super::session::Session;
+use super::state::KEPT_BYTES_MAX;
 use crate::doors::io::handler::{Context, Handler, Linger, Policy, Progress, SlowReader};
 use crate::doors::io::listener::Peer;
 use crate::doors::io::pushes::Pushes;
@@ -87,10 +88,12 @@ impl Handler for RespHandler {
     }
 
     #[inline]
-    fn on_kept(&mut self, session: &mut Session, bytes: usize) -> bool {
-        let bytes = bytes + session.client.queued_bytes();
-        let before = std::mem::replace(&mut session.client.kept_bytes, bytes);
-        before == bytes || self.parts.state.keeps(before, bytes)
+    fn on_kept(&mut self, session: &mut Session, bytes: usize, room: usize) -> bool {
+        let queued = session.client.queued_bytes();
+        let room = room + queued;
+        let before = std::mem::replace(&mut session.client.kept_bytes, room);
+        let has_room = before == room || self.parts.state.keeps(before, room);
+        has_room && bytes + queued <= KEPT_BYTES_MAX
     }
 
     fn is_listening(&self, _: &Session) -> bool {

@@ -35,7 +35,7 @@ pub(super) struct RespClient {
     pub(super) execution: Option<Box<Execution>>,
     /// Whether a command of a transaction is run just now.
     pub(super) is_executing: bool,
-    /// Bytes that are kept for it: replies that wait to be written, requests that wait.
+    /// Room that is taken for it: by replies that wait to be written, and requests that wait.
     pub(super) kept_bytes: usize,
 }
 
@@ -63,11 +63,11 @@ impl Session {
 }
 
 impl RespClient {
-    /// Bytes of the commands that wait for EXEC, or that EXEC runs.
+    /// Room of the commands that wait for EXEC, or that EXEC runs.
     #[inline]
     pub(super) fn queued_bytes(&self) -> usize {
-        let queued = self.transaction.as_ref().map_or(0, Transaction::bytes);
-        queued + self.execution.as_ref().map_or(0, |execution| execution.requests.len())
+        let queued = self.transaction.as_ref().map_or(0, Transaction::room);
+        queued + self.execution.as_ref().map_or(0, |execution| execution.requests.capacity())
     }
 
     /// Has EXEC refuse a transaction in which a command was wrong.

@@ -30,9 +30,9 @@ impl Transaction {
         fits
     }
 
-    /// How many bytes its requests have.
-    pub(in crate::doors::resp) fn bytes(&self) -> usize {
-        self.requests.len()
+    /// How many bytes are taken for its requests.
+    pub(in crate::doors::resp) fn room(&self) -> usize {
+        self.requests.capacity()
     }
 
     /// Has EXEC run nothing.
