@@ -237,10 +237,10 @@ fn examples_refuse_the_fourth_request_and_the_second_login() {
     ];
     let expected = lines.join("\n") + "\n";
     let folder = "../../../../examples/resp";
-    let serve = || {
-        let rule = "[[rule]]\nmatch = 'login:*'\nlimit = '1 per hour'\n";
-        Program::serve(&[rule, DOOR].concat())
-    };
+    let file = include_str!("../../../../../examples/resp.toml");
+    let file =
+        file.replace("127.0.0.1:6380", "127.0.0.1:0").replace("127.0.0.1:8090", "127.0.0.1:0");
+    let serve = || Program::serve(&file);
     check(python(&format!("{folder}/python/limit.py")), &serve(), &expected);
     check(node(&format!("{folder}/node/limit.js")), &serve(), &expected);
     let program = serve();
