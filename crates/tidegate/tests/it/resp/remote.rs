@@ -20,6 +20,10 @@ on_store_error = 'deny'
 match = 'here *'
 limit = '3 per 300d'
 consistency = 'local'
+[[rule]]
+match = 'allow:*'
+limit = '7 per 300d'
+on_store_error = 'allow'
 ";
 
 fn program(redis: &Server, timeout: &str) -> Program {
@@ -128,7 +132,7 @@ fn commands_of_several_keys_have_one_reply() {
     let mut client = Client::new(&program);
     let long = "k".repeat(1025);
     for command in ["EXISTS", "DEL", "UNLINK"] {
-        // The store was not asked for the first key in vain: the next replies are in their places.
+        // Nothing was asked of the store: the next replies are in their places.
         client.ask(&format!("{command} a {long}"), "-ERR key is longer than 1024 bytes\r\n");
         client.ask("EXISTS a b", ":0\r\n");
         client.ask("PING", "+PONG\r\n");
@@ -151,6 +155,11 @@ fn a_store_that_is_away_holds_up_no_client() {
     for _ in 0..20 {
         ask(&mut client, "CL.THROTTLE other 1 1 86400", [0, 2, 1, -1, 0]);
     }
+    // The limit that is told is the rule's own; other uses are not in what remains of it.
+    ask(&mut client, "CL.THROTTLE allow:a 1 1 86400 2", [0, 7, 5, -1, 0]);
+    ask(&mut client, "CL.THROTTLE allow:a 1 1 86400 2", [0, 7, 5, -1, 0]);
+    ask(&mut client, "CL.THROTTLE allow:a 1 1 86400 0", [0, 7, 7, -1, 0]);
+    ask(&mut client, "CL.THROTTLE allow:a 1 1 86400 8", [1, 7, 7, -1, 0]);
     // A rule may say that nobody does.
     ask(&mut client, "CL.THROTTLE deny:a 1 1 86400", [1, 3, 0, 1, 1]);
     ask(&mut client, "CL.THROTTLE deny:a 1 1 86400 -1", [0, 3, 0, -1, 1]);

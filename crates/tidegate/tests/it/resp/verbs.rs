@@ -1,18 +1,18 @@
 //! TG.CHECK and its kin at the real program: one count for all doors, uses in flight that end at
 //! another door, and requests that wait and leave at every point.
 
-use std::io::Write as _;
-use std::net::Shutdown;
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpStream};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tidegate_wire::resp::request::request;
 
-use super::{Client, metric};
+use super::{Client, bad_input, metric};
 use crate::engines::redis::Server;
 use crate::engines::until;
 use crate::http::send_to;
-use crate::program::Program;
+use crate::program::{PATIENCE, Program};
 use crate::remote::store;
 use crate::text;
 
@@ -145,6 +145,34 @@ fn one_key_has_one_count_at_all_doors() {
     client.ask("CL.THROTTLE page:a 99 99 99 0", "*5\r\n:0\r\n:3\r\n:0\r\n:-1\r\n");
 }
 
+/// A counter is a record: the Throttr door and administration see the same.
+#[test]
+fn a_counter_is_one_record_at_all_doors() {
+    let program = Program::serve(&format!("{DOORS}[[throttr]]\nlisten = '127.0.0.1:0'\n"));
+    let mut client = Client::new(&program);
+    client.ask("INCRBY n 258", ":258\r\n");
+    client.ask("EXPIRE n 3600", ":1\r\n");
+    let mut throttr = TcpStream::connect(program.address("throttr")).expect("the door is open");
+    throttr.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let mut record = [0; 6];
+    // QUERY, then UPDATE, which decreases the quota by 2.
+    throttr.write_all(b"\x02\x01n").expect("a request");
+    throttr.read_exact(&mut record).expect("a record");
+    assert_eq!(record[..3], [1, 2, 1], "found, and 258");
+    throttr.write_all(b"\x03\x00\x02\x02\x00\x01n").expect("a request");
+    throttr.read_exact(&mut record[..1]).expect("a status");
+    assert_eq!(record[0], 1);
+    client.ask("GET n", "$3\r\n256\r\n");
+    let records = |method: &str| {
+        send_to(program.address("admin"), method, "/v1/records/n", "Host: localhost\r\n", "")
+    };
+    let shown = records("GET").json();
+    assert_eq!((&shown["kind"], &shown["quota"]), (&json!("counter"), &json!(256)));
+    assert!(shown["ttl_ms"].as_u64().is_some_and(|left| left > 3_500_000), "{shown}");
+    assert_eq!(records("DELETE").status, 204);
+    client.ask("GET n", "$-1\r\n");
+}
+
 #[test]
 fn a_use_may_end_at_another_door() {
     let program = program();
@@ -190,6 +218,24 @@ fn requests_wait_in_order_and_commands_behind_them_too() {
     assert_eq!(brief(&reply(second)), (1, Some(1)));
     assert_eq!(reply(second), json!("+PONG"));
     until_waiting(&program, 0);
+}
+
+#[test]
+fn a_client_that_waits_is_not_idle() {
+    let doors = DOORS.replacen("[text]", "idle_timeout = '1s'\n[text]", 1);
+    let program = Program::serve(&[RULES, &doors].concat());
+    let mut waiting = Client::new(&program);
+    send(&mut waiting, "TG.CHECK page:a 3");
+    assert_eq!(brief(&reply(&mut waiting)), (1, Some(0)));
+    send(&mut waiting, "TG.WAIT page:a");
+    until_waiting(&program, 1);
+    // This one has been silent for a shorter time when it is closed for that.
+    let mut idle = Client::new(&program);
+    idle.ask("PING", "+PONG\r\n");
+    assert_eq!(idle.rest(), b"");
+    assert_eq!(bad_input(&program, "idle"), 1);
+    assert_eq!(ask(&mut Client::new(&program), "TG.RESET page:a"), json!(":1"));
+    assert_eq!(brief(&reply(&mut waiting)), (1, Some(2)));
 }
 
 #[test]
