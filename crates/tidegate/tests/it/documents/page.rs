@@ -72,7 +72,7 @@ impl Page {
             self.steps.push(Step::Write { name: name.to_owned(), text });
         } else if ["sh", "bash", "shell"].contains(&language) {
             self.faults.push(format!("line {number}: commands go into a console block"));
-        } else if language == "toml" {
+        } else if !["rust", "text"].contains(&language) {
             self.faults.push(format!("line {number}: which file is this block?"));
         }
     }
@@ -191,6 +191,8 @@ mod tests {
         let faults = |text: &str| read(text).faults.len();
         assert_eq!(faults("```sh\nmake\n```"), 1);
         assert_eq!(faults("```toml\nx = 1\n```"), 1);
+        assert_eq!(faults("```yaml\nx: 1\n```"), 1);
+        assert_eq!(faults("```\nx\n```"), 1);
         assert_eq!(faults("    $ make\n"), 1);
         assert_eq!(faults("```console\nmake\n```"), 1);
         assert_eq!(faults("```console\n$ serve &\n```"), 1);
