@@ -148,6 +148,23 @@ mod tests {
     }
 
     #[test]
+    fn commands_that_read_the_configuration_name_its_files() {
+        let whole = whole();
+        let reads = |argument: &clap::Arg| argument.get_env() == Some("TIDEGATE_CONFIG".as_ref());
+        let mut seen = 0;
+        for (words, command) in commands(&whole) {
+            if words.is_empty() || command.get_arguments().any(reads) {
+                let page = page(command, &words.join(" ")).expect("a page");
+                let page = String::from_utf8(page).expect("text");
+                assert!(page.contains(".SH FILES\n"), "{words:?}: {page}");
+                assert!(page.contains("/etc/tidegate/tidegate.toml"), "{words:?}: {page}");
+                seen += 1;
+            }
+        }
+        assert!(seen > 2, "the program, `serve` and `config` read it");
+    }
+
+    #[test]
     fn sections_are_of_commands_that_exist() {
         let whole = whole();
         let known: Vec<String> =

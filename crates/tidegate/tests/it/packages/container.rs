@@ -30,6 +30,27 @@ fn configurations_that_packages_bring_are_right() {
     }
 }
 
+/// Whether the monitor selects the service and asks one of its ports.
+const SELECTS: &str = "
+import sys, yaml
+monitor = yaml.safe_load(open(sys.argv[1]))
+service = yaml.safe_load(open(sys.argv[2]))
+assert (monitor['apiVersion'], monitor['kind']) == ('monitoring.coreos.com/v1', 'ServiceMonitor')
+wanted = monitor['spec']['selector']['matchLabels'].items()
+assert wanted and wanted <= service['metadata']['labels'].items(), wanted
+ports = {port['name'] for port in service['spec']['ports']}
+asked = monitor['spec']['endpoints']
+assert asked and all(end['port'] in ports and end['path'] == '/metrics' for end in asked), asked
+";
+
+#[test]
+fn the_monitor_finds_the_service() {
+    let folder = of_repository("packaging/kubernetes");
+    let mut python = python_program("python");
+    python.args(["-c", SELECTS]).arg(folder.join("servicemonitor.yaml"));
+    run(python.arg(folder.join("base/service.yaml")));
+}
+
 #[test]
 fn manifests_are_what_kubernetes_takes() {
     for (path, replicas) in [("base", 1), ("overlays/redis", 3)] {

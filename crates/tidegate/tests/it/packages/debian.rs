@@ -52,10 +52,13 @@ fn the_package_is_installed_asked_and_purged() {
         "ready",
         "refused by login",
         "allowed 5, then refused",
+        "links lead somewhere",
         "purged",
     ] {
         assert!(told.contains(expected), "no {expected:?} in:\n{told}");
     }
+    let took = told.lines().find(|line| line.starts_with("from apt install to the refusal"));
+    println!("{}", took.expect("how long it took"));
 }
 
 #[test]

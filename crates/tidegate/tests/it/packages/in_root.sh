@@ -5,11 +5,16 @@ export DEBIAN_FRONTEND=noninteractive PATH=/usr/local/sbin:/usr/local/bin:/usr/s
 unset TIDEGATE_CONFIG TIDEGATE_SERVER TIDEGATE_ADMIN RUST_LOG || true
 apt="apt-get --quiet --yes --option APT::Sandbox::User=root"
 
+now_ms() { echo $(($(date +%s%N) / 1000000)); }
+
+began=$(now_ms)
 $apt install /tidegate.deb
 getent passwd tidegate
 tidegate config check /etc/tidegate/tidegate.toml
 for page in tidegate tidegate-serve tidegate-config-check; do
-    zcat /usr/share/man/man1/$page.1.gz | grep 'EXIT STATUS'
+    for heading in 'EXIT STATUS' FILES EXAMPLES; do
+        zcat /usr/share/man/man1/$page.1.gz | grep "$heading"
+    done
 done
 for file in bash-completion/completions/tidegate zsh/vendor-completions/_tidegate \
     fish/vendor_completions.d/tidegate.fish doc/tidegate/copyright; do
@@ -20,7 +25,10 @@ echo "enabled"
 
 mkfifo /told
 exec 3<>/told
-tidegate serve --config /etc/tidegate/tidegate.toml 2>&3 &
+# As the unit does it: from this folder, and by a user who may write nowhere else.
+cd /var/lib/tidegate
+setpriv --reuid=tidegate --regid=tidegate --clear-groups --no-new-privs --bounding-set=-all \
+    tidegate serve --config /etc/tidegate/tidegate.toml 2>&3 &
 server=$!
 while read -r line <&3; do
     echo "$line"
@@ -33,9 +41,20 @@ while tidegate check 'login ip=192.0.2.7'; do
     test $asked -lt 100
 done
 echo "allowed $asked, then refused"
+echo "from apt install to the refusal: $(($(now_ms) - began)) ms"
+test "$(stat --format %U /proc/$server)" = tidegate
 kill $server
 wait $server
-test -s /var/lib/tidegate/tidegate.snapshot
+test "$(stat --format %U:%a /var/lib/tidegate/tidegate.snapshot)" = tidegate:600
+cd /
+
+# Whatever the README and the guides link to came along.
+for page in /usr/share/doc/tidegate/README.md /usr/share/doc/tidegate/docs/guides/*.md; do
+    for link in $(grep -o '](\S*)' $page | sed 's/^](//; s/[)#].*//' | grep -v '^http'); do
+        test -e "$(dirname $page)/$link" || { echo "$page: no $link"; exit 1; }
+    done
+done
+echo "links lead somewhere"
 
 $apt remove tidegate
 test ! -e /usr/bin/tidegate
