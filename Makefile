@@ -168,6 +168,7 @@ bench: setup-bench ## Measure the limiter, the doors and the stores beside their
 		(set -x; $(TIDEGATE_BENCH) throttr --seconds 1 --rounds 15 --peer echo \
 			--request $$request --pipeline 1); \
 	done
+	$(TIDEGATE_BENCH) throttr --seconds 1 --peer redis --peer echo --request query --connections 1
 	$(TIDEGATE_BENCH) throttr --request insert --keys 10000000
 	$(TIDEGATE_BENCH) throttr --seconds 5 --connections 4 --pipeline 1 --expire 1000000
 	for request in throttle incr; do \
@@ -188,6 +189,7 @@ bench: setup-bench ## Measure the limiter, the doors and the stores beside their
 	$(TIDEGATE_BENCH) smockron --latency 2000 --rounds 5
 	$(TIDEGATE_BENCH) store redis --keys 1000
 	$(TIDEGATE_BENCH) store redis
+	$(TIDEGATE_BENCH) store redis --window 1024
 	$(TIDEGATE_BENCH) store etcd
 	$(TIDEGATE_BENCH) store etcd --keys 1000
 
