@@ -1,5 +1,5 @@
-//! Servers that ask before they answer: nginx, Caddy and Envoy in front of an application, and what
-//! Traefik sends as it sends it.
+//! Servers that ask before they answer: nginx and Caddy in front of an application, and what Envoy
+//! and Traefik send as they send it.
 
 mod raw;
 mod servers;

@@ -1,4 +1,4 @@
-//! Real servers: Debian's nginx with the example's own file, Debian's Caddy, and an Envoy.
+//! Real servers: Debian's nginx with the example's own file, and Debian's Caddy.
 
 use std::net::SocketAddr;
 use std::process::Command;
