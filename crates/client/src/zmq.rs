@@ -132,7 +132,7 @@ fn door_of(admission: AddressFilter) -> Authenticator {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The endpoint is not `tcp://host:port`; another one may be.
-    #[error("`{0}` is no endpoint: expected `tcp://host:port`")]
+    #[error("`{0}` is not an endpoint: expected `tcp://host:port`")]
     Endpoint(String),
     /// The address cannot be bound.
     #[error("{0}")]

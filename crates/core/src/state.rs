@@ -125,7 +125,7 @@ pub enum DecodeError {
     #[error("the state has the wrong length")]
     Length,
     /// Bytes that no state is encoded as: damaged.
-    #[error("the state holds a value that cannot be")]
+    #[error("the state has an impossible value")]
     Value,
 }
 

@@ -58,23 +58,23 @@ pub struct Changed {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChangeError {
     /// There is no such rule.
-    #[error("there is no rule of this name")]
+    #[error("there is no rule with this name")]
     Unknown,
     /// The rules are not those that the caller knows.
     #[error("the rules have changed since; read them again")]
     Outdated,
     /// There are as many rules as may be added.
-    #[error("{ADDED_MAX} rules have been added, and no more can be; put them into the file")]
+    #[error("{ADDED_MAX} rules have been added, and no more are allowed; put them into the file")]
     TooMany,
     /// The fields do not fit.
-    #[error("the rule is not right")]
+    #[error("the rule is not valid")]
     Wrong(Vec<FieldError>),
 }
 
 /// The state of the process as `/readyz` and the admin side see it. Shared by all doors.
 #[derive(Debug, Default)]
 pub struct ProcessState {
-    /// When the process began, in Unix time.
+    /// When the process started, in Unix time.
     begun_at: Nanos,
     ready: AtomicBool,
     /// Set with the first `ready`, and never taken back.
@@ -91,7 +91,7 @@ impl ProcessState {
         Arc::new(Self { begun_at, ..Self::default() })
     }
 
-    /// When the process began, in Unix time.
+    /// When the process started, in Unix time.
     #[must_use]
     pub fn begun_at(&self) -> Nanos {
         self.begun_at

@@ -19,7 +19,7 @@ pub enum LogFormat {
     /// For people.
     #[default]
     Text,
-    /// For machines: one object a line.
+    /// For machines: one JSON object per line.
     Json,
 }
 
@@ -56,7 +56,7 @@ impl Logs {
     /// Changes the form of the lines.
     pub fn set_format(&self, format: LogFormat) {
         if self.form.reload(lines(format)).is_err() {
-            tracing::warn!("the form of log lines could not be changed");
+            tracing::warn!("the format of log lines could not be changed");
         }
     }
 }

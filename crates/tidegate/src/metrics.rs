@@ -290,7 +290,7 @@ impl Snapshots {
         let Self { last_success, failures, restored } = Self::default();
         registry.register(
             "snapshot_last_success_timestamp_seconds",
-            "When the newest snapshot was begun; 0 if there is none",
+            "When the newest snapshot was started; 0 if there is none",
             last_success.clone(),
         );
         registry.register("snapshot_failures", "Snapshots that were not written", failures.clone());
@@ -392,19 +392,19 @@ impl Metrics {
             decision_seconds.clone(),
         );
         let reloads = Reloads::register(registry);
-        registry.register("table_full", "New keys that found no slot free", full.clone());
-        registry.register("waiting", "Requests that wait until they may go", waiting.clone());
-        registry.register("waiting_max", "The most that may wait", waiting_max.clone());
+        registry.register("table_full", "New keys that found no free slot", full.clone());
+        registry.register("waiting", "Requests that wait for their turn", waiting.clone());
+        registry.register("waiting_max", "The most requests that may wait", waiting_max.clone());
         registry.register("rule_changes", "Rules changed over the API", rule_changes.clone());
-        registry.register("accounting", "Requests that gatekeepers told of", accounting.clone());
+        registry.register("accounting", "Requests that gatekeepers reported", accounting.clone());
         registry.register("lost", "What was dropped instead of waiting", lost.clone());
-        registry.register("peers", "Peers that are connected", peers.clone());
+        registry.register("peers", "Connected peers", peers.clone());
         registry.register("store_errors", "Failures of the store", store_errors.clone());
         registry.register("xds_updates", "Configurations sent over xDS", xds_updates.clone());
         let snapshots = Snapshots::register(registry);
         registry.register(
             "build",
-            "What is running",
+            "The version that is running",
             Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]),
         );
         registry

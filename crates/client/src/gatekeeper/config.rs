@@ -135,10 +135,10 @@ pub(super) fn address(endpoint: &str) -> Result<String, ConnectError> {
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// An endpoint cannot be connected to; write it as `tcp://host:port`.
-    #[error("`{0}` is no endpoint to connect to: write `tcp://host:port`")]
+    #[error("`{0}` is not an endpoint to connect to: write `tcp://host:port`")]
     Endpoint(String),
     /// A domain has no usable name.
-    #[error("`{0}` is no domain: write 1 to {DOMAIN_BYTES_MAX} bytes without a NUL")]
+    #[error("`{0}` is not a domain: write 1 to {DOMAIN_BYTES_MAX} bytes without a NUL")]
     Domain(String),
     /// A domain has two masters, neither of which would see all its requests.
     #[error("the domain `{0}` is listed twice: one master must see all its requests")]
@@ -147,7 +147,7 @@ pub enum ConnectError {
     #[error("there are more than {DOMAINS_MAX} domains")]
     Crowded,
     /// The system refuses the thread that talks to masters.
-    #[error("no thread can be had to talk to masters: {0}")]
+    #[error("cannot start the thread that talks to masters: {0}")]
     NoThread(std::io::Error),
 }
 

@@ -236,7 +236,7 @@ impl<'a> MasterConnection<'a> {
 fn wrong(fault: ZmtpFault) -> io::Error {
     let text = match fault {
         ZmtpFault::Greeting => "no ZMTP 3 greeting, or one that asks for security",
-        ZmtpFault::Role => "the socket is not one that subscribes",
+        ZmtpFault::Role => "the socket is not a subscriber",
         ZmtpFault::Refused => "the other side refuses",
         ZmtpFault::Frame => "a frame that is malformed or too long",
     };

@@ -203,11 +203,11 @@ impl<'a> Reader<'a> {
 pub(super) fn parse_spec(text: &str) -> Result<Spec, GrammarError> {
     let mut reader = Reader::new(text);
     if let Some(span) = reader.word("none") {
-        reader.end("`none` stands alone")?;
+        reader.end("`none` must stand alone")?;
         return Ok(Spec { kind: Kind::None, amount_span: span, ..Spec::default() });
     }
     if let Some(span) = reader.word("deny") {
-        reader.end("`deny` stands alone")?;
+        reader.end("`deny` must stand alone")?;
         return Ok(Spec { kind: Kind::Deny, amount_span: span, ..Spec::default() });
     }
     let (amount, amount_span) = reader.amount("the amount").map_err(|error| {

@@ -70,7 +70,7 @@ pub enum Problem {
         reason: String,
     },
     /// A key of our own stands where it would be overlooked.
-    #[error("'{0}' has a meaning in rate_limit only")]
+    #[error("'{0}' is only valid in rate_limit")]
     Misplaced(&'static str),
     /// More levels of descriptors than a request can have entries.
     #[error("descriptors are nested deeper than {max}", max = super::DEPTH_MAX)]

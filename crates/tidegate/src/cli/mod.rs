@@ -32,7 +32,7 @@ pub type Code = u8;
 
 /// Everything went as asked, or the use was allowed.
 const OK: Code = 0;
-/// The server cannot be reached, or an address cannot be had.
+/// The server cannot be reached, or an address is unavailable.
 const FAILED: Code = 1;
 /// The command line or the configuration is wrong.
 const USAGE: Code = 2;
@@ -95,8 +95,8 @@ enum Command {
     Serve(serve::ServeArgs),
     /// Tell callers of one service how long to wait, over TCP (also as a link named `jarl`).
     Jarl(jarl::JarlArgs),
-    /// Hold requests to one upstream until each path's limit lets them go (also as a link named
-    /// `rate`).
+    /// Hold requests to one upstream until the limit of their path allows them (also as a link
+    /// named `rate`).
     Proxy(proxy::ProxyArgs),
     /// Take a use of one or several keys; exit 0 if allowed, 3 if refused.
     Check(check::CheckArgs),

@@ -20,22 +20,22 @@ const NAME: &str = "proxy";
 /// The arguments of `tidegate proxy`.
 #[derive(Debug, clap::Args)]
 pub(super) struct ProxyArgs {
-    /// Where requests go: http:// or https://, a host and perhaps a port.
+    /// Where requests go: http:// or https://, a host, and optionally a port.
     #[arg(value_name = "URL", value_parser = upstream)]
     upstream: UpstreamUrl,
-    /// Port to listen at.
+    /// Port to listen on.
     #[arg(long, default_value_t = 4040)]
     port: u16,
     /// Requests that may start in a minute, for each path.
     #[arg(long, default_value_t = 100, value_parser = amount())]
     rpm: u64,
-    /// Members of an etcd through which replicas share the limit; while it is away requests wait.
+    /// Members of an etcd through which replicas share the limit. While it is down, requests wait.
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
     etcd_addresses: Vec<String>,
-    /// What is logged: off, error, warn, info, debug or trace. Without it RUST_LOG, else info.
+    /// The log level: off, error, warn, info, debug or trace. Without it RUST_LOG, else info.
     #[arg(long, value_name = "LEVEL", value_parser = level)]
     log_level: Option<LevelFilter>,
-    /// Address to listen at, 0.0.0.0 or :: for all.
+    /// Address to listen on; 0.0.0.0 or :: for all.
     #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     ip: IpAddr,
     /// Address of the HTTP door, with metrics, such as 127.0.0.1:8080. Without it the HTTP door

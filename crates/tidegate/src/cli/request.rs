@@ -17,23 +17,28 @@ const REPLY_BYTES_MAX: usize = 65_536;
 pub(super) struct RequestArgs {
     /// The line, as it goes over the wire: "over_limit ws ip=1.2.3.4".
     line: OsString,
-    /// The text door.
+    /// The address of the text door.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:2000", value_parser = address)]
     text: SocketAddr,
-    /// How long to wait for a reply. What is not a well-formed request gets none.
+    /// How long to wait for a reply. Malformed requests get none.
     #[arg(long, value_name = "SPAN", default_value = "1s")]
     timeout: Span,
 }
 
 pub(super) fn run(args: &RequestArgs) -> Result<Code, CliError> {
     if args.timeout.0.is_zero() {
-        return Err(CliError::Usage("a reply needs some time: --timeout 1s".to_owned()));
+        return Err(CliError::Usage(
+            "the timeout must be longer than zero: --timeout 1s".to_owned(),
+        ));
     }
     let mut reply = exchange(args).map_err(|error| {
         let waited = matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
         CliError::Unreachable(if waited {
             let RequestArgs { text, timeout, .. } = args;
-            format!("no reply from {text} within {timeout}; nobody there, or no such request")
+            format!(
+                "no reply from {text} within {timeout}; no server is there, or the request is \
+                 malformed"
+            )
         } else {
             format!("no text door at {}: {error}", args.text)
         })

@@ -16,10 +16,10 @@ use crate::settings::tls::{certificates, key};
 /// The certificate that a command shows, if there is one.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct CertificateArgs {
-    /// A certificate to show to a server whose `tls` has `client_ca`: PEM, with --key.
+    /// A certificate (PEM) for a server whose `tls` has `client_ca`; needs --key.
     #[arg(long = "cert", value_name = "FILE", requires = "client_key")]
     pub(super) client_cert: Option<PathBuf>,
-    /// Its key: PEM.
+    /// The certificate's private key (PEM).
     #[arg(long = "key", value_name = "FILE", requires = "client_cert")]
     pub(super) client_key: Option<PathBuf>,
 }

@@ -29,7 +29,7 @@ struct Waiting {
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     cost: u64,
-    /// Give up after this long, with code 3; without it, wait for ever.
+    /// Give up after this time, with code 3. Without it, wait for as long as it takes.
     #[arg(long, value_name = "SPAN")]
     max_wait: Option<Span>,
     /// What to do if the server cannot be reached.

@@ -24,10 +24,10 @@ use crate::stores::{memory, remote};
 #[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct File {
-    /// What keys are limited to. Tried in order; the first match decides.
+    /// The limits of keys. Rules are tried in order; the first match decides.
     #[serde(rename = "rule", skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<RuleTable>,
-    /// For keys that no rule matches.
+    /// The limit of keys that no rule matches.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default: Option<DefaultTable>,
     /// The UDP text protocol. Absent: closed.
@@ -36,13 +36,15 @@ pub struct File {
     /// Records over binary TCP and Unix sockets, one table for each value size. Absent: closed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub throttr: Vec<throttr::Config>,
-    /// How long to wait before a call, over TCP: one table for each service. Absent: closed.
+    /// Tells callers over TCP how long to wait before a call: one table for each service. Absent:
+    /// closed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub jarl: Vec<jarl::Config>,
     /// The master of Smockron's gatekeepers, over ZeroMQ. Absent: closed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub smockron: Option<smockron::Config>,
-    /// Proxies that hold requests until their limit lets them go, one table each. Absent: closed.
+    /// Reverse proxies that hold requests until a limit allows them, one table each. Absent:
+    /// closed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub proxy: Vec<proxy::Config>,
     /// Envoy's rate limit service over gRPC. Absent: closed.
@@ -51,7 +53,7 @@ pub struct File {
     /// The Redis protocol over TCP and Unix sockets. Absent: closed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resp: Option<resp::Config>,
-    /// Asking over JSON, /metrics, /healthz and /readyz. Absent: closed.
+    /// Decisions over JSON, /metrics, /healthz and /readyz. Absent: closed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub http: Option<http::Config>,
     /// Administration over JSON: keys, rules, records, proxies. Loopback only. Absent: closed.
@@ -59,9 +61,9 @@ pub struct File {
     pub admin: Option<admin::Config>,
     /// Where counts are kept.
     pub store: remote::settings::Settings,
-    /// How much may be remembered.
+    /// Bounds on what is kept in memory.
     pub memory: MemoryTable,
-    /// Where counts survive a restart. Absent: nothing is written.
+    /// Keeps counts over a restart. Absent: nothing is written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<SnapshotTable>,
     /// The process as a whole.
@@ -189,19 +191,19 @@ impl File {
     }
 }
 
-/// How much may be remembered.
+/// Bounds on what is kept in memory.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct MemoryTable {
-    /// The most keys that are remembered.
+    /// The most keys that are kept.
     #[serde(deserialize_with = "at_least_one")]
     #[schemars(range(min = 1))]
     pub max_keys: u64,
-    /// The most records, counters and buffers, that are kept.
+    /// The most records (counters and buffers) that are kept.
     #[serde(deserialize_with = "at_least_one")]
     #[schemars(range(min = 1))]
     pub max_records: u64,
-    /// The most memory that keys and records together may take, all included.
+    /// The most memory for keys and records together, with all overhead.
     pub max_bytes: ByteSize,
 }
 
@@ -234,9 +236,9 @@ fn most(number: u64) -> usize {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SnapshotTable {
-    /// The file, from the working folder of the process.
+    /// The file. A relative path starts in the working folder of the process.
     pub path: PathBuf,
-    /// How often it is written; a crash loses at most this much. At least one second.
+    /// How often it is written: a crash loses the counts since then. At least one second.
     #[serde(deserialize_with = "at_least_a_second")]
     pub every: Span,
 }
@@ -254,7 +256,7 @@ impl Default for SnapshotTable {
 pub struct ServerTable {
     /// How long open requests may take to end when the process stops.
     pub shutdown_grace: Span,
-    /// The form of log lines on standard error.
+    /// The format of log lines on standard error.
     pub log_format: LogFormat,
 }
 

@@ -204,7 +204,7 @@ fn expired(file: &File, text: &str) -> Vec<Problem> {
 fn check_whole(file: &File, problems: &mut Vec<Problem>) {
     if file.doors().is_empty() {
         // Also what a file looks like that is just being written.
-        let remedy = format!("add the table of one: {}", names::doors("or"));
+        let remedy = format!("add the table of a door: {}", names::doors("or"));
         problems.push(Problem::new(0..0, "no door is open", remedy));
     }
 }

@@ -18,7 +18,7 @@ pub(super) fn check(file: &File, text: &str) -> Vec<Problem> {
         for (setting, wrong) in door.wrong_files() {
             let place = read::place(text, &format!("{table}.{setting}"));
             let usual = match setting {
-                "password" | "users" => "set it, or name another place",
+                "password" | "users" => "set it, or use another reference",
                 _ => {
                     "name a readable PEM file; paths start in the folder that the server is \
                      started in"
@@ -50,7 +50,7 @@ fn store(file: &File, text: &str) -> Option<Problem> {
         return None;
     }
     let (place, wrong, remedy) = match store.password.as_ref().map(|secret| secret.reveal()) {
-        Some(Err(wrong)) => ("store.password", wrong, "set it, or name another place"),
+        Some(Err(wrong)) => ("store.password", wrong, "set it, or use another reference"),
         _ => ("store", remote::check(store).err()?, "see [store] in: tidegate config example"),
     };
     Some(Problem::new(read::place(text, place), wrong, remedy))
@@ -59,6 +59,6 @@ fn store(file: &File, text: &str) -> Option<Problem> {
 /// Whether snapshots can be kept where the file says. A server looks only when that changes.
 pub(super) fn snapshot(file: &File, text: &str) -> Option<Problem> {
     let wrong = snapshot::check(&file.snapshot.as_ref()?.path).err()?;
-    let remedy = "name a file in a folder that is there and can be written to";
+    let remedy = "name a file in an existing, writable folder";
     Some(Problem::new(read::place(text, "snapshot.path"), wrong.to_string(), remedy))
 }

@@ -9,9 +9,9 @@ use serde_json::Value;
 
 const OPENING: &str = "# Settings of the configuration file
 
-`tidegate config reference` prints this page. A setting without a default is absent unless it is
-given, or must be given. [limits.md](limits.md) has the grammar of limits, and the pages of the
-[doors](doors) say more about theirs.
+`tidegate config reference` prints this page. A setting without a default is unset unless you
+give it; `must be given` marks those that are required. [limits.md](limits.md) has the grammar of
+limits, and the pages of the [doors](doors) say more about theirs.
 ";
 
 /// The page.

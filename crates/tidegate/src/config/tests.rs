@@ -186,7 +186,7 @@ fn limits_are_split_among_replicas() {
 fn addresses_are_addresses() {
     check(
         "[text]\nlisten = 'example.net:2000'",
-        &["t:2:10: \"example.net:2000\" is not an address to listen at; \
+        &["t:2:10: \"example.net:2000\" is not an address to listen on; \
              an IP address and a port: \"127.0.0.1:2000\", \"[::1]:2000\"; \
              names are not looked up"],
     );
@@ -195,12 +195,12 @@ fn addresses_are_addresses() {
     assert_eq!(listen.addresses()[0], "127.0.0.1:2000".parse().unwrap());
     check(
         "[text]\nlisten = []",
-        &["t:2:10: no address to listen at; remove the table to keep the door closed"],
+        &["t:2:10: no address to listen on; remove the table to keep the door closed"],
     );
     check(
         "[text]\nallow = []",
-        &["t:2:9: an empty allow list would keep everybody out; \
-           name a network, or remove the setting to let everybody in"],
+        &["t:2:9: an empty allow list would refuse every client; \
+           name a network, or remove the setting to accept every client"],
     );
 }
 
@@ -297,7 +297,7 @@ fn throttr_tables_are_read_and_told_apart() {
     check(
         &format!("[[throttr]]\nvalue_size = 12\nunix = '{long}'\nmax_value = '1GiB'\nport = 1"),
         &[
-            "t:2:14: 12 is not a size of values; write the bits: 8, 16, 32 or 64",
+            "t:2:14: 12 is not a value size; write the bits: 8, 16, 32 or 64",
             "t:3:8: too long for the path of a socket; write a path of 1 to 107 bytes",
             "t:4:13: 1GiB is too long for a value; write a size from 1 to 16MiB",
             "t:5:1: unknown name \"port\" in [[throttr]]; known here: allow, idle_timeout, listen, \
@@ -342,14 +342,14 @@ fn jarl_tables_are_checked() {
     check(
         &format!("{jarl}limit = '5 in flight'"),
         &["t:4:9: this door cannot tell when a use ends, so it has no limits in flight; \
-           write a limit on uses in a time: limit = \"100 per 1s\""],
+           write a limit on uses in a period: limit = \"100 per 1s\""],
     );
     check(
         &format!("{jarl}limit = '1/s'\nexact = true\nalgorithm = 'gcra'\nmax_connections = 0"),
         &[
             "t:5:9: `exact` belongs to the algorithm `jarl`; \
              remove it, or write algorithm = \"jarl\"",
-            "t:7:19: 0 is not a valid number of connections to hold; \
+            "t:7:19: 0 is not a valid number of connections; \
              write a whole number from 1 to 1000000",
         ],
     );
@@ -423,9 +423,9 @@ fn proxy_tables_are_checked() {
     check(
         &format!("{proxy}key = 'path={{pth}}'\nmax_waiters = 0\nhead_timeout = '1ms'"),
         &[
-            "t:5:7: \"{pth}\" is not known in keys; \
+            "t:5:7: \"{pth}\" is not a placeholder for keys; \
              known here: {path}, {raw_path}, {prefix:2}, {client}, {method}, {header:NAME}",
-            "t:6:15: 0 is out of bounds; write a whole number from 1 to 1000000",
+            "t:6:15: 0 is out of range; write a whole number from 1 to 1000000",
             "t:7:16: too short; write a span of at least \"100ms\"",
         ],
     );
@@ -446,7 +446,7 @@ fn proxy_tables_are_checked() {
         &[
             "t:2:8: a proxy must have a name; write a readable name of 1 to 250 bytes",
             "t:4:12: \"http://a/b\" has a path, and requests have their own; write http:// or \
-             https://, a host and perhaps a port: \"http://127.0.0.1:3000\"",
+             https://, a host, and optionally a port: \"http://127.0.0.1:3000\"",
         ],
     );
 }
@@ -523,7 +523,7 @@ fn the_tables_of_a_master_are_checked() {
     check_smockron(
         "[smockron.domains]\nweb = '5 in flight'",
         &["t:3:7: this door cannot tell when a use ends, so it has no limits in flight; \
-           write a limit on uses in a time: limit = \"100 per 1s\""],
+           write a limit on uses in a period: limit = \"100 per 1s\""],
     );
     check_smockron(
         "acounting = 'tcp://127.0.0.1:1'",

@@ -161,7 +161,7 @@ impl Serving {
     pub async fn join(self) {
         for task in self.tasks {
             if let Err(error) = task.await {
-                tracing::error!(%error, "a door's task ended badly");
+                tracing::error!(%error, "a door's task failed");
             }
         }
         if self.threads.is_empty() {
@@ -175,7 +175,7 @@ impl Serving {
                 .fold(true, |well, end| well & end.is_ok())
         });
         if !joined.await.unwrap_or(false) {
-            tracing::error!("a door's thread ended badly");
+            tracing::error!("a door's thread failed");
         }
     }
 }

@@ -172,12 +172,12 @@ fn part(text: &str) -> Result<Part, String> {
     };
     let Some((before, rest)) = value.split_once('{') else {
         return match value.contains('}') {
-            true => Err(format!("\"{text}\" has a brace too many\nremove it")),
+            true => Err(format!("\"{text}\" has an unmatched brace\nremove it")),
             false => Ok(Part { name, before: value.to_owned(), place: None, after: String::new() }),
         };
     };
     let Some((place, after)) = rest.split_once('}') else {
-        return Err(format!("a brace of \"{text}\" is not closed\nwrite it like \"{USUAL}\""));
+        return Err(format!("a brace in \"{text}\" is not closed\nwrite it like \"{USUAL}\""));
     };
     if before.contains('}') || after.contains(['{', '}']) {
         let remedy = "give each placeholder an entry of its own: \"method={method} path={path}\"";
@@ -196,14 +196,18 @@ fn placeholder(text: &str) -> Result<Placeholder, String> {
         ("method", None) => Ok(Placeholder::Method),
         ("prefix", Some(count)) => match count.parse() {
             Ok(count @ 1..=100) => Ok(Placeholder::Prefix(count)),
-            _ => Err(format!("\"{count}\" is no number of segments\nwrite {{prefix:2}}, 1 to 100")),
+            _ => Err(format!(
+                "\"{count}\" is not a number of segments\nwrite {{prefix:2}}, 1 to 100"
+            )),
         },
-        ("header", Some(name)) => HeaderName::from_str(name)
-            .map(Placeholder::Header)
-            .map_err(|_| format!("\"{name}\" is no name of a header\nwrite {{header:X-API-Key}}")),
+        ("header", Some(name)) => {
+            HeaderName::from_str(name).map(Placeholder::Header).map_err(|_| {
+                format!("\"{name}\" is not the name of a header\nwrite {{header:X-API-Key}}")
+            })
+        }
         _ => {
             let known = "{path}, {raw_path}, {prefix:2}, {client}, {method}, {header:NAME}";
-            Err(format!("\"{{{text}}}\" is not known in keys\nknown here: {known}"))
+            Err(format!("\"{{{text}}}\" is not a placeholder for keys\nknown here: {known}"))
         }
     }
 }
@@ -241,8 +245,8 @@ impl JsonSchema for Template {
 
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
         schemars::json_schema!({
-            "description": "Entries of the key, separated by spaces, with {path}, {raw_path}, \
-                            {prefix:2}, {client}, {method} or {header:NAME} in them.",
+            "description": "Entries of the key, separated by spaces. They may contain {path}, {raw_path}, \
+                            {prefix:2}, {client}, {method} and {header:NAME}.",
             "type": "string"
         })
     }
@@ -341,12 +345,12 @@ mod tests {
         for (template, wrong) in [
             ("", "an entry of the key is empty"),
             ("path={path}  client={client}", "an entry of the key is empty"),
-            ("path={pth}", "\"{pth}\" is not known in keys"),
-            ("path={path", "a brace of \"path={path\" is not closed"),
-            ("path=path}", "\"path=path}\" has a brace too many"),
+            ("path={pth}", "\"{pth}\" is not a placeholder for keys"),
+            ("path={path", "a brace in \"path={path\" is not closed"),
+            ("path=path}", "\"path=path}\" has an unmatched brace"),
             ("a={method}{path}", "\"a={method}{path}\" has more than one placeholder"),
-            ("a={prefix:0}", "\"0\" is no number of segments"),
-            ("a={header:b@d}", "\"b@d\" is no name of a header"),
+            ("a={prefix:0}", "\"0\" is not a number of segments"),
+            ("a={header:b@d}", "\"b@d\" is not the name of a header"),
             ("a b c d e f g h i", "9 entries are too many"),
         ] {
             let error = template.parse::<Template>().unwrap_err();

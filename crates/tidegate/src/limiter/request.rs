@@ -255,7 +255,7 @@ pub enum InvalidRequest {
     #[error("the cost must be at least 1")]
     CostZero,
     /// More is asked for than can ever be had.
-    #[error("the cost can never be had: at most {limit} fit at once")]
+    #[error("the cost exceeds the limit: at most {limit} uses at once")]
     CostAboveLimit {
         /// The most that can be had at once.
         limit: u64,
@@ -268,10 +268,10 @@ pub enum InvalidRequest {
     )]
     NoRefund,
     /// The key's rule books callers, and this request cannot wait.
-    #[error("this key books callers: ask where a request can wait")]
+    #[error("this key books callers: use a request that can wait")]
     Books,
     /// The key's limit is on uses in flight, and this door cannot say when a use ends.
-    #[error("this key limits uses in flight: ask where the end of a use can be told")]
+    #[error("this key limits uses in flight: use a request that can report when the use ends")]
     NeedsEnd,
 }
 

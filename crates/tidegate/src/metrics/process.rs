@@ -38,7 +38,7 @@ impl ProcessSeries {
                 gauge(page, name, help, value)?;
             }
         }
-        gauge(page, "start_time_seconds", "When the process began, in Unix time.", began_at)
+        gauge(page, "start_time_seconds", "When the process started, in Unix time.", began_at)
     }
 }
 

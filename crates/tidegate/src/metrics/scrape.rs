@@ -81,13 +81,21 @@ impl Collector for Scrape {
         let store_up = sizes.store_up.map(usize::from);
         for (name, help, value) in [
             ("keys", "Remembered keys", Some(sizes.keys)),
-            ("keys_max", "The most keys that are remembered", Some(sizes.keys_max)),
+            ("keys_max", "The most keys that are kept", Some(sizes.keys_max)),
             ("records", "Counters and buffers with a time to live", Some(sizes.records)),
             ("records_max", "The most counters and buffers", Some(sizes.records_max)),
-            ("memory_bytes", "Bytes that remembered keys and records take", Some(sizes.bytes)),
-            ("memory_max_bytes", "The most bytes that they may take", Some(sizes.bytes_max)),
-            ("ready", "1 if work may be sent here, as /readyz says", Some(sizes.is_ready.into())),
-            ("store_up", "1 if the remote store is asked, 0 if decisions go without", store_up),
+            ("memory_bytes", "Bytes that keys and records take", Some(sizes.bytes)),
+            (
+                "memory_max_bytes",
+                "The most bytes that keys and records may take",
+                Some(sizes.bytes_max),
+            ),
+            ("ready", "1 if the server is ready, as /readyz says", Some(sizes.is_ready.into())),
+            (
+                "store_up",
+                "1 if the remote store is in use, 0 if decisions are made without it",
+                store_up,
+            ),
         ] {
             let Some(value) = value else { continue };
             let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));

@@ -55,7 +55,7 @@ pub enum ServeError {
     #[error("the [store] cannot be used: {0}")]
     Store(String),
     /// The configuration does not fit what a management server has sent.
-    #[error("{0}; it came over xDS, and no longer fits this file")]
+    #[error("{0}; it came over xDS, and conflicts with this file")]
     Xds(String),
     /// There can be no snapshot where the configuration wants it.
     #[error(transparent)]
@@ -251,7 +251,7 @@ impl Server {
             rules = process.install(written);
             if rules.taken_back > 0 {
                 let rules = rules.taken_back;
-                tracing::warn!(rules, "changes made over the API are taken back");
+                tracing::warn!(rules, "changes made over the API are undone");
             }
             upkeep.set_snapshot(file.snapshot.clone());
             if first {
@@ -343,7 +343,7 @@ impl Server {
                     tracing::warn!("some requests did not end within shutdown_grace");
                 }
             }
-            () = stop.told() => tracing::warn!("told to stop twice: not waiting any longer"),
+            () = stop.told() => tracing::warn!("second signal to stop: not waiting any longer"),
         }
         self.shutdown.set();
         self.gate.limiter.close().await;

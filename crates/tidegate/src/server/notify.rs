@@ -47,6 +47,6 @@ pub(super) fn keep_alive() {
 
 fn tell(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        tracing::debug!(%error, "the supervisor was not told");
+        tracing::debug!(%error, "the service manager could not be notified");
     }
 }

@@ -269,7 +269,7 @@ async fn close(doors: &mut [OpenDoor], grace: Duration, draining: &mut JoinSet<(
             None => timeout(grace, serving.join()).await,
         };
         if free.is_err() {
-            tracing::warn!(door = door.config.door().name(), "a door takes long to close");
+            tracing::warn!(door = door.config.door().name(), "a door is slow to close");
         }
     }
 }
@@ -279,7 +279,7 @@ fn warn_if_open_to_all(config: &dyn DoorConfig) {
         let door = config.door().name();
         tracing::warn!(
             door,
-            "this door listens beyond loopback and lets everybody in: \
+            "this door listens beyond loopback and accepts every client: \
              whoever reaches it can use up and inspect limits; set `allow` in [{door}]"
         );
     }

@@ -144,7 +144,7 @@ impl Kept {
             }
             None if unusable.is_empty() => tracing::info!(%file, "no snapshot yet"),
             None => {
-                tracing::error!(%file, "no snapshot can be used: all counts start from nothing")
+                tracing::error!(%file, "no snapshot can be used: all counts start from zero")
             }
         }
     }
@@ -171,7 +171,7 @@ fn tell(path: &Path, source: SnapshotSource, restored: Restored) {
     let file = path.display();
     let Restored { keys, shared, records, dropped, forgiven, lost, .. } = restored;
     if source == SnapshotSource::Previous {
-        tracing::warn!(%file, "the previous snapshot is restored: uses after it are forgiven");
+        tracing::warn!(%file, "the previous snapshot is restored: later uses are lost");
     }
     let from = source.name();
     tracing::info!(%file, from, keys, shared, records, dropped, "snapshot restored");
@@ -179,7 +179,7 @@ fn tell(path: &Path, source: SnapshotSource, restored: Restored) {
         tracing::warn!(
             %file,
             keys = forgiven,
-            "no room for keys whose rule has on_full deny or allow: they start anew; \
+            "no room for keys whose rule has on_full deny or allow: they start from zero; \
              raise max_keys or max_bytes"
         );
     }
@@ -187,7 +187,7 @@ fn tell(path: &Path, source: SnapshotSource, restored: Restored) {
         tracing::warn!(
             %file,
             records = lost,
-            "no room for records: they are gone; raise max_records or max_bytes"
+            "no room for records: they are lost; raise max_records or max_bytes"
         );
     }
 }

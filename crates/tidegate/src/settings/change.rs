@@ -49,7 +49,7 @@ pub(crate) fn change(
 ) -> Result<CompiledRule, Vec<FieldError>> {
     let Draft { name, pattern, origin, table, .. } = &written.draft;
     if *origin == RuleOrigin::Given {
-        let remedy = "add a rule of another name that matches their keys: it goes first";
+        let remedy = "add a rule with another name that matches their keys: it takes precedence";
         return Err(vec![FieldError::new(
             "limit",
             "the limits of this rule come with requests",
@@ -96,7 +96,7 @@ fn lay(
                 wrong.push(FieldError::new("name", "a rule cannot be given another name", remedy));
             }
             "match" if origin != RuleOrigin::Rule && base.get("match") != Some(&value) => {
-                let remedy = "leave it out; add a rule of another name for other keys";
+                let remedy = "leave it out; add a rule with another name for other keys";
                 wrong.push(FieldError::new("match", "the keys of this rule are fixed", remedy));
             }
             "name" => {}

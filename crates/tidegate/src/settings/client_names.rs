@@ -52,7 +52,7 @@ impl FromStr for ClientName {
         let name = DnsName::try_from(text.to_owned()).map_err(|_| {
             let remedy = "write a DNS name without `*`, an IP address, or a URI like \
                           \"spiffe://example.com/envoy\"";
-            format!("\"{text}\" is no name that a certificate can be known by\n{remedy}")
+            format!("\"{text}\" is not a name that a certificate can have\n{remedy}")
         })?;
         Ok(Self(Kind::Server(ServerName::DnsName(name))))
     }
@@ -143,7 +143,7 @@ mod tests {
         }
         for text in ["", "*.example.com", "a b", "spiffe://a b", "https://exämple.com/"] {
             let error = text.parse::<ClientName>().expect_err(text);
-            assert!(error.starts_with(&format!("\"{text}\" is no name")), "{error}");
+            assert!(error.starts_with(&format!("\"{text}\" is not a name")), "{error}");
         }
     }
 }

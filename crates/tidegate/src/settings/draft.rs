@@ -113,7 +113,7 @@ impl Draft {
         let whole = limits::compile(source, &Counting { table, usual }, problems);
         if !can_end && whole.iter().any(Limit::ends) {
             let message = "this door cannot tell when a use ends, so it has no limits in flight";
-            let remedy = "write a limit on uses in a time: limit = \"100 per 1s\"";
+            let remedy = "write a limit on uses in a period: limit = \"100 per 1s\"";
             problems.push(Problem::new(table.limit.span(), message, remedy));
         }
         if !can_end && whole.iter().any(Limit::denies) {

@@ -24,7 +24,7 @@ pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > FILE_BYTES_MAX {
-        let error = format!("it has more than the {FILE_BYTES_MAX} bytes that are read");
+        let error = format!("it is larger than {FILE_BYTES_MAX} bytes");
         return Err(io::Error::other(error));
     }
     Ok(bytes)

@@ -100,7 +100,7 @@ fn address(text: &str) -> Result<SocketAddr, String> {
             _ if text.parse::<IpAddr>().is_ok() => "add a port: \"127.0.0.1:2000\"".to_owned(),
             _ => "an IP address and a port: \"127.0.0.1:2000\", \"[::1]:2000\"".to_owned(),
         };
-        format!("\"{text}\" is not an address to listen at\n{remedy}; names are not looked up")
+        format!("\"{text}\" is not an address to listen on\n{remedy}; names are not looked up")
     })
 }
 
@@ -128,7 +128,7 @@ impl<'de> Deserialize<'de> for Listen {
                     addresses.push(next);
                 }
                 if addresses.is_empty() {
-                    let none = "no address to listen at\nremove the table to keep the door closed";
+                    let none = "no address to listen on\nremove the table to keep the door closed";
                     return Err(de::Error::custom(none));
                 }
                 Ok(Listen(addresses))
@@ -163,7 +163,7 @@ impl JsonSchema for Listen {
 
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
         schemars::json_schema!({
-            "description": "An IP address and port, or a list of them. Port 0 takes a free one.",
+            "description": "An IP address and port, or a list of them. Port 0 chooses a free one.",
             "anyOf": [
                 { "type": "string" },
                 { "type": "array", "items": { "type": "string" }, "minItems": 1 }
@@ -172,7 +172,7 @@ impl JsonSchema for Listen {
     }
 }
 
-/// Networks that may come in, like "10.0.0.0/8". Absent: everybody.
+/// Networks such as "10.0.0.0/8", or single addresses. Without `allow` every client may connect.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema)]
 #[schemars(rename = "Networks")]
 pub struct Allow(#[schemars(with = "Vec<String>", length(min = 1))] Vec<Network>);
@@ -208,8 +208,8 @@ impl<'de> Deserialize<'de> for Allow {
         let networks = Vec::<Network>::deserialize(deserializer)?;
         if networks.is_empty() {
             return Err(de::Error::custom(
-                "an empty allow list would keep everybody out\n\
-                 name a network, or remove the setting to let everybody in",
+                "an empty allow list would refuse every client\n\
+                 name a network, or remove the setting to accept every client",
             ));
         }
         Ok(Self(networks))

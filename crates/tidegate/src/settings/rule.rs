@@ -22,17 +22,17 @@ pub const NAME_BYTES_MAX: usize = 256;
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RuleTable {
-    /// Identity across reloads, shown in verdicts and metrics. Absent: the match.
+    /// The name in verdicts and metrics, and the rule's identity across reloads. Absent: the match.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub name: Option<Spanned<String>>,
-    /// The keys it is for: `*` matches any run of bytes, `\*` is a star.
+    /// The keys that the rule applies to: `*` matches any run of bytes, `\*` is a star.
     // The schema requires it and says so where it is missing; a door's own rule goes without.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub r#match: Option<Spanned<String>>,
-    /// A limit like "22 per 20s", a list of limits that must all hold, "none", or "deny": nothing
-    /// passes.
+    /// A limit such as "22 per 20s", a list of limits that must all hold, "none" (no limit), or
+    /// "deny" (nothing passes).
     #[schemars(with = "TextsSchema")]
     pub limit: Spanned<Texts>,
     /// Everything else.
@@ -55,41 +55,41 @@ impl RuleTable {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RuleFields {
-    /// How uses are counted. Absent: gcra, or what the door is made for; in flight where the limit
-    /// says so.
+    /// How uses are counted. Absent: gcra, or the door's own default. Limits in flight need none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<AlgorithmWord>")]
     pub algorithm: Option<Spanned<AlgorithmWord>>,
-    /// For `average`: whether refused attempts are counted.
+    /// For `average`: whether refused attempts count, too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<bool>")]
     pub strict: Option<Spanned<bool>>,
-    /// For `jarl`: whether starts are booked instead of arrivals.
+    /// For `jarl`: whether a call is booked for the time when it may start, not when its caller
+    /// arrived.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<bool>")]
     pub exact: Option<Spanned<bool>>,
-    /// Among how many replicas of this server the limits are split. Absent: 1.
+    /// The number of replicas of this server that divide the limits among them. Absent: 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<u64>", range(min = 1, max = REPLICAS_MAX))]
     pub replicas: Option<Spanned<i64>>,
-    /// Which of the replicas this one is, from 1: the first ones take what cannot be divided
-    /// evenly. Absent: that is left unused.
+    /// The number of this replica, from 1. The first ones get the remainder of a limit that cannot
+    /// be divided evenly. Absent: the remainder is left unused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<u64>", range(min = 1, max = REPLICAS_MAX))]
     pub replica: Option<Spanned<i64>>,
-    /// Whether every key that matches shares one count.
+    /// Whether all keys that match share one count.
     #[serde(default)]
     pub shared: bool,
-    /// Whether refusals are only counted and reported.
+    /// Whether the rule only counts and reports what it would refuse.
     #[serde(default)]
     pub shadow: bool,
-    /// Where the counts live if there is a remote store: in it, or in this node.
+    /// Where counts are kept if there is a remote store.
     #[serde(default)]
     pub consistency: ConsistencyWord,
-    /// What a failing store means.
+    /// What is decided while the store does not answer.
     #[serde(default)]
     pub on_store_error: OnStoreErrorWord,
-    /// What a table full of live keys means for a new key.
+    /// What happens to a new key while the table is full of keys in use.
     #[serde(default)]
     pub on_full: OnFullWord,
 }
@@ -130,8 +130,8 @@ impl MakesRule for DefaultTable {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DefaultTable {
-    /// A limit like "22 per 20s", a list of limits that must all hold, "none", or "deny": nothing
-    /// passes.
+    /// A limit such as "22 per 20s", a list of limits that must all hold, "none" (no limit), or
+    /// "deny" (nothing passes).
     #[schemars(with = "TextsSchema")]
     pub limit: Spanned<Texts>,
     /// Everything else.
@@ -152,10 +152,10 @@ impl Default for DefaultTable {
 #[serde(rename_all = "lowercase")]
 #[schemars(rename = "Consistency")]
 pub enum ConsistencyWord {
-    /// In the remote store: all nodes together keep to the limit.
+    /// In the remote store: the limit holds for all nodes together.
     #[default]
     Exact,
-    /// In the memory of each node.
+    /// In the memory of each node: the limit holds for each node.
     Local,
 }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 
 use super::files;
 
-/// Where a secret is: `env:NAME` or `file:PATH`.
+/// A reference to a secret: `env:NAME` or `file:PATH`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Secret(String);
@@ -33,7 +33,7 @@ impl Secret {
 }
 
 const REMEDY: &str =
-    "write \"env:NAME\" or \"file:PATH\": the secret itself must not stand in the file";
+    "write \"env:NAME\" or \"file:PATH\": the secret itself must not be in the file";
 
 impl<'de> Deserialize<'de> for Secret {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

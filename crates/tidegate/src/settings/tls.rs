@@ -27,11 +27,12 @@ use super::files;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(try_from = "Table")]
 pub struct Tls {
-    /// The certificate and what leads up to it, PEM.
+    /// A file with the certificate and its intermediate certificates (PEM).
     pub cert: PathBuf,
-    /// Its key, PEM.
+    /// A file with the certificate's private key (PEM).
     pub key: PathBuf,
-    /// Who must have signed the certificate that every client then has to show.
+    /// A file of certificates (PEM). Every client then needs a certificate that one of them has
+    /// signed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_ca: Option<PathBuf>,
     /// Of which that certificate must have one: DNS names, IP addresses or URIs. Empty: any name.
@@ -43,13 +44,15 @@ pub struct Tls {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename = "Tls", expecting = "struct Tls")]
 struct Table {
-    /// The certificate and what leads up to it, PEM.
+    /// A file with the certificate and its intermediate certificates (PEM).
     cert: PathBuf,
-    /// Its key, PEM.
+    /// A file with the certificate's private key (PEM).
     key: PathBuf,
-    /// Who must have signed the certificate that every client then has to show.
+    /// A file of certificates (PEM). Every client then needs a certificate that one of them has
+    /// signed.
     client_ca: Option<PathBuf>,
-    /// Of which that certificate must have one: DNS names, IP addresses or URIs. Absent: any name.
+    /// DNS names, IP addresses or URIs; the client's certificate must have one of them. Absent: any
+    /// name.
     #[schemars(length(min = 1, max = NAMES_MAX))]
     client_names: Option<Vec<ClientName>>,
 }
@@ -61,12 +64,15 @@ impl TryFrom<Table> for Tls {
         let Table { cert, key, client_ca, client_names } = table;
         match &client_names {
             Some(_) if client_ca.is_none() => {
-                let remedy = "add `client_ca`: the certificates that must have signed theirs";
-                return Err(format!("without `client_ca` clients show no names\n{remedy}"));
+                let remedy = "add `client_ca`: the certificates that must have signed the clients'";
+                return Err(format!(
+                    "without `client_ca` clients present no certificates\n{remedy}"
+                ));
             }
             Some(names) if names.is_empty() => {
-                let remedy = "write at least one, or leave `client_names` out: then any will do";
-                return Err(format!("without any name nobody could come in\n{remedy}"));
+                let remedy =
+                    "write at least one, or leave `client_names` out: then any name is accepted";
+                return Err(format!("without any name no client could connect\n{remedy}"));
             }
             Some(names) if names.len() > NAMES_MAX => {
                 let remedy = format!("write at most {NAMES_MAX}");
@@ -97,7 +103,7 @@ impl Tls {
         let mut config = builder.with_single_cert(chain, key).map_err(|error| match error {
             rustls::Error::InconsistentKeys(_) => {
                 let cert = self.cert.display();
-                wrong("cannot use the key", &self.key, format!("it is not that of {cert}"))
+                wrong("cannot use the key", &self.key, format!("it does not match {cert}"))
             }
             error => wrong("cannot use the key", &self.key, error),
         })?;

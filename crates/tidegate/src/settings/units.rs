@@ -80,13 +80,13 @@ impl JsonSchema for ByteSize {
 
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
         schemars::json_schema!({
-            "description": "A size like \"4GiB\", or a number of bytes.",
+            "description": "A size such as \"4GiB\", or a number of bytes.",
             "anyOf": [{ "type": "string" }, { "type": "integer", "minimum": 0 }]
         })
     }
 }
 
-/// A span of time like "500ms", "10s" or "1min".
+/// A span of time such as "500ms", "10s" or "1min".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
 #[schemars(rename = "TimeSpan")]
 pub struct Span(#[schemars(with = "String")] pub Duration);

@@ -40,7 +40,7 @@ pub fn check(path: &Path) -> Result<(), BadPath> {
         Ok(found) if found.is_dir() => {}
         Ok(_) => return Err(bad(format!("{shown} is not a folder"))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Err(bad(format!("the folder {shown} does not exist; make it first")));
+            return Err(bad(format!("the folder {shown} does not exist; create it first")));
         }
         Err(error) => return Err(bad(format!("the folder {shown} cannot be reached: {error}"))),
     }

@@ -191,7 +191,7 @@ impl<R: Read> SnapshotReader<R> {
             END => return self.end().map(|()| None),
             kind @ (KEY | SHARED) => SnapshotEntry::Count(self.count(kind == KEY)?),
             RECORD if self.version > 1 => SnapshotEntry::Record(self.record()?),
-            _ => return Err(SnapshotProblem::Damaged("an entry of a kind that does not exist")),
+            _ => return Err(SnapshotProblem::Damaged("an entry of an unknown kind")),
         };
         self.entries += 1;
         Ok(Some(entry))
@@ -238,7 +238,7 @@ impl<R: Read> SnapshotReader<R> {
         }
         match self.from.read(&mut [0])? {
             0 => Ok(()),
-            _ => Err(SnapshotProblem::Damaged("there is something behind the end")),
+            _ => Err(SnapshotProblem::Damaged("there are bytes after the end")),
         }
     }
 

@@ -91,7 +91,7 @@ fn a_key_that_is_not_that_of_its_certificate_is_refused() {
     let key = write("key.pem", &one.signing_key.serialize_pem());
     let wrong = write("wrong.pem", &other.signing_key.serialize_pem());
     let belongs = "name the private key that belongs to the certificate";
-    check_refused(&proxy(&cert, &wrong), &["wrong.pem: it is not that of ", "t.toml:5:", belongs]);
+    check_refused(&proxy(&cert, &wrong), &["wrong.pem: it does not match ", "t.toml:5:", belongs]);
     check_refused(&proxy(&cert, &cert), &["there is none in the file", "BEGIN PRIVATE KEY"]);
     check_refused(&proxy(&cert, "/nonexistent/key.pem"), &["cannot read the key /nonexistent"]);
     let (_folder, path) = file(&proxy(&cert, &key));

@@ -327,7 +327,7 @@ fn administration_answers_when_the_other_doors_are_full() {
     let listen = |stream: &mut TcpStream| drop(stream.write_all(b"\x11\x01a"));
     let mut subscribers = crowd(throttr, 100);
     subscribers.iter_mut().for_each(listen);
-    program.wait_for_line(|line| line.contains("descriptors are short door=\"throttr\""));
+    program.wait_for_line(|line| line.contains("too few file descriptors door=\"throttr\""));
     // Whoever has begun a head does not give way either.
     let mut half = crowd(http, 10);
     half.iter_mut().for_each(|stream| drop(stream.write_all(b"GET /healthz HTTP/1.1\r\n")));
@@ -341,7 +341,7 @@ fn a_crowd_at_one_door_gives_way_to_those_at_another_where_descriptors_are_short
     let at = "listen = '127.0.0.1:0'\n";
     let mut program = Program::serve_with_few_files(&format!("[[throttr]]\n{at}[http]\n{at}"));
     let _idle = crowd(program.address("throttr"), 100);
-    program.wait_for_line(|line| line.contains("descriptors are short door=\"throttr\""));
+    program.wait_for_line(|line| line.contains("too few file descriptors door=\"throttr\""));
     let honest = crowd(program.address("http"), 3);
     assert!(honest.iter().all(is_served));
     assert!(bad_input(&program, "throttr", "gave_way") >= 1);

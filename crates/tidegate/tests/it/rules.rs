@@ -38,7 +38,7 @@ fn a_change_lives_until_the_next_reload() {
     assert_eq!(send(&program, "GET", "/v1/rules/r", &json!({})).json()["changed"], true);
 
     program.write_config(&format!("{RULE}{DOORS}"));
-    program.wait_for_line(|line| line.contains("changes made over the API are taken back"));
+    program.wait_for_line(|line| line.contains("changes made over the API are undone"));
     program.wait_for_line(|line| line.contains("configuration reloaded"));
     let rule = send(&program, "GET", "/v1/rules/r", &json!({})).json();
     assert_eq!((&rule["changed"], &rule["limit"]), (&json!(false), &json!("2 per day")));

@@ -284,7 +284,7 @@ fn a_second_signal_to_stop_does_not_cost_the_snapshot() {
     program.signal(Signal::TERM);
     program.wait_for_line(|line| line.contains("stopping"));
     program.signal(Signal::TERM);
-    program.wait_for_line(|line| line.contains("told to stop twice"));
+    program.wait_for_line(|line| line.contains("second signal to stop"));
     assert!(program.exit_status().success());
     let kept = fs::read(snapshot(&program)).expect("a snapshot");
     assert!(kept.windows(2).any(|bytes| bytes == b"k1"), "with what was used");

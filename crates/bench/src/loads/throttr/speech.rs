@@ -106,7 +106,9 @@ fn throttr(asked: Asked, size: ValueSize, bytes: &[u8]) -> io::Result<Answers> {
                 answers.bytes += bytes;
             }
             Incoming::Incomplete => return Ok(answers),
-            Incoming::Event { .. } => return Err(io::Error::other("an EVENT came unasked")),
+            Incoming::Event { .. } => {
+                return Err(io::Error::other("an EVENT arrived without a request"));
+            }
             Incoming::Broken(broken) => return Err(io::Error::other(broken)),
         }
     }

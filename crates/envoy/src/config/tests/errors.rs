@@ -98,10 +98,10 @@ fn limits_of_our_own_are_explained() {
         limit("{unit: day, requests_per_unit: 2000000, algorithm: sliding-log}"),
         "invalid limit '2000000 per 86400s': `sliding-log` would have to remember",
     );
-    check("{domain: d, limit: 5/s}", "'limit' has a meaning in rate_limit only");
+    check("{domain: d, limit: 5/s}", "'limit' is only valid in rate_limit");
     check(
         "{domain: d, descriptors: [{key: k, algorithm: gcra}]}",
-        "'algorithm' has a meaning in rate_limit only",
+        "'algorithm' is only valid in rate_limit",
     );
 }
 

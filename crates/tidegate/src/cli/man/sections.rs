@@ -19,7 +19,7 @@ pub(super) fn of(words: &str) -> Option<&'static Page> {
     PAGES.iter().find(|page| page.words == words)
 }
 
-const PRINTED: Entry = ("0", "All was printed.");
+const PRINTED: Entry = ("0", "Everything was printed.");
 const USAGE: Entry = ("2", "The command line is wrong.");
 const UNREACHABLE: Entry = ("1", "The server cannot be reached, or answered with an error.");
 const TAKEN: Entry = ("0", "The use was taken.");
@@ -28,31 +28,31 @@ const NOT_TAKEN: Entry = ("3", "The use was not taken within --max-wait.");
 const PRINTS: &[Entry] = &[PRINTED, USAGE];
 const SERVES: &[Entry] = &[
     ("0", "A signal stopped the server."),
-    ("1", "An address cannot be had, or the system refused something that the server needs."),
+    ("1", "An address is unavailable, or the system refused a resource."),
     ("2", "The command line or the configuration is wrong; all mistakes are printed."),
 ];
 const CHECKS: &[Entry] = &[
-    ("0", "The configuration is right."),
-    ("2", "It is wrong, or cannot be read; all mistakes are printed."),
+    ("0", "The configuration is valid."),
+    ("2", "It is invalid or cannot be read; all mistakes are printed."),
 ];
 const ASKS: &[Entry] =
     &[("0", "The use was allowed."), UNREACHABLE, USAGE, ("3", "The use was refused.")];
 const WAITS: &[Entry] = &[TAKEN, UNREACHABLE, USAGE, NOT_TAKEN];
 const RUNS: &[Entry] = &[
-    ("The command's own", "The use was taken and the command has run."),
-    ("126, 127", "The command cannot be run, or there is no such command."),
+    ("The command's own", "The use was taken and the command ran."),
+    ("126, 127", "The command could not be run, or was not found."),
     ("128 + N", "Signal N ended the command."),
     UNREACHABLE,
     USAGE,
     NOT_TAKEN,
 ];
-const DONE: &[Entry] = &[("0", "It was done."), UNREACHABLE, USAGE];
+const DONE: &[Entry] = &[("0", "The command succeeded."), UNREACHABLE, USAGE];
 const READY: &[Entry] =
     &[("0", "The server is ready."), ("1", "It is not ready, or cannot be reached."), USAGE];
 const REPLIED: &[Entry] = &[("0", "A reply came."), ("1", "No reply came in time."), USAGE];
 const IMPORTED: &[Entry] = &[
-    ("0", "Every rule has a native form."),
-    ("1", "Some have none and became comments, or the folder is wrong."),
+    ("0", "Every limit has a native form."),
+    ("1", "Some have none and became comments, or the folder is invalid."),
     USAGE,
 ];
 
@@ -71,8 +71,8 @@ const SERVED: &[Entry] = &[
 ];
 
 const WHOLE: &[Entry] = &[
-    ("0", "All went as asked, or the use was allowed."),
-    ("1", "The server cannot be reached, or an address cannot be had."),
+    ("0", "Success, or the use was allowed."),
+    ("1", "The server cannot be reached, or an address is unavailable."),
     ("2", "The command line or the configuration is wrong."),
     ("3", "The use was refused."),
 ];
@@ -85,7 +85,7 @@ pub(super) const PAGES: [Page; 21] = [
         files: SERVED,
         examples: &[
             ("tidegate serve", "Runs the server."),
-            ("tidegate check 'login ip=192.0.2.7'", "Asks it for a use of a key."),
+            ("tidegate check 'login ip=192.0.2.7'", "Asks the server for a use of a key."),
         ],
     },
     Page {
@@ -103,7 +103,7 @@ pub(super) const PAGES: [Page; 21] = [
         files: &[],
         examples: &[(
             "tidegate jarl --service mail --requests 9 --period 60 --ip 127.0.0.1 --port 1234",
-            "Tells callers of a mail service how long to wait: nine may go in a minute.",
+            "Tells callers of a mail service how long to wait: nine calls a minute.",
         )],
     },
     Page {
@@ -112,7 +112,7 @@ pub(super) const PAGES: [Page; 21] = [
         files: &[],
         examples: &[(
             "tidegate proxy --rpm 300 http://127.0.0.1:3000",
-            "Lets 300 requests a minute to each path of the upstream start.",
+            "Forwards up to 300 requests a minute to each path of the upstream.",
         )],
     },
     Page {
@@ -123,9 +123,9 @@ pub(super) const PAGES: [Page; 21] = [
             ("tidegate check 'login ip=192.0.2.7'", "Takes one use of a key."),
             (
                 "tidegate check 'api user=7' 'api global' --cost 5",
-                "Takes five of both keys, or nothing.",
+                "Takes five uses of each key, or nothing.",
             ),
-            ("tidegate check --peek 'login ip=192.0.2.7'", "Only looks."),
+            ("tidegate check --peek 'login ip=192.0.2.7'", "Shows the decision and takes nothing."),
         ],
     },
     Page {
@@ -134,7 +134,7 @@ pub(super) const PAGES: [Page; 21] = [
         files: &[],
         examples: &[(
             "tidegate wait --max-wait 30s 'api user=7'",
-            "Takes a use as soon as it may, within half a minute.",
+            "Takes a use as soon as the limit allows it, within half a minute.",
         )],
     },
     Page {
@@ -143,14 +143,17 @@ pub(super) const PAGES: [Page; 21] = [
         files: &[],
         examples: &[(
             "tidegate exec jobs -- tar -cf backup.tar documents",
-            "Runs the command when `jobs` lets it, and gives the use back at its end.",
+            "Runs the command when the limit of `jobs` allows it; its end gives the use back.",
         )],
     },
     Page {
         words: "peek",
         exits: DONE,
         files: &[],
-        examples: &[("tidegate peek 'login ip=192.0.2.7'", "Shows how a key stands.")],
+        examples: &[(
+            "tidegate peek 'login ip=192.0.2.7'",
+            "Shows the limits of a key and what is left of them.",
+        )],
     },
     Page {
         words: "reset",
@@ -173,7 +176,7 @@ pub(super) const PAGES: [Page; 21] = [
         files: CONFIGURATION,
         examples: &[(
             "tidegate config check /etc/tidegate/tidegate.toml",
-            "Says all that is wrong with the file.",
+            "Reports every mistake in the file.",
         )],
     },
     Page {
@@ -182,7 +185,7 @@ pub(super) const PAGES: [Page; 21] = [
         files: CONFIGURATION,
         examples: &[(
             "tidegate config check /etc/tidegate/tidegate.toml",
-            "Says all that is wrong with the file.",
+            "Reports every mistake in the file.",
         )],
     },
     Page {
@@ -191,7 +194,7 @@ pub(super) const PAGES: [Page; 21] = [
         files: CONFIGURATION,
         examples: &[(
             "tidegate config show tidegate.toml",
-            "Prints what would run, every default filled in.",
+            "Prints the configuration with every default filled in.",
         )],
     },
     Page {
@@ -200,7 +203,7 @@ pub(super) const PAGES: [Page; 21] = [
         files: &[],
         examples: &[(
             "tidegate config example > tidegate.toml",
-            "Begins a configuration with every setting in it.",
+            "Starts a configuration that contains every setting.",
         )],
     },
     Page {
@@ -209,7 +212,7 @@ pub(super) const PAGES: [Page; 21] = [
         files: &[],
         examples: &[(
             "tidegate config schema > tidegate.schema.json",
-            "Makes a schema for an editor.",
+            "Writes a schema for an editor.",
         )],
     },
     Page {
@@ -218,7 +221,7 @@ pub(super) const PAGES: [Page; 21] = [
         files: &[],
         examples: &[(
             "tidegate config reference > configuration.md",
-            "Makes a page of every setting with its default and meaning.",
+            "Writes a page of every setting with its default and meaning.",
         )],
     },
     Page {
@@ -254,7 +257,7 @@ pub(super) const PAGES: [Page; 21] = [
         files: &[],
         examples: &[(
             "tidegate completions bash > tidegate.bash",
-            "Makes completions; `source tidegate.bash` tries them.",
+            "Writes completions; `source tidegate.bash` loads them.",
         )],
     },
     Page {

@@ -16,17 +16,17 @@ fn names_of_clients_need_certificates_and_can_be_read() {
     let table = |names: &str| format!("[grpc]\ntls = {{ cert = 'a', key = 'b'{names} }}");
     check(
         &table(", client_names = ['a.example']"),
-        &["t:2:7: without `client_ca` clients show no names; \
-           add `client_ca`: the certificates that must have signed theirs"],
+        &["t:2:7: without `client_ca` clients present no certificates; \
+           add `client_ca`: the certificates that must have signed the clients'"],
     );
     check(
         &table(", client_ca = 'c', client_names = []"),
-        &["t:2:7: without any name nobody could come in; \
-           write at least one, or leave `client_names` out: then any will do"],
+        &["t:2:7: without any name no client could connect; \
+           write at least one, or leave `client_names` out: then any name is accepted"],
     );
     check(
         &table(", client_ca = 'c', client_names = ['*.example']"),
-        &["t:2:64: \"*.example\" is no name that a certificate can be known by; \
+        &["t:2:64: \"*.example\" is not a name that a certificate can have; \
            write a DNS name without `*`, an IP address, or a URI like \
            \"spiffe://example.com/envoy\""],
     );

@@ -177,7 +177,7 @@ fn what_lies_outside_is_looked_for_and_all_of_it_is_told() {
         (":6:16: cannot read the certificate ", "wrong.pem: there is none in the file"),
         (":6:", "cannot read the key "),
         (":10:12: ", "the variable TIDEGATE_NO_SUCH is not set"),
-        (":12:8: ", "does not exist; make it first"),
+        (":12:8: ", "does not exist; create it first"),
         (":14:1: ", "unknown name \"listn\" in [text]"),
     ];
     assert_eq!(told.len(), expected.len(), "{plain}");

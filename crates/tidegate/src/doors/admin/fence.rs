@@ -41,8 +41,8 @@ pub(super) fn check(request: &Request<Body>) -> Result<(), HttpProblem> {
     check_origin(headers, local.is_some_and(|local| local.tls))?;
     check_type(request.method(), headers)?;
     if FORWARDING.iter().any(|name| headers.contains_key(name)) {
-        let detail = "administration is for this machine alone, and a proxy has forwarded this \
-                      request: ask [admin] directly";
+        let detail = "administration is only for this machine, and a proxy has forwarded this \
+                      request: send it to [admin] directly";
         return Err(forbidden("forwarded", detail));
     }
     Ok(())
@@ -62,7 +62,10 @@ fn check_origin(headers: &HeaderMap, tls: bool) -> Result<(), HttpProblem> {
     // "none": a user has typed the address.
     let is_own = |site: &[u8]| site == b"same-origin" || site == b"none";
     if !headers.get_all(SEC_FETCH_SITE).iter().all(|site| is_own(site.as_bytes())) {
-        return Err(forbidden("origin", "a page of another site has sent this (Sec-Fetch-Site)"));
+        return Err(forbidden(
+            "origin",
+            "a page of another site sent this request (Sec-Fetch-Site)",
+        ));
     }
     Ok(())
 }
@@ -77,8 +80,8 @@ fn check_type(method: &Method, headers: &HeaderMap) -> Result<(), HttpProblem> {
     };
     let mut types = headers.get_all(CONTENT_TYPE).iter();
     if types.any(|value| value.to_str().map_or(true, is_form)) {
-        let detail = "what changes something is sent as Content-Type: application/json, or \
-                      without a body";
+        let detail =
+            "requests that change something need Content-Type: application/json, or no body";
         return Err(HttpProblem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "content_type", detail));
     }
     Ok(())

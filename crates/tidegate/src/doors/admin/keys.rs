@@ -29,7 +29,7 @@ fn key_in(uri: &Uri) -> Result<Vec<u8>, HttpProblem> {
 pub(super) fn key_behind(prefix: &str, uri: &Uri) -> Result<Vec<u8>, HttpProblem> {
     if uri.query().is_some() {
         // The client forgot to encode a `?`: without the rest, the path would name another key.
-        let detail = "no query is taken here; a ? in a key is written %3F";
+        let detail = "this path takes no query; write a ? in a key as %3F";
         return Err(HttpProblem::bad_request("query", detail));
     }
     let encoded = uri.path().strip_prefix(prefix).unwrap_or_default();

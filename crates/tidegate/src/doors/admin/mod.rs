@@ -40,20 +40,20 @@ const CONNECTIONS_USUAL: u32 = 256;
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Where it listens: loopback only.
+    /// The addresses to listen on: loopback only.
     #[serde(deserialize_with = "on_loopback")]
     pub listen: Listen,
-    /// Who may come in.
+    /// Clients that may connect.
     #[serde(skip_serializing_if = "Allow::is_open")]
     pub allow: Allow,
     /// Certificates for clients. Absent: plain HTTP.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<Tls>,
-    /// Beyond it an idle connection gives way, or clients wait to be accepted.
+    /// The most open connections. Beyond it an idle one is closed, or clients wait to be accepted.
     #[serde(deserialize_with = "settings::connections")]
     #[schemars(range(min = 1, max = CONNECTIONS_MAX))]
     pub max_connections: u32,
-    /// The most connections from one source. Absent: a tenth of max_connections, at least 64, and
+    /// The most connections from one address. Absent: a tenth of max_connections, at least 64, and
     /// loopback is exempt.
     #[serde(deserialize_with = "settings::per_source", skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = CONNECTIONS_MAX))]

@@ -18,10 +18,10 @@ use crate::doors::Gate;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Counting {
-    /// A request counts for all of its descriptors, or, if one of them is over, for none.
+    /// A request counts for all of its descriptors, or for none if one is over its limit.
     #[default]
     AllOrNothing,
-    /// As envoyproxy/ratelimit: each descriptor is counted by itself, refused or not.
+    /// As envoyproxy/ratelimit does: each descriptor is counted on its own, refused or not.
     Envoy,
 }
 
@@ -29,11 +29,11 @@ pub enum Counting {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct HeaderNames {
-    /// Uses that the limit allows.
+    /// The header with the uses that the limit allows.
     pub limit: String,
-    /// Uses that are left.
+    /// The header with the uses that are left.
     pub remaining: String,
-    /// Seconds until the limit is as new.
+    /// The header with the seconds until all uses are available again.
     pub reset: String,
 }
 

@@ -45,43 +45,42 @@ const HOLD_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(try_from = "Table")]
 pub struct Config {
-    /// Where it listens.
+    /// The addresses to listen on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub listen: Option<Listen>,
-    /// The path of a Unix socket that it listens at.
+    /// The path of a Unix socket to listen on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unix: Option<PathBuf>,
-    /// Who may come in over TCP. A Unix socket is guarded by its permissions.
+    /// Clients that may connect over TCP. File permissions control access to a Unix socket.
     #[serde(skip_serializing_if = "Allow::is_open")]
     pub allow: Allow,
     /// Certificates for clients over TCP. Absent: plain TCP.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<Tls>,
-    /// Beyond it clients wait to be accepted.
+    /// The most open connections. Beyond it clients wait to be accepted.
     pub max_connections: u32,
-    /// The most connections from one source. Absent: a tenth of max_connections, at least 64, and
+    /// The most connections from one address. Absent: a tenth of max_connections, at least 64, and
     /// loopback and Unix sockets are exempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_connections_per_source: Option<u32>,
     /// Connections without a call are closed after this time. Absent: never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_timeout: Option<Span>,
-    /// After this time, give or take a tenth, a client is asked to connect anew.
+    /// After this time, give or take a tenth, the server asks a client to reconnect.
     pub max_connection_age: Span,
-    /// How descriptors are counted. Absent: domains of `envoy_config` and `xds` as
-    /// envoyproxy/ratelimit counts them, all others all or nothing.
+    /// How descriptors are counted. Absent: envoy for the domains of `envoy_config` and `xds`,
+    /// all_or_nothing for others.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub counting: Option<Counting>,
-    /// A folder of envoyproxy/ratelimit's YAML files. Its domains are decided by them alone.
+    /// A folder of envoyproxy/ratelimit's YAML files. No rules apply to their domains.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub envoy_config: Option<PathBuf>,
-    /// Whether several of those files may have one domain.
+    /// Whether several of those files may define the same domain.
     pub merge_domains: bool,
     /// What was read from that folder.
     #[serde(skip)]
     pub(super) files: EnvoyFiles,
-    /// The management server that sends such a configuration. Its domains are decided by that
-    /// alone.
+    /// The management server that sends such a configuration. No rules apply to its domains.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub xds: Option<Xds>,
     /// The configuration of the folder and of that server together, once the server has sent one.
@@ -89,21 +88,22 @@ pub struct Config {
     merged: MergedConfiguration,
     /// A use in flight that Envoy does not give back lapses after this time, 1 s to 24 h.
     pub hold: Span,
-    /// Settings of single domains.
+    /// Settings of individual domains.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub domains: BTreeMap<String, DomainTable>,
-    /// Count and report, but refuse nothing.
+    /// Whether requests over a limit are only counted and reported, not refused.
     pub shadow: bool,
-    /// A call is refused only if all of its descriptors that have limits are over.
+    /// Whether a call is refused only if all of its descriptors that have limits are over them.
     pub quota: bool,
-    /// Whether answers tell the limit that is nearest its end in response headers.
+    /// Whether response headers show the limit that is closest to being used up.
     pub headers: bool,
     /// The names of those headers.
     pub header_names: HeaderNames,
-    /// Whether answers carry what was asked, and which rule refused, as dynamic metadata.
+    /// Whether answers contain the request's descriptors and the rule that refused, as dynamic
+    /// metadata.
     pub metadata: bool,
-    /// Whether what is decided is counted by the names of envoyproxy/ratelimit, too: in /metrics
-    /// and at /stats of administration.
+    /// Whether decisions are also counted under the names of envoyproxy/ratelimit: in /metrics, and
+    /// at /stats of administration.
     pub erl_metrics: bool,
     /// The body of refusals. Absent: Envoy's own.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -112,7 +112,7 @@ pub struct Config {
     pub over_limit_content_type: String,
 }
 
-/// What is said of one domain.
+/// Settings of one domain.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DomainTable {
@@ -125,20 +125,20 @@ pub struct DomainTable {
 #[derive(Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Table {
-    /// Where it listens.
+    /// The addresses to listen on.
     listen: Option<Listen>,
-    /// The path of a Unix socket that it listens at.
+    /// The path of a Unix socket to listen on.
     #[serde(deserialize_with = "settings::socket_path")]
     unix: Option<PathBuf>,
-    /// Who may come in over TCP. A Unix socket is guarded by its permissions.
+    /// Clients that may connect over TCP. File permissions control access to a Unix socket.
     allow: Allow,
     /// Certificates for clients over TCP. Absent: plain TCP.
     tls: Option<Tls>,
-    /// Beyond it clients wait to be accepted.
+    /// The most open connections. Beyond it clients wait to be accepted.
     #[serde(deserialize_with = "settings::connections")]
     #[schemars(range(min = 1, max = CONNECTIONS_MAX))]
     max_connections: u32,
-    /// The most connections from one source. Absent: a tenth of max_connections, at least 64, and
+    /// The most connections from one address. Absent: a tenth of max_connections, at least 64, and
     /// loopback and Unix sockets are exempt.
     #[serde(deserialize_with = "settings::per_source")]
     #[schemars(range(min = 1, max = CONNECTIONS_MAX))]
@@ -146,36 +146,36 @@ struct Table {
     /// Connections without a call are closed after this time. Absent: never.
     #[serde(deserialize_with = "settings::some_idle_timeout")]
     idle_timeout: Option<Span>,
-    /// After this time, give or take a tenth, a client is asked to connect anew.
+    /// After this time, give or take a tenth, the server asks a client to reconnect.
     #[serde(deserialize_with = "settings::idle_timeout")]
     max_connection_age: Span,
-    /// How descriptors are counted. Absent: domains of `envoy_config` and `xds` as
-    /// envoyproxy/ratelimit counts them, all others all or nothing.
+    /// How descriptors are counted. Absent: envoy for the domains of `envoy_config` and `xds`,
+    /// all_or_nothing for others.
     counting: Option<Counting>,
-    /// A folder of envoyproxy/ratelimit's YAML files. Its domains are decided by them alone.
+    /// A folder of envoyproxy/ratelimit's YAML files. No rules apply to their domains.
     envoy_config: Option<PathBuf>,
-    /// Whether several of those files may have one domain.
+    /// Whether several of those files may define the same domain.
     merge_domains: bool,
-    /// The management server that sends such a configuration. Its domains are decided by that
-    /// alone.
+    /// The management server that sends such a configuration. No rules apply to its domains.
     xds: Option<Xds>,
     /// A use in flight that Envoy does not give back lapses after this time, 1 s to 24 h.
     #[serde(deserialize_with = "hold")]
     hold: Span,
-    /// Settings of single domains.
+    /// Settings of individual domains.
     domains: BTreeMap<String, DomainTable>,
-    /// Count and report, but refuse nothing.
+    /// Whether requests over a limit are only counted and reported, not refused.
     shadow: bool,
-    /// A call is refused only if all of its descriptors that have limits are over.
+    /// Whether a call is refused only if all of its descriptors that have limits are over them.
     quota: bool,
-    /// Whether answers tell the limit that is nearest its end in response headers.
+    /// Whether response headers show the limit that is closest to being used up.
     headers: bool,
     /// The names of those headers.
     header_names: HeaderNames,
-    /// Whether answers carry what was asked, and which rule refused, as dynamic metadata.
+    /// Whether answers contain the request's descriptors and the rule that refused, as dynamic
+    /// metadata.
     metadata: bool,
-    /// Whether what is decided is counted by the names of envoyproxy/ratelimit, too: in /metrics
-    /// and at /stats of administration.
+    /// Whether decisions are also counted under the names of envoyproxy/ratelimit: in /metrics, and
+    /// at /stats of administration.
     erl_metrics: bool,
     /// The body of refusals. Absent: Envoy's own.
     over_limit_body: Option<String>,

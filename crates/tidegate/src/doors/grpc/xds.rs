@@ -19,7 +19,7 @@ const NODE_BYTES_MAX: usize = 256;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Xds {
-    /// Where it is: "http://127.0.0.1:18000", or "https://…" for TLS.
+    /// Its URL: "http://127.0.0.1:18000", or "https://…" for TLS.
     pub url: String,
     /// The name of the node whose configuration is asked for.
     #[serde(default = "usual_node")]
@@ -27,10 +27,10 @@ pub struct Xds {
     /// A file of certificates (PEM) to trust beside those of the system, for TLS.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ca: Option<PathBuf>,
-    /// The certificate (PEM) to show to a server that asks for one.
+    /// A file with the certificate (PEM) to present to a server that asks for one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cert: Option<PathBuf>,
-    /// The key (PEM) of that certificate.
+    /// A file with the private key (PEM) of that certificate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<PathBuf>,
 }
@@ -65,7 +65,7 @@ impl Xds {
             return Err(format!("`xds` has no name of a node\n{remedy}"));
         }
         if self.cert.is_some() != self.key.is_some() {
-            return Err("`xds` has one of cert and key\nwrite both, or none".to_owned());
+            return Err("`xds` has only one of cert and key\nwrite both, or none".to_owned());
         }
         if !self.is_tls() && (self.ca.is_some() || self.cert.is_some()) {
             let remedy = "write \"https://…\", or remove them";

@@ -14,22 +14,22 @@ const NAME_BYTES_MAX: usize = 64;
 /// The most tables.
 const TABLES_MAX: usize = 1_000;
 
-/// One `[[http.authorize]]` table: what another server may ask about each of its requests.
+/// One `[[http.authorize]]` table: a path where a web server asks about each of its requests.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Authorize {
-    /// What keys begin with, and where the server asks: `/v1/authorize/<name>`.
+    /// The first word of its keys, and the end of the path: `/v1/authorize/<name>`.
     #[serde(deserialize_with = "name")]
     pub name: String,
     /// The entries of the key.
     pub key: Template,
-    /// The status of a refusal: 429, or 403 for nginx, which takes no other.
+    /// The status of a refusal: 429, or 403 for nginx, which does not accept 429.
     #[serde(default)]
     pub refuse: RefuseStatus,
     /// How long a request over its limit may wait for its turn. Absent: it is refused at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_wait: Option<Span>,
-    /// Servers whose word on whom a request comes from is taken.
+    /// Web servers that are trusted to name the client.
     #[serde(
         default,
         deserialize_with = "Allow::nobody_or",
@@ -66,7 +66,7 @@ impl<'de> Deserialize<'de> for RefuseStatus {
             403 => Ok(RefuseStatus::Forbidden),
             other => {
                 let remedy = "write 429, or 403 where nginx asks";
-                Err(de::Error::custom(format!("{other} is no status of a refusal\n{remedy}")))
+                Err(de::Error::custom(format!("{other} is not a status for refusals\n{remedy}")))
             }
         }
     }
@@ -105,13 +105,16 @@ pub(super) fn tables<'de, D: Deserializer<'de>>(
         let Authorize { name, key, trusted_proxies, .. } = table;
         if tables[..at].iter().any(|before| before.name == *name) {
             let remedy = "give each a name of its own";
-            return Err(de::Error::custom(format!("two tables are called \"{name}\"\n{remedy}")));
+            return Err(de::Error::custom(format!(
+                "two tables have the name \"{name}\"\n{remedy}"
+            )));
         }
         if key.asks_for_client() && trusted_proxies.is_open() {
             // The address of the server that asks would be the client of all requests.
             let remedy = "name it: trusted_proxies = [\"127.0.0.1\"]";
             return Err(de::Error::custom(format!(
-                "\"{name}\" has {{client}} in its key and trusts no server to tell it\n{remedy}"
+                "\"{name}\" has {{client}} in its key, and no server is trusted to name the \
+                 client\n{remedy}"
             )));
         }
     }
@@ -128,7 +131,7 @@ fn name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> 
     }
     let remedy =
         format!("write 1 to {NAME_BYTES_MAX} letters, digits, dots, dashes or underscores");
-    Err(de::Error::custom(format!("\"{name}\" is no name for a path\n{remedy}")))
+    Err(de::Error::custom(format!("\"{name}\" is not a name for a path\n{remedy}")))
 }
 
 #[cfg(test)]
@@ -157,12 +160,12 @@ mod tests {
     fn tables_that_make_no_sense_are_told() {
         let table = |settings: &str| format!("[[authorize]]\nkey = 'all'\n{settings}\n");
         for name in ["", "a/b", "a b", "ä", "..", &"x".repeat(65)] {
-            refused(&table(&format!("name = '{name}'")), "is no name for a path");
+            refused(&table(&format!("name = '{name}'")), "is not a name for a path");
         }
-        refused(&table("name = 'a'").repeat(2), "two tables are called \"a\"");
-        refused(&table("name = 'a'\nrefuse = 401"), "401 is no status of a refusal");
+        refused(&table("name = 'a'").repeat(2), "two tables have the name \"a\"");
+        refused(&table("name = 'a'\nrefuse = 401"), "401 is not a status for refusals");
         refused("[[authorize]]\nname = 'a'", "missing field `key`");
         let nobody = "[[authorize]]\nname = 'a'\nkey = 'client={client}'";
-        refused(nobody, "trusts no server to tell it");
+        refused(nobody, "no server is trusted");
     }
 }

@@ -99,8 +99,8 @@ fn key(
         path => (None, Some(read_uri(path.as_bytes())?)),
     };
     if uri.is_none() && table.key.asks_for_path() {
-        let detail = "nobody told the path of the request: send X-Forwarded-Uri, or the path \
-                      behind the name in this one";
+        let detail = "the request's path is missing: send X-Forwarded-Uri, or add the path after \
+                      the name in the URL";
         return Err(HttpProblem::bad_request("no_uri", detail));
     }
     let peer = request.extensions().get::<PeerAddress>();
@@ -110,7 +110,7 @@ fn key(
         && !headers.contains_key(X_FORWARDED_FOR)
     {
         // Counted as the server itself, all its clients would share one count.
-        let detail = "nobody told the client of the request: send X-Forwarded-For";
+        let detail = "the client's address is missing: send X-Forwarded-For";
         return Err(HttpProblem::bad_request("no_client", detail));
     }
     let asked = Asked {
@@ -130,7 +130,7 @@ fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a [u8]
     let first = values.next().map(HeaderValue::as_bytes);
     if values.next().is_some() {
         // The client sent one of them itself, and the server cannot tell which.
-        let detail = format!("{name} is there more than once");
+        let detail = format!("{name} is present more than once");
         return Err(HttpProblem::bad_request("forwarded_twice", detail));
     }
     Ok(first)
@@ -141,7 +141,7 @@ fn told_method(headers: &HeaderMap) -> Result<Option<Method>, HttpProblem> {
     let method = Method::from_bytes(told);
     method
         .map(Some)
-        .map_err(|_| HttpProblem::bad_request("method", "X-Forwarded-Method is no method"))
+        .map_err(|_| HttpProblem::bad_request("method", "X-Forwarded-Method is not a method"))
 }
 
 fn told_uri(headers: &HeaderMap) -> Result<Option<Uri>, HttpProblem> {
@@ -151,7 +151,7 @@ fn told_uri(headers: &HeaderMap) -> Result<Option<Uri>, HttpProblem> {
 /// A target as the client has sent it: a path, as a rule with a query behind it.
 fn read_uri(text: &[u8]) -> Result<Uri, HttpProblem> {
     let uri = Uri::try_from(text).ok().filter(|uri| uri.path().starts_with('/'));
-    uri.ok_or_else(|| HttpProblem::bad_request("uri", "what the client asked for is no path"))
+    uri.ok_or_else(|| HttpProblem::bad_request("uri", "the client's request target is not a path"))
 }
 
 async fn decide(

@@ -41,19 +41,19 @@ use crate::settings::units::Span;
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Where it listens.
+    /// The addresses to listen on.
     pub listen: Listen,
-    /// Who may come in.
+    /// Clients that may connect.
     #[serde(skip_serializing_if = "Allow::is_open")]
     pub allow: Allow,
     /// Certificates for clients. Absent: plain HTTP.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<Tls>,
-    /// Beyond it an idle connection gives way, or clients wait to be accepted.
+    /// The most open connections. Beyond it an idle one is closed, or clients wait to be accepted.
     #[serde(deserialize_with = "settings::connections")]
     #[schemars(range(min = 1, max = CONNECTIONS_MAX))]
     pub max_connections: u32,
-    /// The most connections from one source. Absent: a tenth of max_connections, at least 64, and
+    /// The most connections from one address. Absent: a tenth of max_connections, at least 64, and
     /// loopback is exempt.
     #[serde(deserialize_with = "settings::per_source", skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = CONNECTIONS_MAX))]
@@ -61,10 +61,10 @@ pub struct Config {
     /// How long a connection may be open without a request.
     #[serde(deserialize_with = "settings::idle_timeout")]
     pub idle_timeout: Span,
-    /// Names that the Host header may carry beside the listener's address and loopback.
+    /// Names that the Host header may have, besides the listener's address and loopback.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub names: Vec<HostName>,
-    /// What other servers may ask about their requests, at `/v1/authorize/<name>`.
+    /// Paths `/v1/authorize/<name>`, where web servers ask whether a request may pass.
     #[serde(deserialize_with = "asking::tables", skip_serializing_if = "Vec::is_empty")]
     pub authorize: Vec<Authorize>,
 }

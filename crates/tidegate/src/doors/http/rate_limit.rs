@@ -26,7 +26,7 @@ pub(super) async fn decide(
     request: Request<Body>,
 ) -> Result<Response, HttpProblem> {
     if OF_BROWSERS.iter().any(|name| request.headers().contains_key(name)) {
-        let detail = "a web page has sent this, and this path is not for browsers";
+        let detail = "a web page sent this request, and this path is not for browsers";
         return Err(HttpProblem::new(StatusCode::FORBIDDEN, "origin", detail));
     }
     let body = match read_bytes(request).await {

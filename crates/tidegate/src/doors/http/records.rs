@@ -80,11 +80,11 @@ pub(super) async fn consume(
             Ok(response)
         }
         Some(ConsumeRefusal::Buffer) => {
-            let detail = "this key holds a buffer, and there is nothing to take from it";
+            let detail = "this key holds a buffer, not a counter";
             Err(HttpProblem::new(StatusCode::CONFLICT, "buffer", detail))
         }
         Some(ConsumeRefusal::Full) => {
-            let detail = "there are as many records as there may be, or they take too much memory";
+            let detail = "the number of records, or the memory they take, is at its bound";
             let problem = HttpProblem::new(StatusCode::SERVICE_UNAVAILABLE, "records_full", detail);
             Err(problem.with(RETRY_AFTER, "1"))
         }

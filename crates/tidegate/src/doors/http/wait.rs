@@ -64,7 +64,7 @@ pub(super) async fn wait(
         (Err(NotAdmitted::Invalid(invalid)), _) => Err(invalid.into()),
         (Err(NotAdmitted::TooManyWaiters { per_key }), _) => {
             let where_ = if per_key { "for this key" } else { "at this door" };
-            let detail = format!("too many wait {where_}; try again when some have gone");
+            let detail = format!("too many requests wait {where_}; try again later");
             let problem = HttpProblem::new(StatusCode::SERVICE_UNAVAILABLE, "crowded", detail);
             Err(problem.with(RETRY_AFTER, "1"))
         }

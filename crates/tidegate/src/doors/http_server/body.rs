@@ -37,7 +37,7 @@ pub(crate) async fn read_bytes(request: Request<Body>) -> Result<Vec<u8>, HttpPr
             let detail = "the body did not arrive in time";
             Err(HttpProblem::new(StatusCode::REQUEST_TIMEOUT, "body_slow", detail))
         }
-        Ok(Err(_)) => Err(HttpProblem::bad_request("body", "the body broke off")),
+        Ok(Err(_)) => Err(HttpProblem::bad_request("body", "the body ended early")),
         Ok(Ok(())) => Ok(kept),
     }
 }
@@ -106,7 +106,7 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, HttpProblem> {
         }
     })?;
     json.end().map_err(|error| {
-        HttpProblem::bad_request("json", format!("the body goes on after its object: {error}"))
+        HttpProblem::bad_request("json", format!("there is more after the JSON object: {error}"))
     })?;
     Ok(value)
 }

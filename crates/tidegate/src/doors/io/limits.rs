@@ -213,7 +213,7 @@ impl ConnectionLimits {
         } else if matches!(place, Err(PlaceRefused::Short(_)))
             && !self.told_short.swap(true, Relaxed)
         {
-            tracing::warn!(door = self.door.name(), "cannot accept: file descriptors are short");
+            tracing::warn!(door = self.door.name(), "cannot accept: too few file descriptors");
         }
         if short && self.descriptors.are_spent(socket) {
             // The connection that gave way leaves its descriptor to the next new one.

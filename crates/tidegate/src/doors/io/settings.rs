@@ -22,7 +22,7 @@ pub(crate) fn connections<'de, D: Deserializer<'de>>(deserializer: D) -> Result<
     let fits = u32::try_from(number).ok().filter(|n| (1..=CONNECTIONS_MAX).contains(n));
     fits.ok_or_else(|| {
         let remedy = format!("write a whole number from 1 to {CONNECTIONS_MAX}");
-        let wrong = format!("{number} is not a valid number of connections to hold");
+        let wrong = format!("{number} is not a valid number of connections");
         de::Error::custom(format!("{wrong}\n{remedy}"))
     })
 }
@@ -42,7 +42,7 @@ pub(crate) fn check_tls(has_tcp: bool, tls: Option<&Tls>) -> Result<(), String> 
     if has_tcp || tls.is_none() {
         return Ok(());
     }
-    let remedy = "add `listen`, or remove `tls`: a Unix socket is guarded by its permissions";
+    let remedy = "add `listen`, or remove `tls`: file permissions protect a Unix socket";
     Err(format!("`tls` is for TCP, and this table has only `unix`\n{remedy}"))
 }
 

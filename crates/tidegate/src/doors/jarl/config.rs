@@ -27,27 +27,28 @@ const CONNECTIONS_USUAL: u32 = 10_000;
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// What callers wait for. Its key is `jarl service=<name>`, its rule `jarl:<name>`.
+    /// The service that callers wait for. Its key is `jarl service=<name>`, its rule `jarl:<name>`.
     #[serde(deserialize_with = "service")]
     #[schemars(with = "String")]
     pub service: Spanned<String>,
-    /// Where it listens.
+    /// The addresses to listen on.
     pub listen: Listen,
-    /// A limit like "100 per 1s", or a list of limits that must all hold. A [[rule]] that matches
-    /// the service's key goes before it.
+    /// A limit such as "100 per 1s", or a list of limits that must all hold. A [[rule]] that
+    /// matches the service's key takes precedence.
     #[schemars(with = "TextsSchema")]
     pub limit: Spanned<Texts>,
     /// How the limit is counted.
     #[serde(flatten, skip_deserializing)]
     #[schemars(!skip_deserializing)]
     pub rule: RuleFields,
-    /// Who may come in.
+    /// Clients that may connect.
     #[serde(default, skip_serializing_if = "Allow::is_open")]
     pub allow: Allow,
     /// Certificates for callers. Absent: plain TCP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<Tls>,
-    /// Answered clients that are given time to leave. Beyond it the oldest are closed at once.
+    /// The most clients that have their answer and may take time to disconnect. Beyond it the
+    /// oldest are closed at once.
     #[serde(default = "connections_max", deserialize_with = "settings::connections")]
     #[schemars(range(min = 1, max = CONNECTIONS_MAX))]
     pub max_connections: u32,

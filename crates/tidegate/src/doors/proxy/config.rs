@@ -41,17 +41,18 @@ const SPAN_MIN: Duration = Duration::from_millis(100);
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// What keys begin with: `<name> path=/a`. Its rule is `proxy:<name>`.
+    /// The first word of its keys, as in `<name> path=/a`. The rule of its own limit is
+    /// `proxy:<name>`.
     #[serde(deserialize_with = "name")]
     #[schemars(with = "String")]
     pub name: Spanned<String>,
-    /// Where it listens.
+    /// The addresses to listen on.
     pub listen: Listen,
-    /// Where requests go: `http://` or `https://`, a host and perhaps a port.
+    /// Where requests go: `http://` or `https://`, a host, and optionally a port.
     #[schemars(with = "String")]
     pub upstream: UpstreamUrl,
-    /// A limit like "100 per minute", or a list of limits that must all hold. A [[rule]] that
-    /// matches a key goes before it. Absent: 100 per minute, or none with a gatekeeper.
+    /// A limit such as "100 per minute", or a list of limits that must all hold. A [[rule]] that
+    /// matches a key takes precedence. Absent: 100 per minute, or none with a gatekeeper.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<TextsSchema>")]
     pub limit: Option<Spanned<Texts>>,
@@ -59,11 +60,12 @@ pub struct Config {
     #[serde(flatten, skip_deserializing)]
     #[schemars(!skip_deserializing)]
     pub rule: RuleFields,
-    /// What a resource is: the entries of its key. Absent: path={path}.
+    /// The entries of a request's key. Requests with equal keys share a count. Absent: path={path}.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<Template>,
-    /// The master of a Smockron domain named like the proxy, which is obeyed and gets a report of
-    /// every request. Its identifiers are the entries of `key`, or clients' addresses without one.
+    /// A Smockron master that the proxy obeys and reports every request to. The domain has the
+    /// proxy's name. Its identifiers are the entries of `key`, or the clients' addresses if there
+    /// is no `key`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gatekeeper: Option<GatekeeperConfig>,
     /// What happens to a request over its limit.
@@ -80,64 +82,64 @@ pub struct Config {
     #[serde(default = "number::<10_000>", deserialize_with = "count")]
     #[schemars(range(min = 1, max = COUNT_MAX))]
     pub max_waiters_total: u32,
-    /// Proxies whose headers say on whose behalf a request comes.
+    /// Proxies whose headers are trusted to name the client.
     #[serde(
         default,
         deserialize_with = "Allow::nobody_or",
         skip_serializing_if = "Allow::is_open"
     )]
     pub trusted_proxies: Allow,
-    /// Who may come in.
+    /// Clients that may connect.
     #[serde(default, skip_serializing_if = "Allow::is_open")]
     pub allow: Allow,
     /// Certificates for clients. Absent: plain HTTP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<Tls>,
-    /// Whether the upstream is spoken to over HTTP/2: at once with `http://`, by agreement with
+    /// Whether the upstream gets HTTP/2: from the first byte with `http://`, by negotiation with
     /// `https://`.
     #[serde(default)]
     pub http2: bool,
-    /// Certificates that the upstream's is checked against. Absent: those of the system.
+    /// A file of certificates (PEM) to check the upstream's certificate against. Absent: those of
+    /// the system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upstream_ca: Option<PathBuf>,
-    /// How long a connection to the upstream may take to be made.
+    /// How long connecting to the upstream may take.
     #[serde(default = "seconds::<5>", deserialize_with = "span")]
     pub connect_timeout: Span,
-    /// How long the upstream may take to begin its answer, or to go on with it.
+    /// How long the upstream may take to begin its answer, and to continue it after a pause.
     #[serde(default = "seconds::<60>", deserialize_with = "span")]
     pub response_timeout: Span,
-    /// Idle connections to the upstream that each loop keeps.
+    /// The most idle connections to the upstream that each event loop keeps.
     #[serde(default = "number::<128>", deserialize_with = "count_or_none")]
     #[schemars(range(max = COUNT_MAX))]
     pub idle_upstream: u32,
     /// How long an idle connection to the upstream is kept.
     #[serde(default = "seconds::<60>", deserialize_with = "span")]
     pub idle_upstream_timeout: Span,
-    /// How long a client may take for the head of a request, from its first byte on, and for a
-    /// handshake.
+    /// How long a client may take to send the head of a request, from its first byte on, and for a
+    /// TLS handshake.
     #[serde(default = "seconds::<5>", deserialize_with = "span")]
     pub head_timeout: Span,
     /// How long a connection may be open without a request.
     #[serde(default = "seconds::<75>", deserialize_with = "span")]
     pub idle_timeout: Span,
-    /// How long a body may stand still because its client neither sends nor reads.
+    /// How long the transfer of a body may stall because the client neither sends nor reads.
     #[serde(default = "seconds::<60>", deserialize_with = "span")]
     pub stall_timeout: Span,
-    /// How long a connection that goes on as something else, say a WebSocket, may be silent in both
-    /// directions.
+    /// How long an upgraded connection, such as a WebSocket, may be silent in both directions.
     #[serde(default = "seconds::<3600>", deserialize_with = "span")]
     pub tunnel_timeout: Span,
-    /// Whether answers of the upstream, too, tell how much of its limit a resource has left.
+    /// Whether the upstream's answers, too, get headers that show how much of the limit is left.
     #[serde(default)]
     pub ratelimit_headers: bool,
-    /// The longest body of a request. Absent: any.
+    /// The largest body of a request. Absent: no bound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_body: Option<ByteSize>,
-    /// Beyond it an idle connection gives way, or clients wait to be accepted.
+    /// The most open connections. Beyond it an idle one is closed, or clients wait to be accepted.
     #[serde(default = "number::<20_000>", deserialize_with = "settings::connections")]
     #[schemars(range(min = 1, max = CONNECTIONS_MAX))]
     pub max_connections: u32,
-    /// The most connections from one source. Absent: a tenth of max_connections, at least 64, and
+    /// The most connections from one address. Absent: a tenth of max_connections, at least 64, and
     /// loopback and trusted_proxies are exempt.
     #[serde(
         default,
@@ -146,7 +148,7 @@ pub struct Config {
     )]
     #[schemars(range(min = 1, max = CONNECTIONS_MAX))]
     pub max_connections_per_source: Option<u32>,
-    /// One line for each request: true for the log, or the path of a file.
+    /// Where one line for each request goes: true for the log, or the path of a file.
     #[serde(default, skip_serializing_if = "AccessLog::is_off")]
     pub access_log: AccessLog,
 }
@@ -293,7 +295,7 @@ fn number_from<'de, D: Deserializer<'de>>(deserializer: D, least: u32) -> Result
     let fits = u32::try_from(number).ok().filter(|n| (least..=COUNT_MAX).contains(n));
     fits.ok_or_else(|| {
         let remedy = format!("write a whole number from {least} to {COUNT_MAX}");
-        de::Error::custom(format!("{number} is out of bounds\n{remedy}"))
+        de::Error::custom(format!("{number} is out of range\n{remedy}"))
     })
 }
 

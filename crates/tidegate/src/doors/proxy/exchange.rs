@@ -135,7 +135,7 @@ async fn forward(
     }
     let mut response = sent.map_err(|error| match progress.and_then(|upload| upload.error()) {
         Some(UploadError::TooLong) => NotForwarded::BodyTooLong,
-        Some(UploadError::Broken) => NotForwarded::Malformed("the body broke off"),
+        Some(UploadError::Broken) => NotForwarded::Malformed("the body ended early"),
         None => upstream_failed(worker, error),
     })?;
     if let Some(record) = &mut finish.record {
@@ -249,15 +249,15 @@ fn check(
     let path = request.uri().path();
     let everything = path == "*" && *request.method() == Method::OPTIONS;
     if !path.starts_with('/') && !everything {
-        return Err(NotForwarded::Malformed("the target of the request is no path"));
+        return Err(NotForwarded::Malformed("the target of the request is not a path"));
     }
     // The host of the target counts, if it has one.
     if let Some(authority) = request.uri().authority() {
         if authority.as_str().contains('@') {
-            return Err(NotForwarded::Malformed("the target of the request names a user"));
+            return Err(NotForwarded::Malformed("the target of the request contains a user name"));
         }
         let host = HeaderValue::from_str(authority.as_str());
-        let host = host.map_err(|_| NotForwarded::Malformed("the host is no host"))?;
+        let host = host.map_err(|_| NotForwarded::Malformed("the host is not valid"))?;
         if request.headers().get(HOST) != Some(&host) {
             request.headers_mut().insert(HOST, host);
         }
@@ -267,7 +267,9 @@ fn check(
         let mut codings = request.headers().get_all(TRANSFER_ENCODING).iter();
         let chunked = |coding: &HeaderValue| coding.as_bytes().eq_ignore_ascii_case(b"chunked");
         if !codings.next().is_some_and(chunked) || codings.next().is_some() {
-            return Err(NotForwarded::Malformed("no transfer coding is known but chunked, once"));
+            return Err(NotForwarded::Malformed(
+                "the only transfer coding allowed is chunked, once",
+            ));
         }
     }
     let body_max = worker.door.config.max_body;
@@ -279,7 +281,7 @@ fn check(
         0 => Err(NotForwarded::Malformed("the request has no Host")),
         1 if worker.upstream.http2() => {
             let host = Authority::try_from(request.headers()[HOST].as_bytes());
-            host.map(|_| survey).map_err(|_| NotForwarded::Malformed("the host is no host"))
+            host.map(|_| survey).map_err(|_| NotForwarded::Malformed("the host is not valid"))
         }
         1 => Ok(survey),
         _ => Err(NotForwarded::Malformed("the request has more than one Host")),

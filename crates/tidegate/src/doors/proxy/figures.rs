@@ -361,7 +361,7 @@ fn encode_counters(encoder: &mut DescriptorEncoder<'_>, sums: &[Sums<'_>]) -> fm
 
 fn encode_gauges(encoder: &mut DescriptorEncoder<'_>, sums: &[Sums<'_>]) -> fmt::Result {
     let kind = MetricType::Gauge;
-    let help = "The overhead that this share of all requests since the start stayed below";
+    let help = "The overhead that this share of all requests since the start did not exceed";
     let name = "proxy_overhead_quantile_seconds";
     let mut family = encoder.encode_descriptor(name, help, None, kind)?;
     for (proxy, sum) in sums {

@@ -23,24 +23,24 @@ use crate::settings::units::Span;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GatekeeperConfig {
-    /// Where the master takes accounting: "tcp://10.0.0.7:10004".
+    /// The master's endpoint for accounting: "tcp://10.0.0.7:10004".
     #[serde(deserialize_with = "endpoint")]
     #[schemars(regex(pattern = "^tcp://"))]
     pub accounting: String,
-    /// Where the master publishes who must wait: "tcp://10.0.0.7:10005".
+    /// The endpoint where the master publishes which clients must wait: "tcp://10.0.0.7:10005".
     #[serde(deserialize_with = "endpoint")]
     #[schemars(regex(pattern = "^tcp://"))]
     pub control: String,
     /// A request that would have to wait longer is answered with 503.
     #[serde(default = "max_delay")]
     pub max_delay: Span,
-    /// The most requests that are held at once; beyond it they are answered with 503.
+    /// The most requests that are held at once. Any more are answered with 503.
     #[serde(default = "number::<{ HELD_MAX as u32 }>", deserialize_with = "count")]
     pub max_held: u32,
-    /// The most identifiers whose delays are remembered; beyond it clients pass.
+    /// The most identifiers whose delays are remembered. Beyond it clients are not delayed.
     #[serde(default = "number::<{ IDENTIFIERS_MAX as u32 }>", deserialize_with = "count")]
     pub max_identifiers: u32,
-    /// One in so many rejected requests is reported to the master: 1 for all, 0 for none.
+    /// Every n-th rejected request is reported to the master: 1 reports all, 0 reports none.
     #[serde(default = "number::<1>", deserialize_with = "count_or_none")]
     pub reject_every: u32,
 }

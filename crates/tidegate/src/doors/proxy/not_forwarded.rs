@@ -70,17 +70,17 @@ impl NotForwarded {
         match self {
             NotForwarded::Malformed(what) => (S::BAD_REQUEST, "malformed", what),
             NotForwarded::Left => {
-                (S::BAD_REQUEST, "left", "the client left while its request waited")
+                (S::BAD_REQUEST, "left", "the client disconnected while its request waited")
             }
             NotForwarded::Connect => {
-                (S::METHOD_NOT_ALLOWED, "connect", "this proxy opens no tunnels")
+                (S::METHOD_NOT_ALLOWED, "connect", "this proxy does not open tunnels")
             }
             NotForwarded::KeyTooLong => {
                 let detail = "the path makes a key of more than 1024 bytes";
                 (S::URI_TOO_LONG, "key_too_long", detail)
             }
             NotForwarded::BodyTooLong => {
-                let detail = "the body is longer than this proxy takes";
+                let detail = "the body is longer than this proxy allows";
                 (S::PAYLOAD_TOO_LARGE, "body_too_long", detail)
             }
             NotForwarded::OverLimit(_) => {
@@ -91,7 +91,7 @@ impl NotForwarded {
                 (S::TOO_MANY_REQUESTS, "over_limit", detail)
             }
             NotForwarded::Delayed(_) => {
-                let detail = "the master of this domain lets this client come back later";
+                let detail = "the master of this domain told this client to retry later";
                 (S::SERVICE_UNAVAILABLE, "delayed", detail)
             }
             NotForwarded::Crowded => {
@@ -105,7 +105,7 @@ impl NotForwarded {
                 (S::GATEWAY_TIMEOUT, "upstream_timeout", "the upstream did not answer in time")
             }
             NotForwarded::Upstream(_) => {
-                let detail = "the upstream broke off or did not speak HTTP";
+                let detail = "the upstream closed the connection early or did not speak HTTP";
                 (S::BAD_GATEWAY, "upstream_bad_answer", detail)
             }
         }

@@ -52,7 +52,7 @@ impl FromStr for UpstreamUrl {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let remedy = "write http:// or https://, a host and perhaps a port: \
+        let remedy = "write http:// or https://, a host, and optionally a port: \
                       \"http://127.0.0.1:3000\"";
         let wrong = |what: &str| format!("\"{text}\" {what}\n{remedy}");
         let uri: Uri = text.parse().map_err(|_| wrong("is not the URL of an upstream"))?;

@@ -124,7 +124,7 @@ impl Worker {
             UpstreamError::Connect | UpstreamError::BackingOff => return,
             UpstreamError::Timeout => "the upstream did not answer in time",
             UpstreamError::Closed => "the upstream closed before it answered",
-            UpstreamError::Body => "the upstream broke off within its answer",
+            UpstreamError::Body => "the upstream closed the connection within its answer",
             UpstreamError::Protocol => "the upstream's answer is not valid HTTP",
         };
         if let Some(requests) = self.failures[error as usize].count(self.ticks.now()) {

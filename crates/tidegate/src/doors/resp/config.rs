@@ -31,27 +31,28 @@ const VALUE_USUAL: ByteSize = ByteSize(64 << 10);
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(try_from = "Table")]
 pub struct Config {
-    /// Where it listens.
+    /// The addresses to listen on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub listen: Option<Listen>,
-    /// The path of a Unix socket that it listens at.
+    /// The path of a Unix socket to listen on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unix: Option<PathBuf>,
-    /// Who may come in over TCP. A Unix socket is guarded by its permissions.
+    /// Clients that may connect over TCP. File permissions control access to a Unix socket.
     #[serde(skip_serializing_if = "Allow::is_open")]
     pub allow: Allow,
     /// Certificates for clients over TCP. Absent: plain TCP.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<Tls>,
-    /// Where the password of the user `default` is. Absent, and no users: everybody may come in.
+    /// The password of the user `default`, by reference. Without it and `users`, clients need no
+    /// password.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub password: Option<Secret>,
-    /// Other users, and where their passwords are. All users may do all.
+    /// Other users and their passwords, by reference. All users have the same rights.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub users: BTreeMap<String, Secret>,
-    /// Beyond it a newcomer is refused.
+    /// The most open connections. Beyond it new clients are refused.
     pub max_connections: u32,
-    /// The most connections from one source. Absent: a tenth of max_connections, at least 64, and
+    /// The most connections from one address. Absent: a tenth of max_connections, at least 64, and
     /// loopback and Unix sockets are exempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_connections_per_source: Option<u32>,
@@ -60,7 +61,7 @@ pub struct Config {
     pub idle_timeout: Option<Span>,
     /// The longest argument of a command.
     pub max_value: ByteSize,
-    /// Whether CL.THROTTLE limits keys that no rule matches, by its own parameters.
+    /// Whether CL.THROTTLE may limit keys that no rule matches, by its own parameters.
     pub ad_hoc: bool,
 }
 
@@ -69,24 +70,25 @@ pub struct Config {
 #[derive(Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Table {
-    /// Where it listens.
+    /// The addresses to listen on.
     listen: Option<Listen>,
-    /// The path of a Unix socket that it listens at.
+    /// The path of a Unix socket to listen on.
     #[serde(deserialize_with = "settings::socket_path")]
     unix: Option<PathBuf>,
-    /// Who may come in over TCP. A Unix socket is guarded by its permissions.
+    /// Clients that may connect over TCP. File permissions control access to a Unix socket.
     allow: Allow,
     /// Certificates for clients over TCP. Absent: plain TCP.
     tls: Option<Tls>,
-    /// Where the password of the user `default` is. Absent, and no users: everybody may come in.
+    /// The password of the user `default`, by reference. Without it and `users`, clients need no
+    /// password.
     password: Option<Secret>,
-    /// Other users, and where their passwords are. All users may do all.
+    /// Other users and their passwords, by reference. All users have the same rights.
     users: BTreeMap<String, Secret>,
-    /// Beyond it a newcomer is refused.
+    /// The most open connections. Beyond it new clients are refused.
     #[serde(deserialize_with = "settings::connections")]
     #[schemars(range(min = 1, max = CONNECTIONS_MAX))]
     max_connections: u32,
-    /// The most connections from one source. Absent: a tenth of max_connections, at least 64, and
+    /// The most connections from one address. Absent: a tenth of max_connections, at least 64, and
     /// loopback and Unix sockets are exempt.
     #[serde(deserialize_with = "settings::per_source")]
     #[schemars(range(min = 1, max = CONNECTIONS_MAX))]
@@ -97,7 +99,7 @@ struct Table {
     /// The longest argument of a command.
     #[serde(deserialize_with = "settings::value_bytes")]
     max_value: ByteSize,
-    /// Whether CL.THROTTLE limits keys that no rule matches, by its own parameters.
+    /// Whether CL.THROTTLE may limit keys that no rule matches, by its own parameters.
     ad_hoc: bool,
 }
 

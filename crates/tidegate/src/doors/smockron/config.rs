@@ -41,14 +41,15 @@ const LOG_BYTES_MIN: u64 = 64 * 1024;
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Where gatekeepers send what they let pass: "tcp://127.0.0.1:10004".
+    /// Where gatekeepers report the requests that they let pass: "tcp://127.0.0.1:10004".
     pub accounting: ZmqEndpoint,
-    /// Where gatekeepers hear until when a client must wait: "tcp://127.0.0.1:10005".
+    /// Where gatekeepers learn until when a client must wait: "tcp://127.0.0.1:10005".
     pub control: ZmqEndpoint,
-    /// Domains whose messages are taken, for several masters behind one ZeroMQ proxy. Absent: all.
+    /// Domains whose messages this master takes, if several masters are behind one ZeroMQ proxy.
+    /// Absent: all.
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "subscribed")]
     pub subscribe: Vec<String>,
-    /// Who may connect.
+    /// Gatekeepers that may connect.
     #[serde(skip_serializing_if = "Allow::is_open")]
     pub allow: Allow,
     /// The high-water mark: messages that may wait, in each queue and for each gatekeeper. More are
@@ -56,31 +57,32 @@ pub struct Config {
     #[serde(deserialize_with = "hwm")]
     #[schemars(range(min = 1, max = HWM_MAX))]
     pub hwm: u32,
-    /// Gatekeepers that may be connected to each of the two sockets.
+    /// The most gatekeepers that are connected to each of the two sockets.
     #[serde(deserialize_with = "connections")]
     #[schemars(range(min = 1, max = CONNECTIONS_MAX))]
     pub max_connections: u32,
-    /// The longest delay that a gatekeeper is believed.
+    /// The longest delay that is accepted from a gatekeeper's report. Longer ones are cut to it.
     pub max_delay: Span,
-    /// Whether delays are also told of pairs of domain and identifier that have 255 bytes or more:
-    /// gatekeepers written in C overflow on them.
+    /// Whether delays are also published if domain and identifier together have 255 bytes or more.
+    /// Gatekeepers written in C overflow on them.
     pub long_pairs: bool,
-    /// The file in which every accounting message is written down, as JSON lines. Absent: none.
+    /// A file that gets every accounting message, as JSON lines. Absent: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accounting_log: Option<PathBuf>,
-    /// The size from which on the file is put aside and a new one begun.
+    /// The size at which the file is rotated.
     #[serde(deserialize_with = "log_size")]
     pub accounting_log_size: ByteSize,
-    /// How many files that were put aside are kept.
+    /// How many rotated files are kept.
     #[serde(deserialize_with = "logs")]
     #[schemars(range(max = LOGS_MAX))]
     pub accounting_log_keep: u32,
-    /// How uses of the domains below are counted. Absent: smockron, the document's rule.
+    /// How uses of the domains of this table are counted. Absent: smockron, the protocol's own
+    /// rule.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<AlgorithmWord>")]
     pub algorithm: Option<Spanned<AlgorithmWord>>,
-    /// Limits of domains, each one or a list: web = "1/sec burst 10". A [[rule]] that matches
-    /// goes before them.
+    /// Limits of domains, each one or a list: web = "1/sec burst 10". A [[rule]] that matches takes
+    /// precedence.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "domains")]
     #[schemars(with = "BTreeMap<String, TextsSchema>")]
     pub domains: BTreeMap<Spanned<String>, Spanned<Texts>>,
@@ -189,7 +191,7 @@ impl JsonSchema for ZmqEndpoint {
 
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
         schemars::json_schema!({
-            "description": "Where a ZeroMQ socket is bound. Port 0 takes a free one.",
+            "description": "The endpoint of a ZeroMQ socket. Port 0 chooses a free one.",
             "type": "string",
             "pattern": "^tcp://"
         })

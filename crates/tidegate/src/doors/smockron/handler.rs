@@ -399,7 +399,7 @@ impl Unknown {
         tracing::warn!(
             messages = self.count,
             domain = self.example,
-            "smockron: messages of domains that no rule is for are ignored; \
+            "smockron: messages of domains without a rule are ignored; \
              add the domain to [smockron.domains], or a [[rule]] that matches its keys"
         );
         *self = Self { complained: Some(now.mono), ..Self::default() };

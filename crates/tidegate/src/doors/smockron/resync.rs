@@ -122,7 +122,7 @@ impl Resync {
                 0
             }
             Step::Failed(error) => {
-                tracing::debug!(error, "smockron: who is delayed cannot be told");
+                tracing::debug!(error, "smockron: the delays in force cannot be sent");
                 *present = None;
                 domains.len()
             }

@@ -36,9 +36,9 @@ const PORT: u16 = 2000;
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Where it listens.
+    /// The addresses to listen on.
     pub listen: Listen,
-    /// Who may ask. Others are not answered.
+    /// Clients that are answered. Others get no answer.
     #[serde(skip_serializing_if = "Allow::is_open")]
     pub allow: Allow,
 }

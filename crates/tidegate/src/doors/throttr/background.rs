@@ -205,7 +205,7 @@ fn start(name: &str, permits: Arc<Permits>) -> Option<Sender<ListingJob>> {
     match thread::Builder::new().name(name.to_owned()).spawn(work) {
         Ok(_) => Some(sender),
         Err(error) => {
-            tracing::error!(%error, "throttr: no thread for listings");
+            tracing::error!(%error, "throttr: cannot start the thread for listings");
             None
         }
     }

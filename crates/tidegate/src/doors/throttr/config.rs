@@ -26,15 +26,15 @@ const IDLE_USUAL: Duration = Duration::from_secs(600);
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(try_from = "Table")]
 pub struct Config {
-    /// Where it listens.
+    /// The addresses to listen on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub listen: Option<Listen>,
-    /// The path of a Unix socket that it listens at.
+    /// The path of a Unix socket to listen on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unix: Option<PathBuf>,
-    /// Bits of quotas, times to live and lengths: 8, 16, 32 or 64.
+    /// The size of quotas, times to live and lengths in bits: 8, 16, 32 or 64.
     pub value_size: Bits,
-    /// Who may come in over TCP. A Unix socket is guarded by its permissions.
+    /// Clients that may connect over TCP. File permissions control access to a Unix socket.
     #[serde(skip_serializing_if = "Allow::is_open")]
     pub allow: Allow,
     /// Certificates for clients over TCP. Absent: plain TCP.
@@ -42,9 +42,9 @@ pub struct Config {
     pub tls: Option<Tls>,
     /// The longest value of a SET and the longest payload of a PUBLISH.
     pub max_value: ByteSize,
-    /// Beyond it an idle connection gives way, or the newcomer is closed at once.
+    /// The most open connections. Beyond it an idle one is closed, or else the new one.
     pub max_connections: u32,
-    /// The most connections from one source. Absent: a tenth of max_connections, at least 64, and
+    /// The most connections from one address. Absent: a tenth of max_connections, at least 64, and
     /// loopback and Unix sockets are exempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_connections_per_source: Option<u32>,
@@ -57,25 +57,25 @@ pub struct Config {
 #[derive(Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Table {
-    /// Where it listens.
+    /// The addresses to listen on.
     listen: Option<Listen>,
-    /// The path of a Unix socket that it listens at.
+    /// The path of a Unix socket to listen on.
     #[serde(deserialize_with = "settings::socket_path")]
     unix: Option<PathBuf>,
-    /// Bits of quotas, times to live and lengths: 8, 16, 32 or 64.
+    /// The size of quotas, times to live and lengths in bits: 8, 16, 32 or 64.
     value_size: Bits,
-    /// Who may come in over TCP. A Unix socket is guarded by its permissions.
+    /// Clients that may connect over TCP. File permissions control access to a Unix socket.
     allow: Allow,
     /// Certificates for clients over TCP. Absent: plain TCP.
     tls: Option<Tls>,
     /// The longest value of a SET and the longest payload of a PUBLISH.
     #[serde(deserialize_with = "settings::value_bytes")]
     max_value: ByteSize,
-    /// Beyond it an idle connection gives way, or the newcomer is closed at once.
+    /// The most open connections. Beyond it an idle one is closed, or else the new one.
     #[serde(deserialize_with = "settings::connections")]
     #[schemars(range(min = 1, max = CONNECTIONS_MAX))]
     max_connections: u32,
-    /// The most connections from one source. Absent: a tenth of max_connections, at least 64, and
+    /// The most connections from one address. Absent: a tenth of max_connections, at least 64, and
     /// loopback and Unix sockets are exempt.
     #[serde(deserialize_with = "settings::per_source")]
     #[schemars(range(min = 1, max = CONNECTIONS_MAX))]
@@ -189,7 +189,7 @@ impl<'de> Deserialize<'de> for Bits {
             32 => Ok(Bits::ThirtyTwo),
             64 => Ok(Bits::SixtyFour),
             other => Err(de::Error::custom(format!(
-                "{other} is not a size of values\nwrite the bits: 8, 16, 32 or 64"
+                "{other} is not a value size\nwrite the bits: 8, 16, 32 or 64"
             ))),
         }
     }
@@ -208,7 +208,7 @@ impl JsonSchema for Bits {
 
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
         schemars::json_schema!({
-            "description": "Bits of quotas, times to live and lengths.",
+            "description": "The size of quotas, times to live and lengths, in bits.",
             "enum": [8, 16, 32, 64]
         })
     }

@@ -446,7 +446,7 @@ impl Handler for ThrottrHandler {
         match Session::open(peer, slot, &self.state, &mut self.local, context.now) {
             Ok(session) => Ok((session, Progress::More)),
             Err(error) => {
-                tracing::error!(%error, "throttr: the system has no randomness for an id");
+                tracing::error!(%error, "throttr: the system has no random numbers for an id");
                 Err("no_randomness")
             }
         }

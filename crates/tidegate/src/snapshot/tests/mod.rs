@@ -280,7 +280,7 @@ fn damage_anywhere_is_found_and_nothing_is_restored() {
         refused(&sound[..len]);
     }
     assert!(refused(b"{\"json\": true}").contains("not a snapshot"));
-    assert!(refused(&[&sound[..], b"x"].concat()).contains("behind the end"));
+    assert!(refused(&[&sound[..], b"x"].concat()).contains("after the end"));
 }
 
 #[test]

@@ -62,21 +62,21 @@ pub struct SettingProblem {
 pub struct Settings {
     /// The kind of store.
     pub kind: StoreKind,
-    /// Where it is: "redis://127.0.0.1:6379/0", "rediss://…" for TLS, "http://127.0.0.1:2379" or
+    /// Its URL: "redis://127.0.0.1:6379/0", "rediss://…" for TLS, "http://127.0.0.1:2379" or
     /// "https://…" for etcd; or a list of nodes. Required unless counts are kept in memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url: Option<Urls>,
-    /// Whether the url is of a Redis Cluster. A list of several is.
+    /// Whether the store is a Redis Cluster. Absent: yes if `url` is a list of several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster: Option<bool>,
-    /// How long a decision waits for it. Absent: 15 ms for Redis, 1 s for etcd.
+    /// How long a decision waits for the store. Absent: 15 ms for Redis, 1 s for etcd.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Span>,
-    /// How long a start waits for its first answer before decisions are made without it, as
-    /// `on_store_error` says. Absent: 5 s.
+    /// How long the start of the server waits for the store's first answer. After that,
+    /// `on_store_error` decides. Absent: 5 s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_timeout: Option<Span>,
-    /// Who to log in as. Absent: Redis' default user; nobody at etcd.
+    /// The user to log in as. Absent: Redis' default user; at etcd no login.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     /// The password, by reference: "env:NAME" or "file:PATH".
@@ -85,13 +85,13 @@ pub struct Settings {
     /// A file of certificates (PEM) to trust beside those of the system, for TLS.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ca: Option<std::path::PathBuf>,
-    /// The certificate (PEM) to show to a store that asks for one.
+    /// A file with the certificate (PEM) to present to a store that asks for one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cert: Option<std::path::PathBuf>,
-    /// The key (PEM) of that certificate.
+    /// A file with the private key (PEM) of that certificate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<std::path::PathBuf>,
-    /// What every name in the store begins with: nodes that share counts have the same one.
+    /// The prefix of every name in the store. Nodes that share counts need the same one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prefix: Option<String>,
 }
@@ -136,7 +136,7 @@ impl Settings {
         }
         if self.cert.is_some() != self.key.is_some() {
             let setting = if self.cert.is_some() { "cert" } else { "key" };
-            all.extend(wrong(setting, "has one of cert and key", "write both, or none"));
+            all.extend(wrong(setting, "has only one of cert and key", "write both, or none"));
         }
         all
     }

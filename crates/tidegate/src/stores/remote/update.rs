@@ -60,7 +60,7 @@ pub(crate) enum StoreError {
     #[error("the count changed faster than it could be written")]
     Contended,
     /// Too much is under way already.
-    #[error("too much waits for the store")]
+    #[error("too many decisions are waiting for the store")]
     Crowded,
 }
 

@@ -131,7 +131,7 @@ fn callers_are_answered_when_another_door_has_taken_the_files() {
     let (door, http) = (program.address("jarl"), program.address("http"));
     let _takers: Vec<TcpStream> = (0..100).map(|_| connect(http)).collect();
     // Not before all files are taken that may be.
-    program.wait_for_line(|line| line.contains("descriptors are short door=\"http\""));
+    program.wait_for_line(|line| line.contains("too few file descriptors door=\"http\""));
     for _ in 0..100 {
         assert_eq!(ask(door), "0.000");
     }

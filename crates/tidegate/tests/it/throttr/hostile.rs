@@ -297,7 +297,7 @@ fn as_many_connections_as_the_process_may_open() {
     let clients: Vec<TcpStream> = (0..2 * FILES)
         .map(|_| TcpStream::connect(program.address("throttr")).expect("queued at least"))
         .collect();
-    program.wait_for_line(|line| line.contains("file descriptors are short"));
+    program.wait_for_line(|line| line.contains("too few file descriptors"));
     // Who came in before is served.
     for _ in 0..100 {
         first.id();

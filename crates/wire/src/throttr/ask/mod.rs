@@ -199,9 +199,9 @@ pub enum BrokenReply {
 impl std::fmt::Display for BrokenReply {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Unasked(byte) => write!(out, "byte {byte:#04x} came unasked"),
+            Self::Unasked(byte) => write!(out, "byte {byte:#04x} arrived without a request"),
             Self::Status(byte) => write!(out, "{byte:#04x} is not the status of such a reply"),
-            Self::Unit(byte) => write!(out, "{byte:#04x} is no unit of time"),
+            Self::Unit(byte) => write!(out, "{byte:#04x} is not a unit of time"),
             Self::ValueTooLong(bytes) => write!(out, "a value of {bytes} bytes is too long"),
             Self::Fragment => write!(out, "a list came in fragments that do not fit together"),
         }

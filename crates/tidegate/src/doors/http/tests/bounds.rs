@@ -28,7 +28,7 @@ async fn bodies_that_are_not_one_json_object() {
     for body in ["{", "{\"key\":\"a\"", "{key:1}", "{\"key\":\"\u{1}\"}", "{\"key\":\"\\ud800\"}"] {
         refused(body, "json", "not JSON").await;
     }
-    refused("{\"key\":\"ws ip=a\"} {}", "json", "after its object").await;
+    refused("{\"key\":\"ws ip=a\"} {}", "json", "after the JSON object").await;
 }
 
 #[tokio::test]

@@ -94,7 +94,7 @@ impl Connector {
         tcp::set_stream_options(&stream)?;
         let (socket, http2) = match &self.tls {
             None if self.url.tls() => {
-                return Err(io::Error::other("the host is no name that a certificate can have"));
+                return Err(io::Error::other("the host is not a name that a certificate can have"));
             }
             None => (MaybeTls::Left(stream), self.http2),
             Some((connector, name)) => {

@@ -64,7 +64,7 @@ impl RedisAddress {
             let (place, secure) = match info.addr() {
                 ConnectionAddr::Tcp(host, port) => (ServerPlace::Tcp(host.clone(), *port), false),
                 ConnectionAddr::TcpTls { insecure: true, .. } => {
-                    return Err("the store's url: `insecure` is not for us; use `ca`".to_owned());
+                    return Err("the store's url: `insecure` is not supported; use `ca`".to_owned());
                 }
                 ConnectionAddr::TcpTls { host, port, .. } => {
                     (ServerPlace::Tcp(host.clone(), *port), true)

@@ -255,6 +255,6 @@ impl Route {
                 }
             }
         }
-        Err(EngineFault::Refused("the Cluster sends us round in circles".to_owned()))
+        Err(EngineFault::Refused("the Cluster redirects requests in circles".to_owned()))
     }
 }
