@@ -95,7 +95,7 @@ fn errors_show_the_place_and_the_remedy() {
     check_error("100/s burst 0", "0", "too small", "whole numbers");
     check_error("100 in", "", "`flight` is missing", "100 in flight");
     check_error("100 in flight burst 5", "burst 5", "no meaning for uses in flight", "leave");
-    check_error("none at all", "at all", "not expected", "stands alone");
+    check_error("none at all", "at all", "not expected", "must stand alone");
     check_error("deny 5/s", "5/s", "not expected", "`deny` must stand alone");
     check_error("100/s please", "please", "not expected", "22 per 20s");
     check_error("100 per Minute", "Minute", "not a unit", "minute(s)");

@@ -245,8 +245,8 @@ impl JsonSchema for Template {
 
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
         schemars::json_schema!({
-            "description": "Entries of the key, separated by spaces. They may contain {path}, {raw_path}, \
-                            {prefix:2}, {client}, {method} and {header:NAME}.",
+            "description": "Entries of the key, separated by spaces. They may contain {path}, \
+                            {raw_path}, {prefix:2}, {client}, {method} and {header:NAME}.",
             "type": "string"
         })
     }

@@ -57,7 +57,7 @@ mod tests {
         large.set_len(FILE_BYTES_MAX + 1).expect("a length");
         rustix::fs::mkfifoat(rustix::fs::CWD, path("fifo"), 0o600.into()).expect("a FIFO");
         for (name, why) in
-            [("large", "more than"), ("fifo", "not a regular file"), (".", "not a regular file")]
+            [("large", "larger than"), ("fifo", "not a regular file"), (".", "not a regular file")]
         {
             let error = read(&path(name)).expect_err(name).to_string();
             assert!(error.contains(why), "{name}: {error}");
