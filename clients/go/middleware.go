@@ -35,7 +35,10 @@ func (c *Client) Middleware(
 			// What is wrong is how the middleware was set up: as though there were no server.
 			result = c.withoutAnswer(err)
 		case err != nil:
-			return // The client has gone.
+			// The request's context is over. The client may still be there, as after a deadline that
+			// the application has set, and without an answer it would be told 200.
+			answerUnavailable(w)
+			return
 		}
 		note(&isFailing, result.Err)
 		header := w.Header()
@@ -46,9 +49,7 @@ func (c *Client) Middleware(
 		case result.Allowed:
 			next.ServeHTTP(w, r)
 		case result.Err != nil:
-			header.Set("Retry-After", "1")
-			answerProblem(w, http.StatusServiceUnavailable, "unavailable",
-				"the limits of this resource cannot be checked", nil)
+			answerUnavailable(w)
 		default:
 			answerProblem(w, http.StatusTooManyRequests, "over_limit",
 				"the limit of this resource is reached", &result.RefusedBy)
@@ -66,6 +67,12 @@ func note(isFailing *atomic.Bool, err error) {
 	} else {
 		log.Print("Tidegate answers again")
 	}
+}
+
+func answerUnavailable(w http.ResponseWriter) {
+	w.Header().Set("Retry-After", "1")
+	answerProblem(w, http.StatusServiceUnavailable, "unavailable",
+		"the limits of this resource cannot be checked", nil)
 }
 
 func answerProblem(w http.ResponseWriter, status int, reason, detail string, refusedBy *string) {

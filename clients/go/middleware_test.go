@@ -1,6 +1,7 @@
 package tidegate
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -119,6 +120,18 @@ func TestWithoutAServerRequestsPassOrAreToldToComeBack(t *testing.T) {
 		}
 		// What the server calls wrong is decided in the same way.
 		status(t, app(t, Config{OnError: onError}, wrong)("ann"), expected)
+	}
+}
+
+func TestARequestWhoseContextIsOverIsToldToComeBack(t *testing.T) {
+	next := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("served") })
+	limited := made(t, Config{Server: stub(t, ""), Timeout: patience}).Middleware(next, byUser(t))
+	late, stop := context.WithTimeout(background, 0)
+	defer stop()
+	answered := httptest.NewRecorder()
+	limited.ServeHTTP(answered, httptest.NewRequest("GET", "/a", nil).WithContext(late))
+	if answered.Code != 503 || answered.Header().Get("Retry-After") != "1" {
+		t.Fatal(answered)
 	}
 }
 
