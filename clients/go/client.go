@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"net/url"
@@ -130,7 +131,7 @@ func (c *Client) Close() {
 
 // question is the body of a check or a wait.
 type question struct {
-	Key       string   `json:"key,omitempty"`
+	Key       *string  `json:"key,omitempty"`
 	Keys      []string `json:"keys,omitempty"`
 	Cost      int64    `json:"cost"`
 	Peek      bool     `json:"peek,omitempty"`
@@ -169,7 +170,10 @@ func (q *question) wait(longest time.Duration) {
 
 // ms is a duration in whole milliseconds, rounded up.
 func ms(d time.Duration) *int64 {
-	whole := int64((d + time.Millisecond - 1) / time.Millisecond)
+	whole := int64(d / time.Millisecond)
+	if d%time.Millisecond > 0 {
+		whole++
+	}
 	return &whole
 }
 
@@ -267,7 +271,7 @@ func (c *Client) decide(ctx context.Context, q *question) (Result, error) {
 		if path = "/v1/wait"; len(q.Keys) != 1 {
 			return Result{}, &InvalidRequest{Reason: "keys", Detail: "a single key can wait"}
 		}
-		q.Key, q.Keys = q.Keys[0], nil
+		q.Key, q.Keys = &q.Keys[0], nil
 	}
 	asked, err := json.Marshal(q)
 	if err != nil {
@@ -309,7 +313,11 @@ func (c *Client) exchange(
 	if maxWait > 0 {
 		places = c.waitingPlaces
 	}
-	ctx, cancel := context.WithTimeout(caller, c.timeout+maxWait)
+	within := c.timeout + maxWait
+	if within < maxWait {
+		within = math.MaxInt64
+	}
+	ctx, cancel := context.WithTimeout(caller, within)
 	defer cancel()
 	full := time.NewTimer(c.timeout)
 	defer full.Stop()

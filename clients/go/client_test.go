@@ -3,6 +3,7 @@ package tidegate
 import (
 	"context"
 	"errors"
+	"math"
 	"os"
 	"strings"
 	"sync"
@@ -99,6 +100,14 @@ func TestOddKeysArriveAsTheyAre(t *testing.T) {
 		if must(t, result, err).Limits[0].Key != key {
 			t.Fatalf("%q %+v", key, result)
 		}
+	}
+}
+
+func TestAnEmptyKeyAndTheLongestWaitAreSent(t *testing.T) {
+	client := patient(t)
+	result, err := client.Wait(background, "", math.MaxInt64)
+	if !must(t, result, err).Allowed {
+		t.Fatalf("%+v", result)
 	}
 }
 
