@@ -47,6 +47,18 @@ func encode(out *strings.Builder, text string, isName bool) {
 // It is the address that the request came from. Only if a network of trustedProxies has that
 // address is X-Forwarded-For believed. It panics if a network is none, as in "10.0.0.0/8".
 func ClientKey(name string, trustedProxies ...string) func(*http.Request) []string {
+	return ClientNetworkKey(name, 128, trustedProxies...)
+}
+
+// ClientNetworkKey is ClientKey with one key for all IPv6 addresses that begin with the same bits:
+// with 64 it is "<name> client=2001:db8:1:2::/64". A client usually has as many addresses. It
+// panics unless there are 1 to 128 bits.
+func ClientNetworkKey(
+	name string, ipv6Bits int, trustedProxies ...string,
+) func(*http.Request) []string {
+	if ipv6Bits < 1 || ipv6Bits > 128 {
+		panic(fmt.Sprintf("tidegate: %d is no length of an IPv6 prefix", ipv6Bits))
+	}
 	var trusted []netip.Prefix
 	for _, text := range trustedProxies {
 		network, err := netip.ParsePrefix(text)
@@ -60,17 +72,28 @@ func ClientKey(name string, trustedProxies ...string) func(*http.Request) []stri
 		trusted = append(trusted, network.Masked())
 	}
 	return func(r *http.Request) []string {
-		client := clientAddress(r.RemoteAddr, r.Header.Values("X-Forwarded-For"), trusted)
-		return []string{MakeKey(name, "client", client)}
+		client, ok := clientAddress(r.RemoteAddr, r.Header.Values("X-Forwarded-For"), trusted)
+		text := client.String()
+		switch {
+		case !ok:
+			text = "-" // A Unix socket.
+		case client.Is6() && ipv6Bits < 128:
+			// The bits are at most those of the address.
+			network, _ := client.Prefix(ipv6Bits)
+			text = network.String()
+		}
+		return []string{MakeKey(name, "client", text)}
 	}
 }
 
 // clientAddress is the peer's address, or the one that a trusted peer names. X-Forwarded-For is
 // read from the right, because a client can write anything to the left of its own address.
-func clientAddress(peer string, forwardedFor []string, trusted []netip.Prefix) string {
+func clientAddress(
+	peer string, forwardedFor []string, trusted []netip.Prefix,
+) (netip.Addr, bool) {
 	client, ok := parseAddress(peer)
 	if !ok {
-		return "-" // A Unix socket.
+		return client, false
 	}
 	hops := strings.Split(strings.Join(forwardedFor, ","), ",")
 	for seen := 0; seen < hopsMax && seen < len(hops); seen++ {
@@ -80,7 +103,7 @@ func clientAddress(peer string, forwardedFor []string, trusted []netip.Prefix) s
 		}
 		client = address
 	}
-	return client.String()
+	return client, true
 }
 
 func contains(networks []netip.Prefix, address netip.Addr) bool {

@@ -168,3 +168,21 @@ func TestTheClientIsTheLastHopThatIsNotTrusted(t *testing.T) {
 		}
 	}
 }
+
+func TestTheAddressesOfAnIPv6NetworkMayShareACount(t *testing.T) {
+	for _, c := range []struct {
+		bits           int
+		peer, expected string
+	}{
+		{64, "[2001:db8:1:2:3:4:5:6]:9", "2001:db8:1:2::/64"},
+		{50, "[2001:db8:1:ffff:3:4:5:6]:9", "2001:db8:1:c000::/50"},
+		{128, "[2001:db8::6]:9", "2001:db8::6"},
+		{64, "[::ffff:192.0.2.1]:9", "192.0.2.1"},
+		{64, "@", "-"},
+	} {
+		request := &http.Request{RemoteAddr: c.peer}
+		if found := ClientNetworkKey("api", c.bits)(request)[0]; found != "api client="+c.expected {
+			t.Errorf("%v: %s", c, found)
+		}
+	}
+}

@@ -239,6 +239,17 @@ class Keys(unittest.TestCase):
             with self.subTest(peer=peer, forwarded_for=forwarded_for):
                 self.assertEqual(client_address(peer, forwarded_for, trusted), expected)
 
+    def test_the_addresses_of_an_ipv6_network_may_share_a_count(self):
+        for bits, peer, expected in [
+            (64, "2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+            (50, "2001:db8:1:ffff:3:4:5:6", "2001:db8:1:c000::/50"),
+            (128, "2001:db8::6", "2001:db8::6"),
+            (64, "::ffff:192.0.2.1", "192.0.2.1"),
+            (64, None, "-"),
+        ]:
+            with self.subTest(bits=bits, peer=peer):
+                self.assertEqual(client_address(peer, [], ipv6_prefix=bits), expected)
+
 
 if __name__ == "__main__":
     unittest.main()

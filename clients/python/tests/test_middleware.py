@@ -13,15 +13,17 @@ import uvicorn
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.handlers.wsgi import WSGIHandler
-from django.http import HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.test.utils import override_settings
 from django.urls import path
 from fastapi import FastAPI
+from starlette.requests import Request
 from stub import GONE, PATIENCE, answer, stub
-from tidegate import Client
+from tidegate import Client, asgi
 from tidegate.aio import AsyncClient
 from tidegate.asgi import TidegateMiddleware
 from tidegate.django import TidegateMiddleware as DjangoMiddleware
+from tidegate.django import client_key as in_django
 
 settings.configure(
     ALLOWED_HOSTS=["127.0.0.1"],
@@ -155,6 +157,17 @@ class Settings(unittest.TestCase):
                     DjangoMiddleware(lambda request: HttpResponse())
         with override_settings(TIDEGATE={"key": "tidegate.make_key"}):
             self.assertIsInstance(DjangoMiddleware(lambda r: HttpResponse())._client, Client)
+
+    def test_both_make_the_same_key_of_an_address(self):
+        scope = {"type": "http", "headers": [], "client": ("2001:db8:1:2:3:4:5:6", 9)}
+        request = HttpRequest()
+        request.META["REMOTE_ADDR"] = "2001:db8:1:2:3:4:5:6"
+        for bits, expected in ((128, "2001:db8:1:2:3:4:5:6"), (64, "2001:db8:1:2::/64")):
+            for client_key, asked in ((asgi.client_key, Request(scope)), (in_django, request)):
+                key = client_key("web", ipv6_prefix=bits)(asked)
+                self.assertEqual(key, f"web client={expected}")
+                with self.assertRaises(ValueError):
+                    client_key("web", ipv6_prefix=0)
 
 
 if __name__ == "__main__":

@@ -19,17 +19,23 @@ export interface LimitOptions {
  * A key of the client's address: `<name> client=192.0.2.7`.
  *
  * It is the address that the request came from. Only if `trustedProxies` have that address is
- * X-Forwarded-For believed.
+ * X-Forwarded-For believed. With an `ipv6Prefix` of 64 all IPv6 addresses of a network share the
+ * key `<name> client=2001:db8:1:2::/64`.
  */
 export function clientKey(
   name: string,
   trustedProxies: readonly string[] = [],
+  { ipv6Prefix = 128 }: { ipv6Prefix?: number } = {},
 ): (request: Request) => string {
+  if (!(Number.isInteger(ipv6Prefix) && ipv6Prefix >= 1 && ipv6Prefix <= 128)) {
+    throw new RangeError("ipv6Prefix: a whole number from 1 to 128");
+  }
   const trusted = networks(trustedProxies);
   return (request) => {
     // Node joins the lines of this header with commas.
     const forwardedFor = String(request.headers["x-forwarded-for"] ?? "");
-    const client = clientAddress(request.socket.remoteAddress, forwardedFor, trusted);
+    const peer = request.socket.remoteAddress;
+    const client = clientAddress(peer, forwardedFor, trusted, ipv6Prefix);
     return makeKey(name, { client });
   };
 }

@@ -39,12 +39,14 @@ export function networks(trustedProxies: readonly string[]): BlockList {
 /**
  * The address of the client: the peer's, or the one that a trusted peer names. `forwardedFor` is
  * X-Forwarded-For. It is read from the right, because a client can write anything to the left of
- * its own address. `-` if there is no address, as with a Unix socket.
+ * its own address. `-` if there is no address, as with a Unix socket. With an `ipv6Prefix` of 64
+ * it is `2001:db8:1:2::/64` for all of that network.
  */
 export function clientAddress(
   peer: string | undefined,
   forwardedFor: string,
   trusted: BlockList = new BlockList(),
+  ipv6Prefix = 128,
 ): string {
   let client = address(peer ?? "");
   if (client === null) return "-";
@@ -53,7 +55,23 @@ export function clientAddress(
     if (before === null || !trusted.check(client, isIP(client) === 6 ? "ipv6" : "ipv4")) break;
     client = before;
   }
-  return client;
+  return ipv6Prefix < 128 && isIP(client) === 6 ? network(client, ipv6Prefix) : client;
+}
+
+/** The network of an IPv6 address in its one way to write it. */
+function network(address: string, bits: number): string {
+  const [head, tail] = address.split("::").map((part) => part.split(":").filter(Boolean));
+  const [front = [], back = []] = [head, tail];
+  const zeros = Array<string>(8 - front.length - back.length).fill("0");
+  const masked = [...front, ...zeros, ...back].map((group, at) => {
+    const kept = Math.min(Math.max(bits - 16 * at, 0), 16);
+    return (parseInt(group, 16) & (0xffff << (16 - kept))).toString(16);
+  });
+  return `${canonical(masked.join(":"))}/${bits}`;
+}
+
+function canonical(ipv6: string): string {
+  return new URL(`http://[${ipv6}]`).hostname.slice(1, -1);
 }
 
 function address(text: string): string | null {
@@ -62,9 +80,9 @@ function address(text: string): string | null {
   const bare = (written?.[1] ?? text).replace(/%.*$/, "");
   if (isIP(bare) !== 6) return isIP(bare) === 4 ? bare : null;
   // The one way to write it, out of several.
-  const canonical = new URL(`http://[${bare}]`).hostname.slice(1, -1);
-  const mapped = /^::ffff:([0-9a-f]+):([0-9a-f]+)$/.exec(canonical);
-  if (mapped === null) return canonical;
+  const ipv6 = canonical(bare);
+  const mapped = /^::ffff:([0-9a-f]+):([0-9a-f]+)$/.exec(ipv6);
+  if (mapped === null) return ipv6;
   const [high, low] = [parseInt(mapped[1] ?? "", 16), parseInt(mapped[2] ?? "", 16)];
   return `${high >> 8}.${high & 255}.${low >> 8}.${low & 255}`;
 }

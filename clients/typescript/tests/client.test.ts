@@ -250,3 +250,17 @@ test("the client is the last hop that is not trusted", () => {
   }
   assert.throws(() => networks(["nonsense"]));
 });
+
+test("the addresses of an IPv6 network may share a count", () => {
+  const cases: [number, string, string][] = [
+    [64, "2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"],
+    [64, "2001:db8::6", "2001:db8::/64"],
+    [50, "2001:db8:1:ffff:3:4:5:6", "2001:db8:1:c000::/50"],
+    [128, "2001:db8::6", "2001:db8::6"],
+    [64, "::ffff:192.0.2.1", "192.0.2.1"],
+    [64, "", "-"],
+  ];
+  for (const [bits, peer, expected] of cases) {
+    assert.equal(clientAddress(peer, "", networks([]), bits), expected, `${peer} ${bits}`);
+  }
+});

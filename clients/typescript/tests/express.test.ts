@@ -7,7 +7,7 @@ import { test } from "node:test";
 import express from "express";
 import { Client } from "tidegate";
 import type { ClientOptions } from "tidegate";
-import { limit } from "tidegate/express";
+import { clientKey, limit } from "tidegate/express";
 import type { LimitOptions } from "tidegate/express";
 import { GONE, PATIENCE_MS, answer, stub } from "./stub.js";
 
@@ -101,4 +101,12 @@ test("without a server requests pass or are told to come back", async () => {
     await using wrong = await app(() => "jobs cannot end", { onError });
     assert.equal((await wrong.visit("ann")).status, status);
   }
+});
+
+test("a client's key may be that of its IPv6 network", () => {
+  const socket = { remoteAddress: "2001:db8:1:2:3:4:5:6" };
+  const request = { headers: {}, socket } as express.Request;
+  assert.equal(clientKey("web")(request), "web client=2001:db8:1:2:3:4:5:6");
+  assert.equal(clientKey("web", [], { ipv6Prefix: 64 })(request), "web client=2001:db8:1:2::/64");
+  assert.throws(() => clientKey("web", [], { ipv6Prefix: 0 }), RangeError);
 });

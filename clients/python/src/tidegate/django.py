@@ -16,24 +16,27 @@ from django.utils.module_loading import import_string
 
 from .answers import InvalidKey, InvalidRequest
 from .client import Client
-from .keys import client_address, make_key, networks
+from .keys import client_address, make_key, networks, prefix
 from .middleware import Refusal, Watch, bad_key, refusal
 
 Keys = Union[str, Sequence[str], None]
 
 
-def client_key(name: str, trusted_proxies: Iterable[str] = ()) -> Callable[[HttpRequest], str]:
+def client_key(
+    name: str, trusted_proxies: Iterable[str] = (), *, ipv6_prefix: int = 128
+) -> Callable[[HttpRequest], str]:
     """A key of the client's address: `<name> client=192.0.2.7`.
 
     It is the address that the request came from. Only if `trusted_proxies` have that address is
-    X-Forwarded-For believed.
+    X-Forwarded-For believed. With an `ipv6_prefix` of 64 all IPv6 addresses of a network share the
+    key `<name> client=2001:db8:1:2::/64`.
     """
-    trusted = networks(trusted_proxies)
+    trusted, bits = networks(trusted_proxies), prefix(ipv6_prefix)
 
     def key(request: HttpRequest) -> str:
         forwarded_for = [request.META.get("HTTP_X_FORWARDED_FOR", "")]
         peer = request.META.get("REMOTE_ADDR")
-        return make_key(name, client=client_address(peer, forwarded_for, trusted))
+        return make_key(name, client=client_address(peer, forwarded_for, trusted, bits))
 
     return key
 

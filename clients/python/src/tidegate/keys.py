@@ -37,13 +37,16 @@ def networks(trusted_proxies: Iterable[str]) -> list[Network]:
 
 
 def client_address(
-    peer: Optional[str], forwarded_for: Iterable[str], trusted: Iterable[Network] = ()
+    peer: Optional[str],
+    forwarded_for: Iterable[str],
+    trusted: Iterable[Network] = (),
+    ipv6_prefix: int = 128,
 ) -> str:
     """The address of the client: the peer's, or the one that a trusted peer names.
 
     `forwarded_for` are the values of X-Forwarded-For. They are read from the right, because a
     client can write anything to the left of its own address. `-` if there is no address, as with
-    a Unix socket.
+    a Unix socket. With an `ipv6_prefix` of 64 it is `2001:db8:1:2::/64` for all of that network.
     """
     client = _address(peer or "")
     if client is None:
@@ -55,7 +58,16 @@ def client_address(
         if address is None or not any(client in network for network in trusted):
             break
         client = address
+    if client.version == 6 and ipv6_prefix < 128:
+        return str(ipaddress.ip_network((client, ipv6_prefix), strict=False))
     return str(client)
+
+
+def prefix(bits: int) -> int:
+    """The length of a prefix of IPv6 addresses; raises `ValueError`."""
+    if not 1 <= bits <= 128:
+        raise ValueError(f"ipv6_prefix: {bits} is not 1 to 128")
+    return bits
 
 
 def _address(text: str) -> Optional[Address]:
