@@ -248,7 +248,9 @@ test("the client is the last hop that is not trusted", () => {
   for (const [peer, forwardedFor, expected] of cases) {
     assert.equal(clientAddress(peer, forwardedFor, trusted), expected, `${peer} ${forwardedFor}`);
   }
-  assert.throws(() => networks(["nonsense"]));
+  for (const wrong of ["nonsense", "10.0.0.0/", "10.0.0.0/33", "10.0.0.0/8/8", "", "/8"]) {
+    assert.throws(() => networks([wrong]), wrong);
+  }
 });
 
 test("the addresses of an IPv6 network may share a count", () => {
