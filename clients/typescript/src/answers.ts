@@ -1,5 +1,7 @@
 /** What is answered, and what may go wrong. Knows no sockets. */
 
+import type { IncomingHttpHeaders } from "node:http";
+
 export const KEY_BYTES_MAX = 1024;
 
 /** What a server may have said for the client of an application to read. */
@@ -100,7 +102,7 @@ export function examine(key: string): void {
 type Json = Record<string, unknown>;
 
 /** The result that an answer tells; throws `InvalidRequest` and `ServerError`. */
-export function readAnswer(status: number, headers: Headers, body: string): Result {
+export function readAnswer(status: number, headers: IncomingHttpHeaders, body: string): Result {
   const told = parse(body);
   if ((status === 200 || status === 429) && typeof told.allowed === "boolean") {
     return result(told, headers);
@@ -113,11 +115,11 @@ export function readAnswer(status: number, headers: Headers, body: string): Resu
   throw new ServerError(`the server answered ${status} ${reason}`.trimEnd());
 }
 
-function result(told: Json, headers: Headers): Result {
+function result(told: Json, headers: IncomingHttpHeaders): Result {
   const handedOn: Record<string, string> = {};
   for (const name of HANDED_ON) {
-    const value = headers.get(name);
-    if (value !== null && /^[ -~]+$/.test(value)) handedOn[name] = value;
+    const value = headers[name.toLowerCase()];
+    if (typeof value === "string" && /^[ -~]+$/.test(value)) handedOn[name] = value;
   }
   return {
     allowed: told.allowed === true,

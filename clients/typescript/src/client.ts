@@ -1,4 +1,10 @@
-/** The client, on the `fetch` that Node has. */
+/**
+ * The client, on `node:http`. It tells whether a connection is new, which `fetch` does not; and
+ * `fetch` gives a wait up after five minutes, and may ask a proxy of the environment.
+ */
+
+import http from "node:http";
+import https from "node:https";
 
 import {
   InvalidRequest,
@@ -61,6 +67,7 @@ export class Client {
   readonly #base: string;
   readonly #timeoutMs: number;
   readonly #allows: boolean;
+  readonly #agent: http.Agent;
   readonly #places: Places;
   // Requests that wait have places of their own, so that they leave some for the others.
   readonly #waitingPlaces: Places;
@@ -78,7 +85,10 @@ export class Client {
       throw new TypeError(`onError: "${String(onError)}" is neither "allow" nor "deny"`);
     }
     this.#allows = onError === "allow";
-    this.#places = new Places(options.maxConnections ?? 64);
+    const maxConnections = options.maxConnections ?? 64;
+    const { Agent } = this.#base.startsWith("https:") ? https : http;
+    this.#agent = new Agent({ keepAlive: true, maxFreeSockets: maxConnections });
+    this.#places = new Places(maxConnections);
     this.#waitingPlaces = new Places(options.maxWaiting ?? 1024);
   }
 
@@ -182,7 +192,8 @@ export class Client {
       caller?.throwIfAborted();
       if (error instanceof TidegateError) throw error;
       if (stop.signal.aborted) throw new TimedOut(`no answer in ${withinMs} ms`);
-      throw new Unreachable(cause(error).message);
+      const { message, code } = error as NodeJS.ErrnoException;
+      throw new Unreachable(message || String(code));
     } finally {
       clearTimeout(timer);
       caller?.removeEventListener("abort", stopForCaller);
@@ -196,15 +207,24 @@ export class Client {
     signal: AbortSignal,
   ): Promise<Answer> {
     const headers = body === null ? {} : { "Content-Type": "application/json" };
-    const ask = () =>
-      fetch(this.#base + path, { method, headers, body, signal, redirect: "manual" });
-    const response = await ask().catch((error: unknown) => {
-      // The server may have closed the connection while it was idle: a new one will tell.
-      const code = cause(error).code ?? "";
-      if (["UND_ERR_SOCKET", "ECONNRESET", "EPIPE"].includes(code)) return ask();
-      throw error;
+    const { request } = this.#base.startsWith("https:") ? https : http;
+    const options = { method, headers, signal, agent: this.#agent };
+    const asked = request(this.#base + path, options);
+    const answered = new Promise<http.IncomingMessage>((resolve, reject) => {
+      asked.on("response", resolve).on("error", reject).end(body ?? undefined);
     });
-    return { status: response.status, headers: response.headers, body: await read(response) };
+    let response: http.IncomingMessage;
+    try {
+      response = await answered;
+    } catch (error) {
+      // The server may have closed the connection while it was idle: another will tell.
+      const { code = "" } = error as NodeJS.ErrnoException;
+      const isIdle = asked.reusedSocket && ["ECONNRESET", "EPIPE"].includes(code);
+      if (isIdle) return this.#send(method, path, body, signal);
+      throw error;
+    }
+    const text = await read(response);
+    return { status: response.statusCode ?? 0, headers: response.headers, body: text };
   }
 }
 
@@ -241,11 +261,11 @@ export class Use {
 
 interface Answer {
   status: number;
-  headers: Headers;
+  headers: http.IncomingHttpHeaders;
   body: string;
 }
 
-/** Bounds how many requests are under way, and with them the connections of `fetch`. */
+/** Bounds how many requests are under way, and with them the connections. */
 class Places {
   readonly #line = new Set<() => void>();
   #free: number;
@@ -315,19 +335,13 @@ function wholeMs(ms: number, name: string): number {
   return Math.ceil(ms);
 }
 
-async function read(response: Response): Promise<string> {
-  const decoder = new TextDecoder();
-  let [text, length] = ["", 0];
-  for await (const chunk of response.body ?? []) {
+async function read(response: http.IncomingMessage): Promise<string> {
+  const chunks: Buffer[] = [];
+  let length = 0;
+  for await (const chunk of response as AsyncIterable<Buffer>) {
     length += chunk.length;
     if (length > ANSWER_BYTES_MAX) throw new ServerError("the answer is too long");
-    text += decoder.decode(chunk, { stream: true });
+    chunks.push(chunk);
   }
-  return text + decoder.decode();
-}
-
-/** What is behind the "fetch failed" of an error. */
-function cause(error: unknown): { message: string; code?: string } {
-  const inner = error instanceof Error && error.cause instanceof Error ? error.cause : error;
-  return inner instanceof Error ? inner : new Error(String(inner));
+  return Buffer.concat(chunks).toString();
 }

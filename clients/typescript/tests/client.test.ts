@@ -1,7 +1,9 @@
 /** The client, against the real server and against servers that misbehave. */
 
 import assert from "node:assert/strict";
+import { execFile } from "node:child_process";
 import { test } from "node:test";
+import { promisify } from "node:util";
 
 import {
   Client,
@@ -202,12 +204,30 @@ test("a connection that was closed while idle is made again", async () => {
   }
 });
 
+test("a request is sent once on a new connection", async () => {
+  await using server = await stub("");
+  const client = new Client({ server: server.url, timeoutMs: PATIENCE_MS });
+  assert.ok((await client.check("x")).error instanceof Unreachable);
+  assert.equal(server.connections(), 1);
+});
+
+test("no proxy of the environment is asked", async () => {
+  await using server = await stub(ALLOWED);
+  const options = JSON.stringify({ server: server.url, timeoutMs: PATIENCE_MS });
+  const script = `import("${import.meta.resolve("tidegate")}").then(async ({ Client }) => {
+    const { error } = await new Client(${options}).check("x");
+    if (error !== null) throw error;
+  })`;
+  const env = { ...process.env, NODE_USE_ENV_PROXY: "1", HTTP_PROXY: GONE, NO_PROXY: "" };
+  await promisify(execFile)(process.execPath, ["-e", script], { env });
+});
+
 test("connections are few and stay open", async () => {
   await using server = await stub(ALLOWED, false);
   const client = new Client({ server: server.url, timeoutMs: PATIENCE_MS, maxConnections: 2 });
   const results = await Promise.all(Array.from({ length: 100 }, () => client.check("x")));
   assert.ok(results.every((result) => result.error === null));
-  // `fetch` may open another while it puts the first one back.
+  // The agent may open another while it puts the first one back.
   assert.ok(server.connections() < 10, `${server.connections()} connections`);
   await using silent = await stub(null);
   const narrow = new Client({ server: silent.url, maxConnections: 1 });
