@@ -182,7 +182,7 @@ export class Client {
     const timer = setTimeout(() => stop.abort(), Math.min(withinMs, TIMER_MS_MAX));
     const places = maxWaitMs > 0 ? this.#waitingPlaces : this.#places;
     try {
-      await places.take(stop.signal);
+      await places.take(stop.signal, this.#timeoutMs);
       try {
         return await this.#send(method, path, body, stop.signal);
       } finally {
@@ -277,21 +277,27 @@ class Places {
     this.#free = count;
   }
 
-  async take(signal: AbortSignal): Promise<void> {
+  async take(signal: AbortSignal, withinMs: number): Promise<void> {
     if (this.#free > 0) {
       this.#free -= 1;
       return;
     }
     await new Promise<void>((resolve, reject) => {
       const leave = () => {
+        end();
         this.#line.delete(go);
         reject(new TimedOut("all connections were in use"));
       };
       const go = () => {
-        signal.removeEventListener("abort", leave);
+        end();
         resolve();
       };
-      signal.addEventListener("abort", leave, { once: true });
+      const end = () => {
+        clearTimeout(timer);
+        signal.removeEventListener("abort", leave);
+      };
+      const timer = setTimeout(leave, withinMs);
+      signal.addEventListener("abort", leave);
       this.#line.add(go);
     });
   }

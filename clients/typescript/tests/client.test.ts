@@ -236,6 +236,16 @@ test("connections are few and stay open", async () => {
   }
 });
 
+test("a wait has the time of an answer to find a place", async () => {
+  await using silent = await stub(null);
+  const narrow = new Client({ server: silent.url, maxWaiting: 1 });
+  const stop = new AbortController();
+  const first = narrow.wait("x", { maxWaitMs: HOUR_MS, signal: stop.signal });
+  assert.match(`${(await narrow.wait("x", { maxWaitMs: HOUR_MS })).error}`, /in use/);
+  stop.abort();
+  await assert.rejects(first, { name: "AbortError" });
+});
+
 test("settings are examined", () => {
   for (const server of ["127.0.0.1:8080", "ftp://127.0.0.1", "http://a:b@c"]) {
     assert.throws(() => new Client({ server }), TypeError);
