@@ -82,6 +82,10 @@ USELESS = [
     answer("{}"),
     answer("[]"),
     answer('{"allowed":true,"delay_ms":0,"refused_by":null,"limits":[{}]}'),
+    answer('{"allowed":true,"delay_ms":0,"refused_by":null,"limits":[null]}'),
+    answer('{"allowed":true,"delay_ms":1%s,"refused_by":null,"limits":[]}' % ("0" * 400)),
+    answer('{"allowed":true,"delay_ms":0,"refused_by":null,"limits":[],"use":5}'),
+    answer("[" * 100_000),
     answer(" " * (2 << 20)),
     answer("", "302 Found", "Location: http://127.0.0.1:1/\r\n"),
 ]

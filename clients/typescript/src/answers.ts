@@ -133,7 +133,8 @@ function result(told: Json, headers: IncomingHttpHeaders): Result {
   };
 }
 
-function limit(told: Json): Limit {
+function limit(told: Json | null): Limit {
+  if (told === null) throw new ServerError("the answer lacks what an answer has");
   return {
     key: text(told.key) ?? "",
     rule: text(told.rule) ?? "",

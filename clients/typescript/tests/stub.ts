@@ -60,6 +60,8 @@ export const USELESS = [
   answer("<html>", "429 Too Many Requests"),
   answer("{}"),
   answer("[]"),
+  answer('{"allowed":true,"delay_ms":0,"refused_by":null,"limits":[null]}'),
+  answer("[".repeat(100_000)),
   answer(" ".repeat(2 << 20)),
   answer("", "302 Found", "Location: http://127.0.0.1:2/\r\n"),
 ];

@@ -173,14 +173,14 @@ def read_answer(status: int, headers: dict[str, str], body: bytes) -> Result:
     """The result that an answer tells; raises `InvalidRequest` and `ServerError`."""
     try:
         told = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         told = None
     if not isinstance(told, dict):
         told = {}
     if status in (200, 429) and isinstance(told.get("allowed"), bool):
         try:
             return _result(told, headers)
-        except (KeyError, TypeError, AttributeError):
+        except (KeyError, TypeError, AttributeError, OverflowError):
             raise ServerError("the answer lacks what an answer has") from None
     reason, detail = str(told.get("reason", "")), str(told.get("detail", ""))
     if 400 <= status < 500 and status not in (408, 429):
@@ -204,13 +204,16 @@ def _result(told: dict[str, Any], headers: dict[str, str]) -> Result:
         )
         for limit in told["limits"]
     )
+    use = told.get("use")
+    if not isinstance(use, (str, type(None))):
+        raise TypeError("use")
     return Result(
         allowed=told["allowed"],
         delay=_seconds(told["delay_ms"]),
         refused_by=told["refused_by"],
         limits=limits,
         degraded=told.get("degraded", False),
-        use=told.get("use"),
+        use=use,
         headers=headers,
     )
 
