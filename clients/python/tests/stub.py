@@ -11,11 +11,12 @@ PATIENCE = 30.0
 
 
 @contextmanager
-def stub(*answers, closes=True, drips=False):
+def stub(*answers, closes=True, drips=False, asked=None):
     """Answers each request with the next of `answers`, the last one again and again.
 
     `None` never answers. With `closes` each connection is closed behind its answer, of which the
-    client is not told. With `drips` a head without end comes behind the answer.
+    client is not told. With `drips` a head without end comes behind the answer. The list `asked`
+    gets every request.
     """
     listener = socket.create_server(("127.0.0.1", 0))
     left = list(answers)
@@ -29,6 +30,8 @@ def stub(*answers, closes=True, drips=False):
             is_body_due = b"content-length" in buffer.lower() and b"}" not in buffer
             if b"\r\n\r\n" not in buffer or is_body_due:
                 continue
+            if asked is not None:
+                asked.append(buffer)
             answer = left.pop(0) if len(left) > 1 else left[0]
             if answer is not None:
                 connection.sendall(answer)

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import unittest
+import unittest.mock
 
 from stub import ALLOWED, BROKEN, GONE, PATIENCE, USELESS, stub, waiting
 from tidegate import InvalidKey, InvalidRequest, ServerError, TimedOut, Unavailable, Unreachable
@@ -51,6 +52,14 @@ class Asking(unittest.IsolatedAsyncioTestCase):
         late = await self.client.wait("login async-left", max_wait=0.05)
         self.assertEqual((late.allowed, late.refused_by), (False, "logins"))
 
+    async def test_a_wait_ends_when_the_client_is_closed(self):
+        await self.client.wait("login async-closed", max_wait=0, cost=3)
+        task = asyncio.create_task(self.client.wait("login async-closed", max_wait=3000))
+        await until_waiting(1)
+        await self.client.aclose()
+        self.assertIsInstance((await task).error, Unreachable)
+        await until_waiting(0)
+
     async def test_a_use_is_released_after_an_exception(self):
         with self.assertRaises(ZeroDivisionError):
             async with self.client.hold("jobs async", hold_for=3600) as use:
@@ -96,6 +105,18 @@ class Failing(unittest.IsolatedAsyncioTestCase):
         for broken in BROKEN:
             with self.subTest(answer=broken), stub(broken) as url:
                 await self.decides(url, Unavailable, timeout=PATIENCE)
+
+    async def test_a_request_is_sent_once_on_a_new_connection(self):
+        asked = []
+        with stub(b"", asked=asked) as url:
+            async with AsyncClient(url, timeout=PATIENCE) as client:
+                self.assertIsInstance((await client.check("x")).error, Unreachable)
+                self.assertEqual(len(asked), 1)
+
+    async def test_no_proxy_of_the_environment_is_asked(self):
+        with stub(ALLOWED) as url, unittest.mock.patch.dict(os.environ, HTTP_PROXY=GONE):
+            async with AsyncClient(url, timeout=PATIENCE) as client:
+                self.assertIsNone((await client.check("x")).error)
 
     async def test_connections_are_few_and_made_again(self):
         with stub(ALLOWED) as url:

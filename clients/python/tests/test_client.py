@@ -186,6 +186,12 @@ class Failing(unittest.TestCase):
             for _ in range(5):
                 self.assertIsNone(client.check("x").error)
 
+    def test_a_request_is_sent_once_on_a_new_connection(self):
+        asked = []
+        with stub(b"", asked=asked) as url, Client(url, timeout=PATIENCE) as client:
+            self.assertIsInstance(client.check("x").error, Unreachable)
+            self.assertEqual(len(asked), 1)
+
     def test_connections_are_few_and_stay_open(self):
         with stub(ALLOWED, closes=False) as url:
             with Client(url, timeout=PATIENCE, max_connections=2) as client:

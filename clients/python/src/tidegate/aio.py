@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
-from typing import Optional
+from typing import Callable, Optional
 
 import anyio.lowlevel
 import httpcore  # noqa: F401 - httpx would load it when the first request comes.
@@ -28,6 +28,8 @@ from .answers import (
     read_answer,
     wait_body,
 )
+
+_Trace = Callable[[str, object], Awaitable[None]]
 
 
 class AsyncClient:
@@ -136,13 +138,21 @@ class AsyncClient:
     async def _send(
         self, client: httpx.AsyncClient, method: str, path: str, body: bytes
     ) -> tuple[int, dict[str, str], bytes]:
-        try:
-            return await _attempt(client, method, path, body)
-        except (httpx.ConnectError, httpx.TimeoutException):
-            raise
-        except httpx.TransportError:
-            # The server closed the connection while it was idle: a new one will tell.
-            return await _attempt(client, method, path, body)
+        is_new = False
+
+        async def trace(event: str, _: object) -> None:
+            nonlocal is_new
+            is_new = is_new or event.startswith("connection.connect_")
+
+        while True:
+            try:
+                return await _attempt(client, method, path, body, trace)
+            except httpx.TimeoutException:
+                raise
+            except httpx.TransportError:
+                # The server may have closed the connection while it was idle: another will tell.
+                if is_new or client.is_closed:
+                    raise
 
     async def _client(self, is_waiting: bool) -> httpx.AsyncClient:
         loop = asyncio.get_running_loop()
@@ -177,12 +187,15 @@ class AsyncClient:
 
 
 async def _attempt(
-    client: httpx.AsyncClient, method: str, path: str, body: bytes
+    client: httpx.AsyncClient, method: str, path: str, body: bytes, trace: _Trace
 ) -> tuple[int, dict[str, str], bytes]:
     headers = {"Accept-Encoding": "identity"}
     if body:
         headers["Content-Type"] = "application/json"
-    async with client.stream(method, path, content=body, headers=headers) as response:
+    asked = client.stream(
+        method, path, content=body, headers=headers, extensions={"trace": trace}
+    )
+    async with asked as response:
         answer = bytearray()
         async for chunk in response.aiter_raw():
             answer += chunk
