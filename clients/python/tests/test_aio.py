@@ -73,6 +73,9 @@ class Asking(unittest.IsolatedAsyncioTestCase):
             self.assertFalse(await use.release())
             self.assertFalse(await self.client.release(use.result.use))
 
+    async def test_an_odd_id_is_no_use(self):
+        self.assertFalse(await self.client.release("a b/\n?é"))
+
     async def test_what_the_server_decides_without_its_store_is_degraded(self):
         async with AsyncClient(os.environ["TIDEGATE_DEGRADED"], timeout=PATIENCE) as client:
             result = await client.check("login async-degraded")

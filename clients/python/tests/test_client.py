@@ -125,6 +125,7 @@ class Asking(unittest.TestCase):
             self.assertTrue(use.release())
             self.assertFalse(use.release())
             self.assertFalse(self.client.release(use.result.use))
+            self.assertFalse(self.client.release("a b/\n?é"))
         with self.client.hold("login held", hold_for=3600) as use:
             self.assertTrue(use.allowed)
             self.assertIsNone(use.result.use)

@@ -147,6 +147,11 @@ def wait_body(key: str, cost: int, max_wait: float, hold_for: Optional[float] = 
     return encoded(body)
 
 
+def use_path(use: str) -> str:
+    """The path of a held use, whatever text its id is."""
+    return "/v1/uses/" + urllib.parse.quote(use, safe="")
+
+
 def _examine(key: str) -> None:
     if not isinstance(key, str):
         raise InvalidKey(f"a key is a str, not {type(key).__name__}")

@@ -25,6 +25,7 @@ from .answers import (
     check_body,
     handed_on,
     read_answer,
+    use_path,
     wait_body,
 )
 
@@ -87,7 +88,7 @@ class Client:
 
     def release(self, use: str) -> bool:
         """Gives a held use back: `False` if it had ended or lapsed. Raises `Unavailable`."""
-        status, headers, body = self._exchange("DELETE", f"/v1/uses/{use}", b"", None)
+        status, headers, body = self._exchange("DELETE", use_path(use), b"", None)
         if status == 204:
             return True
         try:
