@@ -5,6 +5,7 @@ import os
 import unittest
 import unittest.mock
 
+import anyio
 from stub import ALLOWED, BROKEN, GONE, PATIENCE, USELESS, stub, waiting
 from tidegate import InvalidKey, InvalidRequest, ServerError, TimedOut, Unavailable, Unreachable
 from tidegate.aio import AsyncClient
@@ -72,6 +73,15 @@ class Asking(unittest.IsolatedAsyncioTestCase):
             self.assertTrue(await use.release())
             self.assertFalse(await use.release())
             self.assertFalse(await self.client.release(use.result.use))
+
+    async def test_a_use_is_released_after_a_scope_is_cancelled(self):
+        with anyio.CancelScope() as scope:
+            async with self.client.hold("jobs async-scope", hold_for=3600) as use:
+                self.assertTrue(use.allowed)
+                scope.cancel()
+        again = self.client.hold("jobs async-scope", hold_for=3600, max_wait=PATIENCE)
+        async with again as use:
+            self.assertTrue(use.allowed)
 
     async def test_an_odd_id_is_no_use(self):
         self.assertFalse(await self.client.release("a b/\n?é"))

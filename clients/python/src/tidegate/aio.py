@@ -84,7 +84,8 @@ class AsyncClient:
             yield use
         finally:
             try:
-                await use.release()
+                # Also where whoever cancels the block cancels each wait in it, as anyio does.
+                await asyncio.shield(use.release())
             except (Unavailable, InvalidRequest):
                 pass  # It lapses by itself.
 
