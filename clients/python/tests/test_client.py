@@ -1,7 +1,10 @@
 """The client for threads, against the real server and against servers that misbehave."""
 
+import http.client
 import os
+import signal
 import unittest
+import unittest.mock
 from concurrent.futures import ThreadPoolExecutor
 
 from stub import ALLOWED, BROKEN, GONE, PATIENCE, USELESS, stub, until, waiting
@@ -138,11 +141,38 @@ class Asking(unittest.TestCase):
 
     def test_a_fork_has_connections_of_its_own(self):
         self.assertTrue(self.client.check("login fork").allowed)
+        self.in_child(lambda: self.client.check("login fork").limits[0].remaining == 1)
+        self.assertEqual(self.client.check("login fork").limits[0].remaining, 0)
+
+    def in_child(self, work):
+        """Runs it in a forked child, which must say that it is so."""
         child = os.fork()
         if child == 0:
-            os._exit(0 if self.client.check("login fork").limits[0].remaining == 1 else 1)
+            signal.alarm(int(PATIENCE))
+            try:
+                os._exit(0 if work() else 1)
+            finally:
+                os._exit(2)
         self.assertEqual(os.waitpid(child, 0)[1], 0)
-        self.assertEqual(self.client.check("login fork").limits[0].remaining, 0)
+
+    def test_a_child_that_closes_its_client_leaves_the_connections_of_its_parent(self):
+        with stub(ALLOWED, closes=False) as url, Client(url, timeout=PATIENCE) as client:
+            client.check("x")
+            (connection,) = client._idle
+            self.in_child(lambda: client.close() is None)
+            self.assertIsNone(client.check("x").error)
+            self.assertEqual(client._idle, [connection])
+
+    def test_a_child_waits_for_no_lock_and_no_place_of_its_parent(self):
+        with stub(None, ALLOWED) as url:
+            with Client(url, timeout=PATIENCE, max_connections=1) as client:
+                with ThreadPoolExecutor() as threads:
+                    first = threads.submit(client.check, "x")
+                    until(lambda: any(connection.sock for connection in list(client._busy)))
+                    with client._lock:
+                        self.in_child(lambda: client.check("x").error is None)
+                    client.close()
+                    self.assertIsInstance(first.result().error, Unreachable)
 
 
 class Failing(unittest.TestCase):
@@ -192,6 +222,37 @@ class Failing(unittest.TestCase):
         with stub(b"", asked=asked) as url, Client(url, timeout=PATIENCE) as client:
             self.assertIsInstance(client.check("x").error, Unreachable)
             self.assertEqual(len(asked), 1)
+
+    def test_a_wait_whose_open_connection_breaks_late_is_sent_again(self):
+        now, send = [0.0], Client._send
+
+        def send_or_break(client, connection, *request):
+            if connection is not kept:
+                return send(client, connection, *request)
+            now[0] += 2 * PATIENCE
+            raise ConnectionResetError
+
+        with stub(ALLOWED, closes=False) as url, Client(url, timeout=PATIENCE) as client:
+            client.check("x")
+            (kept,) = client._idle
+            clock = unittest.mock.patch("tidegate.client.time.monotonic", lambda: now[0])
+            with clock, unittest.mock.patch.object(Client, "_send", send_or_break):
+                self.assertIsNone(client.wait("x", max_wait=9 * PATIENCE).error)
+
+    def test_a_client_that_is_closed_while_it_connects_asks_nothing(self):
+        connect = http.client.HTTPConnection.connect
+
+        def connect_slowly(connection):
+            self.client.close()
+            connect(connection)
+
+        asked = []
+        with stub(None, asked=asked) as url:
+            self.client = Client(url, timeout=PATIENCE)
+            with unittest.mock.patch.object(http.client.HTTPConnection, "connect", connect_slowly):
+                result = self.client.wait("x", max_wait=3000)
+        self.assertIsInstance(result.error, Unreachable)
+        self.assertEqual(asked, [])
 
     def test_connections_are_few_and_stay_open(self):
         with stub(ALLOWED, closes=False) as url:

@@ -9,6 +9,7 @@ import socket
 import ssl
 import threading
 import time
+import weakref
 from typing import Any, Optional
 
 from .answers import (
@@ -28,6 +29,17 @@ from .answers import (
     use_path,
     wait_body,
 )
+
+_clients: weakref.WeakSet[Client] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for client in list(_clients):
+        client._after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class Client:
@@ -52,15 +64,26 @@ class Client:
         self._ssl = ssl_context
         if self._settings.scheme == "https" and ssl_context is None:
             self._ssl = ssl.create_default_context()
-        self._max_idle = max_connections
-        # Requests that wait have places of their own, so that they leave some for the others.
-        self._places = threading.BoundedSemaphore(max_connections)
-        self._waiting_places = threading.BoundedSemaphore(max_waiting)
-        self._lock = threading.Lock()
-        self._pid = os.getpid()
+        self._sizes = (max_connections, max_waiting)
         self._idle: list[http.client.HTTPConnection] = []
         self._busy: set[http.client.HTTPConnection] = set()
         self._closed = False
+        self._make_locks()
+        _clients.add(self)
+
+    def _make_locks(self) -> None:
+        # Requests that wait have places of their own, so that they leave some for the others.
+        self._places, self._waiting_places = map(threading.BoundedSemaphore, self._sizes)
+        self._lock = threading.Lock()
+
+    def _after_fork(self) -> None:
+        """Lets go of what belongs to the threads of the parent, which the child does not have."""
+        for connection in [*self._idle, *self._busy]:
+            if connection.sock is not None:
+                # Closes it here alone, and asks no lock that a reader may hold.
+                os.close(connection.sock.detach())
+        self._idle, self._busy = [], set()
+        self._make_locks()
 
     def check(self, *keys: str, cost: int = 1, peek: bool = False) -> Result:
         """Takes a use of one key, or of several: all or nothing. `peek` only looks."""
@@ -137,8 +160,7 @@ class Client:
     ) -> tuple[int, dict[str, str], bytes]:
         places = self._places if max_wait is None else self._waiting_places
         now = time.monotonic()
-        first = now + self._settings.timeout
-        deadline = first + (max_wait or 0)
+        deadline = now + self._settings.timeout + (max_wait or 0)
         if not places.acquire(timeout=self._settings.timeout):
             raise TimedOut("all connections were in use")
         try:
@@ -148,7 +170,8 @@ class Client:
                     return self._send(connection, method, path, body, deadline)
                 except (ConnectionResetError, BrokenPipeError):
                     pass  # The server closed it while it was idle: a new one will tell.
-            return self._send(self._connection(first), method, path, body, deadline)
+            within = min(time.monotonic() + self._settings.timeout, deadline)
+            return self._send(self._connection(within), method, path, body, deadline)
         except (socket.timeout, TimeoutError) as error:
             raise TimedOut(f"no answer in {deadline - now:g} s") from error
         except (OSError, http.client.HTTPException) as error:
@@ -158,11 +181,6 @@ class Client:
 
     def _from_pool(self) -> Optional[http.client.HTTPConnection]:
         with self._lock:
-            if self._pid != os.getpid():
-                # After a fork the connections belong to the parent.
-                for connection in self._idle:
-                    connection.close()
-                self._pid, self._idle, self._busy = os.getpid(), [], set()
             return self._idle.pop() if self._idle else None
 
     def _connection(self, deadline: float) -> http.client.HTTPConnection:
@@ -189,6 +207,9 @@ class Client:
         try:
             if connection.sock is None:
                 connection.connect()
+                if self._closed:
+                    # close() may have found no socket to wake this thread by.
+                    raise Unreachable("the client is closed")
             connection.sock.settimeout(_left(deadline))
             headers = {"Content-Type": "application/json"} if body else {}
             connection.request(method, self._settings.prefix + path, body or None, headers)
@@ -204,7 +225,7 @@ class Client:
             # that waits there leaves its line.
             with self._lock:
                 self._busy.discard(connection)
-                is_kept = is_kept and not self._closed and len(self._idle) < self._max_idle
+                is_kept = is_kept and not self._closed and len(self._idle) < self._sizes[0]
                 if is_kept:
                     self._idle.append(connection)
             if not is_kept:
