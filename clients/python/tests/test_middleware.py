@@ -91,7 +91,10 @@ class Limited(unittest.TestCase):
 
     def each(self, **options):
         for framework in (fastapi, django):
-            key = lambda request: self.key(request) and f"{self.key(request)} {framework.__name__}"
+            def key(request):
+                key = self.key(request)
+                return f"{key} {framework.__name__}" if isinstance(key, str) else key
+
             with self.subTest(framework=framework.__name__), framework(key, **options) as port:
                 yield port
 
@@ -139,6 +142,12 @@ class Limited(unittest.TestCase):
         for on_error, expected in (("allow", 200), ("deny", 503)):
             for port in self.each(on_error=on_error, timeout=PATIENCE):
                 self.assertEqual(visit(port, "ann")[0], expected)
+
+    def test_a_request_without_keys_has_no_limit(self):
+        for none in (None, [], ()):
+            self.key = lambda request: none
+            for port in self.each(server=GONE, on_error="deny", timeout=PATIENCE):
+                self.assertEqual(visit(port, "ann")[0], 200)
 
     def test_an_outage_is_logged_once(self):
         logging.getLogger("tidegate").setLevel(logging.WARNING)

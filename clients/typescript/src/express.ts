@@ -8,7 +8,7 @@ import { Client } from "./client.js";
 import { clientAddress, makeKey, networks } from "./keys.js";
 
 export interface LimitOptions {
-  /** Makes a key of a request, or several, or `null` for a request without limits. */
+  /** Makes a key of a request, or several; `null` or none for a request without limits. */
   key: (request: Request) => string | readonly string[] | null;
   client?: Client;
   /** How many uses a request takes; 1 unless set. */
@@ -45,7 +45,7 @@ export function limit(options: LimitOptions): RequestHandler {
   const { key, cost = 1, client = new Client() } = options;
   const watch = new Watch();
 
-  async function ask(keys: string | readonly string[], response: Response): Promise<boolean> {
+  async function ask(keys: readonly string[], response: Response): Promise<boolean> {
     let result: Result;
     try {
       result = await client.check(keys, { cost });
@@ -68,8 +68,10 @@ export function limit(options: LimitOptions): RequestHandler {
   }
 
   return (request, response, next) => {
-    const keys = key(request);
-    if (keys === null) return next();
+    const made = key(request);
+    // What is not typed may return undefined.
+    const keys = typeof made === "string" ? [made] : (made ?? []);
+    if (keys.length === 0) return next();
     ask(keys, response).then((goes) => {
       if (goes) next();
     }, next);

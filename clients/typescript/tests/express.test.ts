@@ -66,6 +66,13 @@ test("the fourth visit is refused", async () => {
   }
 });
 
+test("a request without keys has no limit", async () => {
+  for (const none of [null, [], undefined as unknown as null]) {
+    await using served = await app(() => none, { server: GONE, onError: "deny" });
+    assert.equal((await served.visit("ann")).status, 200);
+  }
+});
+
 test("what the server says of its limits is handed on", async () => {
   const says = 'RateLimit-Policy: "a";q=5;w=60\r\nRateLimit: "a";r=4;t=30\r\n';
   for (const [allowed, line] of [

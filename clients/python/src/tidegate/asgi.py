@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Callable, Optional, Union
+from collections.abc import Iterable
+from typing import Callable, Optional
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
@@ -13,9 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .aio import AsyncClient
 from .answers import InvalidKey, InvalidRequest
 from .keys import client_address, make_key, networks, prefix
-from .middleware import Refusal, Watch, bad_key, refusal
-
-Keys = Union[str, Sequence[str], None]
+from .middleware import Keys, Refusal, Watch, bad_key, listed, refusal
 
 
 def client_key(
@@ -40,7 +38,7 @@ def client_key(
 class TidegateMiddleware:
     """Asks for a use of the key of each request, and answers 429 where it is refused.
 
-    `key` makes a key of a request, or several, or `None` for a request without limits.
+    `key` makes a key of a request, or several, or none for a request without limits.
     """
 
     def __init__(
@@ -58,11 +56,10 @@ class TidegateMiddleware:
         self._watch = Watch()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        keys = self._key(Request(scope)) if scope["type"] == "http" else None
-        if keys is None:
+        keys = listed(self._key(Request(scope)) if scope["type"] == "http" else None)
+        if not keys:
             return await self._app(scope, receive, send)
         try:
-            keys = [keys] if isinstance(keys, str) else keys
             result = await self._client.check(*keys, cost=self._cost)
         except InvalidKey:
             return await _respond(bad_key(), scope, receive, send)

@@ -6,8 +6,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Callable, Union
+from collections.abc import Iterable
+from typing import Callable
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
@@ -17,9 +17,7 @@ from django.utils.module_loading import import_string
 from .answers import InvalidKey, InvalidRequest
 from .client import Client
 from .keys import client_address, make_key, networks, prefix
-from .middleware import Refusal, Watch, bad_key, refusal
-
-Keys = Union[str, Sequence[str], None]
+from .middleware import Keys, Refusal, Watch, bad_key, listed, refusal
 
 
 def client_key(
@@ -44,7 +42,7 @@ def client_key(
 class TidegateMiddleware:
     """Asks for a use of the key of each request, and answers 429 where it is refused.
 
-    `TIDEGATE["key"]` makes a key of a request, or several, or `None` for a request without
+    `TIDEGATE["key"]` makes a key of a request, or several, or none for a request without
     limits. The other entries are `cost` and the arguments of `tidegate.Client`.
     """
 
@@ -68,11 +66,10 @@ class TidegateMiddleware:
             raise ImproperlyConfigured(f"TIDEGATE: {error}") from error
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
-        keys = self._key(request)
-        if keys is None:
+        keys = listed(self._key(request))
+        if not keys:
             return self._get_response(request)
         try:
-            keys = [keys] if isinstance(keys, str) else keys
             result = self._client.check(*keys, cost=self._cost)
         except InvalidKey:
             return _response(bad_key())

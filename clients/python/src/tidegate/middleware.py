@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Optional
+from typing import Optional, Union
 
 from .answers import Result, TidegateError, encoded
+
+Keys = Union[str, Sequence[str], None]
 
 _log = logging.getLogger("tidegate")
 
@@ -19,6 +21,11 @@ class Refusal:
     status: int
     headers: dict[str, str]
     body: bytes
+
+
+def listed(keys: Keys) -> Sequence[str]:
+    """The keys of a request. Without any it has no limit."""
+    return [keys] if isinstance(keys, str) else keys or ()
 
 
 def refusal(result: Result) -> Optional[Refusal]:
