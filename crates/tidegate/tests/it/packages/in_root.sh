@@ -48,8 +48,8 @@ wait $server
 test "$(stat --format %U:%a /var/lib/tidegate/tidegate.snapshot)" = tidegate:600
 cd /
 
-# Whatever the README and the guides link to came along.
-for page in /usr/share/doc/tidegate/README.md /usr/share/doc/tidegate/docs/guides/*.md; do
+# Whatever the pages link to came along; those two are for developers, and link to sources.
+for page in $(find /usr/share/doc/tidegate -name '*.md' ! -name ARCHITECTURE.md ! -name CONTRIBUTING.md); do
     for link in $(grep -o '](\S*)' $page | sed 's/^](//; s/[)#].*//' | grep -v '^http'); do
         test -e "$(dirname $page)/$link" || { echo "$page: no $link"; exit 1; }
     done
