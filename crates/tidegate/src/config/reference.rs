@@ -10,8 +10,9 @@ use serde_json::Value;
 const OPENING: &str = "# Settings of the configuration file
 
 `tidegate config reference` prints this page. A setting without a default is unset unless you
-give it; `must be given` marks those that are required. [limits.md](limits.md) has the grammar of
-limits, and the pages of the [doors](doors) say more about theirs.
+give it, and its text says what applies then (`Absent: …`); `must be given` marks those that are
+required. [limits.md](limits.md) has the grammar of limits, and the pages of the [doors](doors) say
+more about theirs.
 ";
 
 /// The page.
@@ -100,10 +101,7 @@ impl<'s> Page<'s> {
             let title = title.to_lowercase();
             let link = format!("[{title}](#{})", title.replace(' ', "-"));
             self.named.insert(name);
-            return match is_list(setting) {
-                true => format!("list of {link}"),
-                false => link,
-            };
+            return format!("{}{link}", container(setting));
         }
         let constants = constants(target);
         if !constants.is_empty() {
@@ -115,7 +113,7 @@ impl<'s> Page<'s> {
             let name = title_of(name).to_lowercase();
             let link = format!("[{name}](#values)");
             self.values.insert(name, means);
-            return link;
+            return format!("{}{link}", container(setting));
         }
         let kinds: Vec<&str> = match target["anyOf"].as_array() {
             Some(kinds) => kinds.iter().flat_map(kinds_of).collect(),
@@ -126,7 +124,8 @@ impl<'s> Page<'s> {
             (Value::Number(least), _) if least.as_u64() > Some(0) => format!(", {least} or more"),
             _ => String::new(),
         };
-        kinds.join(" or ") + &range
+        let container = self.reference(setting).map_or("", |_| container(setting));
+        format!("{container}{}{range}", kinds.join(" or "))
     }
 
     /// What each of the values to choose from means, if they say so.
@@ -172,7 +171,16 @@ fn strings(list: &Value) -> impl Iterator<Item = &str> {
 }
 
 fn is_list(setting: &Value) -> bool {
-    setting["type"] == "array"
+    kinds_of(setting).any(|kind| kind == "list")
+}
+
+/// What holds the values that a setting refers to: a list, or a table with names of the user's.
+fn container(setting: &Value) -> &'static str {
+    match (is_list(setting), setting["additionalProperties"].is_object()) {
+        (true, _) => "list of ",
+        (false, true) => "table of ",
+        (false, false) => "",
+    }
 }
 
 fn description(it: &Value) -> &str {

@@ -70,7 +70,7 @@ pub struct Config {
 #[derive(Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Table {
-    /// The addresses to listen on.
+    /// The addresses to listen on. Absent, and without `unix`: 127.0.0.1:6380.
     listen: Option<Listen>,
     /// The path of a Unix socket to listen on.
     #[serde(deserialize_with = "settings::socket_path")]
