@@ -110,7 +110,7 @@ enum Command {
     Reset(keys::ResetArgs),
     /// Send one raw line to the text door and print the reply.
     Request(request::RequestArgs),
-    /// Check, show, explain and import configurations.
+    /// Check, show and import configurations, and print every setting.
     Config(config::ConfigArgs),
     /// Exit 0 if the server is ready (for containers); ask its HTTP door or its admin listener.
     Healthcheck(client::ServerArgs),

@@ -280,7 +280,7 @@ fn warn_if_open_to_all(config: &dyn DoorConfig) {
         tracing::warn!(
             door,
             "this door listens beyond loopback and accepts every client: \
-             whoever reaches it can use up and inspect limits; set `allow` in [{door}]"
+             any client that reaches it can use up and read limits; set `allow` in [{door}]"
         );
     }
 }
