@@ -10,7 +10,7 @@ use super::page::{self, Step};
 
 const FILE: &str = "docs/terminal.svg";
 /// Commands that are shown: the first of the page.
-const COMMANDS: usize = 4;
+const COMMANDS: usize = 6;
 /// Pixels of a line and of a letter.
 const LINE: usize = 20;
 const LETTER: usize = 9;
@@ -43,7 +43,7 @@ fn drawn(lines: &[(bool, String)]) -> String {
     );
     for (number, (is_typed, line)) in lines.iter().enumerate() {
         let colour = if *is_typed { "#ffffff" } else { "#9fb4c7" };
-        let line = line.replace('&', "&amp;").replace('<', "&lt;");
+        let line = line.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
         let (down, long) = (MARGIN + (number + 1) * LINE - 5, line.chars().count() * LETTER);
         // The length keeps letters within the picture whatever font there is.
         let length = if long == 0 { String::new() } else { format!(" textLength=\"{long}\"") };
