@@ -15,7 +15,7 @@ use crate::doors::{DoorConfig, admin, grpc, http, jarl, proxy, resp, smockron, t
 use crate::logs::LogFormat;
 use crate::records;
 use crate::settings::draft::{CompiledRule, Draft};
-use crate::settings::read::{read, rule_table};
+use crate::settings::read::{completed_table, read, rule_table};
 use crate::settings::rule::{DefaultTable, RuleTable};
 use crate::settings::units::{ByteSize, Span};
 use crate::stores::{memory, remote};
@@ -77,12 +77,12 @@ impl File {
             rules: tables.list("rule", rule_table),
             default: tables.one("default", rule_table),
             text: tables.one("text", read),
-            throttr: tables.list("throttr", read),
+            throttr: tables.list("throttr", completed_table),
             jarl: tables.list("jarl", rule_table),
             smockron: tables.one("smockron", read),
             proxy: tables.list("proxy", rule_table),
-            grpc: tables.one("grpc", read),
-            resp: tables.one("resp", read),
+            grpc: tables.one("grpc", completed_table),
+            resp: tables.one("resp", completed_table),
             http: tables.one("http", read),
             admin: tables.one("admin", read),
             store: tables.one("store", read).unwrap_or_default(),

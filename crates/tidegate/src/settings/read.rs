@@ -53,6 +53,29 @@ pub(crate) fn rule_table<T: MakesRule>(
     Some(table)
 }
 
+/// A table some of whose settings depend on each other.
+pub(crate) trait CompletedTable: DeserializeOwned {
+    /// Fills in what was left out, once all settings are read.
+    ///
+    /// # Errors
+    /// What does not fit together, and on a line of its own what would be right.
+    fn complete(&mut self) -> Result<(), String>;
+}
+
+/// Reads such a table.
+pub(crate) fn completed_table<T: CompletedTable>(
+    value: Spanned<DeValue>,
+    problems: &mut Vec<Problem>,
+) -> Option<T> {
+    let span = value.span();
+    let mut table: T = read(value, problems)?;
+    if let Err(message) = table.complete() {
+        let (wrong, remedy) = message.split_once('\n').unwrap_or((&message, ""));
+        problems.push(Problem::new(span, wrong, remedy));
+    }
+    Some(table)
+}
+
 /// Reads one table. Reports each setting that does not fit, and leaves it out.
 pub(crate) fn read<T: DeserializeOwned>(
     mut value: Spanned<DeValue>,

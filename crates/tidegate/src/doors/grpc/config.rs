@@ -1,7 +1,6 @@
 //! The `[grpc]` table, and which of its settings a reload takes over while the door is open.
 
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +21,7 @@ use crate::doors::io::limits::DoorLimits;
 use crate::doors::io::settings::{self, CONNECTIONS_MAX};
 use crate::settings::draft::Draft;
 use crate::settings::listen::{Allow, Listen};
+use crate::settings::read::CompletedTable;
 use crate::settings::tls::Tls;
 use crate::settings::units::Span;
 
@@ -43,13 +43,13 @@ const HOLD_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The `[grpc]` table.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
-#[serde(try_from = "Table")]
+#[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// The addresses to listen on.
+    /// The addresses to listen on. Absent, and without `unix`: 127.0.0.1:8081.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub listen: Option<Listen>,
     /// The path of a Unix socket to listen on.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "settings::socket_path", skip_serializing_if = "Option::is_none")]
     pub unix: Option<PathBuf>,
     /// Clients that may connect over TCP. File permissions control access to a Unix socket.
     #[serde(skip_serializing_if = "Allow::is_open")]
@@ -58,15 +58,22 @@ pub struct Config {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<Tls>,
     /// The most open connections. Beyond it clients wait to be accepted.
+    #[serde(deserialize_with = "settings::connections")]
+    #[schemars(range(min = 1, max = CONNECTIONS_MAX))]
     pub max_connections: u32,
     /// The most connections from one address. Absent: a tenth of max_connections, at least 64, and
     /// loopback and Unix sockets are exempt.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "settings::per_source", skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = CONNECTIONS_MAX))]
     pub max_connections_per_source: Option<u32>,
     /// Connections without a call are closed after this time. Absent: never.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(
+        deserialize_with = "settings::some_idle_timeout",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub idle_timeout: Option<Span>,
     /// After this time, give or take a tenth, the server asks a client to reconnect.
+    #[serde(deserialize_with = "settings::idle_timeout")]
     pub max_connection_age: Span,
     /// How descriptors are counted. Absent: envoy for the domains of `envoy_config` and `xds`,
     /// all_or_nothing for others.
@@ -87,6 +94,7 @@ pub struct Config {
     #[serde(skip)]
     merged: MergedConfiguration,
     /// A use in flight that Envoy does not give back lapses after this time, 1 s to 24 h.
+    #[serde(deserialize_with = "hold")]
     pub hold: Span,
     /// Settings of individual domains.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -120,70 +128,7 @@ pub struct DomainTable {
     pub counting: Counting,
 }
 
-/// The table as it is written: whatever is left out has its default, and a table without any
-/// address has the usual one.
-#[derive(Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-struct Table {
-    /// The addresses to listen on. Absent, and without `unix`: 127.0.0.1:8081.
-    listen: Option<Listen>,
-    /// The path of a Unix socket to listen on.
-    #[serde(deserialize_with = "settings::socket_path")]
-    unix: Option<PathBuf>,
-    /// Clients that may connect over TCP. File permissions control access to a Unix socket.
-    allow: Allow,
-    /// Certificates for clients over TCP. Absent: plain TCP.
-    tls: Option<Tls>,
-    /// The most open connections. Beyond it clients wait to be accepted.
-    #[serde(deserialize_with = "settings::connections")]
-    #[schemars(range(min = 1, max = CONNECTIONS_MAX))]
-    max_connections: u32,
-    /// The most connections from one address. Absent: a tenth of max_connections, at least 64, and
-    /// loopback and Unix sockets are exempt.
-    #[serde(deserialize_with = "settings::per_source")]
-    #[schemars(range(min = 1, max = CONNECTIONS_MAX))]
-    max_connections_per_source: Option<u32>,
-    /// Connections without a call are closed after this time. Absent: never.
-    #[serde(deserialize_with = "settings::some_idle_timeout")]
-    idle_timeout: Option<Span>,
-    /// After this time, give or take a tenth, the server asks a client to reconnect.
-    #[serde(deserialize_with = "settings::idle_timeout")]
-    max_connection_age: Span,
-    /// How descriptors are counted. Absent: envoy for the domains of `envoy_config` and `xds`,
-    /// all_or_nothing for others.
-    counting: Option<Counting>,
-    /// A folder of envoyproxy/ratelimit's YAML files. No rules apply to their domains.
-    envoy_config: Option<PathBuf>,
-    /// Whether several of those files may define the same domain.
-    merge_domains: bool,
-    /// The management server that sends such a configuration. No rules apply to its domains.
-    xds: Option<Xds>,
-    /// A use in flight that Envoy does not give back lapses after this time, 1 s to 24 h.
-    #[serde(deserialize_with = "hold")]
-    hold: Span,
-    /// Settings of individual domains.
-    domains: BTreeMap<String, DomainTable>,
-    /// Whether requests over a limit are only counted and reported, not refused.
-    shadow: bool,
-    /// Whether a call is refused only if all of its descriptors that have limits are over them.
-    quota: bool,
-    /// Whether response headers show the limit that is closest to being used up.
-    headers: bool,
-    /// The names of those headers.
-    header_names: HeaderNames,
-    /// Whether answers contain the request's descriptors and the rule that refused, as dynamic
-    /// metadata.
-    metadata: bool,
-    /// Whether decisions are also counted under the names of envoyproxy/ratelimit: in /metrics, and
-    /// at /stats of administration.
-    erl_metrics: bool,
-    /// The body of refusals. Absent: Envoy's own.
-    over_limit_body: Option<String>,
-    /// The type of that body.
-    over_limit_content_type: String,
-}
-
-impl Default for Table {
+impl Default for Config {
     fn default() -> Self {
         Self {
             listen: None,
@@ -197,7 +142,9 @@ impl Default for Table {
             counting: None,
             envoy_config: None,
             merge_domains: false,
+            files: EnvoyFiles::default(),
             xds: None,
+            merged: MergedConfiguration::default(),
             hold: Span(HOLD_USUAL),
             domains: BTreeMap::new(),
             shadow: false,
@@ -222,60 +169,32 @@ fn hold<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Span, D::Error> {
     Err(de::Error::custom(format!("{span} is not a valid time for uses to lapse\n{remedy}")))
 }
 
-impl TryFrom<Table> for Config {
-    type Error = String;
-
-    fn try_from(table: Table) -> Result<Self, String> {
-        let config = Self::from_table(table);
-        settings::check_tls(config.listen.is_some(), config.tls.as_ref())?;
-        config.xds.as_ref().map_or(Ok(()), Xds::check)?;
-        let HeaderNames { limit, remaining, reset } = &config.header_names;
+impl CompletedTable for Config {
+    fn complete(&mut self) -> Result<(), String> {
+        settings::complete_sockets(
+            PORT,
+            &mut self.listen,
+            self.unix.as_deref(),
+            self.tls.as_ref(),
+        )?;
+        self.xds.as_ref().map_or(Ok(()), Xds::check)?;
+        let HeaderNames { limit, remaining, reset } = &self.header_names;
         for name in [limit, remaining, reset] {
             if HeaderName::from_bytes(name.as_bytes()).is_err() {
                 let remedy = "write a name such as \"RateLimit-Limit\"";
                 return Err(format!("{name:?} is not the name of a header\n{remedy}"));
             }
         }
-        if HeaderValue::from_str(&config.over_limit_content_type).is_err() {
+        if HeaderValue::from_str(&self.over_limit_content_type).is_err() {
             let remedy = "write a type such as \"text/plain\"";
             return Err(format!("`over_limit_content_type` is not a type\n{remedy}"));
         }
-        Ok(config)
+        self.files = EnvoyFiles::read(self.envoy_config.as_deref(), self.merge_domains);
+        Ok(())
     }
 }
 
 impl Config {
-    fn from_table(table: Table) -> Self {
-        let usual = || SocketAddr::from((Ipv4Addr::LOCALHOST, PORT)).into();
-        let listen = table.listen.or_else(|| table.unix.is_none().then(usual));
-        Self {
-            listen,
-            unix: table.unix,
-            allow: table.allow,
-            tls: table.tls,
-            max_connections: table.max_connections,
-            max_connections_per_source: table.max_connections_per_source,
-            idle_timeout: table.idle_timeout,
-            max_connection_age: table.max_connection_age,
-            counting: table.counting,
-            files: EnvoyFiles::read(table.envoy_config.as_deref(), table.merge_domains),
-            envoy_config: table.envoy_config,
-            merge_domains: table.merge_domains,
-            xds: table.xds,
-            merged: MergedConfiguration::default(),
-            hold: table.hold,
-            domains: table.domains,
-            shadow: table.shadow,
-            quota: table.quota,
-            headers: table.headers,
-            header_names: table.header_names,
-            metadata: table.metadata,
-            erl_metrics: table.erl_metrics,
-            over_limit_body: table.over_limit_body,
-            over_limit_content_type: table.over_limit_content_type,
-        }
-    }
-
     /// What the table says of counting and answering calls.
     pub(super) fn answer_settings(&self) -> AnswerSettings {
         let Self { counting, domains, shadow, quota, headers, header_names, metadata, .. } = self;
@@ -376,10 +295,4 @@ fn draft(rule: &Rule) -> Option<Draft> {
     };
     // What is over its quota passes unless all are, which the door sees.
     Some(Draft::of_limit(&rule.id, &limit, rule.shadow || rule.quota))
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self::from_table(Table::default())
-    }
 }

@@ -40,6 +40,7 @@ pub use self::xds::{Xds, XdsResources};
 pub use self::xds_stream::{XdsUpdate, follow as follow_xds};
 use super::envoy::settings::{AnswerSettings, EnvoyState};
 pub use super::envoy::settings::{Counting, HeaderNames};
+use super::io::settings::places;
 use super::{BoundDoor, DoorConfig, Gate, table_of};
 use crate::metrics::Door;
 use crate::settings::listen::{Allow, ListenAddress};
@@ -51,9 +52,7 @@ impl DoorConfig for Config {
     }
 
     fn listens_at(&self) -> Vec<(&'static str, ListenAddress)> {
-        let listen = self.listen.iter().flat_map(|listen| listen.places());
-        let unix = self.unix.iter().map(|path| ("unix", ListenAddress::Unix(path.clone())));
-        listen.chain(unix).collect()
+        places(self.listen.as_ref(), self.unix.as_deref())
     }
 
     fn allow(&self) -> &Allow {

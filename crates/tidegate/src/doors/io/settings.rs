@@ -1,10 +1,12 @@
 //! What every TCP door's table says about connections, as it is read from the file. The fields are
 //! in the table of each door: its own defaults stand beside its code.
 
-use std::path::PathBuf;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Deserializer, de};
 
+use crate::settings::listen::{Listen, ListenAddress};
 use crate::settings::tls::Tls;
 use crate::settings::units::{ByteSize, Span};
 
@@ -34,16 +36,36 @@ pub(crate) fn per_source<'de, D: Deserializer<'de>>(
     connections(deserializer).map(Some)
 }
 
-/// Refuses certificates for a door without a TCP address: they would never be shown.
+/// Completes the table of a door over TCP and Unix sockets: without any address it listens on
+/// loopback, at its usual port.
 ///
 /// # Errors
-/// What is wrong, and on a line of its own what would be right.
-pub(crate) fn check_tls(has_tcp: bool, tls: Option<&Tls>) -> Result<(), String> {
-    if has_tcp || tls.is_none() {
+/// Certificates for a door without a TCP address, which would never be shown: what is wrong, and on
+/// a line of its own what would be right.
+pub(crate) fn complete_sockets(
+    usual_port: u16,
+    listen: &mut Option<Listen>,
+    unix: Option<&Path>,
+    tls: Option<&Tls>,
+) -> Result<(), String> {
+    if listen.is_none() && unix.is_none() {
+        *listen = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, usual_port)).into());
+    }
+    if listen.is_some() || tls.is_none() {
         return Ok(());
     }
     let remedy = "add `listen`, or remove `tls`: file permissions protect a Unix socket";
     Err(format!("`tls` is for TCP, and this table has only `unix`\n{remedy}"))
+}
+
+/// The addresses of such a door, each with the setting that has it.
+pub(crate) fn places(
+    listen: Option<&Listen>,
+    unix: Option<&Path>,
+) -> Vec<(&'static str, ListenAddress)> {
+    let listen = listen.into_iter().flat_map(Listen::places);
+    let unix = unix.map(|path| ("unix", ListenAddress::Unix(path.to_owned())));
+    listen.chain(unix).collect()
 }
 
 /// Reads how long a connection may be idle.

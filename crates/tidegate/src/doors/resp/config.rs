@@ -1,7 +1,6 @@
 //! The `[resp]` table, and what it means to the loops.
 
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -14,6 +13,7 @@ use crate::doors::io::limits::DoorLimits;
 use crate::doors::io::settings::{self, CONNECTIONS_MAX};
 use crate::settings::draft::Draft;
 use crate::settings::listen::{Allow, Listen};
+use crate::settings::read::CompletedTable;
 use crate::settings::secret::Secret;
 use crate::settings::tls::Tls;
 use crate::settings::units::{ByteSize, Span};
@@ -29,13 +29,13 @@ const VALUE_USUAL: ByteSize = ByteSize(64 << 10);
 
 /// The `[resp]` table.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
-#[serde(try_from = "Table")]
+#[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// The addresses to listen on.
+    /// The addresses to listen on. Absent, and without `unix`: 127.0.0.1:6380.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub listen: Option<Listen>,
     /// The path of a Unix socket to listen on.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "settings::socket_path", skip_serializing_if = "Option::is_none")]
     pub unix: Option<PathBuf>,
     /// Clients that may connect over TCP. File permissions control access to a Unix socket.
     #[serde(skip_serializing_if = "Allow::is_open")]
@@ -51,59 +51,28 @@ pub struct Config {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub users: BTreeMap<String, Secret>,
     /// The most open connections. Beyond it new clients are refused.
+    #[serde(deserialize_with = "settings::connections")]
+    #[schemars(range(min = 1, max = CONNECTIONS_MAX))]
     pub max_connections: u32,
     /// The most connections from one address. Absent: a tenth of max_connections, at least 64, and
     /// loopback and Unix sockets are exempt.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "settings::per_source", skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = CONNECTIONS_MAX))]
     pub max_connections_per_source: Option<u32>,
     /// Idle connections are closed after this time. Absent: never.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(
+        deserialize_with = "settings::some_idle_timeout",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub idle_timeout: Option<Span>,
     /// The longest argument of a command.
+    #[serde(deserialize_with = "settings::value_bytes")]
     pub max_value: ByteSize,
     /// Whether CL.THROTTLE may limit keys that no rule matches, by its own parameters.
     pub ad_hoc: bool,
 }
 
-/// The table as it is written: whatever is left out has its default, and a table without any
-/// address has the usual one.
-#[derive(Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-struct Table {
-    /// The addresses to listen on. Absent, and without `unix`: 127.0.0.1:6380.
-    listen: Option<Listen>,
-    /// The path of a Unix socket to listen on.
-    #[serde(deserialize_with = "settings::socket_path")]
-    unix: Option<PathBuf>,
-    /// Clients that may connect over TCP. File permissions control access to a Unix socket.
-    allow: Allow,
-    /// Certificates for clients over TCP. Absent: plain TCP.
-    tls: Option<Tls>,
-    /// The password of the user `default`, by reference. Without it and `users`, clients need no
-    /// password.
-    password: Option<Secret>,
-    /// Other users and their passwords, by reference. All users have the same rights.
-    users: BTreeMap<String, Secret>,
-    /// The most open connections. Beyond it new clients are refused.
-    #[serde(deserialize_with = "settings::connections")]
-    #[schemars(range(min = 1, max = CONNECTIONS_MAX))]
-    max_connections: u32,
-    /// The most connections from one address. Absent: a tenth of max_connections, at least 64, and
-    /// loopback and Unix sockets are exempt.
-    #[serde(deserialize_with = "settings::per_source")]
-    #[schemars(range(min = 1, max = CONNECTIONS_MAX))]
-    max_connections_per_source: Option<u32>,
-    /// Idle connections are closed after this time. Absent: never.
-    #[serde(deserialize_with = "settings::some_idle_timeout")]
-    idle_timeout: Option<Span>,
-    /// The longest argument of a command.
-    #[serde(deserialize_with = "settings::value_bytes")]
-    max_value: ByteSize,
-    /// Whether CL.THROTTLE may limit keys that no rule matches, by its own parameters.
-    ad_hoc: bool,
-}
-
-impl Default for Table {
+impl Default for Config {
     fn default() -> Self {
         Self {
             listen: None,
@@ -121,39 +90,9 @@ impl Default for Table {
     }
 }
 
-impl TryFrom<Table> for Config {
-    type Error = String;
-
-    fn try_from(table: Table) -> Result<Self, String> {
-        let config = Self::from_table(table);
-        settings::check_tls(config.listen.is_some(), config.tls.as_ref())?;
-        Ok(config)
-    }
-}
-
-impl Config {
-    fn from_table(table: Table) -> Self {
-        let usual = || SocketAddr::from((Ipv4Addr::LOCALHOST, PORT)).into();
-        let listen = table.listen.or_else(|| table.unix.is_none().then(usual));
-        Self {
-            listen,
-            unix: table.unix,
-            allow: table.allow,
-            tls: table.tls,
-            password: table.password,
-            users: table.users,
-            max_connections: table.max_connections,
-            max_connections_per_source: table.max_connections_per_source,
-            idle_timeout: table.idle_timeout,
-            max_value: table.max_value,
-            ad_hoc: table.ad_hoc,
-        }
-    }
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self::from_table(Table::default())
+impl CompletedTable for Config {
+    fn complete(&mut self) -> Result<(), String> {
+        settings::complete_sockets(PORT, &mut self.listen, self.unix.as_deref(), self.tls.as_ref())
     }
 }
 

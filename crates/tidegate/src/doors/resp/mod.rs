@@ -34,6 +34,7 @@ use super::io::certificates::Certificates;
 use super::io::inbox::InboxOf;
 use super::io::limits::DoorLimits;
 use super::io::listeners::{Listeners, LoopSettings};
+use super::io::settings::places;
 use super::{BoundDoor, DoorConfig, Gate, Serving, table_of};
 use crate::metrics::Door;
 use crate::settings::listen::{Allow, ListenAddress};
@@ -49,9 +50,7 @@ impl DoorConfig for Config {
     }
 
     fn listens_at(&self) -> Vec<(&'static str, ListenAddress)> {
-        let listen = self.listen.iter().flat_map(|listen| listen.places());
-        let unix = self.unix.iter().map(|path| ("unix", ListenAddress::Unix(path.clone())));
-        listen.chain(unix).collect()
+        places(self.listen.as_ref(), self.unix.as_deref())
     }
 
     fn allow(&self) -> &Allow {

@@ -1,7 +1,6 @@
 //! The `[[throttr]]` tables, and what they mean to the loops.
 
 use std::fmt;
-use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use crate::doors::io::limits::DoorLimits;
 use crate::doors::io::settings::{self, CONNECTIONS_MAX};
 use crate::settings::listen::{Allow, Listen};
+use crate::settings::read::CompletedTable;
 use crate::settings::tls::Tls;
 use crate::settings::units::{ByteSize, Span};
 
@@ -24,13 +24,13 @@ const IDLE_USUAL: Duration = Duration::from_secs(600);
 
 /// One `[[throttr]]` table: a listener of one value size.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
-#[serde(try_from = "Table")]
+#[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// The addresses to listen on.
+    /// The addresses to listen on. Absent, and without `unix`: 127.0.0.1:9000.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub listen: Option<Listen>,
     /// The path of a Unix socket to listen on.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "settings::socket_path", skip_serializing_if = "Option::is_none")]
     pub unix: Option<PathBuf>,
     /// The size of quotas, times to live and lengths in bits: 8, 16, 32 or 64.
     pub value_size: Bits,
@@ -41,51 +41,23 @@ pub struct Config {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<Tls>,
     /// The longest value of a SET and the longest payload of a PUBLISH.
-    pub max_value: ByteSize,
-    /// The most open connections. Beyond it an idle one is closed, or else the new one.
-    pub max_connections: u32,
-    /// The most connections from one address. Absent: a tenth of max_connections, at least 64, and
-    /// loopback and Unix sockets are exempt.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_connections_per_source: Option<u32>,
-    /// Idle connections without a subscription are closed after this time.
-    pub idle_timeout: Span,
-}
-
-/// The table as it is written: whatever is left out has its default, and a listener without any
-/// address has the usual one.
-#[derive(Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-struct Table {
-    /// The addresses to listen on. Absent, and without `unix`: 127.0.0.1:9000.
-    listen: Option<Listen>,
-    /// The path of a Unix socket to listen on.
-    #[serde(deserialize_with = "settings::socket_path")]
-    unix: Option<PathBuf>,
-    /// The size of quotas, times to live and lengths in bits: 8, 16, 32 or 64.
-    value_size: Bits,
-    /// Clients that may connect over TCP. File permissions control access to a Unix socket.
-    allow: Allow,
-    /// Certificates for clients over TCP. Absent: plain TCP.
-    tls: Option<Tls>,
-    /// The longest value of a SET and the longest payload of a PUBLISH.
     #[serde(deserialize_with = "settings::value_bytes")]
-    max_value: ByteSize,
+    pub max_value: ByteSize,
     /// The most open connections. Beyond it an idle one is closed, or else the new one.
     #[serde(deserialize_with = "settings::connections")]
     #[schemars(range(min = 1, max = CONNECTIONS_MAX))]
-    max_connections: u32,
+    pub max_connections: u32,
     /// The most connections from one address. Absent: a tenth of max_connections, at least 64, and
     /// loopback and Unix sockets are exempt.
-    #[serde(deserialize_with = "settings::per_source")]
+    #[serde(deserialize_with = "settings::per_source", skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = CONNECTIONS_MAX))]
-    max_connections_per_source: Option<u32>,
+    pub max_connections_per_source: Option<u32>,
     /// Idle connections without a subscription are closed after this time.
     #[serde(deserialize_with = "settings::idle_timeout")]
-    idle_timeout: Span,
+    pub idle_timeout: Span,
 }
 
-impl Default for Table {
+impl Default for Config {
     fn default() -> Self {
         Self {
             listen: None,
@@ -101,37 +73,9 @@ impl Default for Table {
     }
 }
 
-impl TryFrom<Table> for Config {
-    type Error = String;
-
-    fn try_from(table: Table) -> Result<Self, String> {
-        let config = Self::from_table(table);
-        settings::check_tls(config.listen.is_some(), config.tls.as_ref())?;
-        Ok(config)
-    }
-}
-
-impl Config {
-    fn from_table(table: Table) -> Self {
-        let usual = || SocketAddr::from((Ipv4Addr::LOCALHOST, PORT)).into();
-        let listen = table.listen.or_else(|| table.unix.is_none().then(usual));
-        Self {
-            listen,
-            unix: table.unix,
-            value_size: table.value_size,
-            allow: table.allow,
-            tls: table.tls,
-            max_value: table.max_value,
-            max_connections: table.max_connections,
-            max_connections_per_source: table.max_connections_per_source,
-            idle_timeout: table.idle_timeout,
-        }
-    }
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self::from_table(Table::default())
+impl CompletedTable for Config {
+    fn complete(&mut self) -> Result<(), String> {
+        settings::complete_sockets(PORT, &mut self.listen, self.unix.as_deref(), self.tls.as_ref())
     }
 }
 
