@@ -1,8 +1,10 @@
 package tidegate
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -11,6 +13,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestMain(m *testing.M) {
@@ -133,6 +136,34 @@ func TestARequestWhoseContextIsOverIsToldToComeBack(t *testing.T) {
 	if answered.Code != 503 || answered.Header().Get("Retry-After") != "1" {
 		t.Fatal(answered)
 	}
+}
+
+func TestAnswersThatFailNowAndThenDoNotFillTheLog(t *testing.T) {
+	var told bytes.Buffer
+	log.SetOutput(&told)
+	defer log.SetOutput(io.Discard)
+	second := 0
+	w := watch{now: func() time.Time { return time.Unix(int64(second), 0) }}
+	note := func(err error, lines int) {
+		t.Helper()
+		if w.note(err); strings.Count(told.String(), "\n") != lines {
+			t.Fatalf("at %d s, in place of %d lines:\n%s", second, lines, told.String())
+		}
+	}
+	late := errors.New("late")
+	for ; second < 100; second++ {
+		if second%9 == 0 {
+			note(late, 1)
+		} else {
+			note(nil, 1)
+		}
+	}
+	// The last failure was at 99 s.
+	for _, at := range [][2]int{{108, 1}, {109, 2}, {110, 2}, {200, 2}} {
+		second = at[0]
+		note(nil, at[1])
+	}
+	note(late, 3)
 }
 
 func TestValuesDoNotRunIntoOneAnother(t *testing.T) {
