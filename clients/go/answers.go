@@ -8,7 +8,6 @@ import (
 	"math"
 	"net"
 	"net/http"
-	"strings"
 	"time"
 	"unicode/utf8"
 )
@@ -141,18 +140,23 @@ func readAnswer(status int, header http.Header, body []byte) (Result, error) {
 			return told.result(header), nil
 		}
 	}
-	var problem struct{ Reason, Detail string }
-	// What is no problem of the server's has neither.
-	_ = json.Unmarshal(body, &problem)
-	isOurs := status >= 400 && status < 500
-	if isOurs && status != http.StatusRequestTimeout && status != http.StatusTooManyRequests {
-		if problem.Detail == "" {
-			problem.Detail = "is this a Tidegate server?"
-		}
+	var problem struct {
+		Status         int
+		Reason, Detail string
+	}
+	err := json.Unmarshal(body, &problem)
+	if err != nil || problem.Status != status || problem.Reason == "" {
+		// A balancer answers like this while the server is replaced, which is no mistake of the
+		// caller's.
+		text := "%d is not an answer of Tidegate: check the URL and any proxy"
+		return Result{}, &Unavailable{ServerError, fmt.Errorf(text, status)}
+	}
+	isWrong := status >= 400 && status < 500
+	if isWrong && status != http.StatusRequestTimeout && status != http.StatusTooManyRequests {
 		return Result{}, &InvalidRequest{status, problem.Reason, problem.Detail}
 	}
-	text := strings.TrimSpace(fmt.Sprintf("the server answered %d %s", status, problem.Reason))
-	return Result{}, &Unavailable{ServerError, errors.New(text)}
+	err = fmt.Errorf("the server answered %d %s", status, problem.Reason)
+	return Result{}, &Unavailable{ServerError, err}
 }
 
 func (a *answer) result(header http.Header) Result {

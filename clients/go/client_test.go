@@ -278,9 +278,10 @@ func TestAnswersThatDecideNothing(t *testing.T) {
 
 func TestAnotherServer(t *testing.T) {
 	client := made(t, Config{Server: stub(t, said("", "404 Not Found", "")), Timeout: patience})
-	_, err := client.Check(background, "x")
-	if invalid := (*InvalidRequest)(nil); !errors.As(err, &invalid) || invalid.Status != 404 {
-		t.Fatal(err)
+	result, err := client.Check(background, "x")
+	told := "404 is not an answer of Tidegate: check the URL"
+	if err != nil || result.Err == nil || !strings.Contains(result.Err.Error(), told) {
+		t.Fatal(result.Err, err)
 	}
 }
 

@@ -64,9 +64,13 @@ var allowed = said(`{"allowed":true,"delay_ms":0,"refused_by":null,"limits":[]}`
 
 // useless are answers that decide nothing.
 var useless = []string{
-	said(`{"reason":"draining"}`, "503 Service Unavailable", ""),
+	said(`{"status":503,"reason":"draining"}`, "503 Service Unavailable", ""),
 	said("", "500 Internal Server Error", ""),
 	said("<html>", "429 Too Many Requests", ""),
+	said("<html>", "403 Forbidden", ""),
+	said("", "404 Not Found", ""),
+	said(`{"status":"Failure","reason":"NotFound","code":404}`, "404 Not Found", ""),
+	said(`{"status":404,"detail":"nothing here"}`, "404 Not Found", ""),
 	said("{}", "200 OK", ""),
 	said("[]", "200 OK", ""),
 	said(strings.Repeat(" ", 2<<20), "200 OK", ""),

@@ -79,9 +79,13 @@ ALLOWED = answer('{"allowed":true,"delay_ms":0,"refused_by":null,"limits":[]}')
 
 #: Answers that decide nothing.
 USELESS = [
-    answer('{"reason":"draining"}', "503 Service Unavailable"),
+    answer('{"status":503,"reason":"draining"}', "503 Service Unavailable"),
     answer("", "500 Internal Server Error"),
     answer("<html>", "429 Too Many Requests"),
+    answer("<html>", "403 Forbidden"),
+    answer("", "404 Not Found"),
+    answer('{"status":"Failure","reason":"NotFound","code":404}', "404 Not Found"),
+    answer('{"status":404,"detail":"nothing here"}', "404 Not Found"),
     answer("{}"),
     answer("[]"),
     answer('{"allowed":true,"delay_ms":0,"refused_by":null,"limits":[{}]}'),

@@ -209,8 +209,8 @@ class Failing(unittest.TestCase):
 
     def test_another_server(self):
         with stub(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n") as url:
-            with self.assertRaises(InvalidRequest):
-                Client(url, timeout=PATIENCE).check("x")
+            error = Client(url, timeout=PATIENCE).check("x").error
+            self.assertRegex(str(error), "404 is not an answer of Tidegate: check the URL")
 
     def test_a_connection_that_was_closed_while_idle_is_made_again(self):
         with stub(ALLOWED) as url, Client(url, timeout=PATIENCE) as client:

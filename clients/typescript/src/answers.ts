@@ -107,12 +107,16 @@ export function readAnswer(status: number, headers: IncomingHttpHeaders, body: s
   if ((status === 200 || status === 429) && typeof told.allowed === "boolean") {
     return result(told, headers);
   }
-  const reason = text(told.reason) ?? "";
-  if (status >= 400 && status < 500 && status !== 408 && status !== 429) {
-    const detail = text(told.detail) ?? "is this a Tidegate server?";
-    throw new InvalidRequest(status, reason, detail);
+  const reason = text(told.reason);
+  if (reason === null || told.status !== status) {
+    // A balancer answers like this while the server is replaced, which is no mistake of the
+    // caller's.
+    throw new ServerError(`${status} is not an answer of Tidegate: check the URL and any proxy`);
   }
-  throw new ServerError(`the server answered ${status} ${reason}`.trimEnd());
+  if (status >= 400 && status < 500 && status !== 408 && status !== 429) {
+    throw new InvalidRequest(status, reason, text(told.detail) ?? "");
+  }
+  throw new ServerError(`the server answered ${status} ${reason}`);
 }
 
 function result(told: Json, headers: IncomingHttpHeaders): Result {

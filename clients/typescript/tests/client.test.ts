@@ -193,7 +193,8 @@ test("answers that break off", async () => {
 test("another server", async () => {
   await using server = await stub("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
   const client = new Client({ server: server.url, timeoutMs: PATIENCE_MS });
-  await assert.rejects(client.check("x"), InvalidRequest);
+  const { error } = await client.check("x");
+  assert.match(`${error}`, /404 is not an answer of Tidegate: check the URL/);
 });
 
 test("a connection that was closed while idle is made again", async () => {

@@ -187,10 +187,14 @@ def read_answer(status: int, headers: dict[str, str], body: bytes) -> Result:
             return _result(told, headers)
         except (KeyError, TypeError, AttributeError, OverflowError):
             raise ServerError("the answer lacks what an answer has") from None
-    reason, detail = str(told.get("reason", "")), str(told.get("detail", ""))
+    reason = told.get("reason")
+    if not isinstance(reason, str) or told.get("status") != status:
+        # A balancer answers like this while the server is replaced, which is no mistake of the
+        # caller's.
+        raise ServerError(f"{status} is not an answer of Tidegate: check the URL and any proxy")
     if 400 <= status < 500 and status not in (408, 429):
-        raise InvalidRequest(status, reason, detail or "is this a Tidegate server?")
-    raise ServerError(f"the server answered {status} {reason}".rstrip())
+        raise InvalidRequest(status, reason, str(told.get("detail", "")))
+    raise ServerError(f"the server answered {status} {reason}")
 
 
 def _result(told: dict[str, Any], headers: dict[str, str]) -> Result:
