@@ -320,6 +320,43 @@ func TestConnectionsAreMadeAgainAndFewRequestsAreAskedAtOnce(t *testing.T) {
 	all.Wait()
 }
 
+func TestAReleaseIsTriedTwice(t *testing.T) {
+	server, asked := stubOf(t, "\r\n", goneBack)
+	client := made(t, Config{Server: server, Timeout: patience})
+	if released, err := client.Release(background, "0"); !released || err != nil {
+		t.Fatal(released, err)
+	}
+	if len(asked) != 2 {
+		t.Fatal(len(asked))
+	}
+}
+
+func TestAReleaseWaitsForNoPlaceAndHasASecond(t *testing.T) {
+	server, asked := stubOf(t, "", goneBack)
+	client := made(t, Config{Server: server, Timeout: patience, MaxConnections: 1})
+	ctx, stop := context.WithCancel(background)
+	checked := make(chan error)
+	go func() {
+		_, err := client.Check(ctx, "x")
+		checked <- err
+	}()
+	<-asked
+	if released, err := client.Release(background, "0"); !released || err != nil {
+		t.Fatal(released, err)
+	}
+	stop()
+	if err := <-checked; err != context.Canceled {
+		t.Fatal(err)
+	}
+	for timeout, expected := range map[time.Duration]time.Duration{
+		100 * time.Millisecond: time.Second, 5 * time.Second: 5 * time.Second,
+	} {
+		if within := made(t, Config{Timeout: timeout}).releaseTimeout(); within != expected {
+			t.Fatal(timeout, within)
+		}
+	}
+}
+
 func TestSettingsAreExamined(t *testing.T) {
 	for _, config := range []Config{
 		{Server: "127.0.0.1:8080"}, {Server: "ftp://127.0.0.1"}, {Server: "http://a:b@c"}, {Timeout: -1},

@@ -30,9 +30,9 @@ def stub(*answers, closes=True, drips=False, asked=None):
             is_body_due = b"content-length" in buffer.lower() and b"}" not in buffer
             if b"\r\n\r\n" not in buffer or is_body_due:
                 continue
+            answer = left.pop(0) if len(left) > 1 else left[0]
             if asked is not None:
                 asked.append(buffer)
-            answer = left.pop(0) if len(left) > 1 else left[0]
             if answer is not None:
                 connection.sendall(answer)
                 while drips:
@@ -76,6 +76,9 @@ def answer(body, status="200 OK", headers=""):
 
 
 ALLOWED = answer('{"allowed":true,"delay_ms":0,"refused_by":null,"limits":[]}')
+
+#: The answer to a release.
+GONE_BACK = answer("", "204 No Content")
 
 #: Answers that decide nothing.
 USELESS = [

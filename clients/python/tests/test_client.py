@@ -7,7 +7,17 @@ import unittest
 import unittest.mock
 from concurrent.futures import ThreadPoolExecutor
 
-from stub import ALLOWED, BROKEN, GONE, PATIENCE, USELESS, stub, until, waiting
+from stub import (
+    ALLOWED,
+    BROKEN,
+    GONE,
+    GONE_BACK,
+    PATIENCE,
+    USELESS,
+    stub,
+    until,
+    waiting,
+)
 from tidegate import (
     Client,
     InvalidKey,
@@ -222,6 +232,25 @@ class Failing(unittest.TestCase):
         with stub(b"", asked=asked) as url, Client(url, timeout=PATIENCE) as client:
             self.assertIsInstance(client.check("x").error, Unreachable)
             self.assertEqual(len(asked), 1)
+
+    def test_a_release_is_tried_twice(self):
+        asked = []
+        with stub(b"", GONE_BACK, asked=asked) as url:
+            self.assertTrue(Client(url, timeout=PATIENCE).release("0"))
+        self.assertEqual(len(asked), 2)
+        with stub(b"", asked=asked) as url, self.assertRaises(Unreachable):
+            Client(url, timeout=PATIENCE).release("0")
+        self.assertEqual(len(asked), 4)
+
+    def test_a_release_waits_for_no_place_and_has_a_second(self):
+        asked = []
+        with stub(None, GONE_BACK, asked=asked) as url, ThreadPoolExecutor() as threads:
+            with Client(url, timeout=PATIENCE, max_connections=1) as client:
+                threads.submit(client.check, "x")
+                until(lambda: asked)
+                self.assertTrue(client.release("0"))
+        for timeout, expected in ((0.1, 1), (5, 5)):
+            self.assertEqual(Client(timeout=timeout)._settings.release_timeout, expected)
 
     def test_a_wait_whose_open_connection_breaks_late_is_sent_again(self):
         now, send = [0.0], Client._send

@@ -114,6 +114,11 @@ class Settings:
         return cls(url.scheme, url.hostname, port, url.path.rstrip("/"), timeout, on_error)
 
     @property
+    def release_timeout(self) -> float:
+        """A use that is not given back stays taken until it lapses, so this is worth a second."""
+        return max(self.timeout, 1.0)
+
+    @property
     def base_url(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.scheme}://{host}:{self.port}{self.prefix}"

@@ -110,8 +110,18 @@ class Client:
         return Use(self, result)
 
     def release(self, use: str) -> bool:
-        """Gives a held use back: `False` if it had ended or lapsed. Raises `Unavailable`."""
-        status, headers, body = self._exchange("DELETE", use_path(use), b"", None)
+        """Gives a held use back: `False` if it had ended or lapsed. Raises `Unavailable`.
+
+        It waits for no place, has a second at least, and is tried twice.
+        """
+        try:
+            return self._release(use)
+        except Unavailable:
+            return self._release(use)
+
+    def _release(self, use: str) -> bool:
+        began, timeout = time.monotonic(), self._settings.release_timeout
+        status, headers, body = self._exchange("DELETE", use_path(use), b"", began, timeout)
         if status == 204:
             return True
         try:
@@ -151,18 +161,32 @@ class Client:
 
     def _decide(self, path: str, body: bytes, max_wait: Optional[float] = None) -> Result:
         try:
-            return read_answer(*self._exchange("POST", path, body, max_wait))
+            return read_answer(*self._ask(path, body, max_wait))
         except Unavailable as error:
             return self.without_answer(error)
 
-    def _exchange(
-        self, method: str, path: str, body: bytes, max_wait: Optional[float]
+    def _ask(
+        self, path: str, body: bytes, max_wait: Optional[float]
     ) -> tuple[int, dict[str, str], bytes]:
         places = self._places if max_wait is None else self._waiting_places
-        now = time.monotonic()
-        deadline = now + self._settings.timeout + (max_wait or 0)
-        if not places.acquire(timeout=self._settings.timeout):
+        began, timeout = time.monotonic(), self._settings.timeout
+        if not places.acquire(timeout=timeout):
             raise TimedOut("all connections were in use")
+        try:
+            return self._exchange("POST", path, body, began, timeout, max_wait or 0)
+        finally:
+            places.release()
+
+    def _exchange(
+        self,
+        method: str,
+        path: str,
+        body: bytes,
+        began: float,
+        timeout: float,
+        max_wait: float = 0,
+    ) -> tuple[int, dict[str, str], bytes]:
+        deadline = began + timeout + max_wait
         try:
             connection = self._from_pool()
             if connection is not None:
@@ -170,14 +194,12 @@ class Client:
                     return self._send(connection, method, path, body, deadline)
                 except (ConnectionResetError, BrokenPipeError):
                     pass  # The server closed it while it was idle: a new one will tell.
-            within = min(time.monotonic() + self._settings.timeout, deadline)
+            within = min(time.monotonic() + timeout, deadline)
             return self._send(self._connection(within), method, path, body, deadline)
         except (socket.timeout, TimeoutError) as error:
-            raise TimedOut(f"no answer in {deadline - now:g} s") from error
+            raise TimedOut(f"no answer in {timeout + max_wait:g} s") from error
         except (OSError, http.client.HTTPException) as error:
             raise Unreachable(str(error) or type(error).__name__) from error
-        finally:
-            places.release()
 
     def _from_pool(self) -> Optional[http.client.HTTPConnection]:
         with self._lock:
