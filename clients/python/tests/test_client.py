@@ -29,6 +29,7 @@ from tidegate import (
     client_address,
     make_key,
 )
+from tidegate.aio import AsyncClient
 from tidegate.keys import networks
 
 
@@ -306,9 +307,12 @@ class Failing(unittest.TestCase):
             {"server": "ftp://127.0.0.1"},
             {"timeout": 0},
             {"on_error": "raise"},
+            {"max_connections": 0},
+            {"max_waiting": -1},
         ):
-            with self.subTest(options=options), self.assertRaises(ValueError):
-                Client(**options)
+            for kind in (Client, AsyncClient):
+                with self.subTest(options=options, kind=kind), self.assertRaises(ValueError):
+                    kind(**options)
 
 
 class Keys(unittest.TestCase):

@@ -26,6 +26,7 @@ from .answers import (
     check_body,
     handed_on,
     read_answer,
+    sizes,
     use_path,
     wait_body,
 )
@@ -53,7 +54,7 @@ class AsyncClient:
         if self._settings.scheme == "https" and ssl_context is None:
             ssl_context = ssl.create_default_context()
         self._ssl = ssl_context
-        self._sizes = (max_connections, max_waiting)
+        self._sizes = sizes(max_connections, max_waiting)
         self._loop: Optional[asyncio.AbstractEventLoop] = None
         # For checks, waits and releases, which do not take places from one another.
         self._pools: list[httpx.AsyncClient] = []

@@ -152,6 +152,17 @@ def wait_body(key: str, cost: int, max_wait: float, hold_for: Optional[float] = 
     return encoded(body)
 
 
+def sizes(max_connections: int, max_waiting: int) -> tuple[int, int]:
+    """How many requests may be under way, and how many may wait; raises `ValueError`.
+
+    With none every request would be decided by `on_error`.
+    """
+    for name, size in (("max_connections", max_connections), ("max_waiting", max_waiting)):
+        if size < 1:
+            raise ValueError(f"{name}: {size} is less than 1")
+    return max_connections, max_waiting
+
+
 def use_path(use: str) -> str:
     """The path of a held use, whatever text its id is."""
     return "/v1/uses/" + urllib.parse.quote(use, safe="")

@@ -26,6 +26,7 @@ from .answers import (
     check_body,
     handed_on,
     read_answer,
+    sizes,
     use_path,
     wait_body,
 )
@@ -64,7 +65,7 @@ class Client:
         self._ssl = ssl_context
         if self._settings.scheme == "https" and ssl_context is None:
             self._ssl = ssl.create_default_context()
-        self._sizes = (max_connections, max_waiting)
+        self._sizes = sizes(max_connections, max_waiting)
         self._idle: list[http.client.HTTPConnection] = []
         self._busy: set[http.client.HTTPConnection] = set()
         self._closed = False
