@@ -3,6 +3,7 @@
 import http.client
 import os
 import signal
+import ssl
 import unittest
 import unittest.mock
 from concurrent.futures import ThreadPoolExecutor
@@ -169,10 +170,10 @@ class Asking(unittest.TestCase):
     def test_a_child_that_closes_its_client_leaves_the_connections_of_its_parent(self):
         with stub(ALLOWED, closes=False) as url, Client(url, timeout=PATIENCE) as client:
             client.check("x")
-            (connection,) = client._idle
+            (connection,) = client._kept()
             self.in_child(lambda: client.close() is None)
             self.assertIsNone(client.check("x").error)
-            self.assertEqual(client._idle, [connection])
+            self.assertEqual(client._kept(), [connection])
 
     def test_a_child_waits_for_no_lock_and_no_place_of_its_parent(self):
         with stub(None, ALLOWED) as url:
@@ -253,6 +254,45 @@ class Failing(unittest.TestCase):
         for timeout, expected in ((0.1, 1), (5, 5)):
             self.assertEqual(Client(timeout=timeout)._settings.release_timeout, expected)
 
+    def test_a_connection_that_tls_has_closed_while_idle_is_made_again(self):
+        send = Client._send
+
+        def send_or_break(client, connection, *request):
+            if connection is kept:
+                raise closed
+            return send(client, connection, *request)
+
+        with stub(ALLOWED, closes=False) as url, Client(url, timeout=PATIENCE) as client:
+            for closed in (ssl.SSLEOFError(), ssl.SSLZeroReturnError()):
+                client.check("x")
+                (kept,) = client._kept()
+                with unittest.mock.patch.object(Client, "_send", send_or_break):
+                    self.assertIsNone(client.check("x").error)
+
+    def test_a_connection_is_not_used_when_it_was_idle_for_long(self):
+        now = [0.0]
+        clock = unittest.mock.patch("tidegate.client.time.monotonic", lambda: now[0])
+        with stub(ALLOWED, closes=False) as url, Client(url, timeout=PATIENCE) as client, clock:
+            client.check("x")
+            (first,) = client._kept()
+            for now[0], is_first in ((60.0, True), (121.0, False)):
+                client.check("x")
+                self.assertEqual(client._kept() == [first], is_first)
+            self.assertIsNone(first.sock)
+
+    def test_an_answer_is_read_as_long_as_it_is(self):
+        asked = []
+        read = http.client.HTTPResponse.read
+
+        def read_of(response, count):
+            asked.append(count)
+            return read(response, count)
+
+        with stub(ALLOWED) as url, Client(url, timeout=PATIENCE) as client:
+            with unittest.mock.patch.object(http.client.HTTPResponse, "read", read_of):
+                self.assertIsNone(client.check("x").error)
+        self.assertLess(asked[0], 100)
+
     def test_a_wait_whose_open_connection_breaks_late_is_sent_again(self):
         now, send = [0.0], Client._send
 
@@ -264,7 +304,7 @@ class Failing(unittest.TestCase):
 
         with stub(ALLOWED, closes=False) as url, Client(url, timeout=PATIENCE) as client:
             client.check("x")
-            (kept,) = client._idle
+            (kept,) = client._kept()
             clock = unittest.mock.patch("tidegate.client.time.monotonic", lambda: now[0])
             with clock, unittest.mock.patch.object(Client, "_send", send_or_break):
                 self.assertIsNone(client.wait("x", max_wait=9 * PATIENCE).error)
