@@ -180,6 +180,25 @@ class Watching(unittest.TestCase):
         self.assertEqual(told, [failing, "Tidegate answers again", failing])
 
 
+class Ending(unittest.IsolatedAsyncioTestCase):
+    async def test_a_client_of_its_own_is_closed_with_the_application(self):
+        async def app(scope, receive, send):
+            await send({"type": "lifespan.shutdown.complete"})
+
+        async def send(message):
+            sent.append(message["type"])
+
+        for given in (None, AsyncClient(timeout=PATIENCE)):
+            sent = []
+            middleware = TidegateMiddleware(app, key=str, client=given)
+            client = middleware._client
+            await client.check("login ending")
+            await middleware({"type": "lifespan"}, None, send)
+            self.assertEqual(sent, ["lifespan.shutdown.complete"])
+            self.assertEqual(client._pools == [], given is None)
+            await client.aclose()
+
+
 class Settings(unittest.TestCase):
     def test_wrong_settings_are_told_at_the_start(self):
         for wrong in ({}, {"key": 5}, {"key": str, "sever": "x"}, {"key": str, "on_error": "x"}):
