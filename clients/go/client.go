@@ -186,7 +186,11 @@ func ms(d time.Duration) *int64 {
 // The error is not nil if the request is wrong or ctx is over. A server that gives no answer is no
 // error: then the client's OnError decides, and Result.Err says why.
 func (c *Client) Check(ctx context.Context, key string, options ...Option) (Result, error) {
-	return c.decide(ctx, ask([]string{key}, options))
+	q := ask([]string{key}, options)
+	if q.MaxWaitMs != nil {
+		return Result{}, &InvalidRequest{Reason: "max_wait", Detail: "Check does not wait: use Wait"}
+	}
+	return c.decide(ctx, q)
 }
 
 // Wait takes a use of a key as soon as it may be had, after maxWait at most. It leaves the

@@ -134,7 +134,11 @@ func TestWrongRequestsAreTold(t *testing.T) {
 	check("cost_zero", "login wrong", Cost(0))
 	check("cost_above_limit", "login wrong", Cost(4))
 	check("too_many_keys", "login wrong", Keys(strings.Split(strings.Repeat("x,", 33), ",")...))
-	check("keys", "jobs wrong", Keys("jobs other"), MaxWait(time.Second))
+	check("max_wait", "login wrong", MaxWait(time.Second))
+	_, err := client.Hold(background, "jobs wrong", 1, Keys("jobs other"), MaxWait(time.Second))
+	if invalid := (*InvalidRequest)(nil); !errors.As(err, &invalid) || invalid.Reason != "keys" {
+		t.Fatal(err)
+	}
 }
 
 func TestWhoWaitsGoesWhenTheUseBeforeEnds(t *testing.T) {

@@ -12,10 +12,14 @@ import (
 )
 
 // Middleware asks for a use of the keys of each request, and answers 429 where it is refused. A
-// request for which key returns none has no limit.
+// request for which key returns none has no limit. Middleware does not wait: it panics if an option
+// is MaxWait.
 func (c *Client) Middleware(
 	next http.Handler, key func(*http.Request) []string, options ...Option,
 ) http.Handler {
+	if ask(nil, options).MaxWaitMs != nil {
+		panic("tidegate: Middleware does not wait: MaxWait is for Hold")
+	}
 	watch := watch{now: time.Now}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		keys := key(r)

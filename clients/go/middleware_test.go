@@ -166,6 +166,15 @@ func TestAnswersThatFailNowAndThenDoNotFillTheLog(t *testing.T) {
 	note(late, 3)
 }
 
+func TestMiddlewareDoesNotWait(t *testing.T) {
+	defer func() {
+		if recover() == nil {
+			t.Error("MaxWait is refused")
+		}
+	}()
+	made(t, Config{}).Middleware(http.DefaultServeMux, byUser(t), MaxWait(time.Second))
+}
+
 func TestValuesDoNotRunIntoOneAnother(t *testing.T) {
 	check := func(key, expected string) {
 		t.Helper()
