@@ -209,6 +209,21 @@ func TestTheClientIsTheLastHopThatIsNotTrusted(t *testing.T) {
 	}
 }
 
+func TestANetworkThatIsNoneIsTold(t *testing.T) {
+	for _, wrong := range []string{
+		"nonsense", "10.0.0.0/", "10.0.0.0/33", "10.0.0.5/8", "2001:db8::1/32", "", "/8",
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Error(wrong)
+				}
+			}()
+			ClientKey("api", wrong)
+		}()
+	}
+}
+
 func TestTheAddressesOfAnIPv6NetworkMayShareACount(t *testing.T) {
 	for _, c := range []struct {
 		bits           int

@@ -380,6 +380,11 @@ class Keys(unittest.TestCase):
             with self.subTest(peer=peer, forwarded_for=forwarded_for):
                 self.assertEqual(client_address(peer, forwarded_for, trusted), expected)
 
+    def test_a_network_that_is_none_is_told(self):
+        for wrong in ("nonsense", "10.0.0.0/33", "10.0.0.5/8", "2001:db8::1/32", ""):
+            with self.subTest(network=wrong), self.assertRaises(ValueError):
+                networks([wrong])
+
     def test_the_addresses_of_an_ipv6_network_may_share_a_count(self):
         for bits, peer, expected in [
             (64, "2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),

@@ -315,8 +315,20 @@ test("the client is the last hop that is not trusted", () => {
   for (const [peer, forwardedFor, expected] of cases) {
     assert.equal(clientAddress(peer, forwardedFor, trusted), expected, `${peer} ${forwardedFor}`);
   }
-  for (const wrong of ["nonsense", "10.0.0.0/", "10.0.0.0/33", "10.0.0.0/8/8", "", "/8"]) {
+  for (const wrong of [
+    "nonsense",
+    "10.0.0.0/",
+    "10.0.0.0/33",
+    "10.0.0.0/8/8",
+    "10.0.0.5/8",
+    "2001:db8::1/32",
+    "",
+    "/8",
+  ]) {
     assert.throws(() => networks([wrong]), wrong);
+  }
+  for (const right of ["::/0", "0.0.0.0/0", "10.0.0.5", "2001:db8::/32", "2001:DB8:0::1/128"]) {
+    networks([right]);
   }
 });
 
