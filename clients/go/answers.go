@@ -12,12 +12,12 @@ import (
 	"unicode/utf8"
 )
 
-// Unknown is a Delay, RetryAfter, Period or Reset that nobody knows.
+// Unknown is a Delay, RetryAfter, Period or Reset that is not known.
 const Unknown = time.Duration(math.MinInt64)
 
 const keyBytesMax = 1024
 
-// handedOn are the headers of an answer that a client of the application may read.
+// handedOn are the headers of the server's answer that middleware passes on.
 var handedOn = [...]string{"RateLimit-Policy", "RateLimit", "Retry-After"}
 
 // Result is the answer to Check, Wait and Hold.
@@ -56,7 +56,7 @@ type InvalidKey struct{ Detail string }
 
 func (e *InvalidKey) Error() string { return "tidegate: " + e.Detail }
 
-// InvalidRequest says that the request is wrong, and why.
+// InvalidRequest says that the server rejected the request. Reason and Detail say why.
 type InvalidRequest struct {
 	Status         int
 	Reason, Detail string
@@ -66,7 +66,7 @@ func (e *InvalidRequest) Error() string {
 	return fmt.Sprintf("tidegate: %d %s: %s", e.Status, e.Reason, e.Detail)
 }
 
-// Kind says how there came to be no answer.
+// Kind says why there was no usable answer.
 type Kind int
 
 const (
@@ -74,11 +74,12 @@ const (
 	Unreachable Kind = iota
 	// TimedOut: the server did not answer in time.
 	TimedOut
-	// ServerError: the server answered with an error of its own, or with what is no answer.
+	// ServerError: the server answered with an error, or with something that is not a Tidegate
+	// answer.
 	ServerError
 )
 
-// Unavailable says that there was no answer that decides.
+// Unavailable says that there was no usable answer.
 type Unavailable struct {
 	Kind Kind
 	Err  error

@@ -83,7 +83,7 @@ func New(config Config) (*Client, error) {
 		timeout = time.Duration(ms) * time.Millisecond
 	}
 	if timeout <= 0 {
-		return nil, errors.New("tidegate: the timeout is more than 0")
+		return nil, errors.New("tidegate: the timeout must be above 0")
 	}
 	connections, waiting := config.MaxConnections, config.MaxWaiting
 	if connections <= 0 {

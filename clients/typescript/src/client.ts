@@ -81,7 +81,7 @@ export class Client {
     this.#base = baseUrl(server);
     this.#timeoutMs = options.timeoutMs ?? Number(env.TIDEGATE_TIMEOUT_MS || 100);
     if (!(this.#timeoutMs > 0 && this.#timeoutMs <= TIMER_MS_MAX)) {
-      throw new RangeError("timeoutMs: more than 0 milliseconds");
+      throw new RangeError("timeoutMs: it must be above 0 milliseconds");
     }
     const onError = options.onError ?? "allow";
     if (onError !== "allow" && onError !== "deny") {

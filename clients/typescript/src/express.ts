@@ -20,7 +20,7 @@ export interface LimitOptions {
  * A key of the client's address: `<name> client=192.0.2.7`.
  *
  * It is the address that the request came from. Only if `trustedProxies` have that address is
- * X-Forwarded-For believed. With an `ipv6Prefix` of 64 all IPv6 addresses of a network share the
+ * X-Forwarded-For trusted. With an `ipv6Prefix` of 64 all IPv6 addresses of a network share the
  * key `<name> client=2001:db8:1:2::/64`.
  */
 export function clientKey(
