@@ -66,6 +66,9 @@ fn the_unit_is_right_and_gives_little_away() {
     let folder = tempfile::tempdir().expect("a folder");
     let unit = std::fs::read_to_string(of_repository("packaging/debian/tidegate.service"));
     let unit = unit.expect("a unit").replace("/usr/bin/tidegate", binary());
+    // systemd would give up after five failed starts in ten seconds.
+    let (of_unit, _) = unit.split_once("[Service]").expect("two parts");
+    assert!(of_unit.contains("\nStartLimitIntervalSec=0\n"), "{of_unit}");
     let path = folder.path().join("tidegate.service");
     std::fs::write(&path, unit).expect("a file");
     let mut verify = Command::new("systemd-analyze");
