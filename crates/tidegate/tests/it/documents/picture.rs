@@ -1,4 +1,4 @@
-//! The picture of a terminal in the README: the commands of its first session, and all that they say.
+//! The picture of a terminal in the README: its first session, and all that the programs say.
 //!
 //! It is drawn from what the programs do. `TIDEGATE_DRAW=1` writes it anew.
 
