@@ -1,6 +1,7 @@
 # A small image of the server. It is built from the root of the source:
 #   docker build --tag tidegate .
-#   docker run --publish 127.0.0.1:8080:8080 tidegate
+#   docker run --detach --name tidegate --read-only --cap-drop all \
+#     --publish 127.0.0.1:8080:8080 --volume tidegate:/var/lib/tidegate tidegate
 
 ARG RUST_TAG=1.95-slim-bookworm
 ARG DEBIAN_TAG=12.12-slim

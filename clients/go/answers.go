@@ -8,17 +8,16 @@ import (
 	"math"
 	"net"
 	"net/http"
-	"strings"
 	"time"
 	"unicode/utf8"
 )
 
-// Unknown is a Delay, RetryAfter, Period or Reset that nobody knows.
+// Unknown is a Delay, RetryAfter, Period or Reset that is not known.
 const Unknown = time.Duration(math.MinInt64)
 
 const keyBytesMax = 1024
 
-// handedOn are the headers of an answer that a client of the application may read.
+// handedOn are the headers of the server's answer that middleware passes on.
 var handedOn = [...]string{"RateLimit-Policy", "RateLimit", "Retry-After"}
 
 // Result is the answer to Check, Wait and Hold.
@@ -57,7 +56,7 @@ type InvalidKey struct{ Detail string }
 
 func (e *InvalidKey) Error() string { return "tidegate: " + e.Detail }
 
-// InvalidRequest says that the request is wrong, and why.
+// InvalidRequest says that the server rejected the request. Reason and Detail say why.
 type InvalidRequest struct {
 	Status         int
 	Reason, Detail string
@@ -67,7 +66,7 @@ func (e *InvalidRequest) Error() string {
 	return fmt.Sprintf("tidegate: %d %s: %s", e.Status, e.Reason, e.Detail)
 }
 
-// Kind says how there came to be no answer.
+// Kind says why there was no usable answer.
 type Kind int
 
 const (
@@ -75,11 +74,12 @@ const (
 	Unreachable Kind = iota
 	// TimedOut: the server did not answer in time.
 	TimedOut
-	// ServerError: the server answered with an error of its own, or with what is no answer.
+	// ServerError: the server answered with an error, or with something that is not a Tidegate
+	// answer.
 	ServerError
 )
 
-// Unavailable says that there was no answer that decides.
+// Unavailable says that there was no usable answer.
 type Unavailable struct {
 	Kind Kind
 	Err  error
@@ -141,18 +141,23 @@ func readAnswer(status int, header http.Header, body []byte) (Result, error) {
 			return told.result(header), nil
 		}
 	}
-	var problem struct{ Reason, Detail string }
-	// What is no problem of the server's has neither.
-	_ = json.Unmarshal(body, &problem)
-	isOurs := status >= 400 && status < 500
-	if isOurs && status != http.StatusRequestTimeout && status != http.StatusTooManyRequests {
-		if problem.Detail == "" {
-			problem.Detail = "is this a Tidegate server?"
-		}
+	var problem struct {
+		Status         int
+		Reason, Detail string
+	}
+	err := json.Unmarshal(body, &problem)
+	if err != nil || problem.Status != status || problem.Reason == "" {
+		// A balancer answers like this while the server is replaced, which is no mistake of the
+		// caller's.
+		text := "%d is not an answer of Tidegate: check the URL and any proxy"
+		return Result{}, &Unavailable{ServerError, fmt.Errorf(text, status)}
+	}
+	isWrong := status >= 400 && status < 500
+	if isWrong && status != http.StatusRequestTimeout && status != http.StatusTooManyRequests {
 		return Result{}, &InvalidRequest{status, problem.Reason, problem.Detail}
 	}
-	text := strings.TrimSpace(fmt.Sprintf("the server answered %d %s", status, problem.Reason))
-	return Result{}, &Unavailable{ServerError, errors.New(text)}
+	err = fmt.Errorf("the server answered %d %s", status, problem.Reason)
+	return Result{}, &Unavailable{ServerError, err}
 }
 
 func (a *answer) result(header http.Header) Result {

@@ -31,6 +31,10 @@ const (
 	Deny
 )
 
+// releaseTimeoutMin is how long a release may take at least: a use that is not given back stays
+// taken until it lapses.
+const releaseTimeoutMin = time.Second
+
 // answerBytesMax bounds what is read of an answer.
 const answerBytesMax = 1 << 20
 
@@ -79,7 +83,7 @@ func New(config Config) (*Client, error) {
 		timeout = time.Duration(ms) * time.Millisecond
 	}
 	if timeout <= 0 {
-		return nil, errors.New("tidegate: the timeout is more than 0")
+		return nil, errors.New("tidegate: the timeout must be above 0")
 	}
 	connections, waiting := config.MaxConnections, config.MaxWaiting
 	if connections <= 0 {
@@ -182,7 +186,11 @@ func ms(d time.Duration) *int64 {
 // The error is not nil if the request is wrong or ctx is over. A server that gives no answer is no
 // error: then the client's OnError decides, and Result.Err says why.
 func (c *Client) Check(ctx context.Context, key string, options ...Option) (Result, error) {
-	return c.decide(ctx, ask([]string{key}, options))
+	q := ask([]string{key}, options)
+	if q.MaxWaitMs != nil {
+		return Result{}, &InvalidRequest{Reason: "max_wait", Detail: "Check does not wait: use Wait"}
+	}
+	return c.decide(ctx, q)
 }
 
 // Wait takes a use of a key as soon as it may be had, after maxWait at most. It leaves the
@@ -230,10 +238,20 @@ func (u *Use) Release() (bool, error) {
 	return u.client.Release(context.Background(), id)
 }
 
-// Release gives a held use back by its Result.ID: false if it had ended or lapsed.
+// Release gives a held use back by its Result.ID: false if it had ended or lapsed. It waits for no
+// place, has a second at least, and is tried twice.
 func (c *Client) Release(ctx context.Context, id string) (bool, error) {
+	released, err := c.release(ctx, id)
+	if unavailable := (*Unavailable)(nil); errors.As(err, &unavailable) {
+		return c.release(ctx, id)
+	}
+	return released, err
+}
+
+func (c *Client) release(ctx context.Context, id string) (bool, error) {
 	path := "/v1/uses/" + url.PathEscape(id)
-	status, header, body, err := c.exchange(ctx, http.MethodDelete, path, nil, 0)
+	within := c.releaseTimeout()
+	status, header, body, err := c.exchange(ctx, http.MethodDelete, path, nil, within, nil)
 	if err != nil {
 		return false, err
 	}
@@ -249,6 +267,13 @@ func (c *Client) Release(ctx context.Context, id string) (bool, error) {
 		err = &Unavailable{Kind: ServerError, Err: errors.New("the server answered something else")}
 	}
 	return false, err
+}
+
+func (c *Client) releaseTimeout() time.Duration {
+	if c.timeout < releaseTimeoutMin {
+		return releaseTimeoutMin
+	}
+	return c.timeout
 }
 
 func ask(keys []string, options []Option) *question {
@@ -277,7 +302,14 @@ func (c *Client) decide(ctx context.Context, q *question) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	status, header, body, err := c.exchange(ctx, http.MethodPost, path, asked, q.maxWait)
+	places, within := c.places, c.timeout+q.maxWait
+	if q.maxWait > 0 {
+		places = c.waitingPlaces
+	}
+	if within < q.maxWait {
+		within = math.MaxInt64
+	}
+	status, header, body, err := c.exchange(ctx, http.MethodPost, path, asked, within, places)
 	result := Result{}
 	if err == nil {
 		result, err = readAnswer(status, header, body)
@@ -298,9 +330,11 @@ func (c *Client) withoutAnswer(err error) Result {
 	return result
 }
 
-// exchange sends one request and reads its answer whole.
+// exchange sends one request and reads its answer whole. It takes one of the places, if it is
+// given any.
 func (c *Client) exchange(
-	caller context.Context, method, path string, body []byte, maxWait time.Duration,
+	caller context.Context, method, path string, body []byte, within time.Duration,
+	places chan struct{},
 ) (int, http.Header, []byte, error) {
 	fail := func(err error) (int, http.Header, []byte, error) {
 		// Whoever asked has gone: that says nothing about the server.
@@ -309,25 +343,19 @@ func (c *Client) exchange(
 		}
 		return 0, nil, nil, unavailable(err)
 	}
-	places := c.places
-	if maxWait > 0 {
-		places = c.waitingPlaces
-	}
-	within := c.timeout + maxWait
-	if within < maxWait {
-		within = math.MaxInt64
-	}
 	ctx, cancel := context.WithTimeout(caller, within)
 	defer cancel()
-	full := time.NewTimer(c.timeout)
-	defer full.Stop()
-	select {
-	case places <- struct{}{}:
-		defer func() { <-places }()
-	case <-full.C:
-		return fail(context.DeadlineExceeded)
-	case <-ctx.Done():
-		return fail(ctx.Err())
+	if places != nil {
+		full := time.NewTimer(c.timeout)
+		defer full.Stop()
+		select {
+		case places <- struct{}{}:
+			defer func() { <-places }()
+		case <-full.C:
+			return fail(context.DeadlineExceeded)
+		case <-ctx.Done():
+			return fail(ctx.Err())
+		}
 	}
 	request, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(body))
 	if err != nil {

@@ -134,7 +134,11 @@ func TestWrongRequestsAreTold(t *testing.T) {
 	check("cost_zero", "login wrong", Cost(0))
 	check("cost_above_limit", "login wrong", Cost(4))
 	check("too_many_keys", "login wrong", Keys(strings.Split(strings.Repeat("x,", 33), ",")...))
-	check("keys", "jobs wrong", Keys("jobs other"), MaxWait(time.Second))
+	check("max_wait", "login wrong", MaxWait(time.Second))
+	_, err := client.Hold(background, "jobs wrong", 1, Keys("jobs other"), MaxWait(time.Second))
+	if invalid := (*InvalidRequest)(nil); !errors.As(err, &invalid) || invalid.Reason != "keys" {
+		t.Fatal(err)
+	}
 }
 
 func TestWhoWaitsGoesWhenTheUseBeforeEnds(t *testing.T) {
@@ -278,9 +282,10 @@ func TestAnswersThatDecideNothing(t *testing.T) {
 
 func TestAnotherServer(t *testing.T) {
 	client := made(t, Config{Server: stub(t, said("", "404 Not Found", "")), Timeout: patience})
-	_, err := client.Check(background, "x")
-	if invalid := (*InvalidRequest)(nil); !errors.As(err, &invalid) || invalid.Status != 404 {
-		t.Fatal(err)
+	result, err := client.Check(background, "x")
+	told := "404 is not an answer of Tidegate: check the URL"
+	if err != nil || result.Err == nil || !strings.Contains(result.Err.Error(), told) {
+		t.Fatal(result.Err, err)
 	}
 }
 
@@ -317,6 +322,43 @@ func TestConnectionsAreMadeAgainAndFewRequestsAreAskedAtOnce(t *testing.T) {
 		}()
 	}
 	all.Wait()
+}
+
+func TestAReleaseIsTriedTwice(t *testing.T) {
+	server, asked := stubOf(t, "\r\n", goneBack)
+	client := made(t, Config{Server: server, Timeout: patience})
+	if released, err := client.Release(background, "0"); !released || err != nil {
+		t.Fatal(released, err)
+	}
+	if len(asked) != 2 {
+		t.Fatal(len(asked))
+	}
+}
+
+func TestAReleaseWaitsForNoPlaceAndHasASecond(t *testing.T) {
+	server, asked := stubOf(t, "", goneBack)
+	client := made(t, Config{Server: server, Timeout: patience, MaxConnections: 1})
+	ctx, stop := context.WithCancel(background)
+	checked := make(chan error)
+	go func() {
+		_, err := client.Check(ctx, "x")
+		checked <- err
+	}()
+	<-asked
+	if released, err := client.Release(background, "0"); !released || err != nil {
+		t.Fatal(released, err)
+	}
+	stop()
+	if err := <-checked; err != context.Canceled {
+		t.Fatal(err)
+	}
+	for timeout, expected := range map[time.Duration]time.Duration{
+		100 * time.Millisecond: time.Second, 5 * time.Second: 5 * time.Second,
+	} {
+		if within := made(t, Config{Timeout: timeout}).releaseTimeout(); within != expected {
+			t.Fatal(timeout, within)
+		}
+	}
 }
 
 func TestSettingsAreExamined(t *testing.T) {

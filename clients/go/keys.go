@@ -45,7 +45,8 @@ func encode(out *strings.Builder, text string, isName bool) {
 // ClientKey makes a key of the client's address: "<name> client=192.0.2.7".
 //
 // It is the address that the request came from. Only if a network of trustedProxies has that
-// address is X-Forwarded-For believed. It panics if a network is none, as in "10.0.0.0/8".
+// address is X-Forwarded-For trusted. It panics if one cannot be parsed as an address or as a
+// network such as "10.0.0.0/8".
 func ClientKey(name string, trustedProxies ...string) func(*http.Request) []string {
 	return ClientNetworkKey(name, 128, trustedProxies...)
 }
@@ -69,7 +70,11 @@ func ClientNetworkKey(
 			}
 			network = netip.PrefixFrom(address, address.BitLen())
 		}
-		trusted = append(trusted, network.Masked())
+		if network != network.Masked() {
+			panic(fmt.Sprintf("tidegate: %q has bits beyond its prefix: is it %q?", text,
+				network.Masked()))
+		}
+		trusted = append(trusted, network)
 	}
 	return func(r *http.Request) []string {
 		client, ok := clientAddress(r.RemoteAddr, r.Header.Values("X-Forwarded-For"), trusted)

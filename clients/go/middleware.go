@@ -6,15 +6,21 @@ import (
 	"log"
 	"net/http"
 	"strconv"
+	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // Middleware asks for a use of the keys of each request, and answers 429 where it is refused. A
-// request for which key returns none has no limit.
+// request for which key returns none has no limit. Middleware does not wait: it panics if an option
+// is MaxWait.
 func (c *Client) Middleware(
 	next http.Handler, key func(*http.Request) []string, options ...Option,
 ) http.Handler {
-	var isFailing atomic.Bool
+	if ask(nil, options).MaxWaitMs != nil {
+		panic("tidegate: Middleware does not wait: MaxWait is for Hold")
+	}
+	watch := watch{now: time.Now}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		keys := key(r)
 		if len(keys) == 0 {
@@ -40,7 +46,7 @@ func (c *Client) Middleware(
 			answerUnavailable(w)
 			return
 		}
-		note(&isFailing, result.Err)
+		watch.note(result.Err)
 		header := w.Header()
 		for name, values := range result.Header {
 			header[name] = values
@@ -57,15 +63,35 @@ func (c *Client) Middleware(
 	})
 }
 
-// note says once that there are no answers, and once that they are back.
-func note(isFailing *atomic.Bool, err error) {
-	if was := isFailing.Swap(err != nil); was == (err != nil) {
+// backAfter is how long none may have failed until answers are back.
+const backAfter = 10 * time.Second
+
+// watch logs when answers begin to fail, and when none has failed for backAfter. So answers that
+// fail now and then, among others that come, do not fill the log.
+type watch struct {
+	now       func() time.Time
+	isFailing atomic.Bool
+	mutex     sync.Mutex
+	failedAt  time.Time
+}
+
+func (w *watch) note(err error) {
+	if err == nil && !w.isFailing.Load() {
 		return
 	}
-	if err != nil {
-		log.Printf("requests are decided without Tidegate: %v", err)
-	} else {
-		log.Print("Tidegate answers again")
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	now := w.now()
+	switch {
+	case err != nil:
+		w.failedAt = now
+		if !w.isFailing.Swap(true) {
+			log.Printf("requests are decided without Tidegate: %v", err)
+		}
+	case now.Sub(w.failedAt) >= backAfter:
+		if w.isFailing.Swap(false) {
+			log.Print("Tidegate answers again")
+		}
 	}
 }
 

@@ -1,8 +1,10 @@
 package tidegate
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -11,6 +13,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestMain(m *testing.M) {
@@ -135,6 +138,43 @@ func TestARequestWhoseContextIsOverIsToldToComeBack(t *testing.T) {
 	}
 }
 
+func TestAnswersThatFailNowAndThenDoNotFillTheLog(t *testing.T) {
+	var told bytes.Buffer
+	log.SetOutput(&told)
+	defer log.SetOutput(io.Discard)
+	second := 0
+	w := watch{now: func() time.Time { return time.Unix(int64(second), 0) }}
+	note := func(err error, lines int) {
+		t.Helper()
+		if w.note(err); strings.Count(told.String(), "\n") != lines {
+			t.Fatalf("at %d s, in place of %d lines:\n%s", second, lines, told.String())
+		}
+	}
+	late := errors.New("late")
+	for ; second < 100; second++ {
+		if second%9 == 0 {
+			note(late, 1)
+		} else {
+			note(nil, 1)
+		}
+	}
+	// The last failure was at 99 s.
+	for _, at := range [][2]int{{108, 1}, {109, 2}, {110, 2}, {200, 2}} {
+		second = at[0]
+		note(nil, at[1])
+	}
+	note(late, 3)
+}
+
+func TestMiddlewareDoesNotWait(t *testing.T) {
+	defer func() {
+		if recover() == nil {
+			t.Error("MaxWait is refused")
+		}
+	}()
+	made(t, Config{}).Middleware(http.DefaultServeMux, byUser(t), MaxWait(time.Second))
+}
+
 func TestValuesDoNotRunIntoOneAnother(t *testing.T) {
 	check := func(key, expected string) {
 		t.Helper()
@@ -166,6 +206,21 @@ func TestTheClientIsTheLastHopThatIsNotTrusted(t *testing.T) {
 		if found := key(request)[0]; found != "api client="+c[2] {
 			t.Errorf("%v: %s", c, found)
 		}
+	}
+}
+
+func TestANetworkThatIsNoneIsTold(t *testing.T) {
+	for _, wrong := range []string{
+		"nonsense", "10.0.0.0/", "10.0.0.0/33", "10.0.0.5/8", "2001:db8::1/32", "", "/8",
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Error(wrong)
+				}
+			}()
+			ClientKey("api", wrong)
+		}()
 	}
 }
 

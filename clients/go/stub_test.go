@@ -22,6 +22,20 @@ const gone = "http://127.0.0.1:2"
 // stub answers each request with these bytes, and closes the connection. "" never answers.
 func stub(t *testing.T, answer string) string {
 	t.Helper()
+	url, _ := stubOf(t, answer)
+	return url
+}
+
+// stubOf is a stub with several answers, the last of which it gives again and again, and says on a
+// channel that a request has come.
+func stubOf(t *testing.T, answers ...string) (string, <-chan struct{}) {
+	t.Helper()
+	asked := make(chan struct{}, 64)
+	next := make(chan string, len(answers))
+	for _, answer := range answers {
+		next <- answer
+	}
+	last := answers[len(answers)-1]
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -44,6 +58,15 @@ func stub(t *testing.T, answer string) string {
 					return
 				}
 				_, _ = io.Copy(io.Discard, request.Body)
+				answer := last
+				select {
+				case answer = <-next:
+				default:
+				}
+				select {
+				case asked <- struct{}{}:
+				default:
+				}
 				if answer == "" {
 					<-done
 				}
@@ -51,7 +74,7 @@ func stub(t *testing.T, answer string) string {
 			}()
 		}
 	}()
-	return "http://" + listener.Addr().String()
+	return "http://" + listener.Addr().String(), asked
 }
 
 // said are the bytes of an answer.
@@ -62,11 +85,18 @@ func said(body, status, headers string) string {
 
 var allowed = said(`{"allowed":true,"delay_ms":0,"refused_by":null,"limits":[]}`, "200 OK", "")
 
+// goneBack is the answer to a release.
+var goneBack = said("", "204 No Content", "")
+
 // useless are answers that decide nothing.
 var useless = []string{
-	said(`{"reason":"draining"}`, "503 Service Unavailable", ""),
+	said(`{"status":503,"reason":"draining"}`, "503 Service Unavailable", ""),
 	said("", "500 Internal Server Error", ""),
 	said("<html>", "429 Too Many Requests", ""),
+	said("<html>", "403 Forbidden", ""),
+	said("", "404 Not Found", ""),
+	said(`{"status":"Failure","reason":"NotFound","code":404}`, "404 Not Found", ""),
+	said(`{"status":404,"detail":"nothing here"}`, "404 Not Found", ""),
 	said("{}", "200 OK", ""),
 	said("[]", "200 OK", ""),
 	said(strings.Repeat(" ", 2<<20), "200 OK", ""),

@@ -30,9 +30,9 @@ def stub(*answers, closes=True, drips=False, asked=None):
             is_body_due = b"content-length" in buffer.lower() and b"}" not in buffer
             if b"\r\n\r\n" not in buffer or is_body_due:
                 continue
+            answer = left.pop(0) if len(left) > 1 else left[0]
             if asked is not None:
                 asked.append(buffer)
-            answer = left.pop(0) if len(left) > 1 else left[0]
             if answer is not None:
                 connection.sendall(answer)
                 while drips:
@@ -77,11 +77,18 @@ def answer(body, status="200 OK", headers=""):
 
 ALLOWED = answer('{"allowed":true,"delay_ms":0,"refused_by":null,"limits":[]}')
 
+#: The answer to a release.
+GONE_BACK = answer("", "204 No Content")
+
 #: Answers that decide nothing.
 USELESS = [
-    answer('{"reason":"draining"}', "503 Service Unavailable"),
+    answer('{"status":503,"reason":"draining"}', "503 Service Unavailable"),
     answer("", "500 Internal Server Error"),
     answer("<html>", "429 Too Many Requests"),
+    answer("<html>", "403 Forbidden"),
+    answer("", "404 Not Found"),
+    answer('{"status":"Failure","reason":"NotFound","code":404}', "404 Not Found"),
+    answer('{"status":404,"detail":"nothing here"}', "404 Not Found"),
     answer("{}"),
     answer("[]"),
     answer('{"allowed":true,"delay_ms":0,"refused_by":null,"limits":[{}]}'),

@@ -6,7 +6,7 @@ import unittest
 import unittest.mock
 
 import anyio
-from stub import ALLOWED, BROKEN, GONE, PATIENCE, USELESS, stub, waiting
+from stub import ALLOWED, BROKEN, GONE, GONE_BACK, PATIENCE, USELESS, stub, waiting
 from tidegate import InvalidKey, InvalidRequest, ServerError, TimedOut, Unavailable, Unreachable
 from tidegate.aio import AsyncClient
 
@@ -15,6 +15,14 @@ async def until_waiting(count):
     async def look():
         while await asyncio.to_thread(waiting) != count:
             pass
+
+    await asyncio.wait_for(look(), PATIENCE)
+
+
+async def until(so):
+    async def look():
+        while not so():
+            await asyncio.sleep(0)
 
     await asyncio.wait_for(look(), PATIENCE)
 
@@ -125,6 +133,22 @@ class Failing(unittest.IsolatedAsyncioTestCase):
             async with AsyncClient(url, timeout=PATIENCE) as client:
                 self.assertIsInstance((await client.check("x")).error, Unreachable)
                 self.assertEqual(len(asked), 1)
+
+    async def test_a_release_is_tried_twice(self):
+        asked = []
+        with stub(b"", GONE_BACK, asked=asked) as url:
+            async with AsyncClient(url, timeout=PATIENCE) as client:
+                self.assertTrue(await client.release("0"))
+        self.assertEqual(len(asked), 2)
+
+    async def test_a_release_waits_for_no_place(self):
+        asked = []
+        with stub(None, GONE_BACK, asked=asked) as url:
+            async with AsyncClient(url, timeout=PATIENCE, max_connections=1) as client:
+                task = asyncio.create_task(client.check("x"))
+                await until(lambda: asked)
+                self.assertTrue(await client.release("0"))
+                task.cancel()
 
     async def test_no_proxy_of_the_environment_is_asked(self):
         with stub(ALLOWED) as url, unittest.mock.patch.dict(os.environ, HTTP_PROXY=GONE):

@@ -3,11 +3,22 @@
 import http.client
 import os
 import signal
+import ssl
 import unittest
 import unittest.mock
 from concurrent.futures import ThreadPoolExecutor
 
-from stub import ALLOWED, BROKEN, GONE, PATIENCE, USELESS, stub, until, waiting
+from stub import (
+    ALLOWED,
+    BROKEN,
+    GONE,
+    GONE_BACK,
+    PATIENCE,
+    USELESS,
+    stub,
+    until,
+    waiting,
+)
 from tidegate import (
     Client,
     InvalidKey,
@@ -19,6 +30,7 @@ from tidegate import (
     client_address,
     make_key,
 )
+from tidegate.aio import AsyncClient
 from tidegate.keys import networks
 
 
@@ -158,10 +170,10 @@ class Asking(unittest.TestCase):
     def test_a_child_that_closes_its_client_leaves_the_connections_of_its_parent(self):
         with stub(ALLOWED, closes=False) as url, Client(url, timeout=PATIENCE) as client:
             client.check("x")
-            (connection,) = client._idle
+            (connection,) = client._kept()
             self.in_child(lambda: client.close() is None)
             self.assertIsNone(client.check("x").error)
-            self.assertEqual(client._idle, [connection])
+            self.assertEqual(client._kept(), [connection])
 
     def test_a_child_waits_for_no_lock_and_no_place_of_its_parent(self):
         with stub(None, ALLOWED) as url:
@@ -209,8 +221,8 @@ class Failing(unittest.TestCase):
 
     def test_another_server(self):
         with stub(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n") as url:
-            with self.assertRaises(InvalidRequest):
-                Client(url, timeout=PATIENCE).check("x")
+            error = Client(url, timeout=PATIENCE).check("x").error
+            self.assertRegex(str(error), "404 is not an answer of Tidegate: check the URL")
 
     def test_a_connection_that_was_closed_while_idle_is_made_again(self):
         with stub(ALLOWED) as url, Client(url, timeout=PATIENCE) as client:
@@ -223,6 +235,64 @@ class Failing(unittest.TestCase):
             self.assertIsInstance(client.check("x").error, Unreachable)
             self.assertEqual(len(asked), 1)
 
+    def test_a_release_is_tried_twice(self):
+        asked = []
+        with stub(b"", GONE_BACK, asked=asked) as url:
+            self.assertTrue(Client(url, timeout=PATIENCE).release("0"))
+        self.assertEqual(len(asked), 2)
+        with stub(b"", asked=asked) as url, self.assertRaises(Unreachable):
+            Client(url, timeout=PATIENCE).release("0")
+        self.assertEqual(len(asked), 4)
+
+    def test_a_release_waits_for_no_place_and_has_a_second(self):
+        asked = []
+        with stub(None, GONE_BACK, asked=asked) as url, ThreadPoolExecutor() as threads:
+            with Client(url, timeout=PATIENCE, max_connections=1) as client:
+                threads.submit(client.check, "x")
+                until(lambda: asked)
+                self.assertTrue(client.release("0"))
+        for timeout, expected in ((0.1, 1), (5, 5)):
+            self.assertEqual(Client(timeout=timeout)._settings.release_timeout, expected)
+
+    def test_a_connection_that_tls_has_closed_while_idle_is_made_again(self):
+        send = Client._send
+
+        def send_or_break(client, connection, *request):
+            if connection is kept:
+                raise closed
+            return send(client, connection, *request)
+
+        with stub(ALLOWED, closes=False) as url, Client(url, timeout=PATIENCE) as client:
+            for closed in (ssl.SSLEOFError(), ssl.SSLZeroReturnError()):
+                client.check("x")
+                (kept,) = client._kept()
+                with unittest.mock.patch.object(Client, "_send", send_or_break):
+                    self.assertIsNone(client.check("x").error)
+
+    def test_a_connection_is_not_used_when_it_was_idle_for_long(self):
+        now = [0.0]
+        clock = unittest.mock.patch("tidegate.client.time.monotonic", lambda: now[0])
+        with stub(ALLOWED, closes=False) as url, Client(url, timeout=PATIENCE) as client, clock:
+            client.check("x")
+            (first,) = client._kept()
+            for now[0], is_first in ((60.0, True), (121.0, False)):
+                client.check("x")
+                self.assertEqual(client._kept() == [first], is_first)
+            self.assertIsNone(first.sock)
+
+    def test_an_answer_is_read_as_long_as_it_is(self):
+        asked = []
+        read = http.client.HTTPResponse.read
+
+        def read_of(response, count):
+            asked.append(count)
+            return read(response, count)
+
+        with stub(ALLOWED) as url, Client(url, timeout=PATIENCE) as client:
+            with unittest.mock.patch.object(http.client.HTTPResponse, "read", read_of):
+                self.assertIsNone(client.check("x").error)
+        self.assertLess(asked[0], 100)
+
     def test_a_wait_whose_open_connection_breaks_late_is_sent_again(self):
         now, send = [0.0], Client._send
 
@@ -234,7 +304,7 @@ class Failing(unittest.TestCase):
 
         with stub(ALLOWED, closes=False) as url, Client(url, timeout=PATIENCE) as client:
             client.check("x")
-            (kept,) = client._idle
+            (kept,) = client._kept()
             clock = unittest.mock.patch("tidegate.client.time.monotonic", lambda: now[0])
             with clock, unittest.mock.patch.object(Client, "_send", send_or_break):
                 self.assertIsNone(client.wait("x", max_wait=9 * PATIENCE).error)
@@ -277,9 +347,12 @@ class Failing(unittest.TestCase):
             {"server": "ftp://127.0.0.1"},
             {"timeout": 0},
             {"on_error": "raise"},
+            {"max_connections": 0},
+            {"max_waiting": -1},
         ):
-            with self.subTest(options=options), self.assertRaises(ValueError):
-                Client(**options)
+            for kind in (Client, AsyncClient):
+                with self.subTest(options=options, kind=kind), self.assertRaises(ValueError):
+                    kind(**options)
 
 
 class Keys(unittest.TestCase):
@@ -306,6 +379,11 @@ class Keys(unittest.TestCase):
         ]:
             with self.subTest(peer=peer, forwarded_for=forwarded_for):
                 self.assertEqual(client_address(peer, forwarded_for, trusted), expected)
+
+    def test_a_network_that_is_none_is_told(self):
+        for wrong in ("nonsense", "10.0.0.0/33", "10.0.0.5/8", "2001:db8::1/32", ""):
+            with self.subTest(network=wrong), self.assertRaises(ValueError):
+                networks([wrong])
 
     def test_the_addresses_of_an_ipv6_network_may_share_a_count(self):
         for bits, peer, expected in [

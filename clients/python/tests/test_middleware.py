@@ -19,11 +19,12 @@ from django.urls import path
 from fastapi import FastAPI
 from starlette.requests import Request
 from stub import GONE, PATIENCE, answer, stub
-from tidegate import Client, asgi
+from tidegate import Client, TimedOut, asgi
 from tidegate.aio import AsyncClient
 from tidegate.asgi import TidegateMiddleware
 from tidegate.django import TidegateMiddleware as DjangoMiddleware
 from tidegate.django import client_key as in_django
+from tidegate.middleware import Watch
 
 settings.configure(
     ALLOWED_HOSTS=["127.0.0.1"],
@@ -156,6 +157,46 @@ class Limited(unittest.TestCase):
                 for _ in range(3):
                     visit(port, "ann")
             self.assertEqual(len(logs.records), 1)
+
+
+class Watching(unittest.TestCase):
+    def test_answers_that_fail_now_and_then_do_not_fill_the_log(self):
+        logging.getLogger("tidegate").setLevel(logging.WARNING)
+        now = 0.0
+        watch = Watch(lambda: now)
+        with self.assertLogs("tidegate") as logs:
+            for second in range(100):
+                now = float(second)
+                watch.note(TimedOut("late") if second % 9 == 0 else None)
+            self.assertEqual(len(logs.records), 1)
+            # The last failure was at 99.
+            for second, lines in ((108, 1), (109, 2), (110, 2), (200, 2)):
+                now = float(second)
+                watch.note(None)
+                self.assertEqual(len(logs.records), lines)
+            watch.note(TimedOut("late"))
+        told = [record.getMessage() for record in logs.records]
+        failing = "requests are decided without Tidegate: late"
+        self.assertEqual(told, [failing, "Tidegate answers again", failing])
+
+
+class Ending(unittest.IsolatedAsyncioTestCase):
+    async def test_a_client_of_its_own_is_closed_with_the_application(self):
+        async def app(scope, receive, send):
+            await send({"type": "lifespan.shutdown.complete"})
+
+        async def send(message):
+            sent.append(message["type"])
+
+        for given in (None, AsyncClient(timeout=PATIENCE)):
+            sent = []
+            middleware = TidegateMiddleware(app, key=str, client=given)
+            client = middleware._client
+            await client.check("login ending")
+            await middleware({"type": "lifespan"}, None, send)
+            self.assertEqual(sent, ["lifespan.shutdown.complete"])
+            self.assertEqual(client._pools == [], given is None)
+            await client.aclose()
 
 
 class Settings(unittest.TestCase):

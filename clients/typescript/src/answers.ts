@@ -4,7 +4,7 @@ import type { IncomingHttpHeaders } from "node:http";
 
 export const KEY_BYTES_MAX = 1024;
 
-/** What a server may have said for the client of an application to read. */
+/** Headers of the server's answer that middleware passes on. */
 const HANDED_ON = ["RateLimit-Policy", "RateLimit", "Retry-After"];
 
 /** Anything of its own that this package throws. */
@@ -18,7 +18,7 @@ export class TidegateError extends Error {
 /** The key is longer than 1024 bytes of UTF-8, or is not Unicode. It was not sent. */
 export class InvalidKey extends TidegateError {}
 
-/** The server understood that the request is wrong, and says why. */
+/** The server rejected the request; `reason` and `detail` say why. */
 export class InvalidRequest extends TidegateError {
   constructor(
     readonly status: number,
@@ -29,7 +29,7 @@ export class InvalidRequest extends TidegateError {
   }
 }
 
-/** There was no answer that decides: one of the three below. */
+/** No usable answer: `Unreachable`, `TimedOut` or `ServerError`. */
 export class Unavailable extends TidegateError {}
 
 /** No connection could be made, or it broke. */
@@ -38,7 +38,7 @@ export class Unreachable extends Unavailable {}
 /** The server did not answer in time. */
 export class TimedOut extends Unavailable {}
 
-/** The server answered with an error of its own, or with what is no answer. */
+/** The server answered with an error, or with something that is not a Tidegate answer. */
 export class ServerError extends Unavailable {}
 
 /** One limit of one key. Times are milliseconds; `null` is "unknown". */
@@ -58,7 +58,7 @@ export interface Limit {
 /** The answer to `check`, `wait` and `hold`. */
 export interface Result {
   readonly allowed: boolean;
-  /** Until the use could be taken: 0 if at once, `null` if nobody knows. */
+  /** Until the use could be taken: 0 if at once, `null` if unknown. */
   readonly delayMs: number | null;
   /** The rule that refused. */
   readonly refusedBy: string | null;
@@ -107,12 +107,16 @@ export function readAnswer(status: number, headers: IncomingHttpHeaders, body: s
   if ((status === 200 || status === 429) && typeof told.allowed === "boolean") {
     return result(told, headers);
   }
-  const reason = text(told.reason) ?? "";
-  if (status >= 400 && status < 500 && status !== 408 && status !== 429) {
-    const detail = text(told.detail) ?? "is this a Tidegate server?";
-    throw new InvalidRequest(status, reason, detail);
+  const reason = text(told.reason);
+  if (reason === null || told.status !== status) {
+    // A balancer answers like this while the server is replaced, which is no mistake of the
+    // caller's.
+    throw new ServerError(`${status} is not an answer of Tidegate: check the URL and any proxy`);
   }
-  throw new ServerError(`the server answered ${status} ${reason}`.trimEnd());
+  if (status >= 400 && status < 500 && status !== 408 && status !== 429) {
+    throw new InvalidRequest(status, reason, text(told.detail) ?? "");
+  }
+  throw new ServerError(`the server answered ${status} ${reason}`);
 }
 
 function result(told: Json, headers: IncomingHttpHeaders): Result {

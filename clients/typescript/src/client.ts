@@ -21,6 +21,9 @@ import type { Result } from "./answers.js";
 
 const ANSWER_BYTES_MAX = 1 << 20;
 
+/** A use that is not given back stays taken until it lapses, so this is worth a second. */
+const RELEASE_MS_MIN = 1000;
+
 /** The longest time that a timer of Node's can be set to. */
 const TIMER_MS_MAX = 2 ** 31 - 1;
 
@@ -78,7 +81,7 @@ export class Client {
     this.#base = baseUrl(server);
     this.#timeoutMs = options.timeoutMs ?? Number(env.TIDEGATE_TIMEOUT_MS || 100);
     if (!(this.#timeoutMs > 0 && this.#timeoutMs <= TIMER_MS_MAX)) {
-      throw new RangeError("timeoutMs: more than 0 milliseconds");
+      throw new RangeError("timeoutMs: it must be above 0 milliseconds");
     }
     const onError = options.onError ?? "allow";
     if (onError !== "allow" && onError !== "deny") {
@@ -132,10 +135,23 @@ export class Client {
     }
   }
 
-  /** Gives a held use back: `false` if it had ended or lapsed. Rejects with `Unavailable`. */
+  /**
+   * Gives a held use back: `false` if it had ended or lapsed. Rejects with `Unavailable`. It waits
+   * for no place, has a second at least, and is tried twice.
+   */
   async release(use: string): Promise<boolean> {
+    try {
+      return await this.#release(use);
+    } catch (error) {
+      if (error instanceof Unavailable) return this.#release(use);
+      throw error;
+    }
+  }
+
+  async #release(use: string): Promise<boolean> {
     const path = `/v1/uses/${encodeURIComponent(use)}`;
-    const answer = await this.#exchange("DELETE", path, null, 0, undefined);
+    const withinMs = Math.max(this.#timeoutMs, RELEASE_MS_MIN);
+    const answer = await this.#exchange("DELETE", path, null, withinMs, null, undefined);
     if (answer.status === 204) return true;
     try {
       readAnswer(answer.status, answer.headers, answer.body);
@@ -158,8 +174,11 @@ export class Client {
     signal: AbortSignal | undefined,
   ): Promise<Result> {
     for (const key of body.keys ?? [body.key ?? ""]) examine(key);
+    const places = maxWaitMs > 0 ? this.#waitingPlaces : this.#places;
+    const withinMs = this.#timeoutMs + maxWaitMs;
     try {
-      const answer = await this.#exchange("POST", path, JSON.stringify(body), maxWaitMs, signal);
+      const text = JSON.stringify(body);
+      const answer = await this.#exchange("POST", path, text, withinMs, places, signal);
       return readAnswer(answer.status, answer.headers, answer.body);
     } catch (error) {
       if (error instanceof Unavailable) return this.withoutAnswer(error);
@@ -171,22 +190,21 @@ export class Client {
     method: string,
     path: string,
     body: string | null,
-    maxWaitMs: number,
+    withinMs: number,
+    places: Places | null,
     caller: AbortSignal | undefined,
   ): Promise<Answer> {
     caller?.throwIfAborted();
-    const withinMs = this.#timeoutMs + maxWaitMs;
     const stop = new AbortController();
     const stopForCaller = () => stop.abort();
     caller?.addEventListener("abort", stopForCaller);
     const timer = setTimeout(() => stop.abort(), Math.min(withinMs, TIMER_MS_MAX));
-    const places = maxWaitMs > 0 ? this.#waitingPlaces : this.#places;
     try {
-      await places.take(stop.signal, this.#timeoutMs);
+      await places?.take(stop.signal, this.#timeoutMs);
       try {
         return await this.#send(method, path, body, stop.signal);
       } finally {
-        places.giveBack();
+        places?.giveBack();
       }
     } catch (error) {
       caller?.throwIfAborted();

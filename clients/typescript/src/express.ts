@@ -3,9 +3,10 @@
 import type { Request, RequestHandler, Response } from "express";
 
 import { InvalidKey, InvalidRequest } from "./answers.js";
-import type { Result, TidegateError } from "./answers.js";
+import type { Result } from "./answers.js";
 import { Client } from "./client.js";
 import { clientAddress, makeKey, networks } from "./keys.js";
+import { Watch } from "./watch.js";
 
 export interface LimitOptions {
   /** Makes a key of a request, or several; `null` or none for a request without limits. */
@@ -19,7 +20,7 @@ export interface LimitOptions {
  * A key of the client's address: `<name> client=192.0.2.7`.
  *
  * It is the address that the request came from. Only if `trustedProxies` have that address is
- * X-Forwarded-For believed. With an `ipv6Prefix` of 64 all IPv6 addresses of a network share the
+ * X-Forwarded-For trusted. With an `ipv6Prefix` of 64 all IPv6 addresses of a network share the
  * key `<name> client=2001:db8:1:2::/64`.
  */
 export function clientKey(
@@ -94,18 +95,4 @@ function answer(response: Response, status: number, title: string, told: object)
   response.statusCode = status;
   response.setHeader("Content-Type", "application/problem+json");
   response.end(JSON.stringify({ type: "about:blank", title, status, ...told }));
-}
-
-/** Says once that there are no answers, and once that they are back. */
-class Watch {
-  #isFailing = false;
-
-  note(error: TidegateError | null): void {
-    if (error !== null && !this.#isFailing) {
-      console.warn(`requests are decided without Tidegate: ${error.message}`);
-    } else if (error === null && this.#isFailing) {
-      console.warn("Tidegate answers again");
-    }
-    this.#isFailing = error !== null;
-  }
 }

@@ -32,9 +32,20 @@ export function networks(trustedProxies: readonly string[]): BlockList {
     const [, address = "", bits] = /^([^/]+)(?:\/(\d{1,3}))?$/.exec(text) ?? [];
     if (isIP(address) === 0) throw new TypeError(`"${text}" is no network such as 10.0.0.0/8`);
     const family = isIP(address) === 6 ? "ipv6" : "ipv4";
-    list.addSubnet(address, Number(bits ?? (family === "ipv6" ? 128 : 32)), family);
+    const prefix = Number(bits ?? (family === "ipv6" ? 128 : 32));
+    list.addSubnet(address, prefix, family);
+    if (!isNetwork(address, prefix)) throw new TypeError(`"${text}" has bits beyond its prefix`);
   }
   return list;
+}
+
+function isNetwork(address: string, bits: number): boolean {
+  if (isIP(address) === 6) {
+    const written = canonical(address);
+    return network(written, bits) === `${written}/${bits}`;
+  }
+  const number = address.split(".").reduce((sum, octet) => sum * 256 + Number(octet), 0);
+  return number % 2 ** (32 - bits) === 0;
 }
 
 /**

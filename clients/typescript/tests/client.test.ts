@@ -17,7 +17,17 @@ import {
   makeKey,
 } from "tidegate";
 import { networks } from "../src/keys.js";
-import { ALLOWED, BROKEN, GONE, PATIENCE_MS, USELESS, stub, untilWaiting } from "./stub.js";
+import {
+  ALLOWED,
+  BROKEN,
+  GONE,
+  GONE_BACK,
+  PATIENCE_MS,
+  USELESS,
+  stub,
+  until,
+  untilWaiting,
+} from "./stub.js";
 
 const client = new Client({ timeoutMs: PATIENCE_MS });
 const HOUR_MS = 3_600_000;
@@ -193,7 +203,8 @@ test("answers that break off", async () => {
 test("another server", async () => {
   await using server = await stub("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
   const client = new Client({ server: server.url, timeoutMs: PATIENCE_MS });
-  await assert.rejects(client.check("x"), InvalidRequest);
+  const { error } = await client.check("x");
+  assert.match(`${error}`, /404 is not an answer of Tidegate: check the URL/);
 });
 
 test("a connection that was closed while idle is made again", async () => {
@@ -209,6 +220,32 @@ test("a request is sent once on a new connection", async () => {
   const client = new Client({ server: server.url, timeoutMs: PATIENCE_MS });
   assert.ok((await client.check("x")).error instanceof Unreachable);
   assert.equal(server.connections(), 1);
+});
+
+test("a release is tried twice", async () => {
+  await using server = await stub(["", GONE_BACK]);
+  const client = new Client({ server: server.url, timeoutMs: PATIENCE_MS });
+  assert.equal(await client.release("0"), true);
+  assert.equal(server.asked(), 2);
+  await using broken = await stub("");
+  const other = new Client({ server: broken.url, timeoutMs: PATIENCE_MS });
+  await assert.rejects(other.release("0"), Unreachable);
+  assert.equal(broken.asked(), 2);
+});
+
+test("a release waits for no place and has a second", async () => {
+  await using server = await stub([null, GONE_BACK]);
+  const options = { timeoutMs: PATIENCE_MS, maxConnections: 1 };
+  const client = new Client({ server: server.url, ...options });
+  const stop = new AbortController();
+  const first = client.check("x", { signal: stop.signal });
+  await until(() => server.asked() === 1);
+  assert.equal(await client.release("0"), true);
+  stop.abort();
+  await assert.rejects(first, { name: "AbortError" });
+  await using silent = await stub(null);
+  const late = new Client({ server: silent.url, timeoutMs: 1 }).release("0");
+  await assert.rejects(late, { message: "no answer in 1000 ms" });
 });
 
 test("no proxy of the environment is asked", async () => {
@@ -278,8 +315,20 @@ test("the client is the last hop that is not trusted", () => {
   for (const [peer, forwardedFor, expected] of cases) {
     assert.equal(clientAddress(peer, forwardedFor, trusted), expected, `${peer} ${forwardedFor}`);
   }
-  for (const wrong of ["nonsense", "10.0.0.0/", "10.0.0.0/33", "10.0.0.0/8/8", "", "/8"]) {
+  for (const wrong of [
+    "nonsense",
+    "10.0.0.0/",
+    "10.0.0.0/33",
+    "10.0.0.0/8/8",
+    "10.0.0.5/8",
+    "2001:db8::1/32",
+    "",
+    "/8",
+  ]) {
     assert.throws(() => networks([wrong]), wrong);
+  }
+  for (const right of ["::/0", "0.0.0.0/0", "10.0.0.5", "2001:db8::/32", "2001:DB8:0::1/128"]) {
+    networks([right]);
   }
 });
 

@@ -5,13 +5,15 @@ import type { AddressInfo } from "node:net";
 import { test } from "node:test";
 
 import express from "express";
-import { Client } from "tidegate";
+import { Client, TimedOut } from "tidegate";
 import type { ClientOptions } from "tidegate";
 import { clientKey, limit } from "tidegate/express";
 import type { LimitOptions } from "tidegate/express";
+import { Watch } from "../src/watch.js";
 import { GONE, PATIENCE_MS, answer, stub } from "./stub.js";
 
-console.warn = () => {};
+const warned: string[] = [];
+console.warn = (line: string) => warned.push(line);
 
 interface App extends AsyncDisposable {
   visit(user: string): Promise<Response>;
@@ -108,6 +110,32 @@ test("without a server requests pass or are told to come back", async () => {
     await using wrong = await app(() => "jobs cannot end", { onError });
     assert.equal((await wrong.visit("ann")).status, status);
   }
+});
+
+test("answers that fail now and then do not fill the log", () => {
+  warned.length = 0;
+  let now = 0;
+  const watch = new Watch(() => now);
+  const late = new TimedOut("late");
+  for (let second = 0; second < 100; second += 1) {
+    now = second * 1000;
+    watch.note(second % 9 === 0 ? late : null);
+  }
+  assert.equal(warned.length, 1);
+  // The last failure was at 99 s.
+  for (const [second, lines] of [
+    [108, 1],
+    [109, 2],
+    [110, 2],
+    [200, 2],
+  ] as const) {
+    now = second * 1000;
+    watch.note(null);
+    assert.equal(warned.length, lines);
+  }
+  watch.note(late);
+  const failing = "requests are decided without Tidegate: late";
+  assert.deepEqual(warned, [failing, "Tidegate answers again", failing]);
 });
 
 test("a client's key may be that of its IPv6 network", () => {

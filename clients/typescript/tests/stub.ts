@@ -11,14 +11,23 @@ export const GONE = "http://127.0.0.1:2";
 
 export interface Stub extends AsyncDisposable {
   url: string;
+  /** How many requests were made. */
+  asked(): number;
   /** How many connections were made. */
   connections(): number;
 }
 
-/** Answers each request with `answer`; `null` never answers. Closes each connection, or none. */
-export async function stub(answer: string | null, closes = true): Promise<Stub> {
+type Said = string | null;
+
+/**
+ * Answers each request with `answer`, or with the next of several, the last one again and again.
+ * `null` never answers. Closes each connection, or none.
+ */
+export async function stub(answer: Said | readonly Said[], closes = true): Promise<Stub> {
   const open = new Set<Socket>();
+  const left = Array.isArray(answer) ? [...(answer as readonly Said[])] : [answer as Said];
   let connections = 0;
+  let requests = 0;
   const server = createServer((socket) => {
     connections += 1;
     open.add(socket);
@@ -30,6 +39,8 @@ export async function stub(answer: string | null, closes = true): Promise<Stub> 
       const [head = "", body] = asked.split("\r\n\r\n");
       if (body === undefined || (/content-length: [1-9]/i.test(head) && body === "")) return;
       asked = "";
+      requests += 1;
+      const answer = (left.length > 1 ? left.shift() : left[0]) ?? null;
       if (answer === null) return;
       if (closes) socket.end(answer);
       else socket.write(answer);
@@ -39,6 +50,7 @@ export async function stub(answer: string | null, closes = true): Promise<Stub> 
   return {
     url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
     connections: () => connections,
+    asked: () => requests,
     async [Symbol.asyncDispose]() {
       for (const socket of open) socket.destroy();
       await new Promise((resolve) => server.close(resolve));
@@ -53,11 +65,18 @@ export function answer(body: string, status = "200 OK", headers = ""): string {
 
 export const ALLOWED = answer('{"allowed":true,"delay_ms":0,"refused_by":null,"limits":[]}');
 
+/** The answer to a release. */
+export const GONE_BACK = answer("", "204 No Content");
+
 /** Answers that decide nothing. */
 export const USELESS = [
-  answer('{"reason":"draining"}', "503 Service Unavailable"),
+  answer('{"status":503,"reason":"draining"}', "503 Service Unavailable"),
   answer("", "500 Internal Server Error"),
   answer("<html>", "429 Too Many Requests"),
+  answer("<html>", "403 Forbidden"),
+  answer("", "404 Not Found"),
+  answer('{"status":"Failure","reason":"NotFound","code":404}', "404 Not Found"),
+  answer('{"status":404,"detail":"nothing here"}', "404 Not Found"),
   answer("{}"),
   answer("[]"),
   answer('{"allowed":true,"delay_ms":0,"refused_by":null,"limits":[null]}'),
@@ -79,4 +98,13 @@ async function waiting(): Promise<number> {
 export async function untilWaiting(count: number): Promise<void> {
   const signal = AbortSignal.timeout(PATIENCE_MS);
   while ((await waiting()) !== count) signal.throwIfAborted();
+}
+
+/** Asks again and again until it is so. */
+export async function until(so: () => boolean): Promise<void> {
+  const signal = AbortSignal.timeout(PATIENCE_MS);
+  while (!so()) {
+    signal.throwIfAborted();
+    await new Promise((resolve) => setImmediate(resolve));
+  }
 }

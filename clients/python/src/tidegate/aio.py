@@ -26,9 +26,13 @@ from .answers import (
     check_body,
     handed_on,
     read_answer,
+    sizes,
     use_path,
     wait_body,
 )
+
+# The places of an AsyncClient's pools.
+_CHECKS, _WAITS, _RELEASES = range(3)
 
 _Trace = Callable[[str, object], Awaitable[None]]
 
@@ -50,10 +54,10 @@ class AsyncClient:
         if self._settings.scheme == "https" and ssl_context is None:
             ssl_context = ssl.create_default_context()
         self._ssl = ssl_context
-        self._sizes = (max_connections, max_waiting)
+        self._sizes = sizes(max_connections, max_waiting)
         self._loop: Optional[asyncio.AbstractEventLoop] = None
-        self._checks: Optional[httpx.AsyncClient] = None
-        self._waits: Optional[httpx.AsyncClient] = None
+        # For checks, waits and releases, which do not take places from one another.
+        self._pools: list[httpx.AsyncClient] = []
 
     async def check(self, *keys: str, cost: int = 1, peek: bool = False) -> Result:
         """Takes a use of one key, or of several: all or nothing. `peek` only looks."""
@@ -90,8 +94,18 @@ class AsyncClient:
                 pass  # It lapses by itself.
 
     async def release(self, use: str) -> bool:
-        """Gives a held use back: `False` if it had ended or lapsed. Raises `Unavailable`."""
-        status, headers, body = await self._exchange("DELETE", use_path(use), b"", None)
+        """Gives a held use back: `False` if it had ended or lapsed. Raises `Unavailable`.
+
+        It waits for no place, has a second at least, and is tried twice.
+        """
+        try:
+            return await self._release(use)
+        except Unavailable:
+            return await self._release(use)
+
+    async def _release(self, use: str) -> bool:
+        client, within = await self._pool(_RELEASES), self._settings.release_timeout
+        status, headers, body = await self._exchange(client, "DELETE", use_path(use), b"", within)
         if status == 204:
             return True
         try:
@@ -104,10 +118,9 @@ class AsyncClient:
 
     async def aclose(self) -> None:
         """Closes all connections."""
-        for client in (self._checks, self._waits):
-            if client is not None:
-                await client.aclose()
-        self._loop = self._checks = self._waits = None
+        pools, self._pools, self._loop = self._pools, [], None
+        for client in pools:
+            await client.aclose()
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -120,16 +133,16 @@ class AsyncClient:
         return self._settings.without_answer(error)
 
     async def _decide(self, path: str, body: bytes, max_wait: Optional[float] = None) -> Result:
+        client = await self._pool(_CHECKS if max_wait is None else _WAITS)
+        within = self._settings.timeout + (max_wait or 0)
         try:
-            return read_answer(*await self._exchange("POST", path, body, max_wait))
+            return read_answer(*await self._exchange(client, "POST", path, body, within))
         except Unavailable as error:
             return self.without_answer(error)
 
     async def _exchange(
-        self, method: str, path: str, body: bytes, max_wait: Optional[float]
+        self, client: httpx.AsyncClient, method: str, path: str, body: bytes, within: float
     ) -> tuple[int, dict[str, str], bytes]:
-        client = await self._client(max_wait is not None)
-        within = self._settings.timeout + (max_wait or 0)
         try:
             return await asyncio.wait_for(self._send(client, method, path, body), within)
         except (asyncio.TimeoutError, httpx.TimeoutException) as error:
@@ -156,26 +169,27 @@ class AsyncClient:
                 if is_new or client.is_closed:
                     raise
 
-    async def _client(self, is_waiting: bool) -> httpx.AsyncClient:
+    async def _pool(self, number: int) -> httpx.AsyncClient:
         loop = asyncio.get_running_loop()
         is_first = self._loop is not loop
         if is_first:
             # Connections belong to a loop. Those of one that has ended are closed with it.
             self._loop = loop
-            self._checks, self._waits = (self._made(size) for size in self._sizes)
-        client = self._waits if is_waiting else self._checks
-        assert client is not None
+            within = self._settings.timeout
+            self._pools = [self._made(size, within) for size in self._sizes]
+            self._pools.append(self._made(None, self._settings.release_timeout))
+        client = self._pools[number]
         if is_first:
             # Loads what httpx uses of anyio, not in the time of the first answer.
             await anyio.lowlevel.checkpoint()
         return client
 
-    def _made(self, max_connections: int) -> httpx.AsyncClient:
+    def _made(self, max_connections: Optional[int], within: float) -> httpx.AsyncClient:
+        most_kept = self._sizes[0]
         limits = httpx.Limits(
             max_connections=max_connections,
-            max_keepalive_connections=min(max_connections, self._sizes[0]),
+            max_keepalive_connections=min(max_connections or most_kept, most_kept),
         )
-        within = self._settings.timeout
         return httpx.AsyncClient(
             base_url=self._settings.base_url,
             # The time of the whole exchange is bounded above; of a connection, here.

@@ -14,7 +14,7 @@ OnError = Literal["allow", "deny"]
 
 KEY_BYTES_MAX = 1024
 ANSWER_BYTES_MAX = 1 << 20
-# What a server may have said for the client of an application to read.
+# Headers of the server's answer that middleware passes on.
 HANDED_ON = ("RateLimit-Policy", "RateLimit", "Retry-After")
 
 
@@ -27,7 +27,7 @@ class InvalidKey(TidegateError, ValueError):
 
 
 class InvalidRequest(TidegateError):
-    """The server understood that the request is wrong, and says why in `reason` and `detail`."""
+    """The server rejected the request; `reason` and `detail` say why."""
 
     def __init__(self, status: int, reason: str, detail: str) -> None:
         super().__init__(f"{status} {reason}: {detail}")
@@ -35,7 +35,7 @@ class InvalidRequest(TidegateError):
 
 
 class Unavailable(TidegateError):
-    """There was no answer that decides: one of the three below."""
+    """No usable answer: `Unreachable`, `TimedOut` or `ServerError`."""
 
 
 class Unreachable(Unavailable):
@@ -47,7 +47,7 @@ class TimedOut(Unavailable):
 
 
 class ServerError(Unavailable):
-    """The server answered with an error of its own, or with what is no answer."""
+    """The server answered with an error, or with something that is not a Tidegate answer."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Result:
     """The answer to `check`, `wait` and `hold`."""
 
     allowed: bool
-    #: Seconds until the use could be taken: 0 if at once, `None` if nobody knows.
+    #: Seconds until the use could be taken: 0 if at once, `None` if unknown.
     delay: Optional[float]
     #: The rule that refused.
     refused_by: Optional[str] = None
@@ -107,11 +107,16 @@ class Settings:
         if timeout is None:
             timeout = float(os.environ.get("TIDEGATE_TIMEOUT_MS") or 100) / 1000
         if not 0 < timeout < math.inf:
-            raise ValueError("timeout: more than 0 seconds")
+            raise ValueError("timeout: it must be above 0 seconds")
         if on_error not in ("allow", "deny"):
             raise ValueError(f"on_error: {on_error!r} is neither 'allow' nor 'deny'")
         port = url.port or (443 if url.scheme == "https" else 80)
         return cls(url.scheme, url.hostname, port, url.path.rstrip("/"), timeout, on_error)
+
+    @property
+    def release_timeout(self) -> float:
+        """A use that is not given back stays taken until it lapses, so this is worth a second."""
+        return max(self.timeout, 1.0)
 
     @property
     def base_url(self) -> str:
@@ -145,6 +150,17 @@ def wait_body(key: str, cost: int, max_wait: float, hold_for: Optional[float] = 
     if hold_for is not None:
         body["hold_ms"] = _ms(hold_for, "hold_for")
     return encoded(body)
+
+
+def sizes(max_connections: int, max_waiting: int) -> tuple[int, int]:
+    """How many requests may be under way, and how many may wait; raises `ValueError`.
+
+    With none every request would be decided by `on_error`.
+    """
+    for name, size in (("max_connections", max_connections), ("max_waiting", max_waiting)):
+        if size < 1:
+            raise ValueError(f"{name}: {size} is less than 1")
+    return max_connections, max_waiting
 
 
 def use_path(use: str) -> str:
@@ -187,10 +203,14 @@ def read_answer(status: int, headers: dict[str, str], body: bytes) -> Result:
             return _result(told, headers)
         except (KeyError, TypeError, AttributeError, OverflowError):
             raise ServerError("the answer lacks what an answer has") from None
-    reason, detail = str(told.get("reason", "")), str(told.get("detail", ""))
+    reason = told.get("reason")
+    if not isinstance(reason, str) or told.get("status") != status:
+        # A balancer answers like this while the server is replaced, which is no mistake of the
+        # caller's.
+        raise ServerError(f"{status} is not an answer of Tidegate: check the URL and any proxy")
     if 400 <= status < 500 and status not in (408, 429):
-        raise InvalidRequest(status, reason, detail or "is this a Tidegate server?")
-    raise ServerError(f"the server answered {status} {reason}".rstrip())
+        raise InvalidRequest(status, reason, str(told.get("detail", "")))
+    raise ServerError(f"the server answered {status} {reason}")
 
 
 def _result(told: dict[str, Any], headers: dict[str, str]) -> Result:
@@ -228,7 +248,7 @@ def _seconds(ms: Optional[int]) -> Optional[float]:
 
 
 def handed_on(get: Callable[[str], Optional[str]]) -> dict[str, str]:
-    """The headers that a client of the application may read, as far as they are plain text."""
+    """The headers that middleware passes on, as far as they are plain text."""
     found = ((name, get(name) or "") for name in HANDED_ON)
     return {name: value for name, value in found if value and _is_plain(value)}
 

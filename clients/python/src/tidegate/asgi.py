@@ -22,7 +22,7 @@ def client_key(
     """A key of the client's address: `<name> client=192.0.2.7`.
 
     It is the address that the request came from. Only if `trusted_proxies` have that address is
-    X-Forwarded-For believed. With an `ipv6_prefix` of 64 all IPv6 addresses of a network share the
+    X-Forwarded-For trusted. With an `ipv6_prefix` of 64 all IPv6 addresses of a network share the
     key `<name> client=2001:db8:1:2::/64`.
     """
     trusted, bits = networks(trusted_proxies), prefix(ipv6_prefix)
@@ -38,7 +38,8 @@ def client_key(
 class TidegateMiddleware:
     """Asks for a use of the key of each request, and answers 429 where it is refused.
 
-    `key` makes a key of a request, or several, or none for a request without limits.
+    `key` makes a key of a request, or several, or none for a request without limits. A client that
+    the middleware has made itself is closed when the application shuts down.
     """
 
     def __init__(
@@ -52,10 +53,13 @@ class TidegateMiddleware:
         self._app = app
         self._key = key
         self._client = client or AsyncClient()
+        self._is_own = client is None
         self._cost = cost
         self._watch = Watch()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan" and self._is_own:
+            return await self._app(scope, receive, self._closing(send))
         keys = listed(self._key(Request(scope)) if scope["type"] == "http" else None)
         if not keys:
             return await self._app(scope, receive, send)
@@ -79,6 +83,14 @@ class TidegateMiddleware:
             await send(message)
 
         await self._app(scope, receive, send_with_headers)
+
+    def _closing(self, send: Send) -> Send:
+        async def send_and_close(message: Message) -> None:
+            if message["type"].startswith("lifespan.shutdown."):
+                await self._client.aclose()
+            await send(message)
+
+        return send_and_close
 
 
 async def _respond(refused: Refusal, scope: Scope, receive: Receive, send: Send) -> None:

@@ -26,9 +26,15 @@ from .answers import (
     check_body,
     handed_on,
     read_answer,
+    sizes,
     use_path,
     wait_body,
 )
+
+# How long a connection may be idle and be used again. The server closes it after 75 s.
+_IDLE_SECONDS_MAX = 60.0
+# How a connection fails that the server has closed while it was idle, without and with TLS.
+_CLOSED = (ConnectionResetError, BrokenPipeError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
 
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
@@ -64,8 +70,9 @@ class Client:
         self._ssl = ssl_context
         if self._settings.scheme == "https" and ssl_context is None:
             self._ssl = ssl.create_default_context()
-        self._sizes = (max_connections, max_waiting)
-        self._idle: list[http.client.HTTPConnection] = []
+        self._sizes = sizes(max_connections, max_waiting)
+        # Each with the time since when it is idle: the newest are last.
+        self._idle: list[tuple[http.client.HTTPConnection, float]] = []
         self._busy: set[http.client.HTTPConnection] = set()
         self._closed = False
         self._make_locks()
@@ -78,7 +85,7 @@ class Client:
 
     def _after_fork(self) -> None:
         """Lets go of what belongs to the threads of the parent, which the child does not have."""
-        for connection in [*self._idle, *self._busy]:
+        for connection in [*self._kept(), *self._busy]:
             if connection.sock is not None:
                 # Closes it here alone, and asks no lock that a reader may hold.
                 os.close(connection.sock.detach())
@@ -110,8 +117,18 @@ class Client:
         return Use(self, result)
 
     def release(self, use: str) -> bool:
-        """Gives a held use back: `False` if it had ended or lapsed. Raises `Unavailable`."""
-        status, headers, body = self._exchange("DELETE", use_path(use), b"", None)
+        """Gives a held use back: `False` if it had ended or lapsed. Raises `Unavailable`.
+
+        It waits for no place, has a second at least, and is tried twice.
+        """
+        try:
+            return self._release(use)
+        except Unavailable:
+            return self._release(use)
+
+    def _release(self, use: str) -> bool:
+        began, timeout = time.monotonic(), self._settings.release_timeout
+        status, headers, body = self._exchange("DELETE", use_path(use), b"", began, timeout)
         if status == 204:
             return True
         try:
@@ -126,7 +143,7 @@ class Client:
         """Closes all connections; requests that wait leave their line."""
         with self._lock:
             self._closed = True
-            open_connections = [*self._idle, *self._busy]
+            open_connections = [*self._kept(), *self._busy]
             self._idle = []
         for connection in open_connections:
             # A thread may be reading: this wakes it, and close() alone would not.
@@ -151,37 +168,55 @@ class Client:
 
     def _decide(self, path: str, body: bytes, max_wait: Optional[float] = None) -> Result:
         try:
-            return read_answer(*self._exchange("POST", path, body, max_wait))
+            return read_answer(*self._ask(path, body, max_wait))
         except Unavailable as error:
             return self.without_answer(error)
 
-    def _exchange(
-        self, method: str, path: str, body: bytes, max_wait: Optional[float]
+    def _ask(
+        self, path: str, body: bytes, max_wait: Optional[float]
     ) -> tuple[int, dict[str, str], bytes]:
         places = self._places if max_wait is None else self._waiting_places
-        now = time.monotonic()
-        deadline = now + self._settings.timeout + (max_wait or 0)
-        if not places.acquire(timeout=self._settings.timeout):
+        began, timeout = time.monotonic(), self._settings.timeout
+        if not places.acquire(timeout=timeout):
             raise TimedOut("all connections were in use")
+        try:
+            return self._exchange("POST", path, body, began, timeout, max_wait or 0)
+        finally:
+            places.release()
+
+    def _exchange(
+        self,
+        method: str,
+        path: str,
+        body: bytes,
+        began: float,
+        timeout: float,
+        max_wait: float = 0,
+    ) -> tuple[int, dict[str, str], bytes]:
+        deadline = began + timeout + max_wait
         try:
             connection = self._from_pool()
             if connection is not None:
                 try:
                     return self._send(connection, method, path, body, deadline)
-                except (ConnectionResetError, BrokenPipeError):
+                except _CLOSED:
                     pass  # The server closed it while it was idle: a new one will tell.
-            within = min(time.monotonic() + self._settings.timeout, deadline)
+            within = min(time.monotonic() + timeout, deadline)
             return self._send(self._connection(within), method, path, body, deadline)
         except (socket.timeout, TimeoutError) as error:
-            raise TimedOut(f"no answer in {deadline - now:g} s") from error
+            raise TimedOut(f"no answer in {timeout + max_wait:g} s") from error
         except (OSError, http.client.HTTPException) as error:
             raise Unreachable(str(error) or type(error).__name__) from error
-        finally:
-            places.release()
 
     def _from_pool(self) -> Optional[http.client.HTTPConnection]:
         with self._lock:
-            return self._idle.pop() if self._idle else None
+            oldest = time.monotonic() - _IDLE_SECONDS_MAX
+            while self._idle and self._idle[0][1] < oldest:
+                self._idle.pop(0)[0].close()
+            return self._idle.pop()[0] if self._idle else None
+
+    def _kept(self) -> list[http.client.HTTPConnection]:
+        return [connection for connection, _ in self._idle]
 
     def _connection(self, deadline: float) -> http.client.HTTPConnection:
         settings, timeout = self._settings, _left(deadline)
@@ -215,7 +250,9 @@ class Client:
             connection.request(method, self._settings.prefix + path, body or None, headers)
             _read_until(connection, deadline)
             with connection.getresponse() as response:
-                answer = response.read(ANSWER_BYTES_MAX + 1)
+                # Some versions of Python allocate at once whatever may be read.
+                length = ANSWER_BYTES_MAX + 1 if response.length is None else response.length
+                answer = response.read(min(length, ANSWER_BYTES_MAX + 1))
                 if len(answer) > ANSWER_BYTES_MAX:
                     raise ServerError("the answer is too long")
                 is_kept = not response.will_close
@@ -227,7 +264,7 @@ class Client:
                 self._busy.discard(connection)
                 is_kept = is_kept and not self._closed and len(self._idle) < self._sizes[0]
                 if is_kept:
-                    self._idle.append(connection)
+                    self._idle.append((connection, time.monotonic()))
             if not is_kept:
                 connection.close()
 

@@ -26,7 +26,7 @@ def client_key(
     """A key of the client's address: `<name> client=192.0.2.7`.
 
     It is the address that the request came from. Only if `trusted_proxies` have that address is
-    X-Forwarded-For believed. With an `ipv6_prefix` of 64 all IPv6 addresses of a network share the
+    X-Forwarded-For trusted. With an `ipv6_prefix` of 64 all IPv6 addresses of a network share the
     key `<name> client=2001:db8:1:2::/64`.
     """
     trusted, bits = networks(trusted_proxies), prefix(ipv6_prefix)
@@ -56,7 +56,8 @@ class TidegateMiddleware:
         if isinstance(key, str):
             key = import_string(key)
         if not callable(key):
-            raise ImproperlyConfigured('TIDEGATE["key"] makes a key of a request; there is none')
+            told = 'TIDEGATE["key"] must be a function that makes a key from a request'
+            raise ImproperlyConfigured(told)
         self._key: Callable[[HttpRequest], Keys] = key
         self._cost = options.pop("cost", 1)
         self._watch = Watch()

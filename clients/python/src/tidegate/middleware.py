@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Optional, Union
+from typing import Callable, Optional, Union
 
 from .answers import Result, TidegateError, encoded
 
 Keys = Union[str, Sequence[str], None]
 
 _log = logging.getLogger("tidegate")
+
+# Seconds without a failure after which answers are back.
+_BACK_AFTER = 10.0
 
 
 @dataclass(frozen=True)
@@ -60,14 +64,25 @@ def _problem(
 
 
 class Watch:
-    """Says once that there are no answers, and once that they are back."""
+    """Logs when answers begin to fail, and when none has failed for ten seconds.
 
-    def __init__(self) -> None:
-        self._is_failing = False
+    So answers that fail now and then, among others that come, do not fill the log.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._failed_at: Optional[float] = None
 
     def note(self, error: Optional[TidegateError]) -> None:
-        if error is not None and not self._is_failing:
-            _log.warning("requests are decided without Tidegate: %s", error)
-        elif error is None and self._is_failing:
-            _log.warning("Tidegate answers again")
-        self._is_failing = error is not None
+        if error is None and self._failed_at is None:
+            return
+        # Threads share this without a lock, which a fork could leave locked.
+        now = self._clock()
+        if error is not None:
+            before, self._failed_at = self._failed_at, now
+            if before is None:
+                _log.warning("requests are decided without Tidegate: %s", error)
+        elif self._failed_at is not None and now - self._failed_at >= _BACK_AFTER:
+            before, self._failed_at = self._failed_at, None
+            if before is not None:
+                _log.warning("Tidegate answers again")

@@ -10,9 +10,9 @@ use serde_json::Value;
 const OPENING: &str = "# Settings of the configuration file
 
 `tidegate config reference` prints this page. A setting without a default is unset unless you
-give it, and its text says what applies then (`Absent: …`); `must be given` marks those that are
-required. [limits.md](limits.md) has the grammar of limits, and the pages of the [doors](doors) say
-more about theirs.
+give it; if that means more than its text says, `Absent: …` says what applies then. `must be given`
+marks those that are required. [limits.md](limits.md) has the grammar of limits, and the pages of
+the [doors](doors) say more about theirs.
 ";
 
 /// The page.
@@ -105,7 +105,8 @@ impl<'s> Page<'s> {
         }
         let constants = constants(target);
         if !constants.is_empty() {
-            return constants.keys().map(|it| format!("`{it}`")).collect::<Vec<_>>().join(", ");
+            let each = constants.iter().map(|(it, _)| format!("`{it}`"));
+            return each.collect::<Vec<_>>().join(", ");
         }
         let means = description(target);
         // What is written for the compiler alone is not told.
@@ -147,12 +148,16 @@ fn properties(table: &Value) -> BTreeMap<&str, &Value> {
     properties.map(|(name, setting)| (name.as_str(), setting)).collect()
 }
 
-/// The values that a setting has to choose from, each with what it means.
-fn constants(target: &Value) -> BTreeMap<String, &str> {
+/// The values that a setting has to choose from, each with what it means: numbers by size, words by
+/// the alphabet.
+fn constants(target: &Value) -> Vec<(String, &str)> {
     let each = target["oneOf"].as_array().into_iter().flatten();
-    let described = each.map(|it| (it["const"].to_string(), description(it)));
+    let described = each.map(|it| (&it["const"], description(it)));
     let plain = target["enum"].as_array().into_iter().flatten();
-    described.chain(plain.map(|it| (it.to_string(), ""))).collect()
+    let all = described.chain(plain.map(|it| (it, "")));
+    let sorted: BTreeMap<(Option<u64>, String), &str> =
+        all.map(|(it, means)| ((it.as_u64(), it.to_string()), means)).collect();
+    sorted.into_iter().map(|((_, it), means)| (it, means)).collect()
 }
 
 fn kinds_of(target: &Value) -> impl Iterator<Item = &str> {

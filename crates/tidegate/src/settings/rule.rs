@@ -55,7 +55,9 @@ impl RuleTable {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RuleFields {
-    /// How uses are counted. Absent: gcra, or the door's own default. Limits in flight need none.
+    /// How uses are counted. Absent: jarl in `[[jarl]]`, fixed-window in `[[proxy]]`, gcra
+    /// elsewhere. A limit in flight has no algorithm; without another limit the setting is an
+    /// error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<AlgorithmWord>")]
     pub algorithm: Option<Spanned<AlgorithmWord>>,

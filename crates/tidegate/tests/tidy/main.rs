@@ -52,6 +52,11 @@ fn files_are_short() {
 }
 
 #[test]
+fn the_readme_is_a_shop_window() {
+    each_file(style::shop_window);
+}
+
+#[test]
 fn files_open_by_saying_what_they_are_for() {
     each_file(style::opening);
 }

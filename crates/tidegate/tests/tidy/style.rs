@@ -5,6 +5,8 @@ use crate::tree::{Fault, File};
 
 /// A file has fewer lines than this.
 const LINES_MAX: usize = 600;
+/// The README has at most so many: it is a shop window.
+const README_LINES_MAX: usize = 160;
 /// A line has at most so many characters.
 const COLUMNS_MAX: usize = 100;
 /// An opening with fewer words than this says nothing.
@@ -35,6 +37,14 @@ pub(crate) fn short(file: &File) -> Vec<Fault> {
         return Vec::new();
     }
     vec![file.fault(count, format!("{count} lines; which idea moves out? (under {LINES_MAX})"))]
+}
+
+pub(crate) fn shop_window(file: &File) -> Vec<Fault> {
+    let count = file.text.lines().count();
+    if file.path != "README.md" || count <= README_LINES_MAX {
+        return Vec::new();
+    }
+    vec![file.fault(count, format!("{count} lines, of {README_LINES_MAX}: which page has room?"))]
 }
 
 pub(crate) fn opening(file: &File) -> Vec<Fault> {
@@ -209,6 +219,13 @@ mod tests {
         planted(short, "a.rs", &"x\n".repeat(599), &[]);
         planted(short, "a.rs", &"x\n".repeat(600), &[600]);
         planted(short, "a.md", &"x\n".repeat(600), &[]);
+    }
+
+    #[test]
+    fn a_long_readme_is_caught() {
+        planted(shop_window, "README.md", &"x\n".repeat(160), &[]);
+        planted(shop_window, "README.md", &"x\n".repeat(161), &[161]);
+        planted(shop_window, "clients/go/README.md", &"x\n".repeat(161), &[]);
     }
 
     #[test]

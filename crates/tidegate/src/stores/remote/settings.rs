@@ -91,7 +91,8 @@ pub struct Settings {
     /// A file with the private key (PEM) of that certificate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<std::path::PathBuf>,
-    /// The prefix of every name in the store. Nodes that share counts need the same one.
+    /// The prefix of every name in the store. Nodes that share counts need the same one. Absent:
+    /// `tidegate`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prefix: Option<String>,
 }

@@ -19,11 +19,12 @@ use crate::upstream::Upstream;
 
 /// The file of the nginx example, on free ports and with a limit that no test outlives.
 fn program(settings: &str) -> Program {
+    let refuse = "refuse          = 403             # nginx accepts only 401 or 403 as a refusal\n";
     let limit = "limit = \"2 per 1d\"\nalgorithm = \"sliding-log\"";
     let file = include_str!("../../../../../examples/nginx-auth.toml")
         .replace("127.0.0.1:8080", "127.0.0.1:0")
         .replace("limit = \"10/s burst 20\"", limit)
-        .replace("refuse          = 403             # nginx understands no other\n", settings);
+        .replace(refuse, settings);
     assert!(file.contains(limit) && file.contains(settings), "the example has changed");
     Program::serve(&format!("{file}[admin]\nlisten = '127.0.0.1:0'\n"))
 }

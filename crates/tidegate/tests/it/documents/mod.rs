@@ -10,6 +10,8 @@ mod session;
 use std::path::{Path, PathBuf};
 use std::thread;
 
+use page::Step;
+
 /// Blocks that no test can run, over all pages; each has its reason above it.
 const NOT_RUN_MAX: usize = 1;
 
@@ -72,6 +74,27 @@ fn few_blocks_cannot_run() {
         })
         .collect();
     assert!(reasons.len() <= NOT_RUN_MAX, "{NOT_RUN_MAX} at most: {reasons:#?}");
+}
+
+/// A reader may have a Redis or an etcd already. At its port a page would count in it, or stop it.
+#[test]
+fn no_page_touches_a_store_of_its_reader() {
+    for (name, text) in pages() {
+        for step in page::read(&text).steps {
+            let text = match step {
+                Step::Write { text, .. } => text,
+                Step::Run(typed) => typed.command,
+            };
+            for port in ["6379", "2379", "2380"] {
+                assert!(!text.contains(port), "{name}: a store's usual port: {text}");
+            }
+            let at_usual_port = text.contains("redis-cli") && !text.contains(" -p ");
+            assert!(!at_usual_port, "{name}: redis-cli without a port: {text}");
+            let starts = text.starts_with("redis-server") && !text.contains(" --port ")
+                || text.starts_with("etcd ") && !text.contains(" --config-file ");
+            assert!(!starts, "{name}: a store at its usual port: {text}");
+        }
+    }
 }
 
 #[test]

@@ -17,8 +17,23 @@ use crate::{peers, program};
 /// How long a command may say nothing. Never a measure.
 const WATCHDOG: Duration = Duration::from_secs(30);
 
+/// What a command said, and its status; only what it said where no end came.
+pub(super) type Said = Result<(Vec<String>, String), Vec<String>>;
+
 /// Does what the page says, and returns what went otherwise than it shows.
 pub(super) fn run(page: &Page) -> Vec<String> {
+    let fault = |(typed, said): (&Typed, Said)| {
+        let fault = match &said {
+            Ok((output, status)) => judge(typed, output, status),
+            Err(output) => Some(format!("  does not end; it says\n{}", indented(output))),
+        };
+        fault.map(|fault| format!("line {}: $ {}\n{fault}", typed.line, typed.command))
+    };
+    play(page).into_iter().filter_map(fault).collect()
+}
+
+/// Does what the page says, up to a command that does not end.
+pub(super) fn play(page: &Page) -> Vec<(&Typed, Said)> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     std::os::unix::fs::symlink(repository.join("examples"), folder.path().join("examples"))
@@ -33,24 +48,20 @@ pub(super) fn run(page: &Page) -> Vec<String> {
     shell.env("NO_COLOR", "1").stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = shell.spawn().expect("unshare can be started; it is in util-linux");
     let said = lines_of(&mut child);
-    let mut faults = Vec::new();
+    let mut played = Vec::new();
     for step in &page.steps {
         let Step::Run(typed) = step else { continue };
         let output = next(&said);
-        let fault = match &output {
-            Ok((output, status)) => judge(typed, output, status),
-            Err(output) => Some(format!("  does not end; it says\n{}", indented(output))),
-        };
-        let told = |fault| format!("line {}: $ {}\n{fault}", typed.line, typed.command);
-        faults.extend(fault.map(told));
-        if output.is_err() {
+        let is_last = output.is_err();
+        played.push((typed, output));
+        if is_last {
             break;
         }
     }
     // With `unshare` ends the first process of the namespace, and with that all others.
     let _ = child.kill();
     let _ = child.wait();
-    faults
+    played
 }
 
 /// What runs a command with a network and process ids that only it has.
@@ -122,8 +133,8 @@ fn lines_of(child: &mut Child) -> Receiver<String> {
     said
 }
 
-/// What the next command said, and its status; only what it said where no end comes.
-fn next(said: &Receiver<String>) -> Result<(Vec<String>, String), Vec<String>> {
+/// What the next command said.
+fn next(said: &Receiver<String>) -> Said {
     let mut output = Vec::new();
     while let Ok(line) = said.recv_timeout(WATCHDOG) {
         let Some((last, status)) = line.split_once('\u{1e}') else {

@@ -14,10 +14,10 @@ const IN_ROOT: &str = include_str!("in_root.sh");
 const EXPOSURE_MAX: &str = "20";
 
 /// Makes the package of the program under test, quickly rather than small.
-fn package(folder: &Path) -> PathBuf {
+fn package(folder: &Path, more: &[&str]) -> PathBuf {
     let path = std::env::var("PATH").unwrap_or_default();
     let mut build = Command::new(of_repository("packaging/debian/build"));
-    build.arg(binary()).arg(folder).args(["--fast", "--quiet"]);
+    build.arg(binary()).arg(folder).args(["--fast", "--quiet"]).args(more);
     run(build.env("PATH", format!("{}:{path}", tool_folder().display())));
     let mut files =
         std::fs::read_dir(folder).expect("a folder").map(|file| file.expect("a file").path());
@@ -25,15 +25,21 @@ fn package(folder: &Path) -> PathBuf {
 }
 
 #[test]
-fn the_package_is_installed_asked_and_purged() {
+fn the_package_is_installed_asked_upgraded_and_purged() {
     let folder = tempfile::tempdir().expect("a folder");
-    let package = package(folder.path());
+    let built = |name: &str, more: &[&str]| package(&folder.path().join(name), more);
+    let packages = [
+        (built("old", &[]), "tidegate.deb"),
+        (built("new", &["--deb-version", "99.0.0-1"]), "newer.deb"),
+    ];
     let root = folder.path().join("root");
     std::fs::create_dir(&root).expect("a folder");
     let mut unpack = Command::new("tar");
     unpack.args(["--exclude=./dev/*", "--no-same-owner", "-xf"]).arg(debian_root());
     run(unpack.arg("-C").arg(&root));
-    std::fs::rename(package, root.join("tidegate.deb")).expect("the same disk");
+    for (package, name) in packages {
+        std::fs::rename(package, root.join(name)).expect("the same disk");
+    }
     let mut inside = Command::new("unshare");
     if !rustix::process::getuid().is_root() {
         inside.args(["--map-root-user", "--map-auto"]);
@@ -52,6 +58,7 @@ fn the_package_is_installed_asked_and_purged() {
         "ready",
         "refused by login",
         "allowed 5, then refused",
+        "upgraded and back",
         "links lead somewhere",
         "purged",
     ] {
@@ -66,6 +73,9 @@ fn the_unit_is_right_and_gives_little_away() {
     let folder = tempfile::tempdir().expect("a folder");
     let unit = std::fs::read_to_string(of_repository("packaging/debian/tidegate.service"));
     let unit = unit.expect("a unit").replace("/usr/bin/tidegate", binary());
+    // systemd would give up after five failed starts in ten seconds.
+    let (of_unit, _) = unit.split_once("[Service]").expect("two parts");
+    assert!(of_unit.contains("\nStartLimitIntervalSec=0\n"), "{of_unit}");
     let path = folder.path().join("tidegate.service");
     std::fs::write(&path, unit).expect("a file");
     let mut verify = Command::new("systemd-analyze");

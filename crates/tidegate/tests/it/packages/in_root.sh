@@ -1,5 +1,5 @@
 # Runs in a root of Debian, as its root, with a network of its own: what an operator would type, from
-# installing the package to purging it. A line of this script that fails ends it.
+# installing the package over an upgrade to purging it. A line of this script that fails ends it.
 set -eu
 export DEBIAN_FRONTEND=noninteractive PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 unset TIDEGATE_CONFIG TIDEGATE_SERVER TIDEGATE_ADMIN RUST_LOG || true
@@ -47,6 +47,21 @@ kill $server
 wait $server
 test "$(stat --format %U:%a /var/lib/tidegate/tidegate.snapshot)" = tidegate:600
 cd /
+
+# An upgrade keeps what the administrator has changed, and the counts; so does the way back.
+echo '# changed by the administrator' >> /etc/tidegate/tidegate.toml
+kept() { sha256sum /etc/tidegate/tidegate.toml /var/lib/tidegate/tidegate.snapshot; }
+version() { dpkg-query --show --showformat '${Version}' tidegate; }
+before=$(kept)
+first=$(version)
+$apt install /newer.deb
+test "$(version)" = 99.0.0-1
+test "$(kept)" = "$before"
+$apt install --allow-downgrades /tidegate.deb
+test "$(version)" = "$first"
+test "$(kept)" = "$before"
+tidegate config check /etc/tidegate/tidegate.toml
+echo "upgraded and back"
 
 # Whatever the pages link to came along; those two are for developers, and link to sources.
 for page in $(find /usr/share/doc/tidegate -name '*.md' ! -name ARCHITECTURE.md ! -name CONTRIBUTING.md); do
