@@ -248,6 +248,17 @@ pub struct LimitRow {
 }
 
 impl LimitRow {
+    /// How many uses are left, and how long until the limit has forgotten all. Where nothing was
+    /// counted, as many are left as a new key would have, or none while the rule refuses.
+    #[must_use]
+    pub fn left(&self) -> (u64, Nanos) {
+        match self.basis {
+            Basis::Policy if self.verdict.allowed => (self.limit.capacity(), 0),
+            Basis::Policy => (0, self.verdict.delay),
+            Basis::Counts | Basis::LocalCounts => (self.verdict.remaining, self.verdict.reset),
+        }
+    }
+
     /// Whether it was decided without the remote store that has its counts.
     #[must_use]
     pub fn is_degraded(&self) -> bool {
