@@ -114,7 +114,8 @@ pub struct Verdict {
     pub remaining: u64,
     /// For such a key: how long until that limit has forgotten all uses.
     pub reset: Nanos,
-    /// The key is new, the table is full, and the rule refuses new keys then.
+    /// The key has brought a limit that would count, and finds no room: the table is full, and keys
+    /// with different limits cannot share a count. Under a rule, `on_full` decides.
     pub no_room: bool,
     /// When it was decided, by the clock of the counts: the start of the use.
     pub at: Now,

@@ -3,6 +3,8 @@
 use std::io::Write as _;
 use std::net::Shutdown;
 
+use tidegate_wire::resp::request::request;
+
 use super::ways::guarded;
 use super::{Client, DOOR, bad_input, metric};
 use crate::engines::until;
@@ -184,4 +186,25 @@ fn a_full_table_has_no_buckets_of_unknown_keys() {
     client.ask("EXISTS unknown k0", ":1\r\n");
     client.ask("TTL unknown", ":-2\r\n");
     client.ask("DEL unknown", ":0\r\n");
+}
+
+/// A rule that matches decides alone: its key is refused like any other, and a look is allowed.
+#[test]
+fn a_full_table_refuses_new_keys_of_rules() {
+    let rule = "[[rule]]\nmatch = 'rule *'\nlimit = '3 per 600s'\non_full = 'deny'\n";
+    let program = Program::serve(&format!("{rule}[memory]\nmax_keys = 1\n{DOOR}"));
+    let mut client = Client::new(&program);
+    client.ask("CL.THROTTLE other 5 1 600", "*5\r\n:0\r\n:6\r\n:5\r\n:-1\r\n:600\r\n");
+    let mut ask = |quantity: &str, expected: &str| {
+        let mut sent = Vec::new();
+        let words = [b"CL.THROTTLE", &b"rule a"[..], b"1", b"1", b"1", quantity.as_bytes()];
+        request(&mut sent, &words);
+        client.send(&sent);
+        let reply = client.read(expected.len());
+        assert_eq!(String::from_utf8_lossy(&reply), expected, "{quantity}");
+    };
+    ask("1", "*5\r\n:1\r\n:3\r\n:0\r\n:600\r\n:600\r\n");
+    ask("4", "*5\r\n:1\r\n:3\r\n:0\r\n:-1\r\n:600\r\n");
+    ask("0", "*5\r\n:0\r\n:3\r\n:0\r\n:-1\r\n:0\r\n");
+    ask("-1", "*5\r\n:0\r\n:3\r\n:0\r\n:-1\r\n:0\r\n");
 }
