@@ -66,15 +66,15 @@ pub(super) fn hello(call: &mut Call<'_>) -> Flow {
             login = Some((call.argument(at + 1), call.argument(at + 2)));
             at += 3;
         } else if call.is_word(at, "setname") && at + 1 < count {
+            if !is_name(call.argument(at + 1)) {
+                return call.error(&wrong_name("Client names"));
+            }
             name = Some(call.argument(at + 1));
             at += 2;
         } else {
             let option = call.argument(at);
             return call.error_about("ERR Syntax error in HELLO option '", option, "'");
         }
-    }
-    if name.is_some_and(|name| !is_name(name)) {
-        return call.error(&wrong_name("Client names"));
     }
     if let Some((user, password)) = login
         && let Err(flow) = log_in(call, user, password)
