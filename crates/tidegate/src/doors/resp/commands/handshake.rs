@@ -14,6 +14,8 @@ use crate::doors::resp::session::RespClient;
 const WRONG_PASSWORDS_MAX: u32 = 10;
 /// The level of Redis that is spoken.
 pub(super) const REDIS_VERSION: &str = "7.4.0";
+/// The longest name of a client, of its library, and of that one's version.
+const NAME_BYTES_MAX: usize = 1024;
 const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
 const NO_PASSWORD: &str = "ERR AUTH <password> called without any password configured for the \
     default user. Are you sure your configuration is correct?";
@@ -229,9 +231,10 @@ pub(super) fn client_setinfo(call: &mut Call<'_>) -> Flow {
     call.ok()
 }
 
-/// Whether a name has neither blanks nor control bytes, nor what is not ASCII.
+/// Whether a name has neither blanks nor control bytes, nor what is not ASCII. Nor may it be longer
+/// than any name: names are kept with the connection, and no bound on bytes counts them.
 fn is_name(name: &[u8]) -> bool {
-    name.iter().all(|byte| (b'!'..=b'~').contains(byte))
+    name.len() <= NAME_BYTES_MAX && name.iter().all(|byte| (b'!'..=b'~').contains(byte))
 }
 
 fn wrong_name(what: &str) -> String {
