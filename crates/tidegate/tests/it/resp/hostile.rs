@@ -121,21 +121,42 @@ fn large_headers_take_no_memory() {
     // Together they declare 1 GiB.
     let mut clients: Vec<Client> = (0..64).map(|_| Client::new(&program)).collect();
     clients.iter_mut().for_each(|client| client.ask("PING", "+PONG\r\n"));
-    let before_kib = memory_kib(&program);
+    let before_kib = memory_kib(&program, "VmPeak");
     for client in &mut clients {
         client.send(b"PING\r\n*2\r\n$4\r\nECHO\r\n$16777216\r\nx");
         assert_eq!(client.read(7), b"+PONG\r\n");
     }
-    let taken_kib = memory_kib(&program) - before_kib;
+    let taken_kib = memory_kib(&program, "VmPeak") - before_kib;
     assert!(taken_kib < 256 << 10, "{taken_kib} KiB");
 }
 
-/// The most memory that the program has asked for, used or not.
-fn memory_kib(program: &Program) -> u64 {
+/// A figure of the program's memory: `VmPeak`, the most that it has asked for, used or not;
+/// `VmRSS`, what it has.
+fn memory_kib(program: &Program, figure: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", program.pid()));
     let status = status.expect("the program runs");
-    let most = status.lines().find_map(|line| line.strip_prefix("VmPeak:")).expect("its memory");
-    most.trim().trim_end_matches(" kB").parse().expect("a number")
+    let figure = format!("{figure}:");
+    let told = status.lines().find_map(|line| line.strip_prefix(&figure)).expect("its memory");
+    told.trim().trim_end_matches(" kB").parse().expect("a number")
+}
+
+/// What clients have left unread is given back to the system while nobody asks for anything.
+#[test]
+fn an_idle_door_keeps_no_memory_of_clients_that_have_left() {
+    let program = Program::serve(DOOR);
+    let one = format!("*2\r\n$4\r\nECHO\r\n$60000\r\n{}\r\n", "x".repeat(60_000));
+    let mut clients: Vec<Client> = (0..8).map(|_| Client::new(&program)).collect();
+    clients.iter_mut().for_each(|client| client.ask("PING", "+PONG\r\n"));
+    let before_kib = memory_kib(&program, "VmRSS");
+    for client in &mut clients {
+        client.0.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+        client.send(one.repeat(300).as_bytes());
+    }
+    // Some of it is still on its way, and some lies in the kernel.
+    until(|| memory_kib(&program, "VmRSS") > before_kib + (96 << 10));
+    drop(clients);
+    // Buffers that all connections share are kept.
+    until(|| memory_kib(&program, "VmRSS") < before_kib + (64 << 10));
 }
 
 #[test]
