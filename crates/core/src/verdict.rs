@@ -8,7 +8,9 @@ use crate::time::{Nanos, Now};
 /// What a request wants of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Would a use of this cost be allowed? Changes nothing.
+    /// Would a use of this cost be allowed? Changes nothing. One of cost 0 passes always, except
+    /// under [`Algorithm::Throttle`](crate::Algorithm::Throttle): as redis-cell has it, a limit
+    /// that comes with the request refuses it while more is owed than that limit allows.
     Peek(u64),
     /// Take a use of this cost, whole or not at all.
     Take(u64),

@@ -85,6 +85,8 @@ impl Law for Average {
     fn judge(limit: &Limit, memory: Option<&AverageRate>, op: Op, now: Now) -> Judgement {
         let most = limit.amount as f64;
         match op {
+            // What asks for no use has room beside any.
+            Op::Peek(0) => Judgement::pass(0, first_reading(limit, memory, now)),
             Op::Peek(cost) | Op::Take(cost) => {
                 let rate = last_reading(limit, memory, cost, now);
                 if rate >= most { Judgement::refuse(rate) } else { Judgement::pass(cost, rate) }

@@ -146,6 +146,8 @@ impl Law for Gcra {
     fn judge(limit: &Limit, bucket: Option<&GcraDebt>, op: Op, now: Now) -> Judgement {
         let owed = owed(limit, bucket, now);
         let granted = match op {
+            // What asks for no use has room beside any, also where more is owed than fits.
+            Op::Peek(0) => 0,
             Op::Peek(cost) | Op::Take(cost) => {
                 if owed.saturating_add(units(limit, cost)) > units(limit, burst(limit)) {
                     return Judgement::refuse(rate(limit, owed));

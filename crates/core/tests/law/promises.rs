@@ -164,6 +164,30 @@ proptest! {
         }
     }
 
+    /// What asks for no use passes always. Only limits that come with requests may be smaller than
+    /// what is owed by an earlier one, and refuse it then, as redis-cell does.
+    #[test]
+    fn what_asks_for_nothing_passes(
+        limit in limits(), steps in steps(true, true), now_less in any::<bool>(),
+    ) {
+        let mut key = Key::new(limit.amount, limit.period, limit.algorithm);
+        let mut walk = walk(&limit);
+        for step in &steps {
+            let now = walk.step(step);
+            key.ask(op(&limit, step, now), now);
+            let mut seen = key.clone();
+            if now_less && !matches!(limit.algorithm, Algorithm::InFlight { .. }) {
+                // A reload may lower the amount.
+                seen.limit.amount = limit.amount.div_ceil(2);
+            }
+            if !matches!(limit.algorithm, Algorithm::Throttle { .. }) {
+                let verdict = seen.peek(0, now);
+                prop_assert!(verdict.allowed && verdict.delay == 0, "{:?}", verdict);
+                prop_assert_eq!(seen.state, key.state.clone());
+            }
+        }
+    }
+
     /// A store may drop what is forgotten at any time, or never.
     #[test]
     fn forgetting_never_changes_an_answer(limit in limits(), steps in steps(true, false)) {

@@ -123,6 +123,14 @@ impl LimiterHandle {
         Ok((self.decide(&look, now, rows)?, true))
     }
 
+    /// Whether the key asks for more than can ever be had, so that [`Self::decide`] calls it
+    /// invalid.
+    #[must_use]
+    pub fn is_too_much(&self, key: &Key<'_>) -> bool {
+        let found = self.limiter.catalog.load().find_for(key, false, self.door);
+        matches!(found, Err(InvalidRequest::CostAboveLimit { .. }))
+    }
+
     /// Decides on each key by itself, in turn, as [`Self::decide`] would, looking up many at once.
     pub fn decide_batch(
         &self,

@@ -44,7 +44,7 @@ impl Evaluation {
             shown: 0,
             place,
             over: place == Placement::Denied
-                && matches!(op, Op::Take(_) | Op::TakeUpTo(_) | Op::Peek(_)),
+                && matches!(op, Op::Take(_) | Op::TakeUpTo(_) | Op::Peek(1..)),
             shadow: terms.shadow,
             granted,
         };

@@ -381,7 +381,7 @@ impl Plan {
         let shown = parts.iter().find(|part| part.refuses()).or_else(|| nearest(parts));
         if let Some(part) = shown {
             verdict.rate = part.evaluation.rate();
-            verdict.no_room = part.refuses() && part.place == Placement::Denied;
+            verdict.no_room = part.target.given.is_some() && part.place == Placement::Denied;
             if part.target.wants_details {
                 part.tell_details(verdict, now);
             }

@@ -114,7 +114,8 @@ pub struct Verdict {
     pub remaining: u64,
     /// For such a key: how long until that limit has forgotten all uses.
     pub reset: Nanos,
-    /// The key is new, the table is full, and the rule refuses new keys then.
+    /// The key has brought a limit that would count, and finds no room: the table is full, and keys
+    /// with different limits cannot share a count. Under a rule, `on_full` decides.
     pub no_room: bool,
     /// When it was decided, by the clock of the counts: the start of the use.
     pub at: Now,
@@ -248,6 +249,17 @@ pub struct LimitRow {
 }
 
 impl LimitRow {
+    /// How many uses are left, and how long until the limit has forgotten all. Where nothing was
+    /// counted, as many are left as a new key would have, or none while the rule refuses.
+    #[must_use]
+    pub fn left(&self) -> (u64, Nanos) {
+        match self.basis {
+            Basis::Policy if self.verdict.allowed => (self.limit.capacity(), 0),
+            Basis::Policy => (0, self.verdict.delay),
+            Basis::Counts | Basis::LocalCounts => (self.verdict.remaining, self.verdict.reset),
+        }
+    }
+
     /// Whether it was decided without the remote store that has its counts.
     #[must_use]
     pub fn is_degraded(&self) -> bool {

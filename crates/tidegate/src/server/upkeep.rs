@@ -1,5 +1,7 @@
-//! What the server does now and then, beside the doors: it sweeps dead keys and writes snapshots.
+//! What the server does now and then, beside the doors: it sweeps dead keys, has freed memory given
+//! back to the system, and writes snapshots.
 
+use std::hint::black_box;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
@@ -30,6 +32,11 @@ const SWEEP_SLICE: usize = 256;
 const SWEEP_PAUSE: Duration = Duration::from_micros(500);
 /// If at least one in so many slots of a slice was dead, the sweep goes on with another slice.
 const SWEEP_RICH: usize = 8;
+
+/// mimalloc gives freed memory back to the system a second later, but only when it frees one of its
+/// pages again: an idle server would keep what clients have made it take. A block of this size has
+/// such a page for itself.
+const PAGE_BLOCK_BYTES: usize = 1 << 20;
 
 /// Runs beside the doors. A turn is short: the work itself is done on threads for blocking work,
 /// one of each kind at a time.
@@ -195,6 +202,8 @@ fn tell(path: &Path, source: SnapshotSource, restored: Restored) {
 fn sweep_some(limiter: &Limiter, records: &Records) {
     limiter.sweep((limiter.size().total / SWEEPS_PER_ROUND).max(SWEEP_SLOTS_MIN));
     sweep_records(records.size().cells, |slice| records.sweep(slice, limiter.clock().now()));
+    // Nothing is written to the block, so that it takes no memory itself.
+    drop(black_box(Vec::<u8>::with_capacity(PAGE_BLOCK_BYTES)));
 }
 
 /// Sweeps a share of so many cells, and up to all of them where many records turn out to be dead:

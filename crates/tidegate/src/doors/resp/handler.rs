@@ -232,17 +232,18 @@ impl RespHandler {
             return Flow::Done;
         };
         let mut call = Call { handler: self, client, arguments, out, context };
-        if !found.takes(arguments.len()) {
-            call.client.break_transaction();
-            if found.name == "exec" {
-                return call.abort_transaction(found.name);
+        let run = match found.find_run(&arguments) {
+            Ok(run) => run,
+            Err(_) if found.name == "exec" => return call.abort_transaction(found.name),
+            Err(why) => {
+                call.client.break_transaction();
+                return call.refuse(found, &why);
             }
-            return call.wrong_arity(found.name);
-        }
+        };
         if is_queued {
             return call.queue(request);
         }
-        let flow = (found.run)(&mut call);
+        let flow = run(&mut call);
         let waits = matches!(flow, Flow::Pending | Flow::Waiting);
         debug_assert_eq!(waits, !call.client.pending.is_empty(), "{}: {flow:?}", found.name);
         flow

@@ -464,10 +464,8 @@ impl DeferredPlan {
             verdict.rate = row.verdict.rate;
             (verdict.amount, verdict.period) = (row.limit.amount, row.limit.period);
             if row.basis == Basis::Policy {
-                // Nothing was counted: as much is left as a new key would have.
-                let capacity = row.limit.capacity();
-                let left = if row.verdict.allowed { capacity } else { 0 };
-                (verdict.capacity, verdict.reset) = (capacity, row.verdict.delay);
+                let (left, reset) = row.left();
+                (verdict.capacity, verdict.reset) = (row.limit.capacity(), reset);
                 verdict.remaining = left.saturating_sub(verdict.granted);
             }
         }

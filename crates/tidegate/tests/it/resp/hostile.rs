@@ -3,6 +3,8 @@
 use std::io::Write as _;
 use std::net::Shutdown;
 
+use tidegate_wire::resp::request::request;
+
 use super::ways::guarded;
 use super::{Client, DOOR, bad_input, metric};
 use crate::engines::until;
@@ -119,21 +121,42 @@ fn large_headers_take_no_memory() {
     // Together they declare 1 GiB.
     let mut clients: Vec<Client> = (0..64).map(|_| Client::new(&program)).collect();
     clients.iter_mut().for_each(|client| client.ask("PING", "+PONG\r\n"));
-    let before_kib = memory_kib(&program);
+    let before_kib = memory_kib(&program, "VmPeak");
     for client in &mut clients {
         client.send(b"PING\r\n*2\r\n$4\r\nECHO\r\n$16777216\r\nx");
         assert_eq!(client.read(7), b"+PONG\r\n");
     }
-    let taken_kib = memory_kib(&program) - before_kib;
+    let taken_kib = memory_kib(&program, "VmPeak") - before_kib;
     assert!(taken_kib < 256 << 10, "{taken_kib} KiB");
 }
 
-/// The most memory that the program has asked for, used or not.
-fn memory_kib(program: &Program) -> u64 {
+/// A figure of the program's memory: `VmPeak`, the most that it has asked for, used or not;
+/// `VmRSS`, what it has.
+fn memory_kib(program: &Program, figure: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", program.pid()));
     let status = status.expect("the program runs");
-    let most = status.lines().find_map(|line| line.strip_prefix("VmPeak:")).expect("its memory");
-    most.trim().trim_end_matches(" kB").parse().expect("a number")
+    let figure = format!("{figure}:");
+    let told = status.lines().find_map(|line| line.strip_prefix(&figure)).expect("its memory");
+    told.trim().trim_end_matches(" kB").parse().expect("a number")
+}
+
+/// What clients have left unread is given back to the system while nobody asks for anything.
+#[test]
+fn an_idle_door_keeps_no_memory_of_clients_that_have_left() {
+    let program = Program::serve(DOOR);
+    let one = format!("*2\r\n$4\r\nECHO\r\n$60000\r\n{}\r\n", "x".repeat(60_000));
+    let mut clients: Vec<Client> = (0..8).map(|_| Client::new(&program)).collect();
+    clients.iter_mut().for_each(|client| client.ask("PING", "+PONG\r\n"));
+    let before_kib = memory_kib(&program, "VmRSS");
+    for client in &mut clients {
+        client.0.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+        client.send(one.repeat(300).as_bytes());
+    }
+    // Some of it is still on its way, and some lies in the kernel.
+    until(|| memory_kib(&program, "VmRSS") > before_kib + (96 << 10));
+    drop(clients);
+    // Buffers that all connections share are kept.
+    until(|| memory_kib(&program, "VmRSS") < before_kib + (64 << 10));
 }
 
 #[test]
@@ -184,4 +207,25 @@ fn a_full_table_has_no_buckets_of_unknown_keys() {
     client.ask("EXISTS unknown k0", ":1\r\n");
     client.ask("TTL unknown", ":-2\r\n");
     client.ask("DEL unknown", ":0\r\n");
+}
+
+/// A rule that matches decides alone: its key is refused like any other, and a look is allowed.
+#[test]
+fn a_full_table_refuses_new_keys_of_rules() {
+    let rule = "[[rule]]\nmatch = 'rule *'\nlimit = '3 per 600s'\non_full = 'deny'\n";
+    let program = Program::serve(&format!("{rule}[memory]\nmax_keys = 1\n{DOOR}"));
+    let mut client = Client::new(&program);
+    client.ask("CL.THROTTLE other 5 1 600", "*5\r\n:0\r\n:6\r\n:5\r\n:-1\r\n:600\r\n");
+    let mut ask = |quantity: &str, expected: &str| {
+        let mut sent = Vec::new();
+        let words = [b"CL.THROTTLE", &b"rule a"[..], b"1", b"1", b"1", quantity.as_bytes()];
+        request(&mut sent, &words);
+        client.send(&sent);
+        let reply = client.read(expected.len());
+        assert_eq!(String::from_utf8_lossy(&reply), expected, "{quantity}");
+    };
+    ask("1", "*5\r\n:1\r\n:3\r\n:0\r\n:600\r\n:600\r\n");
+    ask("4", "*5\r\n:1\r\n:3\r\n:0\r\n:-1\r\n:600\r\n");
+    ask("0", "*5\r\n:0\r\n:3\r\n:0\r\n:-1\r\n:0\r\n");
+    ask("-1", "*5\r\n:0\r\n:3\r\n:0\r\n:-1\r\n:0\r\n");
 }

@@ -1,5 +1,6 @@
 //! The RESP door: real clients, and clients that mean harm.
 
+mod beside_redis;
 mod by_rule;
 mod cell;
 mod clients;

@@ -21,6 +21,10 @@ match = 'here *'
 limit = '3 per 300d'
 consistency = 'local'
 [[rule]]
+match = 'two:*'
+limit = ['10 per 300d', '2 per 150d']
+algorithm = 'gcra'
+[[rule]]
 match = 'allow:*'
 limit = '7 per 300d'
 on_store_error = 'allow'
@@ -122,6 +126,29 @@ fn replies_stand_in_order_whatever_is_asked_where() {
         expected += "+PONG\r\n-Cell error: Store error: Couldn't parse as integer: b\r\n";
     }
     client.send(&sent);
+    compare(&client.read(expected.len()), &expected);
+}
+
+/// A quantity above a limit is answered in its place, and shows the limit that never grants it.
+#[test]
+fn what_can_never_be_had_is_answered_in_its_place() {
+    let redis = Server::start(&[]);
+    let program = program(&redis, "1m");
+    let mut client = Client::new(&program);
+    let mut sent = Vec::new();
+    for quantity in ["3", "1", "11", "2"] {
+        let words = [b"CL.THROTTLE", &b"two:a"[..], b"9", b"9", b"9", quantity.as_bytes()];
+        request(&mut sent, &words);
+    }
+    client.send(&sent);
+    let day = 86_400;
+    let expected = [
+        numbers([1, 2, 2, -1, 0]),
+        numbers([0, 2, 1, -1, 75 * day]),
+        numbers([1, 10, 9, -1, 30 * day]),
+        numbers([1, 2, 1, 75 * day, 75 * day]),
+    ];
+    let expected = expected.concat();
     compare(&client.read(expected.len()), &expected);
 }
 

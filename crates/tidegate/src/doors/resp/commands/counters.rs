@@ -10,7 +10,7 @@ use super::{Call, Flow};
 use crate::records::{AddRefusal, Content, KEY_BYTES_MAX, Life, RecordEdit, SeenRecord};
 
 pub(super) const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
-const SYNTAX: &str = "ERR syntax error";
+pub(super) const SYNTAX: &str = "ERR syntax error";
 const NO_ROOM: &str = "OOM command not allowed when used memory > 'maxmemory'.";
 
 /// `INCR key`

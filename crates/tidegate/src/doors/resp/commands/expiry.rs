@@ -32,7 +32,10 @@ fn change(call: &mut Call<'_>, command: &str, form: ExpiryForm) -> Flow {
     let Some(key) = record_key(call) else { return Flow::Done };
     let condition = match Condition::read(call) {
         Ok(condition) => condition,
-        Err(text) => return call.error(&text),
+        Err(WrongCondition::Unknown(option)) => {
+            return call.error_about("ERR Unsupported option ", option, "");
+        }
+        Err(WrongCondition::Contradicts(text)) => return call.error(text),
     };
     let Some(number) = number::strict(call.argument(2)) else {
         return call.bad_input("number", NOT_AN_INTEGER);
@@ -72,8 +75,14 @@ struct Condition {
     lt: bool,
 }
 
+/// Why the options of an EXPIRE say nothing.
+enum WrongCondition<'a> {
+    Unknown(&'a [u8]),
+    Contradicts(&'static str),
+}
+
 impl Condition {
-    fn read(call: &Call<'_>) -> Result<Self, String> {
+    fn read<'a>(call: &Call<'a>) -> Result<Self, WrongCondition<'a>> {
         let mut condition = Self::default();
         for at in 3..call.arguments.len() {
             let option = match () {
@@ -81,22 +90,18 @@ impl Condition {
                 () if call.is_word(at, "xx") => &mut condition.xx,
                 () if call.is_word(at, "gt") => &mut condition.gt,
                 () if call.is_word(at, "lt") => &mut condition.lt,
-                () => {
-                    let option =
-                        String::from_utf8_lossy(super::super::handler::cut(call.argument(at), 128));
-                    return Err(format!("ERR Unsupported option {option}"));
-                }
+                () => return Err(WrongCondition::Unknown(call.argument(at))),
             };
             *option = true;
         }
         let Self { nx, xx, gt, lt } = condition;
         if nx && (xx || gt || lt) {
             let text = "ERR NX and XX, GT or LT options at the same time are not compatible";
-            return Err(text.to_owned());
+            return Err(WrongCondition::Contradicts(text));
         }
         if gt && lt {
             let text = "ERR GT and LT options at the same time are not compatible";
-            return Err(text.to_owned());
+            return Err(WrongCondition::Contradicts(text));
         }
         Ok(condition)
     }

@@ -4,6 +4,7 @@
 use tidegate_core::time::SECOND;
 use tidegate_wire::resp::{ProtocolVersion, number, reply};
 
+use super::counters::SYNTAX;
 use super::{Call, Flow};
 use crate::doors::io::listener::Peer;
 use crate::doors::resp::credentials::DEFAULT_USER;
@@ -13,6 +14,8 @@ use crate::doors::resp::session::RespClient;
 const WRONG_PASSWORDS_MAX: u32 = 10;
 /// The level of Redis that is spoken.
 pub(super) const REDIS_VERSION: &str = "7.4.0";
+/// The longest name of a client, of its library, and of that one's version.
+const NAME_BYTES_MAX: usize = 1024;
 const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
 const NO_PASSWORD: &str = "ERR AUTH <password> called without any password configured for the \
     default user. Are you sure your configuration is correct?";
@@ -23,7 +26,7 @@ pub(super) fn auth(call: &mut Call<'_>) -> Flow {
         2 if !call.handler.settings.credentials.has_default() => return call.error(NO_PASSWORD),
         2 => (DEFAULT_USER, call.argument(1)),
         3 => (call.argument(1), call.argument(2)),
-        _ => return call.bad_input("arity", "ERR syntax error"),
+        _ => return call.bad_input("arity", SYNTAX),
     };
     match log_in(call, user, password) {
         Ok(()) => call.ok(),
@@ -65,18 +68,15 @@ pub(super) fn hello(call: &mut Call<'_>) -> Flow {
             login = Some((call.argument(at + 1), call.argument(at + 2)));
             at += 3;
         } else if call.is_word(at, "setname") && at + 1 < count {
+            if !is_name(call.argument(at + 1)) {
+                return call.error(&wrong_name("Client names"));
+            }
             name = Some(call.argument(at + 1));
             at += 2;
         } else {
-            let mut text = b"ERR Syntax error in HELLO option '".to_vec();
-            text.extend_from_slice(call.argument(at));
-            text.push(b'\'');
-            reply::error(call.out, &text);
-            return Flow::Done;
+            let option = call.argument(at);
+            return call.error_about("ERR Syntax error in HELLO option '", option, "'");
         }
-    }
-    if name.is_some_and(|name| !is_name(name)) {
-        return call.error(&wrong_name("Client names"));
     }
     if let Some((user, password)) = login
         && let Err(flow) = log_in(call, user, password)
@@ -141,46 +141,69 @@ pub(super) fn select(call: &mut Call<'_>) -> Flow {
     }
 }
 
-/// `CLIENT subcommand …`
-pub(super) fn client(call: &mut Call<'_>) -> Flow {
-    let count = call.arguments.len();
-    let is = |call: &Call<'_>, word: &str| call.is_word(1, word);
-    if is(call, "setinfo") {
-        return if count == 4 { set_info(call) } else { call.wrong_arity("client|setinfo") };
-    }
-    if is(call, "setname") {
-        return if count == 3 { set_name(call) } else { call.wrong_arity("client|setname") };
-    }
-    for (word, choices) in
-        [("no-evict", &["on", "off"][..]), ("no-touch", &["on", "off"]), ("reply", &["on"])]
-    {
-        if !is(call, word) {
-            continue;
-        }
-        return match count {
-            3 if choices.iter().any(|choice| call.is_word(2, choice)) => call.ok(),
-            3 => call.error("ERR syntax error"),
-            _ => call.wrong_arity(&format!("client|{word}")),
-        };
-    }
-    if is(call, "id") && count == 2 {
-        reply::integer(call.out, call.client.id as i64);
-    } else if is(call, "getname") && count == 2 {
-        match &call.client.name {
-            name if name.is_empty() => reply::null(call.out, call.client.version),
-            name => reply::bulk(call.out, name),
-        }
-    } else if is(call, "info") && count == 2 || is(call, "list") {
-        let line = describe(call.client, call.now().mono);
-        reply::verbatim(call.out, call.version(), &line);
-    } else {
-        return call.unknown_subcommand("CLIENT");
+/// `CLIENT NO-EVICT|NO-TOUCH ON|OFF`: nothing here depends on it.
+pub(super) fn client_switch(call: &mut Call<'_>) -> Flow {
+    if call.is_word(2, "on") || call.is_word(2, "off") { call.ok() } else { call.error(SYNTAX) }
+}
+
+/// `CLIENT REPLY ON`
+pub(super) fn client_reply(call: &mut Call<'_>) -> Flow {
+    if call.is_word(2, "on") { call.ok() } else { call.error(SYNTAX) }
+}
+
+/// `CLIENT ID`
+pub(super) fn client_id(call: &mut Call<'_>) -> Flow {
+    let id = call.client.id;
+    call.integer(id as i64)
+}
+
+/// `CLIENT GETNAME`
+pub(super) fn client_getname(call: &mut Call<'_>) -> Flow {
+    match &call.client.name {
+        name if name.is_empty() => reply::null(call.out, call.client.version),
+        name => reply::bulk(call.out, name),
     }
     Flow::Done
 }
 
+/// `CLIENT INFO`
+pub(super) fn client_info(call: &mut Call<'_>) -> Flow {
+    let line = describe(call.client, call.now().mono);
+    reply::verbatim(call.out, call.version(), &line);
+    Flow::Done
+}
+
+/// `CLIENT LIST [TYPE type | ID id …]`: of all clients, the one that asks.
+pub(super) fn client_list(call: &mut Call<'_>) -> Flow {
+    let is_listed = match call.arguments.len() {
+        2 => true,
+        4 if call.is_word(2, "type") => {
+            let known = ["normal", "master", "replica", "slave", "pubsub"];
+            match known.iter().position(|kind| call.is_word(3, kind)) {
+                Some(position) => position == 0,
+                None => {
+                    return call.error_about("ERR Unknown client type '", call.argument(3), "'");
+                }
+            }
+        }
+        4.. if call.is_word(2, "id") => {
+            let ids = call.arguments.iter().skip(3).map(number::strict);
+            let Some(ids) = ids.collect::<Option<Vec<i64>>>() else {
+                return call.bad_input("number", "ERR Invalid client ID");
+            };
+            ids.contains(&(call.client.id as i64))
+        }
+        _ => return call.error(SYNTAX),
+    };
+    if is_listed {
+        return client_info(call);
+    }
+    reply::verbatim(call.out, call.version(), "");
+    Flow::Done
+}
+
 /// `CLIENT SETNAME name`
-fn set_name(call: &mut Call<'_>) -> Flow {
+pub(super) fn client_setname(call: &mut Call<'_>) -> Flow {
     let name = call.argument(2);
     if !is_name(name) {
         return call.error(&wrong_name("Client names"));
@@ -190,18 +213,12 @@ fn set_name(call: &mut Call<'_>) -> Flow {
 }
 
 /// `CLIENT SETINFO LIB-NAME|LIB-VER text`
-fn set_info(call: &mut Call<'_>) -> Flow {
+pub(super) fn client_setinfo(call: &mut Call<'_>) -> Flow {
     let text = call.argument(3);
     let (is_name_given, what) = match () {
         () if call.is_word(2, "lib-name") => (true, "lib-name"),
         () if call.is_word(2, "lib-ver") => (false, "lib-ver"),
-        () => {
-            let mut text = b"ERR Unrecognized option '".to_vec();
-            text.extend_from_slice(call.argument(2));
-            text.push(b'\'');
-            reply::error(call.out, &text);
-            return Flow::Done;
-        }
+        () => return call.error_about("ERR Unrecognized option '", call.argument(2), "'"),
     };
     if !is_name(text) {
         return call.error(&wrong_name(what));
@@ -214,9 +231,10 @@ fn set_info(call: &mut Call<'_>) -> Flow {
     call.ok()
 }
 
-/// Whether a name has neither blanks nor control bytes, nor what is not ASCII.
+/// Whether a name has neither blanks nor control bytes, nor what is not ASCII. Nor may it be longer
+/// than any name: names are kept with the connection, and no bound on bytes counts them.
 fn is_name(name: &[u8]) -> bool {
-    name.iter().all(|byte| (b'!'..=b'~').contains(byte))
+    name.len() <= NAME_BYTES_MAX && name.iter().all(|byte| (b'!'..=b'~').contains(byte))
 }
 
 fn wrong_name(what: &str) -> String {

@@ -41,7 +41,7 @@ impl Hold {
 
 /// `TG.HOLD key hold_ms [cost]`
 pub(super) fn hold(call: &mut Call<'_>) -> Flow {
-    let Some(cost) = last_cost(call, "tg.hold", 3) else { return Flow::Done };
+    let Some(cost) = last_cost(call, 3) else { return Flow::Done };
     let Some(hold_ms) = natural(call, 2, 1, HOLD_MS_MAX) else { return Flow::Done };
     let (key, now) = (call.argument(1), call.now());
     let uses = &call.handler.parts.later.uses;

@@ -40,13 +40,7 @@ pub(super) fn dbsize(call: &mut Call<'_>) -> Flow {
 }
 
 /// `CONFIG GET name …`
-pub(super) fn config(call: &mut Call<'_>) -> Flow {
-    if !call.is_word(1, "get") {
-        return call.unknown_subcommand("CONFIG");
-    }
-    if call.arguments.len() < 3 {
-        return call.wrong_arity("config|get");
-    }
+pub(super) fn config_get(call: &mut Call<'_>) -> Flow {
     let max_bytes = call.handler.parts.limiter.limiter().budget().max_bytes();
     let known = [
         ("save", String::new()),

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use tidegate_core::time::SECOND;
 use tidegate_wire::resp::reply;
 
+use super::counters::SYNTAX;
 use super::handshake::REDIS_VERSION;
 use super::{COMMANDS, Call, Flow, RespCommand, find};
 
@@ -79,31 +80,48 @@ fn sections(call: &Call<'_>) -> [(&'static str, Vec<(&'static str, String)>); 7]
     ]
 }
 
-/// `COMMAND [COUNT | LIST | DOCS [name …] | INFO [name …]]`
+/// `COMMAND`: all of them.
 pub(super) fn command(call: &mut Call<'_>) -> Flow {
-    let version = call.version();
-    if call.arguments.len() == 1 {
-        reply::array(call.out, COMMANDS.len());
-        COMMANDS.iter().for_each(|command| describe(call.out, command));
-    } else if call.is_word(1, "count") {
-        reply::integer(call.out, COMMANDS.len() as i64);
-    } else if call.is_word(1, "list") {
-        reply::array(call.out, COMMANDS.len());
-        COMMANDS.iter().for_each(|command| reply::bulk(call.out, command.name.as_bytes()));
-    } else if call.is_word(1, "docs") {
-        reply::map(call.out, version, 0);
-    } else if call.is_word(1, "info") {
-        let names = call.arguments.iter().skip(2);
-        reply::array(call.out, names.len());
-        for name in names {
-            match find(name) {
-                Some(position) => describe(call.out, &COMMANDS[position]),
-                None => reply::null(call.out, version),
-            }
-        }
-    } else {
-        return call.unknown_subcommand("COMMAND");
+    reply::array(call.out, COMMANDS.len());
+    COMMANDS.iter().for_each(|command| describe(call.out, command));
+    Flow::Done
+}
+
+/// `COMMAND COUNT`
+pub(super) fn command_count(call: &mut Call<'_>) -> Flow {
+    call.integer(COMMANDS.len() as i64)
+}
+
+/// `COMMAND DOCS [name …]`: there are none.
+pub(super) fn command_docs(call: &mut Call<'_>) -> Flow {
+    reply::map(call.out, call.version(), 0);
+    Flow::Done
+}
+
+/// `COMMAND INFO [name …]`
+pub(super) fn command_info(call: &mut Call<'_>) -> Flow {
+    if call.arguments.len() == 2 {
+        return command(call);
     }
+    let version = call.version();
+    let names = call.arguments.iter().skip(2);
+    reply::array(call.out, names.len());
+    for name in names {
+        match find(name) {
+            Some(position) => describe(call.out, &COMMANDS[position]),
+            None => reply::null(call.out, version),
+        }
+    }
+    Flow::Done
+}
+
+/// `COMMAND LIST`, without Redis's filters.
+pub(super) fn command_list(call: &mut Call<'_>) -> Flow {
+    if call.arguments.len() > 2 {
+        return call.error(SYNTAX);
+    }
+    reply::array(call.out, COMMANDS.len());
+    COMMANDS.iter().for_each(|command| reply::bulk(call.out, command.name.as_bytes()));
     Flow::Done
 }
 

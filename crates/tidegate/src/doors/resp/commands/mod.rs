@@ -1,6 +1,8 @@
 //! The table of commands. Each has a name, how many arguments it takes, and a function; the
 //! functions are in a file for each topic.
 //!
+//! What the table says of a request is checked before it is run, and before it is queued for EXEC.
+//!
 //! To add a command: a function in its topic's file, and a line in [`COMMANDS`].
 
 mod counters;
@@ -25,6 +27,7 @@ use super::handler::RespHandler;
 use super::pending::{LateWork, ReplyLater};
 use super::session::RespClient;
 use crate::doors::io::handler::{Context, Progress};
+use crate::limiter::KEYS_MAX;
 
 /// Commands that clients may send before they have authenticated are marked so.
 pub(super) static COMMANDS: &[RespCommand] = &[
@@ -33,16 +36,17 @@ pub(super) static COMMANDS: &[RespCommand] = &[
     RespCommand::new("quit", -1, handshake::quit).before_auth().at_once(),
     RespCommand::new("reset", 1, handshake::reset).before_auth().at_once(),
     RespCommand::new("select", 2, handshake::select),
-    RespCommand::new("client", -2, handshake::client),
+    RespCommand::container("client", CLIENT),
     RespCommand::new("ping", -1, housekeeping::ping),
     RespCommand::new("echo", 2, housekeeping::echo),
     RespCommand::new("time", 1, housekeeping::time),
     RespCommand::new("dbsize", 1, housekeeping::dbsize),
-    RespCommand::new("config", -2, housekeeping::config),
+    RespCommand::container("config", CONFIG),
     RespCommand::new("info", -1, introspection::info),
-    RespCommand::new("command", -1, introspection::command),
+    RespCommand::new("command", -1, introspection::command).with_subcommands(COMMAND),
+    // As in redis-cell, the command itself tells how it is used.
     RespCommand::new("cl.throttle", -1, throttle::cl_throttle).with_key().batched(Shape::Cell),
-    RespCommand::new("throttle", -1, throttle::throttle).with_key().batched(Shape::Crab),
+    RespCommand::new("throttle", -5, throttle::throttle).at_most(6).with_key().batched(Shape::Crab),
     RespCommand::new("incr", 2, counters::incr).with_key(),
     RespCommand::new("incrby", 3, counters::incrby).with_key(),
     RespCommand::new("decr", 2, counters::decr).with_key(),
@@ -65,14 +69,41 @@ pub(super) static COMMANDS: &[RespCommand] = &[
     RespCommand::new("multi", 1, transaction::multi).at_once(),
     RespCommand::new("exec", 1, transaction::exec).at_once(),
     RespCommand::new("discard", 1, transaction::discard).at_once(),
-    RespCommand::new("tg.check", -2, verbs::check).with_key(),
-    RespCommand::new("tg.mcheck", -3, verbs::mcheck).with_keys_from(2),
-    RespCommand::new("tg.peek", -2, verbs::peek).with_key(),
-    RespCommand::new("tg.wait", -2, wait::wait).with_key(),
-    RespCommand::new("tg.hold", -3, hold::hold).with_key(),
+    RespCommand::new("tg.check", -2, verbs::check).at_most(3).with_key(),
+    RespCommand::new("tg.mcheck", -3, verbs::mcheck).at_most(2 + KEYS_MAX).with_keys_from(2),
+    RespCommand::new("tg.peek", -2, verbs::peek).at_most(3).with_key(),
+    RespCommand::new("tg.wait", -2, wait::wait).at_most(4).with_key(),
+    RespCommand::new("tg.hold", -3, hold::hold).at_most(4).with_key(),
     RespCommand::new("tg.release", 2, hold::release),
     RespCommand::new("tg.reset", 2, verbs::reset).with_key(),
 ];
+
+/// What stands behind CLIENT.
+const CLIENT: &[Subcommand] = &[
+    Subcommand::new("getname", 2, handshake::client_getname),
+    Subcommand::new("id", 2, handshake::client_id),
+    Subcommand::new("info", 2, handshake::client_info),
+    Subcommand::new("list", -2, handshake::client_list),
+    Subcommand::new("no-evict", 3, handshake::client_switch),
+    Subcommand::new("no-touch", 3, handshake::client_switch),
+    Subcommand::new("reply", 3, handshake::client_reply),
+    Subcommand::new("setinfo", 4, handshake::client_setinfo),
+    Subcommand::new("setname", 3, handshake::client_setname),
+];
+
+/// What stands behind CONFIG.
+const CONFIG: &[Subcommand] = &[Subcommand::new("get", -3, housekeeping::config_get)];
+
+/// What may stand behind COMMAND.
+const COMMAND: &[Subcommand] = &[
+    Subcommand::new("count", 2, introspection::command_count),
+    Subcommand::new("docs", -2, introspection::command_docs),
+    Subcommand::new("info", -2, introspection::command_info),
+    Subcommand::new("list", -2, introspection::command_list),
+];
+
+/// What answers a request.
+type Run = fn(&mut Call<'_>) -> Flow;
 
 /// One command.
 pub(super) struct RespCommand {
@@ -80,7 +111,11 @@ pub(super) struct RespCommand {
     pub(super) name: &'static str,
     /// As Redis says it: how many arguments, the name included; negative: so many at least.
     pub(super) arity: i64,
-    pub(super) run: fn(&mut Call<'_>) -> Flow,
+    /// How many arguments at most, the name included.
+    arguments_max: usize,
+    run: Run,
+    /// Requests with a second word are for one of these, if there are any.
+    subcommands: &'static [Subcommand],
     /// Whether clients may send it that have not authenticated.
     pub(super) before_auth: bool,
     /// Whether it runs between MULTI and EXEC, where others are queued.
@@ -91,9 +126,57 @@ pub(super) struct RespCommand {
     pub(super) batch: Option<Shape>,
 }
 
+/// One of several commands with the same first word.
+pub(super) struct Subcommand {
+    /// In lower case.
+    name: &'static str,
+    /// Both words are counted.
+    arity: i64,
+    run: Run,
+}
+
+impl Subcommand {
+    const fn new(name: &'static str, arity: i64, run: Run) -> Self {
+        Self { name, arity, run }
+    }
+}
+
+/// Why a request is no request of its command.
+pub(super) enum Misfit {
+    /// It has too many arguments or too few.
+    Arity,
+    /// So has the request of this subcommand.
+    SubcommandArity(&'static str),
+    UnknownSubcommand,
+}
+
 impl RespCommand {
-    const fn new(name: &'static str, arity: i64, run: fn(&mut Call<'_>) -> Flow) -> Self {
-        Self { name, arity, run, before_auth: false, at_once: false, keys: None, batch: None }
+    const fn new(name: &'static str, arity: i64, run: Run) -> Self {
+        Self {
+            name,
+            arity,
+            arguments_max: usize::MAX,
+            run,
+            subcommands: &[],
+            before_auth: false,
+            at_once: false,
+            keys: None,
+            batch: None,
+        }
+    }
+
+    /// A command that is nothing without a subcommand.
+    const fn container(name: &'static str, all: &'static [Subcommand]) -> Self {
+        // The arity asks for a second word, so this is never run.
+        Self::new(name, -2, |_| Flow::Done).with_subcommands(all)
+    }
+
+    const fn with_subcommands(self, subcommands: &'static [Subcommand]) -> Self {
+        Self { subcommands, ..self }
+    }
+
+    const fn at_most(self, arguments_max: usize) -> Self {
+        Self { arguments_max, ..self }
     }
 
     const fn before_auth(self) -> Self {
@@ -116,13 +199,26 @@ impl RespCommand {
         Self { batch: Some(shape), ..self }
     }
 
-    /// Whether it takes so many arguments, the name included.
-    pub(super) fn takes(&self, arguments: usize) -> bool {
-        let arguments = arguments as i64;
-        match self.arity {
-            exactly @ 0.. => arguments == exactly,
-            at_least => arguments >= -at_least,
+    /// What answers a request with these arguments. As in Redis, the subcommand is looked up
+    /// before arguments are counted.
+    pub(super) fn find_run(&self, arguments: &Arguments<'_>) -> Result<Run, Misfit> {
+        if let (Some(word), [_, ..]) = (arguments.get(1), self.subcommands) {
+            let is = |known: &&Subcommand| word.eq_ignore_ascii_case(known.name.as_bytes());
+            let found = self.subcommands.iter().find(is).ok_or(Misfit::UnknownSubcommand)?;
+            let takes = takes(found.arity, arguments.len());
+            return if takes { Ok(found.run) } else { Err(Misfit::SubcommandArity(found.name)) };
         }
+        let takes = takes(self.arity, arguments.len()) && arguments.len() <= self.arguments_max;
+        if takes { Ok(self.run) } else { Err(Misfit::Arity) }
+    }
+}
+
+/// Whether an arity allows so many arguments, the name included.
+fn takes(arity: i64, arguments: usize) -> bool {
+    let arguments = arguments as i64;
+    match arity {
+        exactly @ 0.. => arguments == exactly,
+        at_least => arguments >= -at_least,
     }
 }
 
@@ -216,19 +312,35 @@ impl<'a> Call<'a> {
         self.error(text)
     }
 
+    /// Answers why this is no request of a command.
+    pub(super) fn refuse(&mut self, command: &RespCommand, why: &Misfit) -> Flow {
+        let name = command.name;
+        match why {
+            Misfit::Arity => self.wrong_arity(name),
+            Misfit::SubcommandArity(subcommand) => {
+                self.wrong_arity(&format!("{name}|{subcommand}"))
+            }
+            Misfit::UnknownSubcommand => {
+                self.handler.bad_input("unknown_command");
+                let mut text = b"ERR unknown subcommand '".to_vec();
+                text.extend_from_slice(super::handler::cut(self.argument(1), 128));
+                let name = name.to_ascii_uppercase();
+                text.extend_from_slice(format!("'. Try {name} HELP.").as_bytes());
+                reply::error(self.out, &text);
+                Flow::Done
+            }
+        }
+    }
+
     /// Answers that a command takes more or fewer arguments.
     pub(super) fn wrong_arity(&mut self, command: &str) -> Flow {
         self.handler.bad_input("arity");
         self.error(&format!("ERR wrong number of arguments for '{command}' command"))
     }
 
-    /// Answers that a command has no such subcommand.
-    pub(super) fn unknown_subcommand(&mut self, command: &str) -> Flow {
-        self.handler.bad_input("unknown_command");
-        let mut text = b"ERR unknown subcommand '".to_vec();
-        text.extend_from_slice(super::handler::cut(self.argument(1), 128));
-        text.extend_from_slice(format!("'. Try {command} HELP.").as_bytes());
-        reply::error(self.out, &text);
+    /// Answers with an error that has words of the client in it, byte for byte.
+    pub(super) fn error_about(&mut self, text: &str, said: &[u8], end: &str) -> Flow {
+        reply::error(self.out, &[text.as_bytes(), said, end.as_bytes()].concat());
         Flow::Done
     }
 
@@ -315,6 +427,9 @@ mod tests {
             assert_eq!(find(command.name.as_bytes()), Some(position), "{}", command.name);
             assert_eq!(find(command.name.to_uppercase().as_bytes()), Some(position));
             assert_eq!(command.name, command.name.to_lowercase());
+            for subcommand in command.subcommands {
+                assert_eq!(subcommand.name, subcommand.name.to_lowercase());
+            }
         }
         for name in ["", "pin", "pingg", "ping\0", "a_name_that_is_longer_than_any"] {
             assert_eq!(find(name.as_bytes()), None, "{name:?}");

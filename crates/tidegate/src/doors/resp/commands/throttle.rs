@@ -19,7 +19,7 @@ use crate::doors::resp::handler::RespHandler;
 use crate::doors::resp::pending::ReplyLater;
 use crate::doors::resp::session::RespClient;
 use crate::limiter::{
-    Decision, InvalidRequest, Key, KeyOp, Limiter, LimiterHandle, Outcome, Request, Verdict,
+    Decision, InvalidRequest, Key, KeyOp, Limiter, LimiterHandle, Outcome, Request, Rows, Verdict,
 };
 use crate::metrics::Door;
 
@@ -243,6 +243,17 @@ impl Wanted {
         }
     }
 
+    /// What is told of a quantity that can never be had: of several limits, the first that never
+    /// grants so much is shown.
+    fn shown(&self, verdict: &Verdict, rows: &Rows) -> Verdict {
+        let cost = self.quantity.unsigned_abs();
+        let Some(row) = rows.limits.iter().find(|row| row.limit.capacity() < cost) else {
+            return *verdict;
+        };
+        let (remaining, reset) = row.left();
+        Verdict { capacity: row.limit.capacity(), remaining, reset, ..*verdict }
+    }
+
     /// Appends the reply to a request that was decided.
     #[inline]
     fn reply(&self, out: &mut Vec<u8>, verdict: &Verdict) {
@@ -301,6 +312,12 @@ impl RespHandler {
         // What is wrong, looks or gives back is done by itself.
         let Ok(wanted) = shape.read(arguments) else { return false };
         if wanted.quantity < 1 {
+            return false;
+        }
+        // So is what can never be had: a look answers it, which must not see uses behind it.
+        let cost = wanted.quantity.unsigned_abs();
+        let asked = Key::take(arguments.get(1).unwrap_or_default(), cost);
+        if cost > 1 && self.parts.limiter.is_too_much(&asked.limited_by(&wanted.limit)) {
             return false;
         }
         self.counts.count(command, 1);
@@ -406,7 +423,13 @@ impl RespHandler {
         let mut decided = decided;
         if let Err(InvalidRequest::CostAboveLimit { .. }) = decided {
             wanted.is_impossible = true;
-            decided = wanted.ask(&self.parts.limiter, key, KeyOp::Refuse(1), context.now);
+            let keys = [Key::new(key, KeyOp::Refuse(1)).limited_by(&wanted.limit)];
+            let look = Request::all_or_nothing(&keys);
+            let looked = self.parts.limiter.decide(&look, context.now, Some(&mut self.rows));
+            decided = looked.map(|decision| match decision {
+                Decision::Ready(verdict) => Decision::Ready(wanted.shown(&verdict, &self.rows)),
+                pending => pending,
+            });
         }
         // Replies stand in the order of their requests: behind one that is missing, all wait.
         let mut behind = (!client.pending.is_empty()).then(Vec::new);
@@ -416,7 +439,11 @@ impl RespHandler {
             Ok(Decision::Pending(pending)) => {
                 let later = ReplyLater::new(&self.parts.inbox, context.id, &mut client.pending);
                 return pending.0.forward(move |answered| {
-                    later.send(move |out| wanted.reply(out, &answered.verdict));
+                    let verdict = match wanted.is_impossible {
+                        true => wanted.shown(&answered.verdict, &answered.rows),
+                        false => answered.verdict,
+                    };
+                    later.send(move |out| wanted.reply(out, &verdict));
                 });
             }
             Err(invalid) => {

@@ -18,14 +18,14 @@ use crate::doors::http_server::json::millis;
 use crate::doors::resp::handler::LaterParts;
 use crate::doors::resp::pending::LateWork;
 use crate::limiter::{
-    Answered, Basis, Decision, InvalidRequest, KEYS_MAX, Key, LimitRow, LimiterHandle,
-    PendingVerdict, Request, Rows, Verdict,
+    Answered, Basis, Decision, InvalidRequest, Key, LimitRow, LimiterHandle, PendingVerdict,
+    Request, Rows, Verdict,
 };
 use crate::uses::UseId;
 
 /// `TG.CHECK key [cost]`
 pub(super) fn check(call: &mut Call<'_>) -> Flow {
-    let Some(cost) = last_cost(call, "tg.check", 2) else { return Flow::Done };
+    let Some(cost) = last_cost(call, 2) else { return Flow::Done };
     let keys = [Key::take(call.argument(1), cost)];
     ask(call, &Request::all_or_nothing(&keys), cost, None)
 }
@@ -33,9 +33,6 @@ pub(super) fn check(call: &mut Call<'_>) -> Flow {
 /// `TG.MCHECK cost key [key ...]`
 pub(super) fn mcheck(call: &mut Call<'_>) -> Flow {
     let Some(cost) = natural(call, 1, 1, AMOUNT_MAX) else { return Flow::Done };
-    if call.arguments.len() - 2 > KEYS_MAX {
-        return call.bad_input("arity", &format!("ERR TG.MCHECK takes 1 to {KEYS_MAX} keys"));
-    }
     let keys = call.arguments.iter().skip(2).map(|key| Key::take(key, cost));
     let keys: SmallVec<[Key<'_>; 4]> = keys.collect();
     ask(call, &Request::all_or_nothing(&keys), cost, None)
@@ -43,7 +40,7 @@ pub(super) fn mcheck(call: &mut Call<'_>) -> Flow {
 
 /// `TG.PEEK key [cost]`
 pub(super) fn peek(call: &mut Call<'_>) -> Flow {
-    let Some(cost) = last_cost(call, "tg.peek", 2) else { return Flow::Done };
+    let Some(cost) = last_cost(call, 2) else { return Flow::Done };
     call.handler.parts.later.uses.lapse(call.now());
     let keys = [Key::peek(call.argument(1), cost)];
     // A look has no end to tell, so keys that limit uses in flight are fine.
@@ -78,11 +75,7 @@ pub(super) fn natural(call: &mut Call<'_>, index: usize, least: u64, most: u64) 
 }
 
 /// The cost, which stands at `index` and last, or is 1; otherwise the client is told.
-pub(super) fn last_cost(call: &mut Call<'_>, command: &str, index: usize) -> Option<u64> {
-    if call.arguments.len() > index + 1 {
-        call.wrong_arity(command);
-        return None;
-    }
+pub(super) fn last_cost(call: &mut Call<'_>, index: usize) -> Option<u64> {
     if call.arguments.len() == index { Some(1) } else { natural(call, index, 1, AMOUNT_MAX) }
 }
 

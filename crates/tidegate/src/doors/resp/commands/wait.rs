@@ -25,9 +25,6 @@ use crate::waiting::{Admitted, NotAdmitted, WaitRequest};
 /// `TG.WAIT key [cost [timeout_ms]]`
 pub(super) fn wait(call: &mut Call<'_>) -> Flow {
     let arguments = call.arguments.len();
-    if arguments > 4 {
-        return call.wrong_arity("tg.wait");
-    }
     let mut cost = 1;
     if arguments > 2 {
         let Some(given) = natural(call, 2, 1, AMOUNT_MAX) else { return Flow::Done };
