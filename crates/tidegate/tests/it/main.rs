@@ -19,6 +19,7 @@ mod envoy;
 mod golden;
 mod grpc;
 mod http;
+mod http2;
 mod jarl;
 mod message;
 mod notify;

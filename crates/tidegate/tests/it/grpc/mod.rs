@@ -1,5 +1,6 @@
 //! The gRPC door: Envoy's rate limit service at the real program.
 
+mod cancelled;
 mod certificates;
 mod envoy;
 mod envoy_config;
