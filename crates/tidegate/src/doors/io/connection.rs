@@ -26,8 +26,8 @@ const WRITE_BYTES_MAX: usize = 256 << 10;
 const REQUEST_STALL_MAX: Nanos = 5 * SECOND;
 /// How long a TLS handshake may take, from its first byte on.
 const HANDSHAKE_MAX: Nanos = 5 * SECOND;
-/// What a client may send behind a request that waits.
-const BEHIND_WAIT_BYTES_MAX: usize = 1 << 20;
+/// A client keeps for so long, in silence, room that others need.
+const ROOM_STALL_MAX: Nanos = SECOND;
 /// Buffers larger than this are given back when they are empty.
 const KEEP_BYTES_MAX: usize = 4 << 10;
 
@@ -213,8 +213,7 @@ impl<H: Handler> Connection<H> {
         if self.is_waiting {
             // It is read so that the client's end is seen, and is executed after the wait.
             self.active_at = shared.now.mono;
-            let fits = self.trim_buffers(shared) && self.input.len() <= BEHIND_WAIT_BYTES_MAX;
-            return if fits { Next::Wait } else { Next::CloseSlow };
+            return if self.trim_buffers(shared) { Next::Wait } else { Next::CloseSlow };
         }
         if in_place {
             return self.go_on(shared, bytes);
@@ -553,6 +552,10 @@ impl<H: Handler> Connection<H> {
         let stalled = now.saturating_sub(self.active_at);
         if self.is_handshaking() && self.handshake_at.is_some_and(|at| now > at + HANDSHAKE_MAX) {
             return Some("handshake_slow");
+        }
+        let is_in_the_way = |session| stalled > ROOM_STALL_MAX && handler.lacks_room(session);
+        if self.session.as_ref().is_some_and(is_in_the_way) {
+            return Some("slow_reader");
         }
         if !self.is_drained() {
             let reader = SlowReader { now, stalled, idle_max };

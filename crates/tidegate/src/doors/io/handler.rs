@@ -83,6 +83,12 @@ pub(crate) trait Handler: Sized {
         reader.stalled > reader.idle_max
     }
 
+    /// Whether more is kept for a client than the door has room for. The loop asks once a second,
+    /// and closes such a client if nothing comes from it or goes to it.
+    fn lacks_room(&self, _session: &Self::Session) -> bool {
+        false
+    }
+
     /// The connection is over, or lingers.
     fn on_close(&mut self, session: Self::Session);
 

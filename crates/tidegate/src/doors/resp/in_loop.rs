@@ -9,7 +9,7 @@ use tidegate_core::{Nanos, Now};
 use super::handler::{OUTPUT_BYTES_MAX, RespHandler};
 use super::pending::LateReply;
 use super::session::Session;
-use super::state::KEPT_BYTES_MAX;
+use super::state::{KEPT_BYTES_ALWAYS, KEPT_BYTES_MAX};
 use crate::doors::io::handler::{Context, Handler, Linger, Policy, Progress, SlowReader};
 use crate::doors::io::listener::Peer;
 use crate::doors::io::pushes::Pushes;
@@ -102,6 +102,11 @@ impl Handler for RespHandler {
 
     fn is_too_slow(&self, _: &Session, reader: &SlowReader) -> bool {
         reader.stalled > reader.idle_max.min(UNREAD_MAX)
+    }
+
+    fn lacks_room(&self, session: &Session) -> bool {
+        let kept = session.client.kept_bytes;
+        kept > KEPT_BYTES_ALWAYS && !self.parts.state.has_room_for(kept)
     }
 
     fn on_close(&mut self, session: Session) {

@@ -19,8 +19,12 @@ use crate::doors::io::limits::AllDoors;
 /// The most bytes that are kept for one connection: replies that wait to be written, and requests
 /// that are not executed yet. A client that needs more is closed.
 pub(super) const KEPT_BYTES_MAX: usize = 32 << 20;
-/// The room that is taken for the same, for all connections of the door.
+/// The same for all connections of the door, counted by the room that it takes. No connection takes
+/// more than is left for all others: the nearer the bound, the less each may take, so that clients
+/// which took much give way to those that need little.
 pub(super) const KEPT_BYTES_TOTAL_MAX: usize = 256 << 20;
+/// A client may keep so much also where no room is left.
+pub(super) const KEPT_BYTES_ALWAYS: usize = 64 << 10;
 
 /// What a reload changes while the door is open.
 #[derive(Default)]
@@ -86,14 +90,19 @@ impl RespState {
         self.connected.load(Relaxed)
     }
 
-    /// So much room is taken for a connection, after `before`. `false` if all take too much.
+    /// So much room is taken for a connection, after `before`. `false` if that is too much.
     pub(super) fn keeps(&self, before: usize, now: usize) -> bool {
-        let total = if now >= before {
-            self.kept.fetch_add(now - before, Relaxed) + (now - before)
-        } else {
-            self.kept.fetch_sub(before - now, Relaxed) - (before - now)
-        };
-        total <= KEPT_BYTES_TOTAL_MAX
+        if now <= before {
+            self.kept.fetch_sub(before - now, Relaxed);
+            return true;
+        }
+        self.kept.fetch_add(now - before, Relaxed);
+        self.has_room_for(now)
+    }
+
+    /// Whether a connection may go on to take so much.
+    pub(super) fn has_room_for(&self, kept: usize) -> bool {
+        kept <= KEPT_BYTES_TOTAL_MAX.saturating_sub(self.kept.load(Relaxed))
     }
 
     /// A place to count for a loop that begins.
@@ -122,10 +131,14 @@ mod tests {
         assert!(state.keeps(0, KEPT_BYTES_MAX));
         state.enter();
         state.leave(KEPT_BYTES_MAX);
-        for _ in 0..8 {
+        for _ in 0..7 {
             assert!(state.keeps(0, KEPT_BYTES_MAX));
         }
-        assert!(!state.keeps(0, 1), "256 MiB wait already");
+        let rest = KEPT_BYTES_TOTAL_MAX - 7 * KEPT_BYTES_MAX;
+        assert!(state.keeps(0, rest / 2), "as much is left for all others");
+        assert!(!state.keeps(rest / 2, rest / 2 + 1));
+        assert!(!state.has_room_for(KEPT_BYTES_MAX), "those that took most give way");
         assert!(state.keeps(KEPT_BYTES_MAX, 0));
+        assert!(state.has_room_for(KEPT_BYTES_MAX));
     }
 }

@@ -40,6 +40,30 @@ fn a_client_that_never_reads_is_closed() {
 }
 
 #[test]
+fn clients_that_take_most_of_the_room_give_way() {
+    let program = Program::serve(DOOR);
+    let message = "x".repeat(60_000);
+    let one = format!("*2\r\n$4\r\nECHO\r\n$60000\r\n{message}\r\n");
+    // Each leaves 28 MiB of replies unread, until the door closes its connection.
+    let hostile: Vec<Client> = (0..12)
+        .map(|_| {
+            let mut client = Client::new(&program);
+            client.0.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+            let _ = (0..470).try_for_each(|_| client.0.write_all(one.as_bytes()));
+            client
+        })
+        .collect();
+    let mut honest = Client::new(&program);
+    let count = 100;
+    honest.send(one.repeat(count).as_bytes());
+    let reply = format!("$60000\r\n{message}\r\n");
+    let replies = honest.read(reply.len() * count);
+    assert!(replies.chunks(reply.len()).all(|one| one == reply.as_bytes()));
+    assert!(bad_input(&program, "slow_reader") > 0);
+    drop(hostile);
+}
+
+#[test]
 fn a_client_that_half_closes_has_its_replies() {
     let program = Program::serve(DOOR);
     for cut in ["", "*2\r\n$4\r\nEC", "PIN"] {
