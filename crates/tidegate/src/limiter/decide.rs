@@ -98,7 +98,7 @@ impl LimiterHandle {
 
     /// As [`Self::decide`], for doors that refuse a cost that can never be had, where `decide` says
     /// that the request is invalid. `true`: it is such a cost. Then the keys were only looked at,
-    /// and the refusal is counted.
+    /// each at its own cost, and the refusal is counted.
     ///
     /// # Errors
     /// When it cannot be decided at all.
@@ -114,8 +114,11 @@ impl LimiterHandle {
         }
         let catalog = self.limiter.catalog.load();
         let look = |key: &Key<'_>| match catalog.find_for(key, request.can_end, self.door) {
-            Err(InvalidRequest::CostAboveLimit { .. }) if key.op.is_use() => KeyOp::Refuse(1),
-            _ => KeyOp::Peek(1),
+            Err(InvalidRequest::CostAboveLimit { .. }) if key.op.is_use() => {
+                KeyOp::Refuse(key.op.cost())
+            }
+            Err(_) => KeyOp::Peek(1),
+            Ok(_) => KeyOp::Peek(key.op.for_limits().least().max(1)),
         };
         let keys: SmallVec<[Key<'_>; 4]> =
             request.keys.iter().map(|key| Key { op: look(key), ..*key }).collect();
