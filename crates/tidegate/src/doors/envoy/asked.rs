@@ -62,6 +62,7 @@ pub(super) enum Hits {
     /// None: the answer says what is left.
     Look,
     Take(u64),
+    /// Gives uses back, or none: whatever the limit says, it is not over.
     GiveBack(u64),
 }
 
@@ -217,8 +218,8 @@ impl Hits {
         let hits = descriptor.hits_addend.unwrap_or(u64::from(of_call.max(1)));
         // More than any limit allows is too much, however much more.
         match hits.min(AMOUNT_MAX) {
-            0 => Self::Look,
             hits if descriptor.is_negative_hits => Self::GiveBack(hits),
+            0 => Self::Look,
             hits => Self::Take(hits),
         }
     }

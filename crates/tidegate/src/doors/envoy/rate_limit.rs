@@ -293,6 +293,9 @@ impl RateLimits {
         hits: u64,
         now: Now,
     ) -> Result<(), CallError> {
+        if hits == 0 {
+            return Ok(());
+        }
         let refund = KeyOp::Refund { cost: hits, taken: now, in_flight: false };
         let Some(key) = limiter_key(asked, descriptor, refund) else { return Ok(()) };
         let keys = [key];

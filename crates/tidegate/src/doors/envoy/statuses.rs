@@ -1,5 +1,6 @@
 //! One status for each descriptor, made of what its limits said.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use tidegate_core::Nanos;
@@ -45,15 +46,21 @@ impl DescriptorVerdict {
         let DomainSettings { counting, is_quota } = domain;
         let AskedDescriptor { hits, limited, .. } = descriptor;
         match limited {
+            // What gives back is not judged.
+            _ if matches!(hits, Hits::GiveBack(_)) => return Self::bare(Code::Ok),
             Limited::Nothing => return Self::bare(Code::Ok),
             Limited::Configured(rule) if rule.limit.is_none() => return Self::unlimited(),
             Limited::Override(limit, unit) if limit.amount == 0 => {
                 return Self { is_quota, ..Self::denied(*unit) };
             }
-            _ if matches!(hits, Hits::GiveBack(_)) => return Self::bare(Code::Ok),
             _ => {}
         }
-        let over = rows.clone().find(|row| is_over(row, *hits, counting));
+        let wait = |row: &LimitRow| until_allowed(row, *hits, limited);
+        // The one that refuses for the longest time, of equals the first.
+        let over = rows
+            .clone()
+            .filter(|row| is_over(row, *hits, counting))
+            .min_by_key(|row| Reverse(wait(row)));
         let share = |row: &LimitRow| row.verdict.rate / row.limit.amount.max(1) as f64;
         // Of equals the first.
         let nearest = || rows.clone().min_by(|one, other| share(other).total_cmp(&share(one)));
@@ -73,7 +80,10 @@ impl DescriptorVerdict {
         let status = DescriptorStatus {
             code: code.into(),
             limit_remaining: u32::try_from(left).unwrap_or(u32::MAX),
-            duration_until_reset: Some(until_reset(row, current.unit, over.is_some())),
+            duration_until_reset: Some(seconds_up(match over {
+                Some(row) => wait(row),
+                None => row.verdict.reset,
+            })),
             current_limit: Some(current),
         };
         let used = (row.verdict.rate as u64).min(AMOUNT_MAX);
@@ -115,14 +125,18 @@ impl DescriptorVerdict {
 fn is_over(row: &LimitRow, hits: Hits, counting: Counting) -> bool {
     match (hits, counting) {
         (Hits::GiveBack(_), _) => false,
-        // As envoyproxy/ratelimit has it, a look finds a limit over only beyond its amount.
-        (Hits::Look, Counting::Envoy) => {
-            !row.verdict.allowed && row.verdict.rate > row.limit.amount as f64
-        }
-        // What can never be had was looked at as one use.
+        // As envoyproxy/ratelimit has it, a limit that is just used up is not over yet.
+        (Hits::Look, Counting::Envoy) => !row.verdict.allowed && !is_just_used_up(row),
+        // What can never be had may have been looked at as one use.
         (Hits::Take(hits), _) if row.limit.capacity() < hits => true,
         _ => !row.verdict.allowed,
     }
+}
+
+/// Whether all that a limit allows is used, and no more. A limit that allows nothing never is.
+fn is_just_used_up(row: &LimitRow) -> bool {
+    let (used, most) = (row.verdict.rate, row.limit.capacity() as f64);
+    most > 0.0 && used <= most && most < used + 1.0
 }
 
 fn current_limit(row: &LimitRow, limited: &Limited<'_>) -> RateLimit {
@@ -145,17 +159,21 @@ fn current_limit(row: &LimitRow, limited: &Limited<'_>) -> RateLimit {
     }
 }
 
-fn until_reset(row: &LimitRow, unit: i32, is_over: bool) -> prost_types::Duration {
-    let period = || match row.limit.period {
-        // `deny` has none.
-        0 => Unit::of_number(unit).and_then(Unit::period).unwrap_or(SECOND),
-        period => period,
+/// How long until a limit allows what was asked; what it never does, until the next period.
+fn until_allowed(row: &LimitRow, hits: Hits, limited: &Limited<'_>) -> Nanos {
+    let is_too_much = matches!(hits, Hits::Take(hits) if row.limit.capacity() < hits);
+    if !is_too_much && row.verdict.delay != Nanos::MAX {
+        return row.verdict.delay;
+    }
+    let unit = match limited {
+        Limited::Configured(rule) => rule.unit,
+        Limited::Override(_, unit) => *unit,
+        Limited::ByRule | Limited::Nothing => Unit::Unknown,
     };
-    match is_over {
-        // Until what was asked can be had; what never can be, until the next period.
-        true if row.verdict.delay == Nanos::MAX || row.verdict.allowed => seconds_up(period()),
-        true => seconds_up(row.verdict.delay),
-        false => seconds_up(row.verdict.reset),
+    match row.limit.period {
+        // `deny` has none.
+        0 => unit.period().unwrap_or(SECOND),
+        period => period,
     }
 }
 
@@ -163,4 +181,42 @@ fn until_reset(row: &LimitRow, unit: i32, is_over: bool) -> prost_types::Duratio
 fn seconds_up(span: Nanos) -> prost_types::Duration {
     let seconds = if span == Nanos::MAX { 1 } else { span.div_ceil(SECOND).max(1) };
     prost_types::Duration { seconds: seconds.cast_signed(), nanos: 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_core::limit::Algorithm;
+    use tidegate_core::time::DAY;
+    use tidegate_core::{Limit, LimitVerdict};
+
+    use super::*;
+
+    /// What was used of five, and whether a look at it as envoyproxy/ratelimit counts is over.
+    #[test]
+    fn a_look_is_over_unless_a_use_fits_or_the_limit_is_just_used_up() {
+        let row = |limit: Limit, rate: f64, allowed: bool, basis: Basis| {
+            let verdict = LimitVerdict { allowed, remaining: 0, rate, delay: 0, reset: 0 };
+            LimitRow { key: 0, rule: "a".into(), limit, verdict, basis, shadow: false }
+        };
+        let five = Limit { amount: 3, period: DAY, algorithm: Algorithm::Gcra { burst: 5 } };
+        for (rate, allowed, expected) in [
+            (0.0, true, false),
+            (4.0, true, false),
+            (4.5, false, false),
+            (5.0, false, false),
+            (5.5, false, true),
+            (9.0, false, true),
+            // Not because of what is used: there is no room for another key.
+            (0.0, false, true),
+        ] {
+            let row = row(five, rate, allowed, Basis::Counts);
+            assert_eq!(is_over(&row, Hits::Look, Counting::Envoy), expected, "{rate} {allowed}");
+            assert_eq!(is_over(&row, Hits::Look, Counting::AllOrNothing), !allowed);
+        }
+        // The store is away, and the rule denies.
+        let away = row(five, 0.0, false, Basis::Policy);
+        assert!(is_over(&away, Hits::Look, Counting::Envoy));
+        let denied = row(Limit::DENY, 0.0, false, Basis::Counts);
+        assert!(is_over(&denied, Hits::Look, Counting::Envoy));
+    }
 }

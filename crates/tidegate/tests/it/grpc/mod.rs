@@ -11,6 +11,7 @@ mod reference;
 mod series;
 mod service;
 mod statistics;
+mod told;
 mod unreadable;
 mod ways;
 mod xds;
