@@ -326,6 +326,12 @@ impl LimiterHandle {
         let _ = self.decide(&request, self.now(), None);
     }
 
+    /// The position of the rule that decides a key, if all of the rule's keys have one count.
+    pub(crate) fn shared_rule(&self, key: &[u8]) -> Option<usize> {
+        let catalog = self.limiter.catalog.load();
+        catalog.set().find(key).filter(|position| catalog.rule(*position).shared)
+    }
+
     /// Whether a limit of this key is on uses in flight, so that uses must be given back.
     pub(crate) fn is_in_flight(&self, key: &Key<'_>) -> bool {
         let catalog = self.limiter.catalog.load();

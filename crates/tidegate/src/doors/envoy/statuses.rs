@@ -9,7 +9,7 @@ use tidegate_core::time::SECOND;
 use tidegate_envoy::config::Unit;
 use tidegate_envoy::proto::ratelimit::rate_limit_response::{Code, DescriptorStatus, RateLimit};
 
-use super::asked::{AskedDescriptor, Hits, Limited};
+use super::asked::{AskedDescriptor, Hits, Limited, override_rule};
 use super::settings::{Counting, DomainSettings};
 use crate::limiter::{Basis, LimitRow};
 
@@ -43,13 +43,15 @@ impl DescriptorVerdict {
         rows: impl Iterator<Item = &'r LimitRow> + Clone,
         domain: DomainSettings,
     ) -> Self {
-        let DomainSettings { counting, is_quota } = domain;
+        let DomainSettings { counting, is_quota, .. } = domain;
         let AskedDescriptor { hits, limited, .. } = descriptor;
         match limited {
             // What gives back is not judged.
             _ if matches!(hits, Hits::GiveBack(_)) => return Self::bare(Code::Ok),
             Limited::Nothing => return Self::bare(Code::Ok),
-            Limited::Configured(rule) if rule.limit.is_none() => return Self::unlimited(),
+            Limited::Configured(rule) if rule.limit.is_none() => {
+                return Self { is_quota: rule.quota, ..Self::unlimited() };
+            }
             Limited::Override(limit, unit) if limit.amount == 0 => {
                 return Self { is_quota, ..Self::denied(*unit) };
             }
@@ -97,6 +99,18 @@ impl DescriptorVerdict {
         Self { is_over: is_refused, is_quota, rule: Some(row.rule.clone()), status, counted }
     }
 
+    /// Takes the descriptor's hits into account, which were counted after it was looked at: under
+    /// the limit of `owner`, in the same window.
+    pub(super) fn count_with(&mut self, descriptor: &AskedDescriptor<'_>, owner: &Self) {
+        if let Hits::Take(hits) = descriptor.hits
+            && !self.is_over
+        {
+            let hits = u32::try_from(hits).unwrap_or(u32::MAX);
+            self.status.limit_remaining = self.status.limit_remaining.saturating_sub(hits);
+            self.status.duration_until_reset = owner.status.duration_until_reset;
+        }
+    }
+
     /// No limit applies, or nothing is known of its count: the status has its code alone.
     fn bare(code: Code) -> Self {
         let status = DescriptorStatus { code: code.into(), ..DescriptorStatus::default() };
@@ -115,6 +129,7 @@ impl DescriptorVerdict {
         let mut verdict = Self { is_over: true, ..Self::bare(Code::OverLimit) };
         let (requests_per_unit, name) = (0, String::new());
         let current = RateLimit { requests_per_unit, unit: unit.number(), name };
+        verdict.rule = Some(override_rule(unit).into());
         verdict.status.current_limit = Some(current);
         verdict.status.duration_until_reset = Some(seconds_up(unit.period().unwrap_or(SECOND)));
         verdict

@@ -1,6 +1,7 @@
 //! The gRPC door: Envoy's rate limit service at the real program.
 
 mod certificates;
+mod chosen;
 mod envoy;
 mod envoy_config;
 mod in_flight;
@@ -11,6 +12,7 @@ mod reference;
 mod series;
 mod service;
 mod statistics;
+mod together;
 mod told;
 mod unreadable;
 mod ways;

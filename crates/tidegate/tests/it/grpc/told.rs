@@ -108,3 +108,43 @@ fn a_look_as_envoy_counts_finds_over_what_is_beyond_its_limit() {
     assert_eq!(client.ask(request), over());
     assert_eq!(client.ask(limited(hits("few=a", 0), 0)), over());
 }
+
+#[test]
+fn who_refused_is_told_by_the_name_that_its_limit_has() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("rl.yaml"), FILE).expect("a file");
+    let path = folder.path().display();
+    for counting in COUNTINGS {
+        let settings = format!("counting = '{counting}'\nenvoy_config = '{path}'\nmetadata = true");
+        let (mut client, _program) = native(&settings);
+        let mut refused_by = |request: RateLimitRequest| {
+            let answer = client.call(request).expect("an answer");
+            let fields = answer.dynamic_metadata.expect("metadata").fields;
+            fields.get("refused_by").map(|value| format!("{:?}", value.kind))
+        };
+        let text = |name: &str| {
+            Some(format!("{:?}", Some(prost_types::value::Kind::StringValue(name.to_owned()))))
+        };
+        let all = ["plain=a", "named=a", "quota=a", "more=a"];
+        assert_eq!(refused_by(call("rl", &all)), None, "{counting}");
+        for (descriptors, name) in [
+            (&["plain=a"][..], "grpc:rl.plain"),
+            (&["named=a"], "a limit"),
+            (&["quota=a"], "small"),
+            // A quota that is over does not refuse while another one is not.
+            (&["quota=a", "named=a", "more=a"], "a limit"),
+            (&["never=a"], "grpc:rl.never"),
+        ] {
+            assert_eq!(refused_by(call("rl", descriptors)), text(name), "{descriptors:?}");
+        }
+        assert_eq!(refused_by(call("rl", &["quota=a", "more=a"])), None, "{counting}");
+        for amount in [0, 1] {
+            let request = || limited(call("web", &["few=b"]), amount);
+            let first = refused_by(request());
+            let name = text("grpc:override/year");
+            assert_eq!(first, if amount == 0 { name.clone() } else { None });
+            assert_eq!(refused_by(request()), name, "{amount}");
+        }
+        assert_eq!(refused_by(call("web", &["denied=a"])), text("web denied=*"), "{counting}");
+    }
+}
