@@ -88,8 +88,9 @@ impl RateLimits {
         asked.descriptors.iter().any(|it| rules.find_matching(asked.key(it)).is_some())
     }
 
-    /// Drops overrides that are not obeyed. An override replaces a rule: where no rule matches the
-    /// key, nothing limits it. Without `are_counted` the rule itself limits it.
+    /// Drops overrides that are not obeyed: an override replaces a rule that matches the key, and
+    /// without `are_counted` none does. The descriptor is then decided on as though it had brought
+    /// none.
     fn settle_overrides(&self, asked: &mut AskedCall<'_>, are_counted: bool) {
         let is_override = |it: &AskedDescriptor<'_>| matches!(it.limited, Limited::Override(..));
         if !asked.descriptors.iter().any(is_override) {
@@ -98,14 +99,9 @@ impl RateLimits {
         let rules = self.limiter.limiter().rules();
         for at in 0..asked.descriptors.len() {
             let descriptor = &asked.descriptors[at];
-            if !is_override(descriptor) {
-                continue;
-            }
-            let has_rule = rules.find_matching(asked.key(descriptor)).is_some();
-            match (has_rule, are_counted) {
-                (true, true) => {}
-                (true, false) => asked.descriptors[at].limited = Limited::ByRule,
-                (false, _) => asked.descriptors[at].limited = Limited::Nothing,
+            let is_obeyed = || are_counted && rules.find_matching(asked.key(descriptor)).is_some();
+            if is_override(descriptor) && !is_obeyed() {
+                asked.descriptors[at].limited = Limited::ByRule;
             }
         }
     }

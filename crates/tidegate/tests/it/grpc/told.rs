@@ -148,3 +148,26 @@ fn who_refused_is_told_by_the_name_that_its_limit_has() {
         assert_eq!(refused_by(call("web", &["denied=a"])), text("web denied=*"), "{counting}");
     }
 }
+
+#[test]
+fn without_a_rule_a_limit_that_comes_along_is_ignored_and_the_default_decides() {
+    for (default, expected) in
+        [("[default]\nlimit = '1 per 300d'\n", [Some("default"); 2]), ("", [None, None])]
+    {
+        for counting in COUNTINGS {
+            let settings = format!("counting = '{counting}'\n[http]");
+            let doors = DOORS.replace("[http]", &settings);
+            let program = Program::serve(&[default, &doors].concat());
+            let mut client = Client::new(&program);
+            let names = [9, 0].map(|amount| {
+                let answer = client.call(limited(call("web", &["few=a"]), amount));
+                let answer = answer.expect("an answer");
+                let is_second_of_one = amount == 0 && !default.is_empty();
+                let code = if is_second_of_one { OverLimit } else { Ok };
+                assert_eq!(answer.overall_code(), code, "{counting}");
+                answer.statuses[0].current_limit.as_ref().map(|limit| limit.name.clone())
+            });
+            assert_eq!(names.each_ref().map(Option::as_deref), expected, "{counting}");
+        }
+    }
+}
