@@ -198,6 +198,24 @@ fn a_folder_becomes_native_rules() {
 }
 
 #[test]
+fn rules_for_a_domain_of_the_folder_are_warned_of() {
+    let folder = folder();
+    let file = folder.path().join("tidegate.toml");
+    let rule = |pattern: &str| format!("[[rule]]\nmatch = '{pattern}'\nlimit = '1/s'\n");
+    let rules = ["basic key1=*", "basic", "basics key1=*", "other key1=*", "* key1=*"].map(rule);
+    let table = format!("[grpc]\nenvoy_config = '{}'\n", folder.path().display());
+    fs::write(&file, [&rules.concat(), &*table].concat()).expect("a file");
+    let output = tidegate(["config", "check", file.to_str().expect("a path")]);
+    assert_eq!(output.status.code(), Some(0));
+    let said = String::from_utf8_lossy(&output.stderr);
+    let warnings: Vec<&str> = said.lines().filter(|line| line.contains("warning")).collect();
+    let [warning] = warnings[..] else { panic!("{said}") };
+    let expected = ":2:9: warning: this rule limits no call of Envoy: the files of `envoy_config` \
+                    alone limit the domain \"basic\"; remove it, unless another door uses its keys";
+    assert!(warning.ends_with(expected), "{warning}");
+}
+
+#[test]
 fn a_wrong_folder_is_told_with_its_file() {
     let folder = folder();
     fs::write(folder.path().join("bad.yaml"), "domain: d\ndescriptors:\n- key: ''\n")
