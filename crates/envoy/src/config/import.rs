@@ -30,6 +30,8 @@ const SHARE: &str = "`share_threshold` beside values that have counts of their o
                      form: every value has a count of its own";
 const METADATA: &str = "`metadata` has no native form";
 const TOO_LONG: &str = "the key is too long for a rule";
+const NAME: &str =
+    "the `name` is left out: it is that of several limits, and names of rules differ";
 
 /// A native rule, before it is written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,27 +46,45 @@ pub(super) struct NativeRule {
     losses: Vec<&'static str>,
 }
 
-/// The rules as TOML, and what they do not say.
+/// The rules as TOML, and what they do not say; and that their domains are counted as before.
 #[must_use]
 pub fn to_toml(configuration: &Configuration) -> (String, Vec<Unsupported>) {
-    let rules = native_rules(configuration);
-    let mut uses: HashMap<&str, usize> = HashMap::new();
-    rules.iter().for_each(|rule| *uses.entry(&rule.name).or_default() += 1);
+    let mut rules = native_rules(configuration);
+    let mut uses: HashMap<String, usize> = HashMap::new();
+    for name in rules.iter().map(|rule| &rule.name).filter(|name| !name.is_empty()) {
+        *uses.entry(name.clone()).or_default() += 1;
+    }
     let (mut text, mut unsupported) = (HEAD.to_owned(), Vec::new());
-    for rule in &rules {
-        // Native names are unique; without one the rule is named by its match.
-        let is_named = !rule.name.is_empty() && uses.get(&*rule.name) == Some(&1);
-        write_rule(rule, is_named, &mut text);
+    for rule in &mut rules {
+        // Names of rules differ; without one a rule is named by its match.
+        if uses.get(&rule.name).is_some_and(|uses| *uses > 1) {
+            rule.name.clear();
+            rule.losses.push(NAME);
+        }
+        write_rule(rule, &mut text);
         unsupported.extend(
             rule.losses.iter().map(|reason| Unsupported { rule: rule.pattern.clone(), reason }),
         );
     }
+    write_counting(configuration, &mut text);
     (text, unsupported)
+}
+
+/// Of each domain that has rules, that it is counted as envoyproxy/ratelimit counts.
+fn write_counting(configuration: &Configuration, out: &mut String) {
+    let with_rules = configuration.domains.iter().filter(|(_, level)| height(level) > 0);
+    for (at, (domain, _)) in with_rules.enumerate() {
+        out.push_str(if at == 0 { COUNTING } else { "\n" });
+        let _ = writeln!(out, "[grpc.domains.{}]\ncounting = \"envoy\"", quoted(domain));
+    }
 }
 
 const HEAD: &str = "# Rules of envoyproxy/ratelimit. They are ordered: the first match decides.\n";
 
-fn write_rule(rule: &NativeRule, is_named: bool, out: &mut String) {
+const COUNTING: &str =
+    "\n# Calls are counted as there: for each descriptor by itself, and refused ones, too.\n";
+
+fn write_rule(rule: &NativeRule, out: &mut String) {
     out.push_str("\n[[rule]]\n");
     for loss in &rule.losses {
         let _ = writeln!(out, "# {loss}.");
@@ -72,7 +92,7 @@ fn write_rule(rule: &NativeRule, is_named: bool, out: &mut String) {
     let mut field = |name: &str, value: &str| {
         let _ = writeln!(out, "{name} = {value}");
     };
-    if is_named {
+    if !rule.name.is_empty() {
         field("name", &quoted(&rule.name));
     }
     field("match", &quoted(&rule.pattern));

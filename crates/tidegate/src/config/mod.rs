@@ -142,6 +142,7 @@ impl Config {
             return Err(Problems::new(name, text, problems));
         }
         let mut found = draft::never_matched(&written, text);
+        found.extend(file.grpc.iter().flat_map(|grpc| grpc.rules_without_calls(&written)));
         found.extend(warn(&file, text));
         let warnings = Problems::new(name, text, found).plain();
         let warnings = warnings.lines().map(str::to_owned).collect();

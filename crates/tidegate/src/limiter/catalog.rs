@@ -240,8 +240,9 @@ impl Catalog {
         door: Door,
     ) -> Result<Option<usize>, InvalidRequest> {
         let op = match key.op {
-            // What happens in any case is not too much.
+            // What happens in any case is not too much, and neither is what is refused in any case.
             KeyOp::TakeOrRecord(cost) => Op::Record { cost, at: 0 },
+            KeyOp::Refuse(_) => Op::Peek(1),
             op => op.for_limits(),
         };
         match key.limits {

@@ -98,7 +98,7 @@ impl LimiterHandle {
 
     /// As [`Self::decide`], for doors that refuse a cost that can never be had, where `decide` says
     /// that the request is invalid. `true`: it is such a cost. Then the keys were only looked at,
-    /// and the refusal is counted.
+    /// each at its own cost, and the refusal is counted.
     ///
     /// # Errors
     /// When it cannot be decided at all.
@@ -114,8 +114,11 @@ impl LimiterHandle {
         }
         let catalog = self.limiter.catalog.load();
         let look = |key: &Key<'_>| match catalog.find_for(key, request.can_end, self.door) {
-            Err(InvalidRequest::CostAboveLimit { .. }) if key.op.is_use() => KeyOp::Refuse(1),
-            _ => KeyOp::Peek(1),
+            Err(InvalidRequest::CostAboveLimit { .. }) if key.op.is_use() => {
+                KeyOp::Refuse(key.op.cost())
+            }
+            Err(_) => KeyOp::Peek(1),
+            Ok(_) => KeyOp::Peek(key.op.for_limits().least().max(1)),
         };
         let keys: SmallVec<[Key<'_>; 4]> =
             request.keys.iter().map(|key| Key { op: look(key), ..*key }).collect();
@@ -329,6 +332,12 @@ impl LimiterHandle {
         // A request that was valid when it took the uses is valid now; a key that a reload has made
         // unlimited has nothing to give back.
         let _ = self.decide(&request, self.now(), None);
+    }
+
+    /// The position of the rule that decides a key, if all of the rule's keys have one count.
+    pub(crate) fn shared_rule(&self, key: &[u8]) -> Option<usize> {
+        let catalog = self.limiter.catalog.load();
+        catalog.set().find(key).filter(|position| catalog.rule(*position).shared)
     }
 
     /// Whether a limit of this key is on uses in flight, so that uses must be given back.

@@ -52,19 +52,27 @@ shadow = true
 
 [[rule]]
 # `quota_mode` has no native form: the limit is left out.
+# the `name` is left out: it is that of several limits, and names of rules differ.
 match = "my%20domain quota=*"
 limit = "none"
 
 [[rule]]
 # `replaces` has no native form: the other limits count as well.
+# the `name` is left out: it is that of several limits, and names of rules differ.
 match = "my%20domain old=*"
 limit = "5 per second burst 9"
 algorithm = "gcra"
+
+# Calls are counted as there: for each descriptor by itself, and refused ones, too.
+[grpc.domains."my domain"]
+counting = "envoy"
 "##;
     assert_eq!(text, expected);
     let reported: Vec<_> = unsupported.iter().map(|it| it.rule.as_str()).collect();
-    assert_eq!(reported, ["my%20domain quota=*", "my%20domain old=*"]);
-    assert!(to_toml(&loaded("domain: d")).1.is_empty());
+    let (quota, old) = ("my%20domain quota=*", "my%20domain old=*");
+    assert_eq!(reported, [quota, quota, old, old]);
+    let (text, unsupported) = to_toml(&loaded("domain: d"));
+    assert!(unsupported.is_empty() && !text.contains("[grpc"), "{text}");
 }
 
 proptest! {

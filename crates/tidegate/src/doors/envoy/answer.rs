@@ -11,52 +11,65 @@ use super::metadata;
 use super::settings::{AnswerSettings, HeaderNames};
 use super::statuses::DescriptorVerdict;
 
-/// Whether a descriptor is over its limit, or all are over theirs that have quotas.
-pub(super) fn is_over(verdicts: &[DescriptorVerdict]) -> bool {
-    let (mut is_over, mut quotas, mut quotas_over) = (false, 0, 0);
-    for DescriptorVerdict { is_over: over, is_quota, .. } in verdicts {
-        quotas += usize::from(*is_quota);
-        quotas_over += usize::from(*is_quota && *over);
-        is_over |= *over && !*is_quota;
-    }
-    is_over || quotas > 0 && quotas == quotas_over
+/// Which descriptor refuses the call, of several the first: one that is over its limit, or, if all
+/// that have quotas are over them, one of those.
+pub(super) fn refusing<'v>(
+    verdicts: impl Iterator<Item = &'v DescriptorVerdict> + Clone,
+) -> Option<usize> {
+    let has_quota_left = verdicts.clone().any(|it| it.is_quota && !it.is_over);
+    verdicts.enumerate().find_map(|(at, verdict)| {
+        let refuses = verdict.is_over && !(verdict.is_quota && has_quota_left);
+        refuses.then_some(at)
+    })
 }
 
-/// Puts an answer together.
+/// Puts an answer together. `refusing` is the descriptor that refuses the call, if one does.
 pub(super) fn response(
     call: &RateLimitRequest,
     asked: &AskedCall<'_>,
     verdicts: impl IntoIterator<Item = DescriptorVerdict>,
-    is_over: bool,
+    refusing: Option<usize>,
     settings: &AnswerSettings,
 ) -> RateLimitResponse {
     let (mut refused_by, mut passed) = (None, None);
     let statuses: Vec<DescriptorStatus> = { verdicts.into_iter().zip(&asked.descriptors) }
-        .map(|(verdict, asked)| {
-            let DescriptorVerdict { is_over: over, rule, status, .. } = verdict;
-            if over {
-                refused_by = refused_by.take().or(rule);
-            } else {
+        .enumerate()
+        .map(|(at, (verdict, asked))| {
+            let DescriptorVerdict { is_over, rule, status, .. } = verdict;
+            if refusing == Some(at) {
+                refused_by = rule;
+            }
+            if !is_over {
                 passed = passed.or_else(|| rule_metadata(asked));
             }
             status
         })
         .collect();
-    let code = if is_over { Code::OverLimit } else { Code::Ok };
+    let code = if refusing.is_some() { Code::OverLimit } else { Code::Ok };
     let mut response = RateLimitResponse { overall_code: code.into(), ..Default::default() };
     if let Some(names) = &settings.headers {
         response.response_headers_to_add.extend(headers(&statuses, names));
     }
-    if let Some((body, content_type)) = settings.over_limit_body.as_ref().filter(|_| is_over) {
+    let body = settings.over_limit_body.as_ref().filter(|_| refusing.is_some());
+    if let Some((body, content_type)) = body {
         response.raw_body = body.clone();
         response.response_headers_to_add.push(header("content-type", content_type));
     }
     if settings.metadata {
-        let refused_by = refused_by.as_deref().filter(|_| is_over);
+        let named = refusing.and_then(|at| configured_name(&asked.descriptors[at]));
+        let refused_by = named.or(refused_by.as_deref());
         response.dynamic_metadata = Some(metadata::told(call, asked, passed, refused_by));
     }
     response.statuses = statuses;
     response
+}
+
+/// The name that envoyproxy/ratelimit's configuration gives to the limit of a descriptor.
+fn configured_name<'a>(descriptor: &AskedDescriptor<'a>) -> Option<&'a str> {
+    match descriptor.limited {
+        Limited::Configured(rule) => Some(&*rule.name).filter(|name| !name.is_empty()),
+        _ => None,
+    }
 }
 
 /// What a rule of envoyproxy/ratelimit's configuration lets answers carry.

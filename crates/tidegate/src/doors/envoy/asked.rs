@@ -41,6 +41,8 @@ pub(super) struct AskedDescriptor<'a> {
     key: Range<usize>,
     pub(super) hits: Hits,
     pub(super) limited: Limited<'a>,
+    /// The rule that limits it, if that has one count for all of its keys.
+    pub(super) shared_rule: Option<usize>,
 }
 
 /// What limits a descriptor.
@@ -62,6 +64,7 @@ pub(super) enum Hits {
     /// None: the answer says what is left.
     Look,
     Take(u64),
+    /// Gives uses back, or none: whatever the limit says, it is not over.
     GiveBack(u64),
 }
 
@@ -130,7 +133,8 @@ impl<'a> AskedCall<'a> {
                 }
             };
             let hits = Hits::of(descriptor, call.hits_addend);
-            asked.descriptors.push(AskedDescriptor { key: start..asked.keys.len(), hits, limited });
+            let key = start..asked.keys.len();
+            asked.descriptors.push(AskedDescriptor { key, hits, limited, shared_rule: None });
         }
         asked.leave_out_replaced();
         Ok(asked)
@@ -173,6 +177,9 @@ impl<'a> AskedCall<'a> {
 
     /// Whether two descriptors have one count.
     pub(super) fn are_same(&self, one: &AskedDescriptor<'_>, other: &AskedDescriptor<'_>) -> bool {
+        if one.shared_rule.is_some() && one.shared_rule == other.shared_rule {
+            return true;
+        }
         one.limited.counts_as(&other.limited) && self.key(one) == self.key(other)
     }
 
@@ -197,8 +204,19 @@ impl Limited<'_> {
     fn counts_as(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Override(_, unit), Self::Override(_, other)) => unit == other,
-            (Self::Override(..), _) | (_, Self::Override(..)) => false,
-            _ => true,
+            (Self::ByRule, Self::ByRule) => true,
+            (Self::Configured(one), Self::Configured(other)) => {
+                one.limit.is_some() && other.limit.is_some()
+            }
+            _ => false,
+        }
+    }
+
+    /// The limit that came with the descriptor.
+    pub(super) fn given(&self) -> Option<&Limit> {
+        match self {
+            Self::Override(limit, _) => Some(limit),
+            Self::ByRule | Self::Configured(_) | Self::Nothing => None,
         }
     }
 }
@@ -217,8 +235,8 @@ impl Hits {
         let hits = descriptor.hits_addend.unwrap_or(u64::from(of_call.max(1)));
         // More than any limit allows is too much, however much more.
         match hits.min(AMOUNT_MAX) {
-            0 => Self::Look,
             hits if descriptor.is_negative_hits => Self::GiveBack(hits),
+            0 => Self::Look,
             hits => Self::Take(hits),
         }
     }

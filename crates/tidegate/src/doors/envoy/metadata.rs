@@ -47,7 +47,8 @@ fn described(descriptor: &RateLimitDescriptor, hits: Hits) -> Value {
     let hits = match hits {
         Hits::Look => 0.0,
         Hits::Take(hits) => hits as f64,
-        Hits::GiveBack(hits) => -(hits as f64),
+        // Not minus zero.
+        Hits::GiveBack(hits) => 0.0 - hits as f64,
     };
     fields.push(("hitsAddend", number(hits)));
     structure(object(fields))

@@ -1,6 +1,7 @@
 //! What doors have in common that take calls of Envoy's rate limit service, over gRPC or as JSON.
 //!
-//! - `rate_limit`: one call: from descriptors to keys to an answer
+//! - `rate_limit`: one call: from descriptors to keys to an answer; `together`: descriptors that
+//!   are counted all or none
 //! - `asked`, `statuses`, `answer`: its three steps; `in_flight`: uses that end later;
 //!   `metadata`: what an answer may carry
 //! - `settings`: how calls are counted and answered
@@ -17,3 +18,4 @@ pub(crate) mod rate_limit;
 pub(crate) mod settings;
 mod statistics;
 mod statuses;
+mod together;

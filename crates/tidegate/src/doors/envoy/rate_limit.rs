@@ -1,7 +1,7 @@
 //! Decides on a call of the rate limit service. It asks the limiter in one of two ways:
 //!
-//! - all or nothing ([`RateLimits::decide_together`]): one request with the keys of all
-//!   descriptors;
+//! - all or nothing ([`RateLimits::decide_together`], in `together`): one request with the keys of
+//!   all descriptors;
 //! - as envoyproxy/ratelimit counts ([`RateLimits::decide_each`]): one request for each descriptor,
 //!   which is counted even if it is refused.
 
@@ -18,17 +18,17 @@ use super::settings::{Counting, DomainSettings, EnvoyState};
 use super::statuses::DescriptorVerdict;
 use super::{answer, in_flight};
 use crate::doors::Gate;
-use crate::limiter::{self, Decision, InvalidRequest, Key, KeyOp, LimitRow, LimiterHandle, Rows};
+use crate::limiter::{self, Decision, InvalidRequest, Key, KeyOp, LimiterHandle, Rows};
 use crate::metrics::Door;
 use crate::uses::UsesInFlight;
 
 /// The verdicts on the descriptors of a call, in their order.
-type Verdicts = SmallVec<[DescriptorVerdict; 4]>;
+pub(super) type Verdicts = SmallVec<[DescriptorVerdict; 4]>;
 
 /// Decides on the calls that come to one door.
 pub(crate) struct RateLimits {
     door: Door,
-    limiter: LimiterHandle,
+    pub(super) limiter: LimiterHandle,
     uses: Arc<UsesInFlight>,
     state: Arc<EnvoyState>,
 }
@@ -65,20 +65,21 @@ impl RateLimits {
         let domain = settings.of_domain(&call.domain);
         let verdicts = match domain.counting {
             Counting::AllOrNothing => {
+                self.find_shared_rules(&mut asked);
                 asked.join_same();
                 self.decide_together(&asked, domain).await?
             }
             Counting::Envoy => self.decide_each(&asked, domain).await?,
         };
-        let is_over = answer::is_over(&verdicts);
+        let refusing = answer::refusing(verdicts.iter());
         if settings.erl_metrics {
             self.state.statistics.count(call, &asked, &verdicts, configuration);
-            if is_over && settings.shadow {
+            if refusing.is_some() && settings.shadow {
                 self.state.statistics.count_global_shadow();
             }
         }
-        let is_over = is_over && !settings.shadow;
-        Ok(answer::response(call, &asked, verdicts, is_over, &settings))
+        let refusing = refusing.filter(|_| !settings.shadow);
+        Ok(answer::response(call, &asked, verdicts, refusing, &settings))
     }
 
     /// Whether a rule of our own configuration matches one of the keys.
@@ -87,8 +88,9 @@ impl RateLimits {
         asked.descriptors.iter().any(|it| rules.find_matching(asked.key(it)).is_some())
     }
 
-    /// Drops overrides that are not obeyed. An override replaces a rule: where no rule matches the
-    /// key, nothing limits it. Without `are_counted` the rule itself limits it.
+    /// Drops overrides that are not obeyed: an override replaces a rule that matches the key, and
+    /// without `are_counted` none does. The descriptor is then decided on as though it had brought
+    /// none.
     fn settle_overrides(&self, asked: &mut AskedCall<'_>, are_counted: bool) {
         let is_override = |it: &AskedDescriptor<'_>| matches!(it.limited, Limited::Override(..));
         if !asked.descriptors.iter().any(is_override) {
@@ -97,110 +99,25 @@ impl RateLimits {
         let rules = self.limiter.limiter().rules();
         for at in 0..asked.descriptors.len() {
             let descriptor = &asked.descriptors[at];
-            if !is_override(descriptor) {
-                continue;
-            }
-            let has_rule = rules.find_matching(asked.key(descriptor)).is_some();
-            match (has_rule, are_counted) {
-                (true, true) => {}
-                (true, false) => asked.descriptors[at].limited = Limited::ByRule,
-                (false, _) => asked.descriptors[at].limited = Limited::Nothing,
+            let is_obeyed = || are_counted && rules.find_matching(asked.key(descriptor)).is_some();
+            if is_override(descriptor) && !is_obeyed() {
+                asked.descriptors[at].limited = Limited::ByRule;
             }
         }
     }
 
-    /// Takes from the keys of all descriptors, or from none. What a descriptor gives back is given
-    /// back even if the call is refused.
-    async fn decide_together(
-        &self,
-        asked: &AskedCall<'_>,
-        domain: DomainSettings,
-    ) -> Result<Verdicts, CallError> {
-        let now = self.limiter.now();
-        let mut keys: SmallVec<[Key<'_>; 4]> = SmallVec::new();
-        // For each descriptor the place of its key in `keys`, if it has one.
-        let mut places: SmallVec<[Option<usize>; 4]> = SmallVec::new();
-        for descriptor in &asked.descriptors {
-            let op = match descriptor.hits {
-                Hits::Look => KeyOp::Peek(1),
-                Hits::Take(hits) => KeyOp::Take(hits),
-                Hits::GiveBack(hits) => {
-                    self.give_back(asked, descriptor, hits, now)?;
-                    places.push(None);
-                    continue;
-                }
-            };
-            let Some(key) = limiter_key(asked, descriptor, op) else {
-                places.push(None);
-                continue;
-            };
-            // Descriptors that are the same are one use.
-            let before = asked.descriptors[..places.len()]
-                .iter()
-                .zip(&places)
-                .find_map(|(other, place)| place.filter(|_| asked.are_same(other, descriptor)));
-            let place = before.unwrap_or(keys.len());
-            if before.is_none() {
-                keys.push(key);
-            }
-            places.push(Some(place));
+    /// Finds descriptors whose rule has one count for all of its keys: they can be the same
+    /// although their keys differ.
+    fn find_shared_rules(&self, asked: &mut AskedCall<'_>) {
+        if asked.descriptors.len() < 2 {
+            return;
         }
-        let rows = match (keys.is_empty(), domain.is_quota) {
-            (true, _) => Rows::default(),
-            (false, true) => self.take_each(&keys, now).await?,
-            (false, false) => {
-                if self.are_quotas_over(asked, domain, now).await? {
-                    // The whole call is over, so nothing of it is counted.
-                    keys.iter_mut().for_each(|key| key.op = KeyOp::Peek(key.op.cost()));
-                }
-                self.ask(&limiter::Request::all_or_nothing(&keys), now)?.rows().await
+        for at in 0..asked.descriptors.len() {
+            if let Limited::ByRule = asked.descriptors[at].limited {
+                let shared_rule = self.limiter.shared_rule(asked.key(&asked.descriptors[at]));
+                asked.descriptors[at].shared_rule = shared_rule;
             }
-        };
-        let verdict = |(descriptor, place): (&AskedDescriptor<'_>, &Option<usize>)| {
-            let rows = rows.limits.iter().filter(|row| Some(row.key) == *place);
-            DescriptorVerdict::of(descriptor, rows, domain)
-        };
-        Ok(asked.descriptors.iter().zip(&places).map(verdict).collect())
-    }
-
-    /// Takes from each key by itself. All are quotas here: one that is over counts nothing, and
-    /// does not keep the others from counting.
-    async fn take_each(&self, keys: &[Key<'_>], now: Now) -> Result<Rows, CallError> {
-        let ask = |key: &Key<'_>| self.ask(&limiter::Request::all_or_nothing(&[*key]), now);
-        let answers = keys.iter().map(ask).collect::<Result<SmallVec<[LimiterAnswer; 4]>, _>>()?;
-        let mut all = Rows::default();
-        for (key, answer) in answers.into_iter().enumerate() {
-            let rows = answer.rows().await;
-            all.limits.extend(rows.limits.into_iter().map(|row| LimitRow { key, ..row }));
         }
-        Ok(all)
-    }
-
-    /// Looks, before anything is taken, whether some descriptors have quotas and all of those are
-    /// over.
-    async fn are_quotas_over(
-        &self,
-        asked: &AskedCall<'_>,
-        domain: DomainSettings,
-        now: Now,
-    ) -> Result<bool, CallError> {
-        let is_quota = |descriptor: &&AskedDescriptor<'_>| match descriptor.limited {
-            Limited::Configured(rule) => rule.quota,
-            _ => false,
-        };
-        let mut are_over = false;
-        for descriptor in asked.descriptors.iter().filter(is_quota) {
-            let Hits::Take(hits) = descriptor.hits else { return Ok(false) };
-            let Some(key) = limiter_key(asked, descriptor, KeyOp::Peek(hits)) else {
-                return Ok(false);
-            };
-            let rows = self.ask(&limiter::Request::all_or_nothing(&[key]), now)?.rows().await;
-            if !DescriptorVerdict::of(descriptor, rows.limits.iter(), domain).is_over {
-                return Ok(false);
-            }
-            are_over = true;
-        }
-        Ok(are_over)
     }
 
     /// Decides on each descriptor by itself.
@@ -238,7 +155,11 @@ impl RateLimits {
 
     /// Asks the limiter. Where a remote store must answer first, [`LimiterAnswer::rows`] waits for
     /// it.
-    fn ask(&self, request: &limiter::Request<'_>, now: Now) -> Result<LimiterAnswer, CallError> {
+    pub(super) fn ask(
+        &self,
+        request: &limiter::Request<'_>,
+        now: Now,
+    ) -> Result<LimiterAnswer, CallError> {
         let mut rows = Rows::default();
         let (decision, _) =
             self.limiter.decide_or_refuse(request, now, Some(&mut rows)).map_err(invalid)?;
@@ -286,13 +207,16 @@ impl RateLimits {
         self.give_back(asked, descriptor, hits, now)
     }
 
-    fn give_back(
+    pub(super) fn give_back(
         &self,
         asked: &AskedCall<'_>,
         descriptor: &AskedDescriptor<'_>,
         hits: u64,
         now: Now,
     ) -> Result<(), CallError> {
+        if hits == 0 {
+            return Ok(());
+        }
         let refund = KeyOp::Refund { cost: hits, taken: now, in_flight: false };
         let Some(key) = limiter_key(asked, descriptor, refund) else { return Ok(()) };
         let keys = [key];
@@ -307,7 +231,7 @@ impl RateLimits {
 }
 
 /// What to ask the limiter for a descriptor; `None` if there is nothing to count.
-fn limiter_key<'a>(
+pub(super) fn limiter_key<'a>(
     asked: &'a AskedCall<'_>,
     descriptor: &'a AskedDescriptor<'_>,
     op: KeyOp,
@@ -325,7 +249,7 @@ fn limiter_key<'a>(
 }
 
 /// What the limiter said, now or later.
-enum LimiterAnswer {
+pub(super) enum LimiterAnswer {
     Ready(Rows),
     Pending(limiter::PendingVerdict, Now),
     /// A task waits for the answer, even if the client has left.
@@ -334,7 +258,7 @@ enum LimiterAnswer {
 
 impl LimiterAnswer {
     /// What each limit said.
-    async fn rows(self) -> Rows {
+    pub(super) async fn rows(self) -> Rows {
         match self {
             Self::Ready(rows) => rows,
             Self::Pending(mut pending, now) => {

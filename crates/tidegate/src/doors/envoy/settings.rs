@@ -53,6 +53,15 @@ pub(super) struct DomainSettings {
     pub(super) counting: Counting,
     /// All descriptors that have limits are quotas: a call is refused only if all of them are over.
     pub(super) is_quota: bool,
+    /// No call is refused.
+    pub(super) is_shadow: bool,
+}
+
+impl DomainSettings {
+    /// Whether a descriptor that is over its limit never keeps the others from being counted.
+    pub(super) fn skips_what_is_over(self) -> bool {
+        self.is_quota || self.is_shadow
+    }
 }
 
 /// How calls are counted and answered.
@@ -86,7 +95,8 @@ pub(crate) struct AnswerSettings {
 impl AnswerSettings {
     /// How the descriptors of a domain are decided on.
     pub(super) fn of_domain(&self, domain: &str) -> DomainSettings {
-        DomainSettings { counting: self.counting(domain), is_quota: self.quota }
+        let counting = self.counting(domain);
+        DomainSettings { counting, is_quota: self.quota, is_shadow: self.shadow }
     }
 
     fn counting(&self, domain: &str) -> Counting {

@@ -1,5 +1,6 @@
 //! One status for each descriptor, made of what its limits said.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use tidegate_core::Nanos;
@@ -8,7 +9,7 @@ use tidegate_core::time::SECOND;
 use tidegate_envoy::config::Unit;
 use tidegate_envoy::proto::ratelimit::rate_limit_response::{Code, DescriptorStatus, RateLimit};
 
-use super::asked::{AskedDescriptor, Hits, Limited};
+use super::asked::{AskedDescriptor, Hits, Limited, override_rule};
 use super::settings::{Counting, DomainSettings};
 use crate::limiter::{Basis, LimitRow};
 
@@ -42,18 +43,26 @@ impl DescriptorVerdict {
         rows: impl Iterator<Item = &'r LimitRow> + Clone,
         domain: DomainSettings,
     ) -> Self {
-        let DomainSettings { counting, is_quota } = domain;
+        let DomainSettings { counting, is_quota, .. } = domain;
         let AskedDescriptor { hits, limited, .. } = descriptor;
         match limited {
+            // What gives back is not judged.
+            _ if matches!(hits, Hits::GiveBack(_)) => return Self::bare(Code::Ok),
             Limited::Nothing => return Self::bare(Code::Ok),
-            Limited::Configured(rule) if rule.limit.is_none() => return Self::unlimited(),
+            Limited::Configured(rule) if rule.limit.is_none() => {
+                return Self { is_quota: rule.quota, ..Self::unlimited() };
+            }
             Limited::Override(limit, unit) if limit.amount == 0 => {
                 return Self { is_quota, ..Self::denied(*unit) };
             }
-            _ if matches!(hits, Hits::GiveBack(_)) => return Self::bare(Code::Ok),
             _ => {}
         }
-        let over = rows.clone().find(|row| is_over(row, *hits, counting));
+        let wait = |row: &LimitRow| until_allowed(row, *hits, limited);
+        // The one that refuses for the longest time, of equals the first.
+        let over = rows
+            .clone()
+            .filter(|row| is_over(row, *hits, counting))
+            .min_by_key(|row| Reverse(wait(row)));
         let share = |row: &LimitRow| row.verdict.rate / row.limit.amount.max(1) as f64;
         // Of equals the first.
         let nearest = || rows.clone().min_by(|one, other| share(other).total_cmp(&share(one)));
@@ -73,7 +82,10 @@ impl DescriptorVerdict {
         let status = DescriptorStatus {
             code: code.into(),
             limit_remaining: u32::try_from(left).unwrap_or(u32::MAX),
-            duration_until_reset: Some(until_reset(row, current.unit, over.is_some())),
+            duration_until_reset: Some(seconds_up(match over {
+                Some(row) => wait(row),
+                None => row.verdict.reset,
+            })),
             current_limit: Some(current),
         };
         let used = (row.verdict.rate as u64).min(AMOUNT_MAX);
@@ -85,6 +97,18 @@ impl DescriptorVerdict {
             _ => LimitUsage { before: used, is_over: over.is_some() },
         });
         Self { is_over: is_refused, is_quota, rule: Some(row.rule.clone()), status, counted }
+    }
+
+    /// Takes the descriptor's hits into account, which were counted after it was looked at: under
+    /// the limit of `owner`, in the same window.
+    pub(super) fn count_with(&mut self, descriptor: &AskedDescriptor<'_>, owner: &Self) {
+        if let Hits::Take(hits) = descriptor.hits
+            && !self.is_over
+        {
+            let hits = u32::try_from(hits).unwrap_or(u32::MAX);
+            self.status.limit_remaining = self.status.limit_remaining.saturating_sub(hits);
+            self.status.duration_until_reset = owner.status.duration_until_reset;
+        }
     }
 
     /// No limit applies, or nothing is known of its count: the status has its code alone.
@@ -105,6 +129,7 @@ impl DescriptorVerdict {
         let mut verdict = Self { is_over: true, ..Self::bare(Code::OverLimit) };
         let (requests_per_unit, name) = (0, String::new());
         let current = RateLimit { requests_per_unit, unit: unit.number(), name };
+        verdict.rule = Some(override_rule(unit).into());
         verdict.status.current_limit = Some(current);
         verdict.status.duration_until_reset = Some(seconds_up(unit.period().unwrap_or(SECOND)));
         verdict
@@ -115,14 +140,18 @@ impl DescriptorVerdict {
 fn is_over(row: &LimitRow, hits: Hits, counting: Counting) -> bool {
     match (hits, counting) {
         (Hits::GiveBack(_), _) => false,
-        // As envoyproxy/ratelimit has it, a look finds a limit over only beyond its amount.
-        (Hits::Look, Counting::Envoy) => {
-            !row.verdict.allowed && row.verdict.rate > row.limit.amount as f64
-        }
-        // What can never be had was looked at as one use.
+        // As envoyproxy/ratelimit has it, a limit that is just used up is not over yet.
+        (Hits::Look, Counting::Envoy) => !row.verdict.allowed && !is_just_used_up(row),
+        // What can never be had may have been looked at as one use.
         (Hits::Take(hits), _) if row.limit.capacity() < hits => true,
         _ => !row.verdict.allowed,
     }
+}
+
+/// Whether all that a limit allows is used, and no more. A limit that allows nothing never is.
+fn is_just_used_up(row: &LimitRow) -> bool {
+    let (used, most) = (row.verdict.rate, row.limit.capacity() as f64);
+    most > 0.0 && used <= most && most < used + 1.0
 }
 
 fn current_limit(row: &LimitRow, limited: &Limited<'_>) -> RateLimit {
@@ -145,17 +174,21 @@ fn current_limit(row: &LimitRow, limited: &Limited<'_>) -> RateLimit {
     }
 }
 
-fn until_reset(row: &LimitRow, unit: i32, is_over: bool) -> prost_types::Duration {
-    let period = || match row.limit.period {
-        // `deny` has none.
-        0 => Unit::of_number(unit).and_then(Unit::period).unwrap_or(SECOND),
-        period => period,
+/// How long until a limit allows what was asked; what it never does, until the next period.
+fn until_allowed(row: &LimitRow, hits: Hits, limited: &Limited<'_>) -> Nanos {
+    let is_too_much = matches!(hits, Hits::Take(hits) if row.limit.capacity() < hits);
+    if !is_too_much && row.verdict.delay != Nanos::MAX {
+        return row.verdict.delay;
+    }
+    let unit = match limited {
+        Limited::Configured(rule) => rule.unit,
+        Limited::Override(_, unit) => *unit,
+        Limited::ByRule | Limited::Nothing => Unit::Unknown,
     };
-    match is_over {
-        // Until what was asked can be had; what never can be, until the next period.
-        true if row.verdict.delay == Nanos::MAX || row.verdict.allowed => seconds_up(period()),
-        true => seconds_up(row.verdict.delay),
-        false => seconds_up(row.verdict.reset),
+    match row.limit.period {
+        // `deny` has none.
+        0 => unit.period().unwrap_or(SECOND),
+        period => period,
     }
 }
 
@@ -163,4 +196,42 @@ fn until_reset(row: &LimitRow, unit: i32, is_over: bool) -> prost_types::Duratio
 fn seconds_up(span: Nanos) -> prost_types::Duration {
     let seconds = if span == Nanos::MAX { 1 } else { span.div_ceil(SECOND).max(1) };
     prost_types::Duration { seconds: seconds.cast_signed(), nanos: 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_core::limit::Algorithm;
+    use tidegate_core::time::DAY;
+    use tidegate_core::{Limit, LimitVerdict};
+
+    use super::*;
+
+    /// What was used of five, and whether a look at it as envoyproxy/ratelimit counts is over.
+    #[test]
+    fn a_look_is_over_unless_a_use_fits_or_the_limit_is_just_used_up() {
+        let row = |limit: Limit, rate: f64, allowed: bool, basis: Basis| {
+            let verdict = LimitVerdict { allowed, remaining: 0, rate, delay: 0, reset: 0 };
+            LimitRow { key: 0, rule: "a".into(), limit, verdict, basis, shadow: false }
+        };
+        let five = Limit { amount: 3, period: DAY, algorithm: Algorithm::Gcra { burst: 5 } };
+        for (rate, allowed, expected) in [
+            (0.0, true, false),
+            (4.0, true, false),
+            (4.5, false, false),
+            (5.0, false, false),
+            (5.5, false, true),
+            (9.0, false, true),
+            // Not because of what is used: there is no room for another key.
+            (0.0, false, true),
+        ] {
+            let row = row(five, rate, allowed, Basis::Counts);
+            assert_eq!(is_over(&row, Hits::Look, Counting::Envoy), expected, "{rate} {allowed}");
+            assert_eq!(is_over(&row, Hits::Look, Counting::AllOrNothing), !allowed);
+        }
+        // The store is away, and the rule denies.
+        let away = row(five, 0.0, false, Basis::Policy);
+        assert!(is_over(&away, Hits::Look, Counting::Envoy));
+        let denied = row(Limit::DENY, 0.0, false, Basis::Counts);
+        assert!(is_over(&denied, Hits::Look, Counting::Envoy));
+    }
 }

@@ -13,8 +13,8 @@ use tokio::time::{Sleep, sleep};
 use tonic::Status;
 
 use super::call_counts::CallCounts;
-use super::held_bytes::CallBytes;
 use super::services::MESSAGE_BYTES_MAX;
+use crate::doors::io::held_bytes::CallBytes;
 
 /// How long a client may take for a message, and for the end of a call that has only one.
 const MESSAGE_WAIT_MAX: Duration = Duration::from_secs(10);

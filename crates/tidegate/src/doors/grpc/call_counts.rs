@@ -12,8 +12,8 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use tonic::{Code, Status};
 
-use super::held_bytes::HeldBytes;
 use crate::doors::Gate;
+use crate::doors::io::held_bytes::HeldBytes;
 use crate::doors::io::limits::AllDoors;
 use crate::metrics::{Door, Metrics};
 

@@ -19,8 +19,9 @@ use crate::doors::envoy::asked::override_rule;
 use crate::doors::envoy::settings::{AnswerSettings, Counting, HeaderNames};
 use crate::doors::io::limits::DoorLimits;
 use crate::doors::io::settings::{self, CONNECTIONS_MAX};
-use crate::settings::draft::Draft;
+use crate::settings::draft::{CompiledRule, Draft, RuleOrigin};
 use crate::settings::listen::{Allow, Listen};
+use crate::settings::problem::Problem;
 use crate::settings::read::CompletedTable;
 use crate::settings::tls::Tls;
 use crate::settings::units::Span;
@@ -264,6 +265,33 @@ impl Config {
             Some(Draft::of_limit(override_rule(unit), &limit, false))
         });
         configured.chain(overrides).collect()
+    }
+
+    /// `[[rule]]`s that are for keys of a domain of the folder: they limit no call, because the
+    /// folder alone does.
+    pub(crate) fn rules_without_calls(&self, written: &[CompiledRule]) -> Vec<Problem> {
+        let of_domain = |name: &str| {
+            let mut key = Vec::new();
+            config::write_key(&mut key, name, std::iter::empty());
+            key.push(b' ');
+            (key, name.to_owned())
+        };
+        let folder = self.files.configuration();
+        let domains: Vec<(Vec<u8>, String)> =
+            folder.into_iter().flat_map(|it| it.domains()).map(of_domain).collect();
+        let warning = |CompiledRule { draft, .. }: &CompiledRule| {
+            let found =
+                draft.table.r#match.as_ref().filter(|_| draft.origin == RuleOrigin::Rule)?;
+            let beginning = draft.pattern.beginning();
+            let (_, domain) = domains.iter().find(|(key, _)| beginning.starts_with(key))?;
+            let message = format!(
+                "warning: this rule limits no call of Envoy: the files of `envoy_config` alone \
+                 limit the domain \"{domain}\""
+            );
+            let remedy = "remove it, unless another door uses its keys";
+            Some(Problem::new(found.span(), message, remedy))
+        };
+        written.iter().filter_map(warning).collect()
     }
 
     /// What is wrong with the files that it names.

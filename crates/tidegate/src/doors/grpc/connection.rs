@@ -26,9 +26,9 @@ use tower::ServiceExt as _;
 use super::call_body::CallBody;
 use super::call_counts::{CallCounts, Method};
 use super::health_askers::{HealthAsker, HealthAskers};
-use super::held_bytes::ConnectionBytes;
 use crate::clock::Clock;
 use crate::doors::io::accept::{Acceptor, is_tls_fault};
+use crate::doors::io::held_bytes::ConnectionBytes;
 use crate::doors::io::limits::ConnectionPlace;
 use crate::doors::io::tcp;
 

@@ -5,8 +5,7 @@
 //! - [`xds`], [`xds_stream`]: the setting for a management server that may send such a
 //!   configuration, and the client that follows it
 //! - [`bound`], [`connection`]: from listening sockets to gRPC calls
-//! - [`call_counts`], [`call_body`], [`held_bytes`]: what is counted of calls, what clients send in
-//!   one, and how many bytes they may make the door hold
+//! - [`call_counts`], [`call_body`]: what is counted of calls, and what clients send in one
 //! - [`health_askers`]: the clients that must hear that the door closes
 //! - [`services`]: which services the door has; `ShouldRateLimit`, on which `doors/envoy` decides
 //! - [`quota_service`]: a stream of the quota service; [`quotas`]: all streams, and the one
@@ -22,7 +21,6 @@ mod config;
 mod connection;
 mod envoy_files;
 mod health_askers;
-mod held_bytes;
 mod quota_bank;
 mod quota_messages;
 mod quota_service;

@@ -12,10 +12,14 @@ use tidegate_envoy::json::{parse_request, write_response};
 use tidegate_envoy::proto::ratelimit::rate_limit_response::Code;
 
 use super::router::HttpContext;
-use crate::doors::http_server::body::read_bytes;
+use crate::doors::http_server::body::read_up_to;
 use crate::doors::http_server::json::respond_with;
 use crate::doors::http_server::problem::{CountedReason, HttpProblem};
+use crate::doors::io::held_bytes::ConnectionBytes;
 
+/// The largest call. Clients of Envoy choose values of up to 60 KiB, several descriptors may have
+/// the same one, and a call that is not read may be let pass.
+pub(super) const CALL_BYTES_MAX: usize = 1 << 20;
 /// What browsers put into the requests of web pages. A page of another site could send any of the
 /// content types that are taken here, and no other program sends these headers.
 const OF_BROWSERS: [HeaderName; 2] = [ORIGIN, HeaderName::from_static("sec-fetch-site")];
@@ -29,7 +33,10 @@ pub(super) async fn decide(
         let detail = "a web page sent this request, and this path is not for browsers";
         return Err(HttpProblem::new(StatusCode::FORBIDDEN, "origin", detail));
     }
-    let body = match read_bytes(request).await {
+    // An even share of the room is for each call that is being read.
+    let held = ConnectionBytes::new(&context.held_calls).begin(0);
+    let is_room = |bytes| held.as_ref().is_some_and(|held| held.take(bytes));
+    let body = match read_up_to(CALL_BYTES_MAX, request, is_room).await {
         Ok(body) => body,
         Err(problem) => return Ok(bad_request(Some(problem.reason()))),
     };

@@ -14,6 +14,7 @@ use crate::doors::http_server::guard::{guarded, unknown_path};
 use crate::doors::http_server::health;
 use crate::doors::http_server::host::{self, LocalAddress};
 use crate::doors::http_server::problem::HttpProblem;
+use crate::doors::io::held_bytes::HeldBytes;
 use crate::limiter::LimiterHandle;
 use crate::metrics::Door;
 use crate::waiting::WaiterLimit;
@@ -30,6 +31,8 @@ pub(super) struct HttpContext {
     pub(super) waiter_limit: Arc<WaiterLimit>,
     pub(super) live: Arc<Live>,
     pub(super) rate_limits: RateLimits,
+    /// The bytes of Envoy's calls that are being read or decided on.
+    pub(super) held_calls: Arc<HeldBytes>,
 }
 
 impl HttpContext {
@@ -38,7 +41,8 @@ impl HttpContext {
         let waiter_limit = WaiterLimit::new(&gate.metrics, Door::Http, wait::BOUNDS);
         let live = Live::of(&gate);
         let rate_limits = RateLimits::new(&gate, Door::Http);
-        Arc::new(Self { gate, handle, waiter_limit, live, rate_limits })
+        let held_calls = Arc::default();
+        Arc::new(Self { gate, handle, waiter_limit, live, rate_limits, held_calls })
     }
 }
 

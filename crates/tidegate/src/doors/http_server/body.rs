@@ -11,9 +11,9 @@ use serde::de::DeserializeOwned;
 
 use super::problem::HttpProblem;
 
-/// The largest body that is read.
+/// The largest body that is read, unless a handler takes larger ones.
 pub(crate) const BODY_BYTES_MAX: usize = 64 << 10;
-/// How much of a larger body is read and passed over before it is refused.
+/// How much more of a larger body is read and passed over before it is refused.
 const BODY_BYTES_PASSED: usize = 1 << 20;
 /// How long a client may take to send its body.
 pub(crate) const BODY_READ_MAX: Duration = Duration::from_secs(10);
@@ -27,35 +27,57 @@ pub(crate) async fn read_json<T: DeserializeOwned>(
 }
 
 /// Reads the whole body, whatever it is.
-pub(crate) async fn read_bytes(request: Request<Body>) -> Result<Vec<u8>, HttpProblem> {
-    check_length(request.headers())?;
+async fn read_bytes(request: Request<Body>) -> Result<Vec<u8>, HttpProblem> {
+    read_up_to(BODY_BYTES_MAX, request, |_| true).await
+}
+
+/// Reads the whole body, of at most so many bytes, if there `is_room` for each further piece.
+pub(crate) async fn read_up_to(
+    most: usize,
+    request: Request<Body>,
+    is_room: impl Fn(usize) -> bool,
+) -> Result<Vec<u8>, HttpProblem> {
+    check_length(request.headers(), most)?;
     let mut kept = Vec::new();
-    let read = read_whole(request.into_body(), &mut kept);
+    let read = read_whole(request.into_body(), most, &mut kept, is_room);
     match tokio::time::timeout(BODY_READ_MAX, read).await {
-        _ if kept.len() > BODY_BYTES_MAX => Err(too_large()),
+        _ if kept.len() > most => Err(too_large(most)),
         Err(_) => {
             let detail = "the body did not arrive in time";
             Err(HttpProblem::new(StatusCode::REQUEST_TIMEOUT, "body_slow", detail))
         }
         Ok(Err(_)) => Err(HttpProblem::bad_request("body", "the body ended early")),
-        Ok(Ok(())) => Ok(kept),
+        Ok(Ok(false)) => {
+            let detail = "there is no room for large bodies";
+            Err(HttpProblem::new(StatusCode::SERVICE_UNAVAILABLE, "overload", detail))
+        }
+        Ok(Ok(true)) => Ok(kept),
     }
 }
 
 /// Keeps the body up to one byte over its bound, and passes over some of what follows: closing
-/// on a client that still sends would take the answer away from it.
-async fn read_whole(mut body: Body, kept: &mut Vec<u8>) -> Result<(), axum::Error> {
+/// on a client that still sends would take the answer away from it. `false`: there was no room.
+async fn read_whole(
+    mut body: Body,
+    most: usize,
+    kept: &mut Vec<u8>,
+    is_room: impl Fn(usize) -> bool,
+) -> Result<bool, axum::Error> {
     let mut seen = 0;
     while let Some(frame) = body.frame().await {
         let Ok(data) = frame?.into_data() else { continue };
-        let room = (BODY_BYTES_MAX + 1).saturating_sub(kept.len());
-        kept.extend_from_slice(&data[..data.len().min(room)]);
+        let room = (most + 1).saturating_sub(kept.len());
+        let data_kept = &data[..data.len().min(room)];
+        if !is_room(data_kept.len()) {
+            return Ok(false);
+        }
+        kept.extend_from_slice(data_kept);
         seen += data.len();
-        if seen > BODY_BYTES_PASSED {
+        if seen > most + BODY_BYTES_PASSED {
             break;
         }
     }
-    Ok(())
+    Ok(true)
 }
 
 fn check_type(headers: &HeaderMap) -> Result<(), HttpProblem> {
@@ -74,17 +96,17 @@ fn check_type(headers: &HeaderMap) -> Result<(), HttpProblem> {
 
 /// Refuses a declared length before the first byte is read, where the client still waits to be
 /// told to go on or means to send more than would be passed over.
-fn check_length(headers: &HeaderMap) -> Result<(), HttpProblem> {
+fn check_length(headers: &HeaderMap, most: usize) -> Result<(), HttpProblem> {
     let declared = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
-    let most = if headers.contains_key(EXPECT) { BODY_BYTES_MAX } else { BODY_BYTES_PASSED };
+    let passed = if headers.contains_key(EXPECT) { 0 } else { BODY_BYTES_PASSED };
     match declared.map(str::parse::<usize>) {
-        Some(Ok(length)) if length > most => Err(too_large()),
+        Some(Ok(length)) if length > most + passed => Err(too_large(most)),
         _ => Ok(()),
     }
 }
 
-fn too_large() -> HttpProblem {
-    let detail = format!("a body has at most {BODY_BYTES_MAX} bytes");
+fn too_large(most: usize) -> HttpProblem {
+    let detail = format!("a body has at most {most} bytes");
     HttpProblem::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", detail)
 }
 

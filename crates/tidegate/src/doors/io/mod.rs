@@ -13,6 +13,7 @@
 //! - [`limits`]: how many connections a door has, and which one gives way to a new one
 //! - [`sources`]: how many of them come from one source
 //! - [`descriptors`]: which file descriptors are kept back
+//! - [`held_bytes`]: how much of what clients send is kept at once
 //! - [`activity`]: what an HTTP/1 client is doing, and how long it may
 //! - [`settings`]: what tables say about connections
 
@@ -27,6 +28,7 @@ pub(crate) mod descriptors;
 mod epoll;
 pub(crate) mod event_loop;
 pub(crate) mod handler;
+pub(crate) mod held_bytes;
 pub(crate) mod inbox;
 pub(crate) mod limits;
 mod linger;

@@ -55,6 +55,27 @@ fn the_same_count_twice_is_charged_once() {
 }
 
 #[test]
+fn beside_a_cost_that_can_never_be_had_others_are_judged_by_their_own() {
+    let handle = handle(vec![rule("few", vec![fixed(2), fixed(9)]), rule("many", vec![fixed(8)])]);
+    for _ in 0..5 {
+        assert!(take(&handle, &["many a"]).is_allowed());
+    }
+    let mut rows = Rows::default();
+    let keys = [("few a", 4), ("many a", 4), ("many b", 4), ("few b", 1)];
+    let keys = keys.map(|(key, cost)| Key::take(key.as_bytes(), cost));
+    let request = Request::all_or_nothing(&keys);
+    let (decision, is_impossible) =
+        handle.decide_or_refuse(&request, handle.now(), Some(&mut rows)).expect("it is decided");
+    assert!(is_impossible && !decision.ready().expect("in memory").is_allowed());
+    let said = rows.limits.iter().map(|row| (row.key, row.verdict.allowed, row.verdict.delay));
+    let said: Vec<_> = said.map(|(key, allowed, delay)| (key, allowed, delay <= DAY)).collect();
+    let (never, later, now) = ((false, false), (false, true), (true, true));
+    let expected = [(0, never), (0, now), (1, later), (2, now), (3, now), (3, now)];
+    assert_eq!(said, expected.map(|(key, (allowed, is_soon))| (key, allowed, is_soon)));
+    assert_eq!(remaining(&handle, "many b"), 8, "nothing is taken");
+}
+
+#[test]
 fn keys_of_a_shared_rule_share() {
     let handle = handle(vec![Rule { shared: true, ..rule("all", vec![fixed(3)]) }]);
     let over: Vec<bool> = (0..5)

@@ -180,12 +180,39 @@ fn a_folder_becomes_native_rules() {
     let output = import(folder.path());
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     let rules = String::from_utf8(output.stdout).expect("text");
+    // It is a whole file, and goes with a table for the door.
+    let file = folder.path().join("tidegate.toml");
+    fs::write(&file, &rules).expect("a file");
+    let checked = tidegate(["config", "check", file.to_str().expect("a path")]);
+    assert_eq!(checked.status.code(), Some(0), "{}", String::from_utf8_lossy(&checked.stderr));
     let program = Program::serve(&[&rules, DOORS].concat());
     let mut client = Client::new(&program);
     assert_eq!(client.ask(call("d", &["user=a"])), (Ok, vec![(Ok, 1)]));
     assert_eq!(client.ask(call("d", &["user=a,path=b"])), (Ok, vec![(Ok, 0)]));
     assert_eq!(client.ask(call("d", &["user=a"])), (Ok, vec![(Ok, 0)]));
     assert_eq!(client.ask(call("d", &["user=a"])), (OverLimit, vec![(OverLimit, 0)]));
+    // Counted as there: twice is two hits, and what is refused does not keep the others.
+    assert_eq!(client.ask(call("d", &["user=b", "user=b"])).1, [(Ok, 1), (Ok, 0)]);
+    assert_eq!(client.ask(call("d", &["user=a", "user=c"])).1, [(OverLimit, 0), (Ok, 1)]);
+    assert_eq!(client.ask(call("d", &["user=c"])), (Ok, vec![(Ok, 0)]));
+}
+
+#[test]
+fn rules_for_a_domain_of_the_folder_are_warned_of() {
+    let folder = folder();
+    let file = folder.path().join("tidegate.toml");
+    let rule = |pattern: &str| format!("[[rule]]\nmatch = '{pattern}'\nlimit = '1/s'\n");
+    let rules = ["basic key1=*", "basic", "basics key1=*", "other key1=*", "* key1=*"].map(rule);
+    let table = format!("[grpc]\nenvoy_config = '{}'\n", folder.path().display());
+    fs::write(&file, [&rules.concat(), &*table].concat()).expect("a file");
+    let output = tidegate(["config", "check", file.to_str().expect("a path")]);
+    assert_eq!(output.status.code(), Some(0));
+    let said = String::from_utf8_lossy(&output.stderr);
+    let warnings: Vec<&str> = said.lines().filter(|line| line.contains("warning")).collect();
+    let [warning] = warnings[..] else { panic!("{said}") };
+    let expected = ":2:9: warning: this rule limits no call of Envoy: the files of `envoy_config` \
+                    alone limit the domain \"basic\"; remove it, unless another door uses its keys";
+    assert!(warning.ends_with(expected), "{warning}");
 }
 
 #[test]

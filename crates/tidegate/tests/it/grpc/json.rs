@@ -179,8 +179,8 @@ fn what_is_no_call_is_a_bad_request() {
     let (program, _folder) = program();
     let whole = written(&call("web", &["user=a"])).to_string();
     let deep = "[".repeat(60_000);
-    let long = format!("{whole}{}", " ".repeat(64 << 10));
-    let longer = format!("{whole}{}", " ".repeat(512 << 10));
+    let long = format!("{whole}{}", " ".repeat(1 << 20));
+    let longer = format!("{whole}{}", " ".repeat(3 << 19));
     let many = written(&call("web", &["a=b"; 33])).to_string();
     for body in [
         "",

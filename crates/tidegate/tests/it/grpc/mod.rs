@@ -2,6 +2,7 @@
 
 mod cancelled;
 mod certificates;
+mod chosen;
 mod envoy;
 mod envoy_config;
 mod in_flight;
@@ -12,6 +13,8 @@ mod reference;
 mod series;
 mod service;
 mod statistics;
+mod together;
+mod told;
 mod unreadable;
 mod ways;
 mod xds;

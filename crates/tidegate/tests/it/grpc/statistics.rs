@@ -117,11 +117,14 @@ fn hits_are_told_as_envoyproxy_ratelimit_tells_them() {
     client.ask(request);
     client.ask(call("native", &["a=b"]));
     client.ask(call("un:known", &["a=b", "a=c"]));
+    let mut request = call("un:known", &["a=b"]);
+    request.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit: 0, unit: 6 });
+    client.ask(request);
     let page = administer(&program, "/stats").body;
     assert_eq!(figures(&page, "rl.small"), "");
     assert_eq!(figures(&page, "rl.large"), "total_hits: 1, within_limit: 1");
     assert_eq!(figures(&page, "rl.plain"), "total_hits: 9, within_limit: 9");
-    assert_eq!(figures(&page, "un_known"), "domain_not_found: 2");
+    assert_eq!(figures(&page, "un_known"), "domain_not_found: 3");
     assert!(!page.contains("native") && !page.contains("plain_over"), "{page}");
     for line in [
         "ratelimit.service.config_load_success: 1",

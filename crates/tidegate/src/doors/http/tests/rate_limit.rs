@@ -3,9 +3,9 @@
 use axum::body::Body;
 use axum::http::header::{CONTENT_LENGTH, EXPECT};
 
+use super::super::rate_limit::CALL_BYTES_MAX;
 use super::super::router::router;
 use super::door;
-use crate::doors::http_server::body::BODY_BYTES_MAX;
 use crate::doors::http_server::tests::{House, request};
 use crate::metrics::Door;
 
@@ -40,13 +40,21 @@ async fn a_rule_decides_on_calls() {
 async fn calls_are_bounded() {
     let house = door();
     let padded = |length: usize| format!("{CALL}{}", " ".repeat(length - CALL.len()));
-    assert_eq!(house.send_json("POST", "/json", padded(BODY_BYTES_MAX)).await.status, 200);
-    let reply = house.send_json("POST", "/json", padded(BODY_BYTES_MAX + 1)).await;
+    assert_eq!(house.send_json("POST", "/json", padded(CALL_BYTES_MAX)).await.status, 200);
+    let reply = house.send_json("POST", "/json", padded(CALL_BYTES_MAX + 1)).await;
     assert_eq!((reply.status.as_u16(), &*reply.text), (400, "Bad Request\n"));
     assert_eq!(house.bad_input("body_too_large"), 1);
+    // Two descriptors with one value of a client, which is as long as Envoy takes it.
+    let value = "x".repeat(60 << 10);
+    let entry = format!(r#"{{"entries":[{{"key":"ip","value":"{value}"}}]}}"#);
+    let long = format!(r#"{{"domain":"ws","descriptors":[{entry},{entry}]}}"#);
+    let statuses: Vec<u16> = vec![200, 200, 200, 429];
+    for status in statuses {
+        assert_eq!(house.send_json("POST", "/json", long.clone()).await.status, status);
+    }
     // A length that is refused unseen: the body that is really there would pass.
     let declared = request("POST", "/json")
-        .header(CONTENT_LENGTH, (BODY_BYTES_MAX + 1).to_string())
+        .header(CONTENT_LENGTH, (CALL_BYTES_MAX + 1).to_string())
         .header(EXPECT, "100-continue");
     let reply = house.send(declared.body(Body::from(CALL)).unwrap()).await;
     assert_eq!(reply.status, 400);

@@ -1,5 +1,5 @@
-//! How many bytes clients can make the door hold: those of calls that are not over, of half-sent
-//! messages, and of answers that clients have not taken.
+//! How many bytes clients can make a door hold that takes large messages: those of calls that are
+//! not over, of half-sent messages, and of answers that clients have not taken.
 //!
 //! Each connection may hold a little in any case. More is taken from one pot for all connections.
 //! When the pot is empty, a connection may still hold an even share of a second amount, so that
@@ -20,14 +20,14 @@ const SHARES_BYTES_MAX: usize = 64 << 20;
 
 /// The pot of all connections.
 #[derive(Debug, Default)]
-pub(super) struct HeldBytes {
+pub(crate) struct HeldBytes {
     bytes: AtomicUsize,
     connections: AtomicUsize,
 }
 
 impl HeldBytes {
     /// Bytes that connections have taken out of it.
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.bytes.load(Relaxed)
     }
 
@@ -39,19 +39,19 @@ impl HeldBytes {
 
 /// What the calls of one connection hold.
 #[derive(Debug)]
-pub(super) struct ConnectionBytes {
+pub(crate) struct ConnectionBytes {
     pot: Arc<HeldBytes>,
     bytes: AtomicUsize,
 }
 
 impl ConnectionBytes {
-    pub(super) fn new(pot: &Arc<HeldBytes>) -> Arc<Self> {
+    pub(crate) fn new(pot: &Arc<HeldBytes>) -> Arc<Self> {
         pot.connections.fetch_add(1, Relaxed);
         Arc::new(Self { pot: pot.clone(), bytes: AtomicUsize::new(0) })
     }
 
     /// Begins a call with so many bytes of headers; `None` if there is no room for it.
-    pub(super) fn begin(self: &Arc<Self>, head_bytes: usize) -> Option<Arc<CallBytes>> {
+    pub(crate) fn begin(self: &Arc<Self>, head_bytes: usize) -> Option<Arc<CallBytes>> {
         let bytes = CALL_BYTES + head_bytes;
         let call = || CallBytes { connection: self.clone(), bytes: bytes.into() };
         self.take(bytes).then(|| Arc::new(call()))
@@ -94,14 +94,14 @@ fn beyond(bytes: usize) -> usize {
 
 /// What one call holds, until its answer is taken or it is given up.
 #[derive(Debug)]
-pub(super) struct CallBytes {
+pub(crate) struct CallBytes {
     connection: Arc<ConnectionBytes>,
     bytes: AtomicUsize,
 }
 
 impl CallBytes {
     /// Holds more; `false`, and no more held, if there is no room.
-    pub(super) fn take(&self, bytes: usize) -> bool {
+    pub(crate) fn take(&self, bytes: usize) -> bool {
         let fits = self.connection.take(bytes);
         if fits {
             self.bytes.fetch_add(bytes, Relaxed);
@@ -110,7 +110,7 @@ impl CallBytes {
     }
 
     /// Holds so much less.
-    pub(super) fn give_back(&self, bytes: usize) {
+    pub(crate) fn give_back(&self, bytes: usize) {
         self.bytes.fetch_sub(bytes, Relaxed);
         self.connection.give_back(bytes);
     }
