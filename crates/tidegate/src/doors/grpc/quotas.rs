@@ -163,7 +163,9 @@ impl Quotas {
         let mut out = Vec::new();
         let mut bank = LimiterBank::new(&self.limiter, grants);
         let (allowed, denied) = (usage.num_requests_allowed, usage.num_requests_denied);
-        let report = Report { key, allowed, denied };
+        // Envoy counts whole seconds since the last report of the bucket.
+        let is_first = usage.time_elapsed.is_none_or(|span| span.seconds <= 0);
+        let report = Report { key, allowed, denied, is_first };
         let has_room = division.report(stream, report, &self.terms(key), now, &mut bank, &mut out);
         if !known.ids.contains_key(key) {
             if known.ids.len() >= 2 * BUCKETS_PER_STREAM_MAX {
@@ -263,9 +265,9 @@ impl Quotas {
         let present = self.limiter.limiter().rules();
         if !Arc::ptr_eq(rules, &present) {
             *rules = present;
-            division.change_terms(|key| self.terms(key), now, &mut bank, &mut out);
+            division.rules_changed();
         }
-        let due = division.tick(now, &mut bank, &mut out);
+        let due = division.tick(|key| self.terms(key), now, &mut bank, &mut out);
         let is_idle = division.is_idle();
         inner.collect(out, now.mono);
         let tell_at = inner.untold_since.map(|since| since.saturating_add(COLLECTING));
