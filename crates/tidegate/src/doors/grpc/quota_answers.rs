@@ -141,8 +141,7 @@ mod tests {
         let call = ConnectionBytes::new(&pot).begin(0).expect("room");
         let (answers, mut receiver) = Answers::new(call.clone());
         let unread = answers.unread();
-        let values: Vec<String> =
-            (0..1_000).map(|number| format!("{number:02$}", number, 999)).collect();
+        let values: Vec<String> = (0..1_000).map(|number| format!("{number:0999}")).collect();
         let actions = values.iter().flat_map(|value| slice(value)).collect();
         assert_eq!(answers.send(actions), Ok(()));
         let whole = unread.bytes.load(Relaxed);
