@@ -152,7 +152,8 @@ impl Seat {
     /// Uses that were granted in this window, and surely not used. The newest slices do not count:
     /// they may be in use, or have been since the report was sent.
     fn unused(&mut self, now: Nanos) -> u64 {
-        while let Some((_, uses)) = self.recent.pop_front_if(|(at, _)| *at + SLICE_LIFE < now) {
+        let ended = |(at, _): &mut (Nanos, u64)| *at + SLICE_LIFE + ARRIVAL < now;
+        while let Some((_, uses)) = self.recent.pop_front_if(ended) {
             self.settled += uses;
         }
         let unused = self.settled.saturating_sub(self.reported);
