@@ -27,7 +27,11 @@ use super::{ARRIVAL, Action, RequestId, SlicePlan, StreamId, Terms};
 /// For how long a slice may be used once it has arrived: until the next has, in any case.
 const SLICE_TTL_S: u64 = 2;
 /// A slice may be in use for this long after it was sent.
-pub(super) const SLICE_LIFE: Nanos = SLICE_TTL_S * SECOND + ARRIVAL;
+const SLICE_LIFE: Nanos = SLICE_TTL_S * SECOND + ARRIVAL;
+/// The same of what a quiet stream holds. It is longer, because Envoy would start with a full
+/// bucket if it had lapsed before it is prolonged.
+const HELD_TTL_S: u64 = 4;
+pub(super) const HELD_LIFE: Nanos = HELD_TTL_S * SECOND + ARRIVAL;
 /// How often slices are bought.
 const INTERVAL: Nanos = SECOND;
 /// A refill so slow that there is none.
@@ -80,6 +84,13 @@ struct Held {
     sent: Nanos,
 }
 
+impl Held {
+    /// Whether it may have lapsed at Envoy before a message of `now` arrives.
+    fn may_lapse(self, now: Nanos) -> bool {
+        self.sent + HELD_TTL_S * SECOND < now + ARRIVAL
+    }
+}
+
 /// A bucket under limits that cannot be leased.
 pub(super) struct Slices {
     plan: SlicePlan,
@@ -90,13 +101,18 @@ pub(super) struct Slices {
 }
 
 /// A bucket with so many uses that is not refilled. The same again prolongs it.
-fn slice(uses: u32) -> Action {
+fn slice(uses: u32, ttl_s: u64) -> Action {
     Action::TokenBucket {
         max_tokens: uses,
         tokens_per_fill: 1,
         fill_interval_s: FILL_INTERVAL_S,
-        ttl_s: SLICE_TTL_S,
+        ttl_s,
     }
+}
+
+/// For how long what is sent may be in use.
+fn life(holds: bool) -> Nanos {
+    if holds { HELD_LIFE } else { SLICE_LIFE }
 }
 
 impl Seat {
@@ -130,13 +146,13 @@ impl Seat {
     fn may_hold(&self, plan: &SlicePlan, now: Nanos) -> bool {
         let until = |held: Held| held.taken.saturating_add(plan.hold_max());
         self.demand.zero_reports() < HOLDING_REPORTS_MAX
-            && self.held.is_none_or(|held| now <= until(held))
+            && self.held.is_none_or(|held| now <= until(held) && !held.may_lapse(now))
     }
 
     /// Prolongs no more what it holds: that ends as every slice does.
     fn let_go(&mut self, plan: &SlicePlan) {
         if let Some(held) = self.held.take().filter(|_| plan.refundable()) {
-            self.recent.push_back((held.sent, 1));
+            self.recent.push_back((held.sent + HELD_LIFE - SLICE_LIFE, 1));
         }
     }
 
@@ -189,13 +205,13 @@ impl Slices {
         let window_left = self.plan.window_left(turn.now);
         let window_end = now.saturating_add(window_left);
         seat.enter(turn.now.unix.saturating_add(window_left));
-        let has_time = SlicePlan::has_time(window_left);
         let mut wanted = seat.wanted(&self.plan);
         let holds = wanted == 0;
+        let has_time = window_left >= life(holds);
         if holds && has_time && seat.may_hold(&self.plan, now) {
             if let Some(held) = &mut seat.held {
                 held.sent = now;
-                return turn.send(stream, slice(1));
+                return turn.send(stream, slice(1, HELD_TTL_S));
             }
             wanted = u64::from(now >= seat.look_at && held < self.plan.held_max());
             seat.look_at = now.saturating_add(LOOK_AGAIN);
@@ -225,7 +241,7 @@ impl Slices {
         let now = turn.mono();
         let Some(seat) = self.seats.get_mut(&stream) else { return };
         let tokens = u32::try_from(uses).unwrap_or(u32::MAX);
-        if tokens == 0 || !SlicePlan::has_time(window_end.saturating_sub(now)) {
+        if tokens == 0 || window_end.saturating_sub(now) < life(holds) {
             let told = |at: Nanos| now < at + SLICE_TTL_S * SECOND;
             if !seat.denied_at.is_some_and(told) {
                 seat.denied_at = Some(now);
@@ -241,11 +257,12 @@ impl Slices {
             seat.recent.push_back((now, uses));
         }
         if self.plan.remembers_uses() || holds && !refundable {
-            let life = if holds { self.plan.hold_max() } else { 0 };
-            self.echoes.push((now.saturating_add(life).saturating_add(SLICE_LIFE), uses));
+            let hold = if holds { self.plan.hold_max() } else { 0 };
+            self.echoes.push((now.saturating_add(hold).saturating_add(life(holds)), uses));
         }
-        turn.send(stream, Action::DenyAll { ttl_s: SLICE_TTL_S });
-        turn.send(stream, slice(tokens));
+        let ttl_s = if holds { HELD_TTL_S } else { SLICE_TTL_S };
+        turn.send(stream, Action::DenyAll { ttl_s });
+        turn.send(stream, slice(tokens, ttl_s));
     }
 
     /// Writes down again what was given in slices that have ended by now.

@@ -3,7 +3,7 @@
 use tidegate_core::time::{Nanos, Now, SECOND};
 use tidegate_core::{Algorithm, Limit};
 
-use super::slices::SLICE_LIFE;
+use super::slices::HELD_LIFE;
 
 /// How a bucket is divided.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,15 +122,10 @@ impl SlicePlan {
         left.min().unwrap_or(Nanos::MAX)
     }
 
-    /// Whether a slice that is sent with so much of its window left ends in it.
-    pub(super) fn has_time(window_left: Nanos) -> bool {
-        window_left >= SLICE_LIFE
-    }
-
     /// For how long a quiet stream may hold the same slice. A window bounds that by its end. In a
     /// log a slice must end within a period after it was taken.
     pub(super) fn hold_max(&self) -> Nanos {
-        if self.refundable() { Nanos::MAX } else { self.period.saturating_sub(SLICE_LIFE) }
+        if self.refundable() { Nanos::MAX } else { self.period.saturating_sub(HELD_LIFE) }
     }
 
     /// The most uses that quiet streams may hold together: others must have some, too. What cannot

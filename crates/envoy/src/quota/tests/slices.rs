@@ -41,7 +41,8 @@ fn busiest_span(simulation: &Simulation, period: Nanos) -> u64 {
 }
 
 fn any_event() -> impl Strategy<Value = Event> {
-    let load = prop_oneof![Just(0_u64), 0_u64..60_000];
+    // Some ask for nothing, or now and then.
+    let load = prop_oneof![Just(0_u64), 0_u64..300, 0_u64..60_000];
     prop_oneof![
         2 => load.clone().prop_map(|load| Event::Join { load }),
         3 => (0_usize..8, load).prop_map(|(envoy, load)| Event::Load { envoy, load }),
