@@ -60,7 +60,7 @@ impl Divider for Blanket {
         let action = rule(&self.terms);
         self.seats.retain(|stream, (demand, sent)| {
             if demand.is_silent(now) {
-                turn.left.push(*stream);
+                turn.abandon(*stream);
                 return false;
             }
             if now >= *sent + BLANKET_TTL_S * SECOND / 2 {

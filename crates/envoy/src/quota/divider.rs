@@ -13,7 +13,7 @@ pub(super) struct Turn<'a> {
     pub(super) key: &'a Arc<[u8]>,
     pub(super) bank: &'a mut dyn Bank,
     pub(super) out: &'a mut Vec<Assignment>,
-    /// Streams that are no longer in its bucket: abandoned or silent.
+    /// Streams that are no longer in its bucket.
     pub(super) left: &'a mut Vec<StreamId>,
     pub(super) requests: &'a mut Requests,
 }

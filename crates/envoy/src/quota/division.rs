@@ -14,7 +14,7 @@ use super::divider::{Divider, RequestCounts, Requests, Turn};
 use super::leases::Leases;
 use super::slices::Slices;
 use super::{
-    Assignment, BUCKETS_PER_STREAM_MAX, Bank, KEYS_MAX, LEASE_LIFE, OWN_SEATS, RequestId,
+    Action, Assignment, BUCKETS_PER_STREAM_MAX, Bank, KEYS_MAX, LEASE_LIFE, OWN_SEATS, RequestId,
     SHARED_SEATS_MAX, STREAMS_MAX, StreamId, TURNS_MAX, Terms,
 };
 
@@ -32,6 +32,8 @@ pub struct Report<'a> {
     pub allowed: u64,
     /// Requests that did not.
     pub denied: u64,
+    /// Whether it is the first that Envoy has to say of this bucket: what passed had no assignment.
+    pub is_first: bool,
 }
 
 /// Divides the limits of many buckets among the streams of one server.
@@ -46,10 +48,14 @@ pub struct Division {
     /// The seats that streams have beyond their own ones.
     shared_seats: usize,
     requests: Requests,
+    /// How often the rules have changed.
+    changes: u64,
 }
 
 struct Bucket {
     terms: Terms,
+    /// Up to which change of the rules its terms are.
+    changes: u64,
     divider: Box<dyn Divider + Send>,
     due: Nanos,
 }
@@ -97,6 +103,7 @@ impl Division {
             queue: BTreeSet::new(),
             shared_seats: 0,
             requests: Requests::default(),
+            changes: 0,
         }
     }
 
@@ -140,7 +147,8 @@ impl Division {
     }
 
     /// A stream reports a bucket whose key has these terms now. A first report is answered at once.
-    /// False if there is no room for the bucket: then the answer is all that is known of it.
+    /// False if there is no room for the bucket: then the answer is all that is known of it. One
+    /// without requests is abandoned then, so that no Envoy reports more and more of them.
     pub fn report(
         &mut self,
         stream: StreamId,
@@ -154,10 +162,19 @@ impl Division {
         let counts = RequestCounts { allowed: report.allowed, denied: report.denied };
         let known = self.buckets.get_key_value(report.key).map(|(key, _)| Arc::clone(key));
         let joins = !seats.contains(report.key);
+        let is_divided = matches!(terms, Terms::Leases(_) | Terms::Slices(_));
+        if joins && report.is_first && is_divided && report.allowed > 0 {
+            // Envoy let them pass before there was an assignment, if it is told to.
+            bank.record(report.key, report.allowed, now.mono, now);
+        }
         let full = known.is_none() && self.buckets.len() >= KEYS_MAX;
         if joins && (full || !self.has_room(seats.len())) {
             let key = Arc::from(report.key);
-            out.push(Assignment { stream, key, action: blanket::rule(terms) });
+            let action = match counts.requests() {
+                0 => Action::Abandon,
+                _ => blanket::rule(terms),
+            };
+            out.push(Assignment { stream, key, action });
             return false;
         }
         let key = known.unwrap_or_else(|| self.add_bucket(report.key, terms, now));
@@ -165,9 +182,10 @@ impl Division {
             self.shared_seats += usize::from(seats.len() >= OWN_SEATS);
             seats.insert(Arc::clone(&key));
         }
-        let opens_at = self.opens_at;
+        let (opens_at, changes) = (self.opens_at, self.changes);
         self.turn(&key, now, bank, out, |bucket, turn| {
             bucket.change(terms, opens_at, turn);
+            bucket.changes = changes;
             bucket.divider.report(stream, counts, turn);
             // Whoever joins may be charged, or renewed, before the bucket's own time, and another
             // demand may change the parts of all.
@@ -181,39 +199,40 @@ impl Division {
     fn add_bucket(&mut self, key: &[u8], terms: &Terms, now: Now) -> Arc<[u8]> {
         let key: Arc<[u8]> = Arc::from(key);
         let divider = divider_for(terms, self.opens_at);
-        let bucket = Bucket { terms: terms.clone(), divider, due: now.mono };
+        let changes = self.changes;
+        let bucket = Bucket { terms: terms.clone(), changes, divider, due: now.mono };
         self.buckets.insert(Arc::clone(&key), bucket);
         self.queue.insert((now.mono, Arc::clone(&key)));
         key
     }
 
-    /// The rules have changed: asks for the terms of every key, and sends what follows from them.
-    pub fn change_terms(
+    /// The rules have changed. Each bucket takes over its terms in its next turn, within a second.
+    pub fn rules_changed(&mut self) {
+        self.changes += 1;
+    }
+
+    /// Does what is due in at most [`TURNS_MAX`] buckets, those first that have waited longest, and
+    /// returns when to be called again: at once, if that time has come already. After a change of
+    /// the rules it asks for the terms of these buckets. A call that is late by more than a few
+    /// milliseconds lets other doors take what leases should have been charged for.
+    pub fn tick(
         &mut self,
         mut terms_of: impl FnMut(&[u8]) -> Terms,
         now: Now,
         bank: &mut dyn Bank,
         out: &mut Vec<Assignment>,
-    ) {
-        let opens_at = self.opens_at;
-        let keys: Vec<Arc<[u8]>> = self.buckets.keys().cloned().collect();
-        for key in keys {
-            let terms = terms_of(&key);
-            self.turn(&key, now, bank, out, |bucket, turn| bucket.change(&terms, opens_at, turn));
-        }
-    }
-
-    /// Does what is due in at most [`TURNS_MAX`] buckets, those first that have waited longest, and
-    /// returns when to be called again: at once, if that time has come already. A call that is late
-    /// by more than a few milliseconds lets other doors take what leases should have been charged
-    /// for.
-    pub fn tick(&mut self, now: Now, bank: &mut dyn Bank, out: &mut Vec<Assignment>) -> Nanos {
+    ) -> Nanos {
+        let (opens_at, changes) = (self.opens_at, self.changes);
         for _ in 0..TURNS_MAX {
             let Some((_, key)) = self.queue.first().filter(|(due, _)| *due <= now.mono) else {
                 break;
             };
             let key = Arc::clone(key);
             self.turn(&key, now, bank, out, |bucket, turn| {
+                if bucket.changes != changes {
+                    bucket.changes = changes;
+                    bucket.change(&terms_of(turn.key), opens_at, turn);
+                }
                 // A bucket has one turn at a time, so that none keeps others from theirs.
                 bucket.due = bucket.divider.tick(turn).max(turn.mono().saturating_add(1));
             });

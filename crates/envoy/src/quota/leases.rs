@@ -309,7 +309,7 @@ impl Leases {
         let silent: Vec<StreamId> = silent.map(|(stream, _)| *stream).collect();
         for stream in silent {
             self.leave(stream);
-            turn.left.push(stream);
+            turn.abandon(stream);
         }
     }
 }
@@ -347,7 +347,8 @@ impl Divider for Leases {
         let now = turn.mono();
         self.drop_silent(turn);
         if now < self.opens_at {
-            return self.opens_at;
+            // At least this often, for rules that have changed.
+            return self.opens_at.min(now + DIVISION);
         }
         self.charge(turn);
         if now >= self.divide_at {

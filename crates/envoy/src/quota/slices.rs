@@ -11,6 +11,10 @@
 //!
 //! Other algorithms (`gcra` in a remote store, `average`, `jarl`) forget as time goes by: they may
 //! admit what they forget within [`SLICE_LIFE`] too much.
+//!
+//! A stream that reports no requests is quiet. It buys nothing each second, but it may hold a
+//! single use and has it prolonged, so that the next request passes without a question: in a
+//! window until that ends; elsewhere for a period, and it is written down a second time at the end.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -21,16 +25,24 @@ use super::divider::{Divider, RequestCounts, Turn};
 use super::{ARRIVAL, Action, RequestId, SlicePlan, StreamId, Terms};
 
 /// For how long a slice may be used once it has arrived: until the next has, in any case.
-pub(super) const SLICE_TTL_S: u64 = 2;
+const SLICE_TTL_S: u64 = 2;
 /// A slice may be in use for this long after it was sent.
 const SLICE_LIFE: Nanos = SLICE_TTL_S * SECOND + ARRIVAL;
+/// The same of what a quiet stream holds. It is longer, because Envoy would start with a full
+/// bucket if it had lapsed before it is prolonged.
+const HELD_TTL_S: u64 = 4;
+pub(super) const HELD_LIFE: Nanos = HELD_TTL_S * SECOND + ARRIVAL;
 /// How often slices are bought.
 const INTERVAL: Nanos = SECOND;
 /// A refill so slow that there is none.
 const FILL_INTERVAL_S: u64 = 31_536_000;
-/// After so many reports of zero the bucket is abandoned: to keep slices that nobody uses is dear,
-/// and to come back costs an Envoy one request.
-const ZERO_REPORTS_MAX: u32 = 2;
+/// After so many reports of zero the bucket is abandoned.
+const ZERO_REPORTS_MAX: u32 = 12;
+/// After so many a quiet stream holds nothing any more: what it held is given back before the
+/// bucket is abandoned.
+const HOLDING_REPORTS_MAX: u32 = 10;
+/// A quiet stream that finds nothing to hold looks again after this long.
+const LOOK_AGAIN: Nanos = 5 * SECOND;
 /// Of a whole limit, a stream is first given this part, before its demand is known.
 const FIRST_PART: u64 = 100;
 
@@ -40,14 +52,43 @@ struct Seat {
     demand: Demand,
     first: u64,
     next_at: Nanos,
-    /// The question to the bank that is not answered yet, and when its window ends (on `mono`).
-    asked: Option<(RequestId, Nanos)>,
+    /// The question to the bank that is not answered yet.
+    asked: Option<Asked>,
     denied_at: Option<Nanos>,
+    /// What it holds while it is quiet.
+    held: Option<Held>,
+    /// When to look for something to hold.
+    look_at: Nanos,
     /// The end of a window on the wall clock. Below is what was granted in it and not given back.
     window_end: Nanos,
     recent: VecDeque<(Nanos, u64)>,
     settled: u64,
     reported: u64,
+}
+
+/// A question to the bank.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    request: RequestId,
+    /// When the window of what is taken ends, on `mono`.
+    window_end: Nanos,
+    /// Whether it is to be held.
+    holds: bool,
+}
+
+/// A use that a quiet stream holds.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    taken: Nanos,
+    /// When it was last prolonged.
+    sent: Nanos,
+}
+
+impl Held {
+    /// Whether it may have lapsed at Envoy before a message of `now` arrives.
+    fn may_lapse(self, now: Nanos) -> bool {
+        self.sent + HELD_TTL_S * SECOND < now + ARRIVAL
+    }
 }
 
 /// A bucket under limits that cannot be leased.
@@ -59,6 +100,21 @@ pub(super) struct Slices {
     echoes: Vec<(Nanos, u64)>,
 }
 
+/// A bucket with so many uses that is not refilled. The same again prolongs it.
+fn slice(uses: u32, ttl_s: u64) -> Action {
+    Action::TokenBucket {
+        max_tokens: uses,
+        tokens_per_fill: 1,
+        fill_interval_s: FILL_INTERVAL_S,
+        ttl_s,
+    }
+}
+
+/// For how long what is sent may be in use.
+fn life(holds: bool) -> Nanos {
+    if holds { HELD_LIFE } else { SLICE_LIFE }
+}
+
 impl Seat {
     fn new(requests: u64, now: Nanos) -> Self {
         Self {
@@ -67,6 +123,8 @@ impl Seat {
             next_at: now,
             asked: None,
             denied_at: None,
+            held: None,
+            look_at: now,
             window_end: 0,
             recent: VecDeque::new(),
             settled: 0,
@@ -79,9 +137,29 @@ impl Seat {
         self.demand.wanted_in(1).unwrap_or_else(first).min(u64::from(u32::MAX))
     }
 
+    /// How many uses it holds, or will hold.
+    fn holds(&self) -> u64 {
+        u64::from(self.held.is_some() || self.asked.is_some_and(|asked| asked.holds))
+    }
+
+    /// Whether it may hold a use, or go on to hold the one that it has.
+    fn may_hold(&self, plan: &SlicePlan, now: Nanos) -> bool {
+        let until = |held: Held| held.taken.saturating_add(plan.hold_max());
+        self.demand.zero_reports() < HOLDING_REPORTS_MAX
+            && self.held.is_none_or(|held| now <= until(held) && !held.may_lapse(now))
+    }
+
+    /// Prolongs no more what it holds: that ends as every slice does.
+    fn let_go(&mut self, plan: &SlicePlan) {
+        if let Some(held) = self.held.take().filter(|_| plan.refundable()) {
+            self.recent.push_back((held.sent + HELD_LIFE - SLICE_LIFE, 1));
+        }
+    }
+
     /// Forgets what was granted in an earlier window: it cannot be given back to this one.
     fn enter(&mut self, window_end: Nanos) {
         if window_end != self.window_end {
+            (self.held, self.look_at) = (None, 0);
             self.recent.clear();
             (self.window_end, self.settled, self.reported) = (window_end, 0, 0);
         }
@@ -90,7 +168,8 @@ impl Seat {
     /// Uses that were granted in this window, and surely not used. The newest slices do not count:
     /// they may be in use, or have been since the report was sent.
     fn unused(&mut self, now: Nanos) -> u64 {
-        while let Some((_, uses)) = self.recent.pop_front_if(|(at, _)| *at + SLICE_LIFE < now) {
+        let ended = |(at, _): &mut (Nanos, u64)| *at + SLICE_LIFE + ARRIVAL < now;
+        while let Some((_, uses)) = self.recent.pop_front_if(ended) {
             self.settled += uses;
         }
         let unused = self.settled.saturating_sub(self.reported);
@@ -104,9 +183,19 @@ impl Slices {
         Self { plan, opens_at, seats: BTreeMap::new(), echoes: Vec::new() }
     }
 
-    /// Buys the next slice of a stream.
+    /// How many uses others hold, if a stream may look for one to hold.
+    fn held_by_others(&self, stream: StreamId) -> u64 {
+        let looks = |seat: &Seat| seat.held.is_none() && seat.wanted(&self.plan) == 0;
+        match self.seats.get(&stream).is_some_and(looks) {
+            true => self.seats.values().map(Seat::holds).sum(),
+            false => 0,
+        }
+    }
+
+    /// Buys the next slice of a stream, or prolongs what it holds.
     fn buy(&mut self, stream: StreamId, turn: &mut Turn<'_>) {
         let now = turn.mono();
+        let held = self.held_by_others(stream);
         let Some(seat) = self.seats.get_mut(&stream).filter(|seat| seat.asked.is_none()) else {
             return;
         };
@@ -116,27 +205,43 @@ impl Slices {
         let window_left = self.plan.window_left(turn.now);
         let window_end = now.saturating_add(window_left);
         seat.enter(turn.now.unix.saturating_add(window_left));
-        let wanted = seat.wanted(&self.plan);
-        let useful = wanted > 0 && self.plan.ttl_s(window_left) > 0;
-        let Some(request) = turn.requests.number().filter(|_| useful) else {
-            return self.give(stream, 0, window_end, turn);
+        let mut wanted = seat.wanted(&self.plan);
+        let holds = wanted == 0;
+        let has_time = window_left >= life(holds);
+        if holds && has_time && seat.may_hold(&self.plan, now) {
+            if let Some(held) = &mut seat.held {
+                held.sent = now;
+                return turn.send(stream, slice(1, HELD_TTL_S));
+            }
+            wanted = u64::from(now >= seat.look_at && held < self.plan.held_max());
+            seat.look_at = now.saturating_add(LOOK_AGAIN);
+        }
+        seat.let_go(&self.plan);
+        let Some(request) = turn.requests.number().filter(|_| has_time && wanted > 0) else {
+            return self.give(stream, 0, window_end, holds, turn);
         };
         match turn.bank.take_up_to(turn.key, wanted, request, turn.now) {
-            Some(uses) => self.give(stream, uses.min(wanted), window_end, turn),
+            Some(uses) => self.give(stream, uses.min(wanted), window_end, holds, turn),
             None => {
-                seat.asked = Some((request, window_end));
+                seat.asked = Some(Asked { request, window_end, holds });
                 turn.requests.keep(request, turn.key, stream);
             }
         }
     }
 
     /// Gives a stream a slice that was taken from the window that ends at `window_end`.
-    fn give(&mut self, stream: StreamId, uses: u64, window_end: Nanos, turn: &mut Turn<'_>) {
+    fn give(
+        &mut self,
+        stream: StreamId,
+        uses: u64,
+        window_end: Nanos,
+        holds: bool,
+        turn: &mut Turn<'_>,
+    ) {
         let now = turn.mono();
         let Some(seat) = self.seats.get_mut(&stream) else { return };
-        let ttl_s = self.plan.ttl_s(window_end.saturating_sub(now));
         let tokens = u32::try_from(uses).unwrap_or(u32::MAX);
-        if tokens == 0 || ttl_s == 0 {
+        if tokens == 0 || window_end.saturating_sub(now) < life(holds) {
             let told = |at: Nanos| now < at + SLICE_TTL_S * SECOND;
             if !seat.denied_at.is_some_and(told) {
                 seat.denied_at = Some(now);
@@ -145,20 +250,19 @@ impl Slices {
             return;
         }
         seat.denied_at = None;
-        if self.plan.refundable() {
+        let refundable = self.plan.refundable();
+        if holds {
+            seat.held = Some(Held { taken: now, sent: now });
+        } else if refundable {
             seat.recent.push_back((now, uses));
         }
-        if self.plan.remembers_uses() {
-            self.echoes.push((now + ttl_s * SECOND + ARRIVAL, uses));
+        if self.plan.remembers_uses() || holds && !refundable {
+            let hold = if holds { self.plan.hold_max() } else { 0 };
+            self.echoes.push((now.saturating_add(hold).saturating_add(life(holds)), uses));
         }
+        let ttl_s = if holds { HELD_TTL_S } else { SLICE_TTL_S };
         turn.send(stream, Action::DenyAll { ttl_s });
-        let slice = Action::TokenBucket {
-            max_tokens: tokens,
-            tokens_per_fill: 1,
-            fill_interval_s: FILL_INTERVAL_S,
-            ttl_s,
-        };
-        turn.send(stream, slice);
+        turn.send(stream, slice(tokens, ttl_s));
     }
 
     /// Writes down again what was given in slices that have ended by now.
@@ -208,7 +312,7 @@ impl Divider for Slices {
         self.seats.retain(|stream, seat| {
             let silent = seat.demand.is_silent(now);
             if silent {
-                turn.left.push(*stream);
+                turn.abandon(*stream);
             }
             !silent
         });
@@ -219,22 +323,24 @@ impl Divider for Slices {
         }
         let next = self.seats.values().filter(|seat| seat.asked.is_none()).map(|seat| seat.next_at);
         let echo = self.echoes.iter().map(|(due, _)| *due);
-        next.chain(echo).min().unwrap_or(now + INTERVAL)
+        // At least this often, for rules that have changed.
+        next.chain(echo).chain([now + INTERVAL]).min().unwrap_or(now)
     }
 
     fn granted(&mut self, stream: StreamId, request: RequestId, uses: u64, turn: &mut Turn<'_>) {
         let asked = self
             .seats
             .get_mut(&stream)
-            .and_then(|seat| seat.asked.take_if(|(asked, _)| *asked == request));
-        if let Some((_, window_end)) = asked {
-            self.give(stream, uses, window_end, turn);
+            .and_then(|seat| seat.asked.take_if(|asked| asked.request == request));
+        if let Some(Asked { window_end, holds, .. }) = asked {
+            self.give(stream, uses, window_end, holds, turn);
         }
     }
 
     fn change(&mut self, terms: &Terms, _: &mut Turn<'_>) -> bool {
         let Terms::Slices(plan) = terms else { return false };
         self.plan = plan.clone();
+        self.seats.values_mut().for_each(|seat| seat.held = None);
         true
     }
 

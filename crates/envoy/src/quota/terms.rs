@@ -3,7 +3,7 @@
 use tidegate_core::time::{Nanos, Now, SECOND};
 use tidegate_core::{Algorithm, Limit};
 
-use super::ARRIVAL;
+use super::slices::HELD_LIFE;
 
 /// How a bucket is divided.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,11 +40,15 @@ pub struct SlicePlan {
     windows: Vec<Nanos>,
     /// Whether some limit remembers when each use happened.
     remembers_uses: bool,
+    /// The shortest period.
+    period: Nanos,
 }
 
-/// The shortest period of a limit that slices can obey. A slice lives for 2 s at most, takes 1 s to
-/// arrive, and its uses must fall into the window, or the log, from which they were taken.
-pub const SLICE_PERIOD_MIN: Nanos = 4 * SECOND;
+/// The shortest period of a limit that slices can obey. A slice lives for 2 s, takes 1 s to arrive,
+/// and its uses must fall into the window, or the log, from which they were taken. So there are no
+/// slices in the last 3 s of a window, and before them there must be time for one, however late
+/// within its second a stream buys.
+pub const SLICE_PERIOD_MIN: Nanos = 5 * SECOND;
 
 impl Terms {
     /// The terms of a key with these limits. `remote` if its counts are in a remote store.
@@ -76,6 +80,7 @@ impl Terms {
                     .map(|limit| limit.period)
                     .collect(),
                 remembers_uses: limits.iter().any(Limit::remembers_uses),
+                period: limits.iter().map(|limit| limit.period).min().unwrap_or(0),
             }),
         }
     }
@@ -117,8 +122,15 @@ impl SlicePlan {
         left.min().unwrap_or(Nanos::MAX)
     }
 
-    /// For how many seconds a slice that is sent with so much of its window left may be used.
-    pub(super) fn ttl_s(&self, window_left: Nanos) -> u64 {
-        (window_left.saturating_sub(ARRIVAL) / SECOND).min(super::slices::SLICE_TTL_S)
+    /// For how long a quiet stream may hold the same slice. A window bounds that by its end. In a
+    /// log a slice must end within a period after it was taken.
+    pub(super) fn hold_max(&self) -> Nanos {
+        if self.refundable() { Nanos::MAX } else { self.period.saturating_sub(HELD_LIFE) }
+    }
+
+    /// The most uses that quiet streams may hold together: others must have some, too. What cannot
+    /// be given back is written down twice.
+    pub(super) fn held_max(&self) -> u64 {
+        self.capacity / if self.refundable() { 2 } else { 4 }
     }
 }

@@ -1,5 +1,6 @@
 //! The division against simulated Envoys, on a manual clock.
 
+mod calls;
 mod envoy;
 mod leases;
 mod simulation;

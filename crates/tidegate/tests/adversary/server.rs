@@ -14,6 +14,8 @@ use crate::upstream::Upstream;
 
 /// Uses that the rule of canaries at the HTTP and text doors admits for each key.
 pub(crate) const USES: u64 = 5;
+/// Uses per second that the rule of quotas divides among the streams of a canary.
+pub(crate) const QUOTA_PER_S: f64 = 60.0;
 /// Uses of `canary-use` that may be in flight.
 pub(crate) const IN_FLIGHT: u64 = 2;
 /// Requests of each path of canaries that the rejecting proxy lets pass.
@@ -25,6 +27,9 @@ const RULES: &str = r#"
 [[rule]]
 match = "canary *"
 limit = "5 per 300d"
+[[rule]]
+match = "canary-quota *"
+limit = "60 per 1s burst 60"
 [[rule]]
 match = "canary-log *"
 limit = "5 per 300d"

@@ -24,6 +24,7 @@ pub(super) struct Sent {
     pub(super) stream: StreamId,
     pub(super) allowed: u64,
     pub(super) denied: u64,
+    pub(super) is_first: bool,
 }
 
 #[derive(Debug)]
@@ -40,6 +41,8 @@ pub(super) struct Envoy {
     allowed: u64,
     denied: u64,
     report_at: Nanos,
+    /// How often an assignment has expired.
+    pub(super) lapses: usize,
 }
 
 impl Envoy {
@@ -56,6 +59,7 @@ impl Envoy {
             allowed: 0,
             denied: 0,
             report_at: now,
+            lapses: 0,
         }
     }
 
@@ -120,7 +124,7 @@ impl Envoy {
                 self.obey(action, now);
             }
         }
-        self.rule = self.rule.filter(|(_, until)| now < *until);
+        self.lapses += usize::from(self.rule.take_if(|(_, until)| now >= *until).is_some());
         self.refill(now);
         self.offered += self.load * (span / 1_000);
         let requests = self.offered / (1_000 * SECOND / 1_000);
@@ -140,6 +144,7 @@ impl Envoy {
             stream,
             allowed: self.allowed,
             denied: self.denied,
+            is_first: first,
         });
         (self.allowed, self.denied) = (0, 0);
         (admitted, sent)

@@ -22,7 +22,8 @@ fn overshoot(simulation: &Simulation) -> f64 {
     let mut worst = f64::MIN;
     for (place, (since, limit)) in simulation.limits.iter().enumerate() {
         let next = simulation.limits.get(place + 1);
-        let begin = if place == 0 { 0 } else { since + LEASE_LIFE + SECOND / 10 };
+        // The bucket's next turn is up to a second later.
+        let begin = if place == 0 { 0 } else { since + LEASE_LIFE + SECOND * 11 / 10 };
         let end = next.map_or(Nanos::MAX, |(changed, _)| *changed);
         let per_ns = limit.amount as f64 / limit.period as f64;
         let (mut level, mut last) = (0.0_f64, 0);

@@ -149,10 +149,7 @@ impl Simulation {
             Event::Limit(limit) => {
                 self.bank.limit = limit;
                 self.limits.push((now, limit));
-                let mut out = Vec::new();
-                let terms = Terms::of(&[limit], false, false);
-                self.division.change_terms(|_| terms.clone(), self.now, &mut self.bank, &mut out);
-                self.send(out);
+                self.division.rules_changed();
             }
             _ if self.envoys.is_empty() => {}
             Event::Load { envoy, load } => self.envoys[place(envoy)].load = load,
@@ -205,14 +202,15 @@ impl Simulation {
                 waiting.push(sent);
                 continue;
             }
-            let report = Report { key: KEY, allowed: sent.allowed, denied: sent.denied };
+            let Sent { allowed, denied, is_first, .. } = sent;
+            let report = Report { key: KEY, allowed, denied, is_first };
             let bank = &mut self.bank;
             self.division.report(sent.stream, report, &terms, self.now, bank, &mut out);
             self.next = now;
         }
         self.reports = waiting;
         if now >= self.next {
-            self.next = self.division.tick(self.now, &mut self.bank, &mut out);
+            self.next = self.division.tick(|_| terms.clone(), self.now, &mut self.bank, &mut out);
         }
         self.send(out);
         self.others.1 += self.others.0 * (STEP / 1_000);

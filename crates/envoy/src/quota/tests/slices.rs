@@ -7,7 +7,7 @@ use tidegate_core::time::{Nanos, Now, SECOND};
 use tidegate_core::{Algorithm, Limit};
 
 use super::leases::cases;
-use super::simulation::{Event, Simulation};
+use super::simulation::{Count, Event, Simulation};
 use crate::quota::{
     Action, Assignment, BUCKETS_PER_STREAM_MAX, Bank, Division, Report, RequestId, STREAMS_MAX,
     StreamId, Terms, TooManyStreams,
@@ -41,7 +41,8 @@ fn busiest_span(simulation: &Simulation, period: Nanos) -> u64 {
 }
 
 fn any_event() -> impl Strategy<Value = Event> {
-    let load = prop_oneof![Just(0_u64), 0_u64..60_000];
+    // Some ask for nothing, or now and then.
+    let load = prop_oneof![Just(0_u64), 0_u64..300, 0_u64..60_000];
     prop_oneof![
         2 => load.clone().prop_map(|load| Event::Join { load }),
         3 => (0_usize..8, load).prop_map(|(envoy, load)| Event::Load { envoy, load }),
@@ -67,7 +68,7 @@ proptest! {
 
     #[test]
     fn no_window_holds_too_many(
-        (amount, period_s) in (1_u64..300, 4_u64..40),
+        (amount, period_s) in (1_u64..300, 5_u64..40),
         seed: u64,
         events in prop::collection::vec(
             (1_u64..800, prop_oneof![8 => any_event(), 1 => Just(Event::Restart)]), 1..25),
@@ -79,7 +80,7 @@ proptest! {
 
     #[test]
     fn no_span_of_a_log_holds_too_many(
-        (amount, period_s) in (1_u64..300, 4_u64..40),
+        (amount, period_s) in (1_u64..300, 5_u64..40),
         seed: u64,
         events in prop::collection::vec((1_u64..800, any_event()), 1..25),
     ) {
@@ -102,10 +103,61 @@ fn slices_use_most_of_a_window_and_near_half_of_a_log() {
     }
 }
 
+/// Envoy's default lets requests pass that have no assignment.
+#[test]
+fn no_slice_ends_before_the_next_arrives() {
+    for period_s in [5, 10, 60] {
+        let limit = limit(Algorithm::FixedWindow, 30 * period_s, period_s);
+        for seed in 0..5 {
+            let mut simulation = Simulation::new(limit, SECOND, seed);
+            (0..3).for_each(|_| simulation.happen(Event::Join { load: 20_000 }));
+            simulation.run(100 * SECOND);
+            let lapses: usize = simulation.envoys.iter().map(|envoy| envoy.lapses).sum();
+            assert_eq!(lapses, 0, "windows of {period_s} s, seed {seed}");
+            assert!(simulation.used(None, 60 * SECOND) > 0);
+        }
+    }
+}
+
+/// What it holds is enough for a user who comes now and then.
+#[test]
+fn a_quiet_bucket_lets_its_next_request_pass() {
+    // While something was reported a log pays for a use each second, twice.
+    for (algorithm, amount) in [(Algorithm::FixedWindow, 100), (Algorithm::SlidingLog, 1_000)] {
+        let mut simulation = Simulation::new(limit(algorithm, amount, 3_600), SECOND, 7);
+        // A request every 25 s, and before the first one there is no assignment.
+        simulation.happen(Event::Join { load: 40 });
+        simulation.run(275 * SECOND);
+        let used = simulation.used(None, 275 * SECOND);
+        assert!(used >= 9, "{used} of 11 requests under {algorithm:?}");
+    }
+}
+
+#[test]
+fn quiet_streams_leave_most_to_others_and_give_back_what_they_hold() {
+    let limit = limit(Algorithm::FixedWindow, 8, 3_600);
+    let mut simulation = Simulation::new(limit, 0, 1);
+    (0..8).for_each(|_| simulation.happen(Event::Join { load: 200 }));
+    simulation.run(8 * SECOND);
+    (0..8).for_each(|envoy| simulation.happen(Event::Load { envoy, load: 0 }));
+    simulation.run(40 * SECOND);
+    let left = |simulation: &mut Simulation| {
+        let mut bank = Count { limit, state: simulation.bank.state.clone() };
+        bank.take_up_to(b"", 8, RequestId(0), simulation.now).expect("an answer")
+    };
+    let used = simulation.used(None, 50 * SECOND);
+    let (held, most) = (8 - used - left(&mut simulation), limit.amount / 2);
+    assert!((1..=most).contains(&held), "{held} are held, {used} are used");
+    // After 12 reports of zero.
+    simulation.run(40 * SECOND);
+    assert_eq!(left(&mut simulation), 8 - used);
+}
+
 /// A bank in a remote store, which answers nothing by itself.
 #[derive(Default)]
 struct Remote {
     asked: Vec<(RequestId, u64)>,
+    recorded: u64,
 }
 
 impl Bank for Remote {
@@ -114,13 +166,15 @@ impl Bank for Remote {
         None
     }
 
-    fn record(&mut self, _: &[u8], _: u64, _: Nanos, _: Now) {}
+    fn record(&mut self, _: &[u8], uses: u64, _: Nanos, _: Now) {
+        self.recorded += uses;
+    }
 
     fn refund(&mut self, _: &[u8], _: u64, _: Now) {}
 }
 
 const STREAM: StreamId = StreamId(1);
-const REPORT: Report<'_> = Report { key: b"web", allowed: 1, denied: 0 };
+const REPORT: Report<'_> = Report { key: b"web", allowed: 1, denied: 0, is_first: false };
 
 /// A division that has been running for a while, with one stream.
 fn running() -> (Division, Now) {
@@ -151,10 +205,32 @@ fn a_grant_may_come_later_once_and_for_its_own_window() {
     assert_eq!(actions(&mut out), [Action::DenyAll { ttl_s: 2 }, slice]);
     division.granted(request, 7, now.after(SECOND), &mut bank, &mut out);
     assert_eq!(actions(&mut out), [], "answered before");
-    division.tick(now.after(2 * SECOND), &mut bank, &mut out);
+    division.tick(|_| terms.clone(), now.after(2 * SECOND), &mut bank, &mut out);
     let (request, _) = bank.asked.pop().expect("another question");
     division.granted(request, 7, now.after(9 * SECOND), &mut bank, &mut out);
     assert_eq!(actions(&mut out), [Action::DenyAll { ttl_s: 4 }], "its window is over");
+}
+
+/// With Envoy's default these requests have passed.
+#[test]
+fn what_passed_before_the_first_answer_is_counted() {
+    let of = |algorithm| Terms::of(&[limit(algorithm, 100, 10)], false, false);
+    for (terms, recorded) in [
+        (of(Algorithm::FixedWindow), 3),
+        (of(Algorithm::Gcra { burst: 10 }), 3),
+        (Terms::Unlimited, 0),
+        (Terms::Denied, 0),
+    ] {
+        let (mut division, now) = running();
+        let (mut bank, mut out) = (Remote::default(), Vec::new());
+        // After a stream has broken, Envoy reports what passed by an assignment of before.
+        let again = Report { key: b"again", allowed: 9, ..REPORT };
+        let first = Report { allowed: 3, is_first: true, ..REPORT };
+        for report in [again, first, first] {
+            division.report(STREAM, report, &terms, now, &mut bank, &mut out);
+        }
+        assert_eq!(bank.recorded, recorded, "{terms:?}");
+    }
 }
 
 #[test]
@@ -181,9 +257,14 @@ fn a_removed_limit_allows_all_and_a_new_one_divides() {
     let sliced = Terms::of(&[limit(Algorithm::FixedWindow, 100, 10)], false, true);
     division.report(STREAM, REPORT, &sliced, now, &mut bank, &mut out);
     assert_eq!(bank.asked.len(), 1);
-    division.change_terms(|_| Terms::Unlimited, now, &mut bank, &mut out);
+    // In the turn of the bucket, and no sooner.
+    division.rules_changed();
+    assert_eq!(actions(&mut out), []);
+    let now = now.after(SECOND);
+    division.tick(|_| Terms::Unlimited, now, &mut bank, &mut out);
     assert_eq!(actions(&mut out), [Action::AllowAll { ttl_s: 12 }]);
-    division.change_terms(|_| sliced.clone(), now, &mut bank, &mut out);
+    division.rules_changed();
+    division.tick(|_| sliced.clone(), now.after(SECOND), &mut bank, &mut out);
     assert_eq!(bank.asked.len(), 2);
 }
 
@@ -200,6 +281,10 @@ fn beyond_the_bounds_nothing_is_remembered() {
     }
     assert_eq!(actions(&mut out).last(), Some(&Action::DenyAll { ttl_s: 12 }));
     assert_eq!(bank.asked, []);
+    // Envoy shall not report it for ever.
+    let report = Report { key: b"web user=zero", allowed: 0, ..REPORT };
+    assert!(!division.report(STREAM, report, &terms, now, &mut bank, &mut out));
+    assert_eq!(actions(&mut out), [Action::Abandon]);
     for number in 2..=STREAMS_MAX as u64 {
         division.open(StreamId(number)).expect("room");
     }

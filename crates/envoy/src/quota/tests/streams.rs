@@ -67,7 +67,7 @@ impl Field {
 
     fn report(&mut self, stream: StreamId, allowed: u64) {
         let mut out = Vec::new();
-        let report = Report { key: KEY, allowed, denied: 0 };
+        let report = Report { key: KEY, allowed, denied: 0, is_first: false };
         let terms = Terms::of(&[self.limit], false, false);
         self.division.report(stream, report, &terms, self.now, &mut self.bank, &mut out);
         self.heed(&out);
@@ -115,7 +115,9 @@ impl Field {
             self.now = self.now.after(next - self.now.mono);
             if self.now.mono >= self.due {
                 let mut out = Vec::new();
-                self.due = self.division.tick(self.now, &mut self.bank, &mut out);
+                let terms = Terms::of(&[self.limit], false, false);
+                self.due =
+                    self.division.tick(|_| terms.clone(), self.now, &mut self.bank, &mut out);
                 self.heed(&out);
             }
         }
@@ -261,7 +263,7 @@ fn streams_that_take_all_room_leave_others_their_own() {
     let terms = Terms::of(&[field.limit], false, false);
     let report = |field: &mut Field, stream: StreamId, number: usize| {
         let key = format!("web user={number} of={}", stream.0);
-        let report = Report { key: key.as_bytes(), allowed: 1, denied: 0 };
+        let report = Report { key: key.as_bytes(), allowed: 1, denied: 0, is_first: false };
         let (bank, mut out) = (&mut field.bank, Vec::new());
         field.division.report(stream, report, &terms, field.now, bank, &mut out)
     };

@@ -12,7 +12,8 @@ use hyper::body::{Body, Frame, Incoming};
 use tokio::time::{Sleep, sleep};
 use tonic::Status;
 
-use super::call_counts::CallCounts;
+use super::call_counts::{CallCounts, Sends};
+use super::report_pieces::ReportPieces;
 use super::services::MESSAGE_BYTES_MAX;
 use crate::doors::io::held_bytes::CallBytes;
 
@@ -33,6 +34,8 @@ pub(super) struct CallBody {
     messages: Messages,
     /// What has come of a message that is not whole.
     begun: BytesMut,
+    /// In place of both: reports are handed on in pieces.
+    reports: Option<ReportPieces>,
     /// What came behind it and is no data.
     trailers: Option<Frame<Bytes>>,
     /// When the client is too slow. Set only when something is waited for: most calls are whole
@@ -45,16 +48,17 @@ impl CallBody {
         body: Incoming,
         held: Arc<CallBytes>,
         counts: Arc<CallCounts>,
-        is_stream: bool,
+        sends: Sends,
     ) -> Self {
         Self {
             body,
             has_ended: false,
             held,
             counts,
-            is_stream,
+            is_stream: sends != Sends::OneMessage,
             messages: Messages::default(),
             begun: BytesMut::new(),
+            reports: (sends == Sends::Reports).then(ReportPieces::default),
             trailers: None,
             too_slow: None,
         }
@@ -64,6 +68,10 @@ impl CallBody {
     fn see(&mut self, bytes: Bytes) -> Result<Option<Bytes>, Status> {
         if !self.held.take(bytes.len()) {
             return Err(self.counts.overload());
+        }
+        if let Some(reports) = &mut self.reports {
+            reports.add(&bytes);
+            return Ok(self.next_piece());
         }
         let (held, ended) = (self.begun.len() + bytes.len(), self.messages.see(&bytes));
         let left = match ended {
@@ -85,9 +93,27 @@ impl CallBody {
         Ok((!whole.is_empty()).then(|| whole.freeze()))
     }
 
+    /// The next piece of a report. It is answered and forgotten, and what follows has its own time.
+    fn next_piece(&mut self) -> Option<Bytes> {
+        let reports = self.reports.as_mut()?;
+        let held = reports.held();
+        let piece = reports.next()?;
+        self.held.give_back(held - reports.held());
+        self.too_slow = None;
+        Some(piece)
+    }
+
+    /// Whether the client owes nothing.
+    fn is_between(&self) -> bool {
+        match &self.reports {
+            Some(reports) => reports.is_between(),
+            None => self.is_stream && self.messages.is_between(),
+        }
+    }
+
     /// Waits for the client, but not for ever.
     fn poll_too_slow(&mut self, context: &mut Context<'_>) -> Poll<Status> {
-        if self.is_stream && self.messages.is_between() {
+        if self.is_between() {
             return Poll::Pending;
         }
         let sleep = self.too_slow.get_or_insert_with(|| Box::pin(sleep(MESSAGE_WAIT_MAX)));
@@ -98,8 +124,11 @@ impl CallBody {
     /// What is left when the client has ended its stream: a message that is not whole is handed on
     /// for the decoder to refuse, before what came behind it.
     fn rest(&mut self) -> Option<Frame<Bytes>> {
-        let begun = self.begun.split();
-        if begun.is_empty() { self.trailers.take() } else { Some(Frame::data(begun.freeze())) }
+        let begun = match &mut self.reports {
+            Some(reports) => reports.rest(),
+            None => self.begun.split().freeze(),
+        };
+        if begun.is_empty() { self.trailers.take() } else { Some(Frame::data(begun)) }
     }
 }
 
@@ -111,6 +140,9 @@ impl Body for CallBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        if let Some(piece) = self.next_piece() {
+            return Poll::Ready(Some(Ok(Frame::data(piece))));
+        }
         while !self.has_ended {
             let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) else {
                 return self.poll_too_slow(context).map(|status| Some(Err(status.into())));
@@ -129,7 +161,8 @@ impl Body for CallBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream() && self.begun.is_empty() && self.trailers.is_none()
+        let held = self.reports.as_ref().map_or(0, ReportPieces::held) + self.begun.len();
+        self.body.is_end_stream() && held == 0 && self.trailers.is_none()
     }
 }
 

@@ -21,21 +21,30 @@ use crate::metrics::{Door, Metrics};
 pub(super) struct Method {
     /// Empty: any other path.
     path: &'static str,
-    /// Whether clients may send messages at any time.
-    pub(super) is_stream: bool,
+    pub(super) sends: Sends,
+}
+
+/// What clients send in a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sends {
+    OneMessage,
+    /// Messages, at any time.
+    Messages,
+    /// Reports of any length, at any time.
+    Reports,
 }
 
 /// The methods of the door. The last one stands for all others.
 const METHODS: [Method; 6] = [
-    Method::new("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", false),
+    Method::new("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", Sends::OneMessage),
     Method::new(
         "/envoy.service.rate_limit_quota.v3.RateLimitQuotaService/StreamRateLimitQuotas",
-        true,
+        Sends::Reports,
     ),
-    Method::new("/grpc.health.v1.Health/Check", false),
-    Method::new("/grpc.health.v1.Health/Watch", false),
-    Method::new("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", true),
-    Method::new("", false),
+    Method::new("/grpc.health.v1.Health/Check", Sends::OneMessage),
+    Method::new("/grpc.health.v1.Health/Watch", Sends::OneMessage),
+    Method::new("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", Sends::Messages),
+    Method::new("", Sends::OneMessage),
 ];
 
 /// The names of gRPC's codes, by their numbers.
@@ -60,8 +69,8 @@ const CODES: [&str; 17] = [
 ];
 
 impl Method {
-    const fn new(path: &'static str, is_stream: bool) -> Self {
-        Self { path, is_stream }
+    const fn new(path: &'static str, sends: Sends) -> Self {
+        Self { path, sends }
     }
 
     /// Which one this path asks for.
@@ -182,7 +191,7 @@ mod tests {
     #[test]
     fn methods_and_codes_have_names() {
         let (at, method) = Method::of("/grpc.health.v1.Health/Check");
-        assert_eq!((at, method.name(), method.is_stream), (2, "Check", false));
+        assert_eq!((at, method.name(), method.sends), (2, "Check", Sends::OneMessage));
         assert_eq!(Method::of("/nobody/Knows").1.name(), "other");
         assert_eq!(CODES[Code::Unavailable as usize], "unavailable");
         assert_eq!(CODES[Code::Unauthenticated as usize], "unauthenticated");

@@ -24,7 +24,7 @@ use tonic::service::Routes;
 use tower::ServiceExt as _;
 
 use super::call_body::CallBody;
-use super::call_counts::{CallCounts, Method};
+use super::call_counts::{CallCounts, Method, Sends};
 use super::health_askers::{HealthAsker, HealthAskers};
 use crate::clock::Clock;
 use crate::doors::io::accept::{Acceptor, is_tls_fault};
@@ -205,7 +205,7 @@ impl GrpcServer {
     /// the answer.
     fn answer(
         &self,
-        request: Request<Incoming>,
+        mut request: Request<Incoming>,
         calls: &Arc<Calls>,
         held: &Arc<ConnectionBytes>,
     ) -> impl Future<Output = Result<Response<Body>, Infallible>> + Send + use<> {
@@ -218,7 +218,11 @@ impl GrpcServer {
         let (number, method) = Method::of(path);
         let counts = self.counts.clone();
         let begun = held.begin(head_bytes(&request)).map(|held| {
-            let body = |body| CallBody::new(body, held.clone(), counts.clone(), method.is_stream);
+            if method.sends == Sends::Reports {
+                // Answers that are not taken are held, too.
+                request.extensions_mut().insert(held.clone());
+            }
+            let body = |body| CallBody::new(body, held.clone(), counts.clone(), method.sends);
             (self.routes.clone().oneshot(request.map(body)), held)
         });
         async move {

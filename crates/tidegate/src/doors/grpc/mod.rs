@@ -10,21 +10,25 @@
 //! - [`services`]: which services the door has; `ShouldRateLimit`, on which `doors/envoy` decides
 //! - [`quota_service`]: a stream of the quota service; [`quotas`]: all streams, and the one
 //!   division of the process, which takes uses through [`quota_bank`] and answers by
-//!   [`quota_messages`]
+//!   [`quota_messages`]; [`report_pieces`], [`bucket_ids`], [`quota_answers`]: what reports, the
+//!   ids in them and unread answers may take
 //!
 //! Messages and keys are `tidegate_envoy`'s. The door knows neither the store nor other doors.
 
 mod bound;
+mod bucket_ids;
 mod call_body;
 mod call_counts;
 mod config;
 mod connection;
 mod envoy_files;
 mod health_askers;
+mod quota_answers;
 mod quota_bank;
 mod quota_messages;
 mod quota_service;
 mod quotas;
+mod report_pieces;
 mod services;
 mod xds;
 mod xds_stream;

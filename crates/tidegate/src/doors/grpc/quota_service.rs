@@ -6,13 +6,15 @@ use std::sync::Arc;
 use tidegate_envoy::proto::quota::rate_limit_quota_service_server::RateLimitQuotaService;
 use tidegate_envoy::proto::quota::{RateLimitQuotaResponse, RateLimitQuotaUsageReports};
 use tidegate_envoy::quota::StreamId;
-use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
+use tokio_stream::{Stream, StreamExt as _};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::call_counts::CallCounts;
+use super::quota_answers::{Answer, Answers};
 use super::quotas::Quotas;
 use crate::doors::Gate;
+use crate::doors::io::held_bytes::CallBytes;
 use crate::shutdown::Shutdown;
 
 /// The service behind all connections of the door.
@@ -51,8 +53,12 @@ impl RateLimitQuotaService for QuotaStreams {
         &self,
         request: Request<Streaming<RateLimitQuotaUsageReports>>,
     ) -> Result<Response<Self::StreamRateLimitQuotasStream>, Status> {
-        let opened = self.quotas.open();
-        let (id, messages) = opened.map_err(|why| Status::resource_exhausted(why.to_string()))?;
+        let held = request.extensions().get::<Arc<CallBytes>>().cloned();
+        let held = held.ok_or_else(|| Status::internal("a call without its bytes"))?;
+        let (answers, messages) = Answers::new(held);
+        let unread = answers.unread();
+        let opened = self.quotas.open(answers);
+        let id = opened.map_err(|why| Status::resource_exhausted(why.to_string()))?;
         let open = OpenStream { quotas: self.quotas.clone(), id };
         let (shutdown, counts) = (self.shutdown.clone(), self.counts.clone());
         let mut reports = request.into_inner();
@@ -73,8 +79,13 @@ impl RateLimitQuotaService for QuotaStreams {
                     domain = std::mem::take(&mut message.domain);
                 }
                 open.quotas.report(open.id, &domain, message).await;
+                tokio::select! {
+                    () = unread.is_short() => {}
+                    () = shutdown.wait() => return,
+                }
             }
         });
-        Ok(Response::new(Box::pin(ReceiverStream::new(messages))))
+        let told = ReceiverStream::new(messages).map(Answer::taken).map(Ok);
+        Ok(Response::new(Box::pin(told)))
     }
 }

@@ -11,17 +11,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use prost::Message as _;
 use tidegate_core::time::{MILLISECOND, Nanos, Now, SECOND};
 use tidegate_envoy::config::write_key;
+use tidegate_envoy::proto::quota::rate_limit_quota_response::BucketAction;
 use tidegate_envoy::proto::quota::rate_limit_quota_usage_reports::BucketQuotaUsage;
-use tidegate_envoy::proto::quota::{BucketId, RateLimitQuotaResponse, RateLimitQuotaUsageReports};
+use tidegate_envoy::proto::quota::{BucketId, RateLimitQuotaUsageReports};
 use tidegate_envoy::quota::{
-    Assignment, BUCKETS_PER_STREAM_MAX, Division, Report, StreamId, TURNS_MAX, Terms,
-    TooManyStreams,
+    Action, Assignment, Division, Report, StreamId, TURNS_MAX, Terms, TooManyStreams,
 };
-use tokio::sync::{Notify, mpsc};
-use tonic::Status;
+use tokio::sync::Notify;
 
+use super::bucket_ids::{BucketIds, ID_BYTES_MAX};
+use super::quota_answers::{Answers, NotTaken};
 use super::quota_bank::{LateGrants, LimiterBank};
 use super::quota_messages::{abandoned, assigned};
 use crate::clock::Clock;
@@ -29,17 +31,12 @@ use crate::doors::Gate;
 use crate::limiter::LimiterHandle;
 use crate::metrics::Door;
 
-/// Messages that wait for one stream. A client that leaves more unread loses its stream.
-const UNREAD_MESSAGES_MAX: usize = 64;
 /// The task collects what it has to tell for so long, so that many buckets are few messages.
 const COLLECTING: Nanos = 50 * MILLISECOND;
 /// The least time between two turns of the task unless more is due: no lease needs less.
 const PAUSE: Nanos = 3 * MILLISECOND;
-/// The log says at most this often that there is no room for a bucket.
-const NO_ROOM_SAID_EVERY: Nanos = 60 * SECOND;
-
-/// The messages for a stream: the client's end of the channel.
-pub(super) type QuotaMessages = mpsc::Receiver<Result<RateLimitQuotaResponse, Status>>;
+/// The log says at most this often that buckets are not remembered.
+const SAID_EVERY: Nanos = 60 * SECOND;
 
 /// The quotas of the process.
 pub(super) struct Quotas {
@@ -52,21 +49,24 @@ pub(super) struct Quotas {
 
 struct Inner {
     division: Division,
-    streams: HashMap<StreamId, QuotaStream>,
+    streams: HashMap<StreamId, Answers>,
     next: u64,
+    /// The ids of the buckets in which streams have seats.
+    ids: BucketIds,
     /// What streams have not been told yet, and since when.
-    untold: HashMap<StreamId, RateLimitQuotaResponse>,
+    untold: HashMap<StreamId, Vec<BucketAction>>,
     untold_since: Option<Nanos>,
-    /// When the log last said that there is no room for a bucket.
-    no_room_said: Option<Nanos>,
+    /// When the log last said that a bucket is not remembered.
+    said: Option<Nanos>,
     /// What a remote store has granted meanwhile.
     grants: LateGrants,
 }
 
-struct QuotaStream {
-    messages: mpsc::Sender<Result<RateLimitQuotaResponse, Status>>,
-    /// The ids by which the client knows its buckets, by their keys.
-    ids: HashMap<Arc<[u8]>, BucketId>,
+/// Why a bucket is not remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NotKept {
+    TooLong,
+    NoRoom,
 }
 
 impl Quotas {
@@ -81,9 +81,10 @@ impl Quotas {
                     division: Division::new(now),
                     streams: HashMap::new(),
                     next: 0,
+                    ids: BucketIds::default(),
                     untold: HashMap::new(),
                     untold_since: None,
-                    no_room_said: None,
+                    said: None,
                     grants: LateGrants::default(),
                 }),
                 changed: Notify::new(),
@@ -94,14 +95,14 @@ impl Quotas {
     }
 
     /// A stream has begun.
-    pub(super) fn open(&self) -> Result<(StreamId, QuotaMessages), TooManyStreams> {
-        let (sender, messages) = mpsc::channel(UNREAD_MESSAGES_MAX);
+    pub(super) fn open(&self, answers: Answers) -> Result<StreamId, TooManyStreams> {
         let mut inner = self.inner.lock();
         let id = StreamId(inner.next);
         inner.division.open(id)?;
         inner.next += 1;
-        inner.streams.insert(id, QuotaStream { messages: sender, ids: HashMap::new() });
-        Ok((id, messages))
+        inner.ids.open(id);
+        inner.streams.insert(id, answers);
+        Ok(id)
     }
 
     /// A stream is over. The division keeps reserved what it gave, until no Envoy can use it any
@@ -137,10 +138,17 @@ impl Quotas {
     ) {
         let now = self.clock.now();
         let mut inner = self.inner.lock();
+        if !inner.streams.contains_key(&stream) {
+            return;
+        }
         let mut key = Vec::new();
-        for usage in usages {
-            let id = usage.bucket_id.clone().unwrap_or_default();
+        for mut usage in usages {
+            let id = usage.bucket_id.take().unwrap_or_default();
             if !self.can_be_assigned(&id) {
+                continue;
+            }
+            if id.encoded_len() > ID_BYTES_MAX {
+                self.turn_away(&mut inner, stream, id, NotKept::TooLong, now.mono);
                 continue;
             }
             key.clear();
@@ -158,37 +166,62 @@ impl Quotas {
         usage: &BucketQuotaUsage,
         now: Now,
     ) {
-        let Inner { division, streams, grants, .. } = inner;
-        let Some(known) = streams.get_mut(&stream) else { return };
+        let Inner { division, ids, grants, .. } = inner;
+        let is_known = ids.get(stream, key).is_some();
+        if !is_known && !ids.has_room(stream, id.encoded_len()) {
+            return self.turn_away(inner, stream, id, NotKept::NoRoom, now.mono);
+        }
         let mut out = Vec::new();
         let mut bank = LimiterBank::new(&self.limiter, grants);
         let (allowed, denied) = (usage.num_requests_allowed, usage.num_requests_denied);
-        let report = Report { key, allowed, denied };
-        let has_room = division.report(stream, report, &self.terms(key), now, &mut bank, &mut out);
-        if !known.ids.contains_key(key) {
-            if known.ids.len() >= 2 * BUCKETS_PER_STREAM_MAX {
-                // Those that the division has let go without a word.
-                known.ids.retain(|key, _| division.has_seat(stream, key));
+        // Envoy counts whole seconds since the last report of the bucket.
+        let is_first = usage.time_elapsed.is_none_or(|span| span.seconds <= 0);
+        let report = Report { key, allowed, denied, is_first };
+        let has_seat = division.report(stream, report, &self.terms(key), now, &mut bank, &mut out);
+        if !has_seat {
+            for told in out {
+                inner.say(stream, assigned(id.clone(), told.action), now.mono);
             }
-            known.ids.insert(key.into(), id);
+            return self.note(inner, NotKept::NoRoom, now.mono);
+        }
+        if !is_known {
+            ids.remember(stream, key, &id);
         }
         inner.collect(out, now.mono);
-        if !has_room {
-            if let Some(known) = inner.streams.get_mut(&stream) {
-                known.ids.remove(key);
-            }
-            self.note_no_room(inner, now.mono);
-        }
     }
 
-    /// Counts a bucket for which there is no room, and says so in the log from time to time.
-    fn note_no_room(&self, inner: &mut Inner, now: Nanos) {
-        self.limiter.limiter().metrics().bad_input(Door::Grpc, "too_many_buckets");
-        if inner.no_room_said.is_none_or(|said| now >= said.saturating_add(NO_ROOM_SAID_EVERY)) {
-            inner.no_room_said = Some(now);
-            tracing::warn!(
+    /// Has Envoy forget a bucket that cannot be remembered here: it would report it for ever.
+    fn turn_away(
+        &self,
+        inner: &mut Inner,
+        stream: StreamId,
+        id: BucketId,
+        why: NotKept,
+        now: Nanos,
+    ) {
+        inner.say(stream, assigned(id, Action::Abandon), now);
+        self.note(inner, why, now);
+    }
+
+    /// Counts a bucket that is not remembered, and says so in the log from time to time.
+    fn note(&self, inner: &mut Inner, why: NotKept, now: Nanos) {
+        let reason = match why {
+            NotKept::TooLong => "bucket_too_long",
+            NotKept::NoRoom => "too_many_buckets",
+        };
+        self.limiter.limiter().metrics().bad_input(Door::Grpc, reason);
+        if inner.said.is_some_and(|said| now < said.saturating_add(SAID_EVERY)) {
+            return;
+        }
+        inner.said = Some(now);
+        match why {
+            NotKept::TooLong => tracing::warn!(
+                "a quota bucket with an id of more than {ID_BYTES_MAX} bytes: Envoys treat its \
+                 requests by their no_assignment_behavior"
+            ),
+            NotKept::NoRoom => tracing::warn!(
                 "no room for another quota bucket: Envoys deny its requests, if it has a limit"
-            );
+            ),
         }
     }
 
@@ -217,13 +250,17 @@ impl Quotas {
         }
     }
 
-    /// Sends what was collected, one message for each stream. A stream that does not read is over.
+    /// Sends what was collected, in as few messages as can be. A stream that does not read is over.
     fn tell(&self, inner: &mut Inner) {
         inner.untold_since = None;
-        for (stream, message) in std::mem::take(&mut inner.untold) {
-            let Some(known) = inner.streams.get(&stream) else { continue };
-            if known.messages.try_send(Ok(message)).is_err() {
-                self.limiter.limiter().metrics().bad_input(Door::Grpc, "slow_reader");
+        for (stream, actions) in std::mem::take(&mut inner.untold) {
+            let Some(answers) = inner.streams.get(&stream) else { continue };
+            if let Err(why) = answers.send(actions) {
+                let reason = match why {
+                    NotTaken::SlowReader => "slow_reader",
+                    NotTaken::NoRoom => "overload",
+                };
+                self.limiter.limiter().metrics().bad_input(Door::Grpc, reason);
                 inner.end(stream);
             }
         }
@@ -263,9 +300,9 @@ impl Quotas {
         let present = self.limiter.limiter().rules();
         if !Arc::ptr_eq(rules, &present) {
             *rules = present;
-            division.change_terms(|key| self.terms(key), now, &mut bank, &mut out);
+            division.rules_changed();
         }
-        let due = division.tick(now, &mut bank, &mut out);
+        let due = division.tick(|key| self.terms(key), now, &mut bank, &mut out);
         let is_idle = division.is_idle();
         inner.collect(out, now.mono);
         let tell_at = inner.untold_since.map(|since| since.saturating_add(COLLECTING));
@@ -284,22 +321,26 @@ impl Inner {
     /// Keeps assignments for their streams until the next messages.
     fn collect(&mut self, out: Vec<Assignment>, now: Nanos) {
         for Assignment { stream, key, action } in out {
-            let Some(known) = self.streams.get_mut(&stream) else { continue };
             let id = match abandoned(action) {
-                true => known.ids.remove(&key),
-                false => known.ids.get(&key).cloned(),
+                true => self.ids.forget(stream, &key),
+                false => self.ids.get(stream, &key).cloned(),
             };
             if let Some(id) = id {
-                let message = self.untold.entry(stream).or_default();
-                message.bucket_action.push(assigned(id, action));
-                self.untold_since.get_or_insert(now);
+                self.say(stream, assigned(id, action), now);
             }
         }
+    }
+
+    /// Keeps what a stream shall be told.
+    fn say(&mut self, stream: StreamId, action: BucketAction, now: Nanos) {
+        self.untold.entry(stream).or_default().push(action);
+        self.untold_since.get_or_insert(now);
     }
 
     /// A stream is over.
     fn end(&mut self, stream: StreamId) {
         self.streams.remove(&stream);
+        self.ids.close(stream);
         self.untold.remove(&stream);
         self.division.close(stream);
     }

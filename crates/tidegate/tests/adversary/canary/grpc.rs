@@ -29,9 +29,7 @@ const QUESTIONS_MAX: usize = 20;
 const LONG_VALUE_BYTES: usize = 60 << 10;
 
 pub(super) fn add(doors: &Doors, canaries: &mut Vec<Named>) {
-    // Connections answer pings while their canaries pause.
-    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build();
-    let runtime = Arc::new(runtime.expect("a runtime"));
+    let runtime = runtime();
     for (at, address) in doors.grpc.iter().enumerate() {
         for number in 0..PER_LISTENER {
             let name = format!("grpc-{at}-{number}");
@@ -50,6 +48,12 @@ pub(super) fn add(doors: &Doors, canaries: &mut Vec<Named>) {
     }
 }
 
+/// Connections answer pings while their canaries pause.
+pub(super) fn runtime() -> Arc<Runtime> {
+    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    Arc::new(runtime.expect("a runtime"))
+}
+
 struct Calls {
     runtime: Arc<Runtime>,
     address: Address,
@@ -58,6 +62,17 @@ struct Calls {
     /// Asked on this connection.
     questions: usize,
     questions_max: usize,
+}
+
+/// Opens a connection.
+pub(super) fn connect(runtime: &Runtime, address: &Address) -> Result<Channel, Wrong> {
+    let uri = match address {
+        Address::Tcp(address) => format!("http://{address}"),
+        Address::Unix(path) => format!("unix://{}", path.display()),
+    };
+    let endpoint = Endpoint::from_shared(uri).map_err(|error| error.to_string())?;
+    let endpoint = endpoint.connect_timeout(WATCHDOG).tcp_nodelay(true);
+    runtime.block_on(endpoint.connect()).map_err(|error| format!("connect: {error:?}"))
 }
 
 /// What a status says: its code, what is left, and the limit.
@@ -108,14 +123,7 @@ impl Calls {
         if let Some(channel) = &self.channel {
             return Ok(channel.clone());
         }
-        let uri = match &self.address {
-            Address::Tcp(address) => format!("http://{address}"),
-            Address::Unix(path) => format!("unix://{}", path.display()),
-        };
-        let endpoint = Endpoint::from_shared(uri).map_err(|error| error.to_string())?;
-        let endpoint = endpoint.connect_timeout(WATCHDOG).tcp_nodelay(true);
-        let connected = self.runtime.block_on(endpoint.connect());
-        let channel = connected.map_err(|error| format!("connect: {error:?}"))?;
+        let channel = connect(&self.runtime, &self.address)?;
         self.channel = Some(channel.clone());
         Ok(channel)
     }

@@ -6,6 +6,7 @@ mod grpc;
 mod http;
 mod jarl;
 mod proxy;
+mod quotas;
 mod resp;
 mod smockron;
 mod text;
@@ -70,6 +71,7 @@ impl Flock {
         proxy::add(doors, &mut canaries);
         resp::add(doors, &mut canaries);
         grpc::add(doors, &mut canaries);
+        quotas::add(doors, &mut canaries);
         http::add(doors, &mut canaries);
         admin::add(doors, &mut canaries);
         let state = State { answered: vec![0; canaries.len()], ..State::default() };

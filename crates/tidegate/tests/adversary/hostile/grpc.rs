@@ -13,12 +13,16 @@ const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/Sh
 const HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
 const HEALTH_WATCH: &str = "/grpc.health.v1.Health/Watch";
 const REFLECTION: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
-const PATHS: [&str; 5] =
-    [SHOULD_RATE_LIMIT, HEALTH_CHECK, HEALTH_WATCH, REFLECTION, "/nobody.Service/Method"];
+const QUOTAS: &str =
+    "/envoy.service.rate_limit_quota.v3.RateLimitQuotaService/StreamRateLimitQuotas";
+const PATHS: [&str; 6] =
+    [SHOULD_RATE_LIMIT, QUOTAS, HEALTH_CHECK, HEALTH_WATCH, REFLECTION, "/nobody.Service/Method"];
 
 /// As many streams as the door allows one connection, and more.
 const STREAMS: u32 = 1_000;
 const TOO_MANY_STREAMS: u32 = 3_000;
+/// Quota streams of one client: a few clients have all that the server allows.
+const QUOTA_STREAMS: u32 = 400;
 /// Frames of a flood.
 const FLOOD: usize = 5_000;
 /// The longest message that the door takes.
@@ -56,6 +60,10 @@ fn scripts() -> Vec<Vec<u8>> {
     for body in bodies {
         scripts.push([greeting(&[]), call(1, SHOULD_RATE_LIMIT, &body)].concat());
     }
+    for body in quota_bodies() {
+        scripts.push([greeting(&[]), open(1, QUOTAS), data(1, &body)].concat());
+        scripts.push([greeting(&[]), open(1, QUOTAS), data(1, &body[..body.len() / 2])].concat());
+    }
     scripts.extend([
         greeting(&[]),
         [greeting(&[]), open(1, SHOULD_RATE_LIMIT)].concat(),
@@ -87,7 +95,7 @@ pub(crate) fn burdens() -> Vec<Vec<u8>> {
     };
     let whole = |stream| call(stream, SHOULD_RATE_LIMIT, &asked);
     let no_window: Vec<u8> = [greeting(&[(INITIAL_WINDOW_SIZE, 0)]), Vec::new()].concat();
-    vec![
+    let burdens = vec![
         PREFACE[..10].to_vec(),
         PREFACE.to_vec(),
         [greeting(&[]), frame(HEADERS, END_HEADERS, 1, &[0; 100])[..50].to_vec()].concat(),
@@ -117,7 +125,64 @@ pub(crate) fn burdens() -> Vec<Vec<u8>> {
         headers_without_end(FRAME_BYTES_MAX, 100),
         headers_without_end(0, FLOOD),
         on_each(STREAMS, &|stream| large_head(stream, 12_000)),
+    ];
+    [burdens, quota_burdens()].concat()
+}
+
+/// What clients say on quota streams: reports of one bucket, of many, of long ones and of none.
+fn quota_bodies() -> Vec<Vec<u8>> {
+    let bucket = |number| usage(&format!("hostile {number}"));
+    let endless = [report("full", &[bucket(0)]), usage("no end").repeat(50)].concat();
+    vec![
+        message(&report("full", &[bucket(0)])),
+        message(&report("full", &[bucket(0)])).repeat(20),
+        message(&report("full", &(0..500).map(bucket).collect::<Vec<_>>())),
+        message(&report("", &[usage("")])),
+        message(&report("full", &[field(2, b"")])),
+        message(&report("full", &[field(2, &[0xff; 9])])),
+        message(&report("full", &[usage(&"v".repeat(5_000)), bucket(1)])),
+        message(&report("full", &[usage(&"v".repeat(70_000)), bucket(2)])),
+        // A report of four gigabytes.
+        [prefix(0, u32::MAX), endless].concat(),
     ]
+}
+
+/// Streams that ask for much, and whose answers nobody reads.
+fn quota_burdens() -> Vec<Vec<u8>> {
+    let no_window = greeting(&[(INITIAL_WINDOW_SIZE, 0)]);
+    let on_each = |greeting: &[u8], count, said: &dyn Fn(u32) -> Vec<u8>| -> Vec<u8> {
+        let on = |stream| [open(stream, QUOTAS), data(stream, &said(stream))].concat();
+        greeting.iter().copied().chain(streams(count).flat_map(on)).collect()
+    };
+    let buckets = |stream: u32, bytes: usize, count: usize| {
+        let id = |number| usage(&format!("{stream} {number} {:bytes$}", ""));
+        message(&report("full", &(0..count).map(id).collect::<Vec<_>>()))
+    };
+    let plain = greeting(&[]);
+    vec![
+        on_each(&plain, QUOTA_STREAMS, &|stream| buckets(stream, 1, 1)),
+        on_each(&plain, QUOTA_STREAMS, &|stream| buckets(stream, 1, 1)[..9].to_vec()),
+        on_each(&no_window, 6, &|stream| buckets(stream, 1, 3_000)),
+        on_each(&no_window, 2, &|stream| buckets(stream, 4_000, 100)),
+        on_each(&no_window, 2, &|stream| buckets(stream, 60_000, 6)),
+        on_each(&plain, 2, &|stream| buckets(stream, 60_000, 6)),
+    ]
+}
+
+/// What a report says of one bucket: that a request was denied.
+fn usage(value: &str) -> Vec<u8> {
+    let entry = [field(1, b"user"), field(2, value.as_bytes())].concat();
+    field(2, &[field(1, &field(1, &entry)), vec![4 << 3, 1]].concat())
+}
+
+/// A message of the quota service.
+fn report(domain: &str, usages: &[Vec<u8>]) -> Vec<u8> {
+    [field(1, domain.as_bytes()), usages.concat()].concat()
+}
+
+/// Data in frames of the usual size.
+fn data(stream: u32, bytes: &[u8]) -> Vec<u8> {
+    bytes.chunks(FRAME_BYTES_MAX).flat_map(|part| frame(DATA, 0, stream, part)).collect()
 }
 
 /// The bytes of a message of the rate limit service with one descriptor.
@@ -126,10 +191,16 @@ pub(crate) fn question(domain: &str, value: &str) -> Vec<u8> {
     [field(1, domain.as_bytes()), field(2, &field(1, &entry))].concat()
 }
 
-/// A field of a message whose length is less than 128.
+/// A field of a message.
 fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
-    let length = u8::try_from(bytes.len()).ok().filter(|length| *length < 128);
-    [&[number << 3 | 2, length.expect("a short field")], bytes].concat()
+    let mut field = vec![number << 3 | 2];
+    let mut length = bytes.len();
+    while length >= 128 {
+        field.push(length as u8 | 128);
+        length >>= 7;
+    }
+    field.push(length as u8);
+    [&field, bytes].concat()
 }
 
 /// A message as gRPC frames it.

@@ -8,6 +8,7 @@ mod envoy_config;
 mod in_flight;
 mod json;
 mod one_count;
+mod quota_reports;
 mod quotas;
 mod reference;
 mod series;

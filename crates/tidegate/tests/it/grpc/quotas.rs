@@ -31,14 +31,14 @@ shadow = true
 ";
 
 /// One stream, as an Envoy has it.
-struct Stream {
+pub(super) struct Stream {
     runtime: Runtime,
     reports: Sender<RateLimitQuotaUsageReports>,
     answers: Streaming<RateLimitQuotaResponse>,
 }
 
 impl Stream {
-    fn open(program: &Program) -> Self {
+    pub(super) fn open(program: &Program) -> Self {
         let runtime = Runtime::new().expect("a runtime");
         let endpoint = Endpoint::from_shared(format!("http://{}", program.address("grpc")));
         let (reports, sent) = channel(8);
@@ -51,7 +51,7 @@ impl Stream {
         Self { runtime, reports, answers }
     }
 
-    fn report(&self, user: &str, allowed: u64) {
+    pub(super) fn report(&self, user: &str, allowed: u64) {
         self.report_bucket(bucket(user), allowed);
     }
 
@@ -65,23 +65,27 @@ impl Stream {
             domain: "web".to_owned(),
             bucket_quota_usages: vec![usage],
         };
+        self.send(message);
+    }
+
+    pub(super) fn send(&self, message: RateLimitQuotaUsageReports) {
         self.reports.blocking_send(message).expect("the stream is open");
     }
 
     /// The next message.
-    fn next(&mut self) -> Option<Vec<BucketAction>> {
+    pub(super) fn next(&mut self) -> Option<Vec<BucketAction>> {
         let answer = self.runtime.block_on(self.answers.message());
         answer.ok().flatten().map(|message| message.bucket_action)
     }
 
     /// The strategy of the first assignment of the next message.
-    fn strategy(&mut self) -> Strategy {
+    pub(super) fn strategy(&mut self) -> Strategy {
         let actions = self.next().expect("an answer");
         strategy_of(&actions[0])
     }
 }
 
-fn bucket(user: &str) -> BucketId {
+pub(super) fn bucket(user: &str) -> BucketId {
     let entry = ("user".to_owned(), user.to_owned().into());
     BucketId { bucket: [entry].into_iter().collect() }
 }

@@ -5,6 +5,7 @@
 
 mod division;
 mod load;
+mod long_values;
 mod oracle;
 mod rows;
 mod scripted;
@@ -25,21 +26,44 @@ use crate::upstream::Upstream;
 /// The cluster that is asked for quotas.
 const QUOTAS: &str = "quotas";
 
+/// What Envoy does with requests that have no assignment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unassigned {
+    Denied,
+    /// Its default.
+    Allowed,
+    /// The default, and it is told to obey assignments that have expired.
+    Reused,
+}
+
+impl Unassigned {
+    fn settings(self) -> Value {
+        let denied = json!({"fallback_rate_limit": {"blanket_rule": "DENY_ALL"}});
+        let expired = |behavior: Value| json!({"expired_assignment_behavior": behavior});
+        match self {
+            Unassigned::Denied => super::with(
+                expired(with_timeout(&denied)),
+                json!({"no_assignment_behavior": denied}),
+            ),
+            Unassigned::Allowed => json!({}),
+            Unassigned::Reused => expired(json!({"reuse_last_assignment": {}})),
+        }
+    }
+}
+
 /// The filter that asks a cluster for the quotas of a domain.
-fn quota_filter(domain: &str) -> Value {
+fn quota_filter(domain: &str, unassigned: Unassigned) -> Value {
     let of_header =
         typed("type.matcher.v3.HttpRequestHeaderMatchInput", json!({"header_name": "x-user"}));
     let of_header = json!({"name": "header", "typed_config": of_header});
-    let denied = json!({"fallback_rate_limit": {"blanket_rule": "DENY_ALL"}});
     let bucket = json!({
         "bucket_id_builder": {"bucket_id_builder": {
             "user": {"custom_value": of_header},
             "kind": {"string_value": "web"},
         }},
         "reporting_interval": "5s",
-        "no_assignment_behavior": denied,
-        "expired_assignment_behavior": with_timeout(&denied),
     });
+    let bucket = super::with(bucket, unassigned.settings());
     let package = "extensions.filters.http.rate_limit_quota.v3";
     let bucket = typed(&format!("{package}.RateLimitQuotaBucketSettings"), bucket);
     let all = json!({"on_no_match": {"action": {"name": "bucket", "typed_config": bucket}}});
@@ -59,14 +83,18 @@ fn with_timeout(behavior: &Value) -> Value {
 
 /// An Envoy that asks the server at `quotas`, and an application at `app`.
 fn start(app: Value, quotas: Value) -> Envoy {
+    start_with(Unassigned::Denied, app, quotas)
+}
+
+fn start_with(unassigned: Unassigned, app: Value, quotas: Value) -> Envoy {
     let route = json!({"match": {"prefix": "/"}, "route": {"cluster": APP}});
-    let web = listener("web", &[quota_filter("web")], &[route]);
+    let web = listener("web", &[quota_filter("web", unassigned)], &[route]);
     Envoy::start(&config(&[web], &[cluster(APP, app), service(QUOTAS, quotas)]))
 }
 
 /// As [`start`], with the program at a Unix socket, which is the same after a restart.
-fn start_beside(app: std::net::SocketAddr, socket: &Path) -> Envoy {
-    start(super::address(app), pipe(socket))
+fn start_beside(app: std::net::SocketAddr, socket: &Path, unassigned: Unassigned) -> Envoy {
+    start_with(unassigned, super::address(app), pipe(socket))
 }
 
 /// The head of a request of this user.

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 
 use super::load::{App, Load};
 use super::oracle::{Use, busiest_window, overshoot};
-use super::start_beside;
+use super::{Unassigned, start_beside};
 use crate::clock::unix_ms;
 use crate::envoy::Envoy;
 use crate::program::Program;
@@ -33,6 +33,7 @@ fn seconds(count: u64) -> Duration {
 /// The server, the application, and Envoys with their clients.
 struct Play {
     program: Program,
+    unassigned: Unassigned,
     app: App,
     envoys: Vec<(Envoy, Load)>,
     /// When the start was, since 1970.
@@ -43,17 +44,22 @@ struct Play {
 
 impl Play {
     fn start(limit: &str) -> Self {
+        Self::start_with(limit, Unassigned::Denied)
+    }
+
+    fn start_with(limit: &str, unassigned: Unassigned) -> Self {
         let rules = format!("[[rule]]\nmatch = 'web *'\n{limit}\n[grpc]\nunix = 'grpc.sock'\n");
         let program = Program::serve(&rules);
         let app = App::start();
         let began = Duration::from_millis(unix_ms()).saturating_sub(app.start.elapsed());
-        Self { program, app, envoys: Vec::new(), began, uses: Vec::new() }
+        Self { program, unassigned, app, envoys: Vec::new(), began, uses: Vec::new() }
     }
 
     /// At this time another Envoy comes, with its clients.
     fn join(&mut self, at: Duration) {
         self.app.wait_until(at);
-        let envoy = start_beside(self.app.address, &self.program.folder().join("grpc.sock"));
+        let socket = self.program.folder().join("grpc.sock");
+        let envoy = start_beside(self.app.address, &socket, self.unassigned);
         let load = Load::start(&self.app, envoy.address("web"), "a", CLIENTS, EVERY);
         self.envoys.push((envoy, load));
     }
@@ -152,4 +158,29 @@ fn envoys_share_windows_and_never_exceed_one() {
     assert!(most <= 600, "{most} in a window");
     let late = arrived(&uses, seconds(40), seconds(70));
     assert!(late > 600, "{late} of 1800 in the last thirty seconds");
+}
+
+/// With Envoy's default, requests pass in addition to the limit while there is no assignment: for
+/// seven seconds after the start of the server, and when an Envoy joins. From then on assignments
+/// follow each other without a gap.
+#[test]
+fn by_default_only_what_comes_before_the_first_answer_is_beyond_the_limit() {
+    if !soaks() {
+        return;
+    }
+    const WINDOW: Duration = Duration::from_secs(10);
+    let mut play =
+        Play::start_with("limit = '600 per 10s'\nalgorithm = 'fixed-window'", Unassigned::Allowed);
+    play.join(seconds(8));
+    play.join(seconds(12));
+    play.join(seconds(14));
+    let began = play.began;
+    let uses = play.end(seconds(75));
+    let joined: Vec<Use> = uses.iter().filter(|one| one.sent > seconds(25)).copied().collect();
+    let most = busiest_window(&joined, began, WINDOW);
+    eprintln!("{} uses, most in a window: {most} of 600", uses.len());
+    assert!(most <= 600, "{most} in a window");
+    // Of each client a few requests pass before Envoy has its first answer.
+    let most = busiest_window(&uses, began, WINDOW);
+    assert!(most <= 600 + 3 * CLIENTS * 3, "{most} in a window");
 }

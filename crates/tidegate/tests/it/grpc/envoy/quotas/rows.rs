@@ -3,7 +3,7 @@
 
 use super::super::address;
 use super::scripted::{Scripted, Stream, Told};
-use super::{ask, of, start};
+use super::{Unassigned, ask, of, start_with};
 use crate::engines::until;
 use crate::envoy::Envoy;
 use crate::upstream::Upstream;
@@ -22,16 +22,24 @@ struct Stage {
 impl Stage {
     /// An Envoy whose buckets of `users` and of the sign are known to the server.
     fn new(users: &[&str]) -> Self {
+        Self::with(users, Unassigned::Denied)
+    }
+
+    fn with(users: &[&str], unassigned: Unassigned) -> Self {
         let server = Scripted::start();
         let app = Upstream::start();
-        let envoy = start(address(app.address()), address(server.address));
-        assert_eq!(ask(&envoy, &of(SIGN)).status(), 429, "it has no assignment");
+        let envoy = start_with(unassigned, address(app.address()), address(server.address));
+        let passed = u64::from(unassigned != Unassigned::Denied);
+        let first = (passed, 1 - passed, 0);
+        let status = ask(&envoy, &of(SIGN)).status();
+        assert_eq!(status, if passed > 0 { 204 } else { 429 }, "it has no assignment");
         let stream = server.next();
-        assert_eq!(stream.next_of(SIGN), (0, 1, 0), "the first report comes at once");
-        let mut stage = Self { envoy, stream, server, _app: app, signs: false };
+        assert_eq!(stream.next_of(SIGN), first, "the first report comes at once");
+        // The rule of the sign is another one after each message, from the first one on.
+        let mut stage = Self { envoy, stream, server, _app: app, signs: passed > 0 };
         for user in users {
-            assert_eq!(stage.passes(user, 1), 0);
-            assert_eq!(stage.stream.next_of(user), (0, 1, 0));
+            assert_eq!(stage.passes(user, 1) as u64, passed);
+            assert_eq!(stage.stream.next_of(user), first);
         }
         stage.say(&[]);
         stage
@@ -118,4 +126,40 @@ fn assignments_outlive_their_stream() {
     stage.say(&[("a", Told::Tokens(9))]);
     assert_eq!(stage.passes("a", 9), 7);
     until(|| stage.stream.next_of("a").0 == 7);
+}
+
+#[test]
+fn some_assignments_are_no_limit_or_end_at_once() {
+    let mut stage = Stage::new(&["a", "b", "c", "d", "e"]);
+    stage.say(&[
+        // Without a time to live, and with less than a second of it, they have expired.
+        ("a", Told::AllowFor(None)),
+        ("b", Told::AllowFor(Some((0, 900_000_000)))),
+        // An interval of less than a second is no limit.
+        ("c", Told::Filled(1, 1, (0, 500_000_000))),
+        ("d", Told::Tokens(3)),
+        ("e", Told::Filled(5, 1_000_000, (31_536_000, 0))),
+    ]);
+    assert_eq!((stage.passes("a", 3), stage.passes("b", 3)), (0, 0));
+    assert_eq!(stage.passes("c", 50), 50);
+    assert_eq!(stage.passes("e", 7), 5);
+    // What Envoy does not know leaves the assignment as it was, and so does another interval: it
+    // would be full again at once.
+    stage.say(&[("d", Told::PerSecond(1_000)), ("e", Told::Filled(5, 1_000_000, (1, 0)))]);
+    assert_eq!(stage.passes("d", 5), 3);
+    assert_eq!(stage.passes("e", 5), 0);
+}
+
+#[test]
+fn what_follows_an_assignment_that_has_expired() {
+    let mut stage = Stage::with(&["a", "b", "c"], Unassigned::Reused);
+    stage.say(&[("a", Told::DenyFor(2)), ("b", Told::Brief(2, 2)), ("c", Told::Tokens(2))]);
+    assert_eq!(stage.passes("b", 2) + stage.passes("c", 2), 4);
+    assert_eq!(stage.passes("c", 3), 0);
+    // Envoy does not reuse the last assignment, though it was told to: all pass, as without one.
+    until(|| stage.passes("a", 1) == 1);
+    assert_eq!(stage.passes("b", 9), 9);
+    // The next bucket is full, though the one before was empty.
+    stage.say(&[("b", Told::Tokens(3)), ("c", Told::Tokens(3))]);
+    assert_eq!((stage.passes("b", 9), stage.passes("c", 9)), (3, 0));
 }

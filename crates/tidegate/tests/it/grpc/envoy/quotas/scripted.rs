@@ -12,7 +12,9 @@ use tidegate_envoy::proto::quota::rate_limit_quota_service_server::{
 };
 use tidegate_envoy::proto::quota::rate_limit_quota_usage_reports::BucketQuotaUsage;
 use tidegate_envoy::proto::quota::{BucketId, RateLimitQuotaResponse, RateLimitQuotaUsageReports};
-use tidegate_envoy::proto::strategy::rate_limit_strategy::{BlanketRule, Strategy};
+use tidegate_envoy::proto::strategy::rate_limit_strategy::{
+    BlanketRule, RequestsPerTimeUnit, Strategy,
+};
 use tidegate_envoy::proto::strategy::{RateLimitStrategy, TokenBucket};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
@@ -124,33 +126,51 @@ pub(super) enum Told {
     Tokens(u32),
     /// The same for so many seconds only.
     Brief(u32, i64),
+    /// A bucket of this size, with so many tokens per interval of seconds and nanoseconds.
+    Filled(u32, u32, (i64, i32)),
+    /// Every request passes, for this time.
+    AllowFor(Option<(i64, i32)>),
+    DenyFor(i64),
+    /// So many requests per second, which Envoy does not know.
+    PerSecond(u64),
     Abandon,
 }
 
 impl Told {
     fn of(self, user: &str) -> BucketAction {
-        let blanket = |rule: BlanketRule| (Strategy::BlanketRule(rule.into()), 600);
-        let tokens = |max_tokens| {
-            let fill_interval = prost_types::Duration { seconds: 31_536_000, nanos: 0 };
+        let span = |(seconds, nanos)| prost_types::Duration { seconds, nanos };
+        let blanket = |rule: BlanketRule| Strategy::BlanketRule(rule.into());
+        let filled = |max_tokens, tokens_per_fill, interval| {
             Strategy::TokenBucket(TokenBucket {
                 max_tokens,
-                tokens_per_fill: Some(1),
-                fill_interval: Some(fill_interval),
+                tokens_per_fill: Some(tokens_per_fill),
+                fill_interval: Some(span(interval)),
             })
         };
-        let (strategy, seconds) = match self {
+        let tokens = |max_tokens| filled(max_tokens, 1, (31_536_000, 0));
+        let long = Some((600, 0));
+        let (strategy, ttl) = match self {
             Told::Abandon => return action(user, Action::AbandonAction(AbandonAction {})),
-            Told::Allow => blanket(BlanketRule::AllowAll),
-            Told::Deny => blanket(BlanketRule::DenyAll),
-            Told::Tokens(count) => (tokens(count), 600),
-            Told::Brief(count, seconds) => (tokens(count), seconds),
+            Told::Allow => (blanket(BlanketRule::AllowAll), long),
+            Told::AllowFor(ttl) => (blanket(BlanketRule::AllowAll), ttl),
+            Told::Deny => (blanket(BlanketRule::DenyAll), long),
+            Told::DenyFor(seconds) => (blanket(BlanketRule::DenyAll), Some((seconds, 0))),
+            Told::Tokens(count) => (tokens(count), long),
+            Told::Brief(count, seconds) => (tokens(count), Some((seconds, 0))),
+            Told::Filled(max, fill, interval) => (filled(max, fill, interval), long),
+            Told::PerSecond(requests) => (per_second(requests), long),
         };
         let assigned = QuotaAssignmentAction {
-            assignment_time_to_live: Some(prost_types::Duration { seconds, nanos: 0 }),
+            assignment_time_to_live: ttl.map(span),
             rate_limit_strategy: Some(RateLimitStrategy { strategy: Some(strategy) }),
         };
         action(user, Action::QuotaAssignmentAction(assigned))
     }
+}
+
+fn per_second(requests_per_time_unit: u64) -> Strategy {
+    const SECOND: i32 = 1;
+    Strategy::RequestsPerTimeUnit(RequestsPerTimeUnit { requests_per_time_unit, time_unit: SECOND })
 }
 
 fn action(user: &str, action: Action) -> BucketAction {
