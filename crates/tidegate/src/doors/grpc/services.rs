@@ -2,14 +2,17 @@
 //! here whole: it hands each call to `doors/envoy`, and what was decided back to the client.
 
 use tidegate_envoy::proto::FILE_DESCRIPTOR_SET;
-use tidegate_envoy::proto::quota::rate_limit_quota_service_server::RateLimitQuotaServiceServer;
+use tidegate_envoy::proto::quota::rate_limit_quota_service_server::{
+    self, RateLimitQuotaServiceServer,
+};
 use tidegate_envoy::proto::ratelimit::rate_limit_service_server::{
-    RateLimitService, RateLimitServiceServer,
+    self, RateLimitService, RateLimitServiceServer,
 };
 use tidegate_envoy::proto::ratelimit::{RateLimitRequest, RateLimitResponse};
 use tonic::service::Routes;
 use tonic::{Request, Response, Status};
 use tonic_health::ServingStatus;
+use tonic_health::pb::health_server;
 use tonic_health::server::{HealthReporter, health_reporter};
 
 use super::quota_service::QuotaStreams;
@@ -31,7 +34,11 @@ pub(super) async fn services(gate: &Gate) -> (Routes, HealthReporter) {
     let quotas = RateLimitQuotaServiceServer::new(QuotaStreams::new(gate))
         .max_decoding_message_size(MESSAGE_BYTES_MAX);
     let mut routes = Routes::new(rate_limits).add_service(quotas).add_service(health);
+    // The messages of xDS are among the descriptors, and its service is not served here.
     let reflection = tonic_reflection::server::Builder::configure()
+        .with_service_name(rate_limit_service_server::SERVICE_NAME)
+        .with_service_name(rate_limit_quota_service_server::SERVICE_NAME)
+        .with_service_name(health_server::SERVICE_NAME)
         .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         .build_v1();

@@ -6,6 +6,10 @@ use tonic::transport::Endpoint;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
+use tonic_reflection::pb::v1::ServerReflectionRequest;
+use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 
 use super::{Client, DOORS, call};
 use crate::program::Program;
@@ -25,6 +29,32 @@ fn health_is_told_by_name() {
         assert_eq!(check(service).expect("a status"), ServingStatus::Serving);
     }
     assert_eq!(check("other").expect_err("an error").code(), tonic::Code::NotFound);
+}
+
+#[test]
+fn reflection_lists_what_is_served() {
+    let program = Program::serve(DOORS);
+    let Client { runtime, .. } = Client::new(&program);
+    let endpoint = Endpoint::from_shared(format!("http://{}", program.address("grpc")));
+    let listed = runtime.block_on(async {
+        let channel = endpoint.expect("an address").connect().await.expect("a connection");
+        let list = MessageRequest::ListServices(String::new());
+        let request = ServerReflectionRequest { message_request: Some(list), ..Default::default() };
+        let mut reflection = ServerReflectionClient::new(channel);
+        let answers = reflection.server_reflection_info(tokio_stream::once(request)).await;
+        answers.expect("a stream").into_inner().message().await.expect("an answer")
+    });
+    let listed = listed.and_then(|answer| answer.message_response).expect("a list");
+    let MessageResponse::ListServicesResponse(listed) = listed else { panic!("{listed:?}") };
+    let names: Vec<String> = listed.service.into_iter().map(|service| service.name).collect();
+    assert_eq!(
+        names,
+        [
+            "envoy.service.ratelimit.v3.RateLimitService",
+            "envoy.service.rate_limit_quota.v3.RateLimitQuotaService",
+            "grpc.health.v1.Health",
+        ]
+    );
 }
 
 #[test]
