@@ -4,11 +4,15 @@
 
 use tidegate_core::algorithms;
 use tidegate_core::rules::LIMITS_MAX;
+use tidegate_core::time::SECOND;
 use tidegate_core::{Algorithm, JointOutcome, Judgement, Limit, LimitVerdict, Nanos, Now, Op};
 
 use super::request::KeyOp;
 use crate::metrics::CountedAs;
 use crate::stores::memory::{Body, Placement, StatsBucket};
+
+/// When to try again if there is no room for a key, and its limit has no period.
+const ROOM_DELAY: Nanos = SECOND;
 
 /// The limits of one key: those of its rule, or what its request has brought.
 #[derive(Clone, Copy)]
@@ -223,8 +227,12 @@ impl Evaluation {
                         algorithms::explain(limit, state, op, judgement, now)
                     }
                     _ => {
-                        let (allowed, delay) =
-                            (!self.over, if self.over { limit.period } else { 0 });
+                        let allowed = !self.over;
+                        let delay = match limit.period {
+                            _ if allowed => 0,
+                            0 => ROOM_DELAY,
+                            period => period,
+                        };
                         LimitVerdict { allowed, remaining: 0, rate: 0.0, delay, reset: delay }
                     }
                 };

@@ -258,3 +258,18 @@ fn a_peek_tells_what_a_full_table_means() {
         assert!(peek("k newer"));
     }
 }
+
+#[test]
+fn a_full_table_says_when_to_try_again() {
+    let of = |name: &str, limit| Rule { on_full: OnFull::Deny, ..rule(name, vec![limit]) };
+    let held = limit(2, 0, Algorithm::InFlight { per_window: false });
+    let rules = vec![of("window", fixed(3)), of("held", held), rule("x", vec![fixed(1)])];
+    let settings = memory::Settings { max_keys: 1, max_bytes: 1 << 20 };
+    let handle = limiter(rules, settings).handle(Door::Http);
+    assert!(take(&handle, &["x a"]).is_allowed());
+    for (key, expected) in [("window a", DAY), ("held a", SECOND)] {
+        let refused = take(&handle, &[key]);
+        assert!(!refused.is_allowed());
+        assert_eq!(refused.verdict.delay, expected, "{key}");
+    }
+}
