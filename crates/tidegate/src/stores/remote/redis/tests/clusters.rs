@@ -21,7 +21,7 @@ fn id(node: &Server) -> String {
 #[tokio::test]
 async fn names_of_several_slots_are_changed_one_after_the_other() {
     let cluster = Cluster::start();
-    let engine = engine(&cluster.urls()[..1], "cluster = true\ntimeout = \"2s\"");
+    let engine = engine(&cluster.urls()[..1], "cluster = true");
     ready(&engine).await;
     assert_eq!(common_slot([&b"a{x}"[..], b"b{x}", b"x"]), Some(slot(b"x")));
     assert_eq!(common_slot([&b"a"[..], b"b"]), None);

@@ -8,17 +8,24 @@ mod outages;
 use tidegate_core::time::SECOND;
 
 use super::super::engine::{ABSENT, Engine, EngineFault, Swapped, Timed};
+use super::super::engines::PATIENCE;
 use super::super::engines::redis::{Cluster, Server};
 use super::super::settings::Settings;
 use super::super::suite::{
     compare, done, every_property, look, name, place, put, ready, stale, swap_one,
 };
 use super::Redis;
+use crate::settings::units::Span;
 
-/// An engine for these urls, with further settings.
+/// A server that will not answer is not waited for longer than this.
+const SHORT: &str = "timeout = \"100ms\"";
+
+/// An engine for these urls, with further settings. It waits longer than usual: a busy machine is
+/// no fault of the engine.
 fn try_engine(urls: &[String], more: &str) -> Result<Engine, String> {
     let text = format!("kind = \"redis\"\nurl = {urls:?}\n{more}");
-    let settings: Settings = toml::from_str(&text).expect("settings");
+    let mut settings: Settings = toml::from_str(&text).expect("settings");
+    settings.timeout.get_or_insert(Span(PATIENCE / 10));
     Redis::new(&settings).map(Engine::Redis)
 }
 

@@ -63,7 +63,7 @@ async fn a_server_that_keeps_nothing_comes_back_empty() {
 #[tokio::test]
 async fn a_server_that_is_halted_is_slow_then_away_then_good() {
     let server = Server::start(&[]);
-    let engine = engine(&[server.url()], "");
+    let engine = engine(&[server.url()], SHORT);
     ready(&engine).await;
     let one = name("halted");
     engine.watch(&one);
@@ -112,7 +112,7 @@ async fn count(engine: &Engine, stop: &AtomicBool) -> (u64, u64) {
 #[tokio::test]
 async fn nothing_is_under_counted_while_a_server_is_halted() {
     let server = Server::start(&[]);
-    let engines = [engine(&[server.url()], ""), engine(&[server.url()], "")];
+    let engines = [engine(&[server.url()], SHORT), engine(&[server.url()], SHORT)];
     let stop = AtomicBool::new(false);
     let error = async {
         for engine in &engines {
@@ -202,10 +202,10 @@ fn parrot(says: &'static [u8]) -> String {
 #[tokio::test]
 async fn nonsense_is_garbage_and_never_an_answer() {
     let garbage = |fault: &EngineFault| matches!(fault, EngineFault::Garbage(_));
-    fails(&engine(&[parrot(b"HTTP/1.1 400 Bad Request\r\n\r\n")], ""), garbage).await;
-    fails(&engine(&[parrot(b"\0\xff\r\n")], ""), garbage).await;
+    fails(&engine(&[parrot(b"HTTP/1.1 400 Bad Request\r\n\r\n")], SHORT), garbage).await;
+    fails(&engine(&[parrot(b"\0\xff\r\n")], SHORT), garbage).await;
     // Good manners at first, and then nothing but politeness.
-    let polite = engine(&[parrot(b"+OK\r\n+OK\r\n")], "");
+    let polite = engine(&[parrot(b"+OK\r\n+OK\r\n")], SHORT);
     fails(&polite, garbage).await;
     assert!(polite.remove(b"x").await.is_err());
     assert!(polite.beat(1, SECOND).await.is_err());
@@ -214,7 +214,7 @@ async fn nonsense_is_garbage_and_never_an_answer() {
     for claim in
         [b"$999999999999\r\n".as_slice(), b"*999999999\r\n", b"+OK\r\n+OK\r\n*99999999\r\n"]
     {
-        let liar = engine(&[parrot(claim)], "");
+        let liar = engine(&[parrot(claim)], SHORT);
         fails(&liar, |fault| *fault != EngineFault::Unreachable(WAITING.to_owned())).await;
     }
 }
