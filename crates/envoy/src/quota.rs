@@ -14,6 +14,7 @@
 //! - `divider`: what the three ways to divide one bucket have in common
 //! - `terms`: what a bucket's limits mean for its division
 //! - `leases`: a token bucket divided into token buckets, for `gcra`
+//! - `whole_key`: the count of a burst that is too small to be divided with other doors
 //! - `slices`: uses bought each second, for every other algorithm
 //! - `blanket`: buckets that have no limit, or in which nothing passes
 //! - `demand`, `fair`, `reserved`: what a stream asks for, max-min fairness, what streams lost and
@@ -34,6 +35,7 @@ mod slices;
 mod terms;
 #[cfg(test)]
 mod tests;
+mod whole_key;
 
 use std::sync::Arc;
 
@@ -59,6 +61,8 @@ pub const SHARED_SEATS_MAX: usize = 100_000;
 pub const KEYS_MAX: usize = SHARED_SEATS_MAX + STREAMS_MAX * OWN_SEATS;
 /// The most buckets that act in one call. The rest has its turn in the next.
 pub const TURNS_MAX: usize = 64;
+/// So many streams at most are looked at in one call, and one bucket more.
+pub const SEATS_PER_CALL: usize = 1_000;
 /// The most questions to a remote store that are not answered yet.
 pub const REQUESTS_MAX: usize = 10_000;
 

@@ -19,7 +19,7 @@ pub trait Bank {
     fn take_up_to(&mut self, key: &[u8], most: u64, request: RequestId, now: Now) -> Option<u64>;
 
     /// Writes down uses, which is never refused: `Op::Record`. Where `at` lies ahead, the key shall
-    /// also be as used as if it were as new at `at` and no earlier.
+    /// also be as used as if it were as new at `at` and no earlier, even if there are no uses.
     fn record(&mut self, key: &[u8], uses: u64, at: Nanos, now: Now);
 
     /// Gives back uses that were taken and did not happen: `Op::Refund`.

@@ -36,8 +36,8 @@ impl Blanket {
 impl Divider for Blanket {
     fn report(&mut self, stream: StreamId, counts: RequestCounts, turn: &mut Turn<'_>) {
         let now = turn.mono();
-        if self.terms == Terms::Shadow && counts.allowed > 0 {
-            turn.bank.record(turn.key, counts.allowed, now, turn.now);
+        if self.terms == Terms::Shadow {
+            turn.count(counts.allowed);
         }
         let Some((demand, _)) = self.seats.get_mut(&stream) else {
             self.seats.insert(stream, (Demand::new(now), now));
@@ -86,6 +86,10 @@ impl Divider for Blanket {
 
     fn streams(&self) -> Vec<StreamId> {
         self.seats.keys().copied().collect()
+    }
+
+    fn seats(&self) -> usize {
+        self.seats.len()
     }
 
     fn is_done(&self) -> bool {

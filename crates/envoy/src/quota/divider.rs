@@ -16,7 +16,12 @@ pub(super) struct Turn<'a> {
     /// Streams that are no longer in its bucket.
     pub(super) left: &'a mut Vec<StreamId>,
     pub(super) requests: &'a mut Requests,
+    /// Whether the server stood still a moment ago: reports may be older than they seem.
+    pub(super) after_stall: bool,
 }
+
+/// The number of questions whose answer nobody waits for.
+pub(super) const NOBODYS_REQUEST: RequestId = RequestId(0);
 
 /// The questions to a bank that are not answered yet.
 #[derive(Debug, Default)]
@@ -55,6 +60,14 @@ impl Turn<'_> {
         self.out.push(Assignment { stream, key: Arc::clone(self.key), action });
     }
 
+    /// Counts uses that have happened without having been taken before. The key is used up by them
+    /// at most: a stream that reports too many must not bury it.
+    pub(super) fn count(&mut self, uses: u64) {
+        if uses > 0 {
+            self.bank.take_up_to(self.key, uses, NOBODYS_REQUEST, self.now);
+        }
+    }
+
     /// Tells Envoy to forget the bucket, and takes the stream's seat.
     pub(super) fn abandon(&mut self, stream: StreamId) {
         self.send(stream, Action::Abandon);
@@ -67,6 +80,8 @@ impl Turn<'_> {
 pub(super) struct RequestCounts {
     pub(super) allowed: u64,
     pub(super) denied: u64,
+    /// Whether Envoy has no assignment yet.
+    pub(super) is_first: bool,
 }
 
 impl RequestCounts {
@@ -77,7 +92,8 @@ impl RequestCounts {
 
 /// Divides one bucket among the streams that have a seat in it.
 pub(super) trait Divider {
-    /// A stream reports; a first report joins.
+    /// A stream reports; a first report joins. The time this takes does not grow with the number of
+    /// streams.
     fn report(&mut self, stream: StreamId, counts: RequestCounts, turn: &mut Turn<'_>);
 
     /// A stream is gone.
@@ -94,6 +110,9 @@ pub(super) trait Divider {
 
     /// The streams that are in it.
     fn streams(&self) -> Vec<StreamId>;
+
+    /// How many they are.
+    fn seats(&self) -> usize;
 
     /// Whether nothing would be lost with it.
     fn is_done(&self) -> bool;

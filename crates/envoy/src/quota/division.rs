@@ -7,16 +7,22 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use tidegate_core::Now;
-use tidegate_core::time::{Nanos, SECOND};
+use tidegate_core::time::{MILLISECOND, Nanos, SECOND};
 
 use super::blanket::{self, Blanket};
 use super::divider::{Divider, RequestCounts, Requests, Turn};
 use super::leases::Leases;
 use super::slices::Slices;
 use super::{
-    Action, Assignment, BUCKETS_PER_STREAM_MAX, Bank, KEYS_MAX, LEASE_LIFE, OWN_SEATS, RequestId,
-    SHARED_SEATS_MAX, STREAMS_MAX, StreamId, TURNS_MAX, Terms,
+    Action, Assignment, BLANKET_TTL_S, BUCKETS_PER_STREAM_MAX, Bank, KEYS_MAX, LEASE_LIFE,
+    OWN_SEATS, RequestId, SEATS_PER_CALL, SHARED_SEATS_MAX, STREAMS_MAX, StreamId, TURNS_MAX,
+    Terms,
 };
+
+/// Who calls this much too late stood still.
+const STALL: Nanos = 100 * MILLISECOND;
+/// For so long after a stall reports are read that came while it lasted.
+const STALL_REPORTS: Nanos = 5 * SECOND;
 
 /// There are as many streams as there may be: the door refuses this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -50,6 +56,10 @@ pub struct Division {
     requests: Requests,
     /// How often the rules have changed.
     changes: u64,
+    /// When the next call was asked for; `None` if none was.
+    called_at: Option<Nanos>,
+    /// Until when reports may be older than they seem.
+    stall_until: Nanos,
 }
 
 struct Bucket {
@@ -83,7 +93,12 @@ impl Bucket {
             let streams = self.divider.streams();
             self.divider = divider_for(terms, if must_wait { ended } else { opens_at });
             for stream in streams {
-                self.divider.report(stream, RequestCounts { allowed: 0, denied: 0 }, turn);
+                if must_wait {
+                    // What it has is of the old terms.
+                    turn.send(stream, Action::DenyAll { ttl_s: BLANKET_TTL_S });
+                }
+                let counts = RequestCounts { allowed: 0, denied: 0, is_first: false };
+                self.divider.report(stream, counts, turn);
             }
         }
         self.terms = terms.clone();
@@ -104,6 +119,8 @@ impl Division {
             shared_seats: 0,
             requests: Requests::default(),
             changes: 0,
+            called_at: None,
+            stall_until: 0,
         }
     }
 
@@ -158,15 +175,13 @@ impl Division {
         bank: &mut dyn Bank,
         out: &mut Vec<Assignment>,
     ) -> bool {
+        self.note_stall(now.mono);
         let Some(seats) = self.streams.get(&stream) else { return false };
-        let counts = RequestCounts { allowed: report.allowed, denied: report.denied };
+        let Report { allowed, denied, is_first, .. } = report;
+        let counts = RequestCounts { allowed, denied, is_first };
         let known = self.buckets.get_key_value(report.key).map(|(key, _)| Arc::clone(key));
         let joins = !seats.contains(report.key);
         let is_divided = matches!(terms, Terms::Leases(_) | Terms::Slices(_));
-        if joins && report.is_first && is_divided && report.allowed > 0 {
-            // Envoy let them pass before there was an assignment, if it is told to.
-            bank.record(report.key, report.allowed, now.mono, now);
-        }
         let full = known.is_none() && self.buckets.len() >= KEYS_MAX;
         if joins && (full || !self.has_room(seats.len())) {
             let key = Arc::from(report.key);
@@ -186,10 +201,13 @@ impl Division {
         self.turn(&key, now, bank, out, |bucket, turn| {
             bucket.change(terms, opens_at, turn);
             bucket.changes = changes;
+            if joins && is_first && is_divided {
+                // Envoy let them pass before there was an assignment, if it is told to.
+                turn.count(allowed);
+            }
             bucket.divider.report(stream, counts, turn);
-            // Whoever joins may be charged, or renewed, before the bucket's own time, and another
-            // demand may change the parts of all.
-            if joins || counts.requests() > 0 {
+            // Whoever joins may be charged, or renewed, before the bucket's own time.
+            if joins {
                 bucket.due = bucket.due.min(turn.mono());
             }
         });
@@ -211,10 +229,11 @@ impl Division {
         self.changes += 1;
     }
 
-    /// Does what is due in at most [`TURNS_MAX`] buckets, those first that have waited longest, and
-    /// returns when to be called again: at once, if that time has come already. After a change of
-    /// the rules it asks for the terms of these buckets. A call that is late by more than a few
-    /// milliseconds lets other doors take what leases should have been charged for.
+    /// Does what is due in at most [`TURNS_MAX`] buckets with about [`SEATS_PER_CALL`] seats, those
+    /// first that have waited longest, and returns when to be called again: at once, if that time
+    /// has come already. After a change of the rules it asks for the terms of these buckets. A call
+    /// that is late by more than a few milliseconds lets other doors take what leases should have
+    /// been charged for.
     pub fn tick(
         &mut self,
         mut terms_of: impl FnMut(&[u8]) -> Terms,
@@ -222,8 +241,13 @@ impl Division {
         bank: &mut dyn Bank,
         out: &mut Vec<Assignment>,
     ) -> Nanos {
+        self.note_stall(now.mono);
         let (opens_at, changes) = (self.opens_at, self.changes);
+        let mut seats = 0;
         for _ in 0..TURNS_MAX {
+            if seats >= SEATS_PER_CALL {
+                break;
+            }
             let Some((_, key)) = self.queue.first().filter(|(due, _)| *due <= now.mono) else {
                 break;
             };
@@ -233,6 +257,7 @@ impl Division {
                     bucket.changes = changes;
                     bucket.change(&terms_of(turn.key), opens_at, turn);
                 }
+                seats += bucket.divider.seats();
                 // A bucket has one turn at a time, so that none keeps others from theirs.
                 bucket.due = bucket.divider.tick(turn).max(turn.mono().saturating_add(1));
             });
@@ -242,7 +267,16 @@ impl Division {
                 self.queue.remove(&(bucket.due, key));
             }
         }
-        self.queue.first().map_or(now.mono.saturating_add(SECOND), |(due, _)| *due)
+        let due = self.queue.first().map_or(now.mono.saturating_add(SECOND), |(due, _)| *due);
+        self.called_at = (!self.is_idle()).then_some(due);
+        due
+    }
+
+    /// Notices that the server stood still.
+    fn note_stall(&mut self, now: Nanos) {
+        if self.called_at.is_some_and(|due| now > due.saturating_add(STALL)) {
+            self.stall_until = now.saturating_add(STALL_REPORTS);
+        }
     }
 
     /// Whether there is nothing to do until a stream comes.
@@ -280,8 +314,9 @@ impl Division {
         let Some(bucket) = self.buckets.get_mut(key) else { return };
         let mut left = Vec::new();
         let was_due = bucket.due;
-        let requests = &mut self.requests;
-        act(bucket, &mut Turn { now, key, bank, out, left: &mut left, requests });
+        let (requests, after_stall) = (&mut self.requests, now.mono < self.stall_until);
+        let left_streams = &mut left;
+        act(bucket, &mut Turn { now, key, bank, out, left: left_streams, requests, after_stall });
         if bucket.due != was_due {
             self.queue.remove(&(was_due, Arc::clone(key)));
             self.queue.insert((bucket.due, Arc::clone(key)));

@@ -12,6 +12,10 @@
 //! lease would have ended. A lease that may have lapsed at the Envoy when its renewal arrives
 //! starts full there, and its burst is bought and held a second time.
 //!
+//! Rates are charged ahead in whole uses. A burst that is too small for that is not divided between
+//! Envoys and other doors: while streams have seats, the whole rate is charged and the whole burst
+//! is held, so other doors find nothing. See `whole_key.rs`.
+//!
 //! Who shall have how much is in `leases/targets.rs`. Nothing here reads the key's count.
 
 mod targets;
@@ -21,16 +25,16 @@ use std::collections::BTreeMap;
 use tidegate_core::time::{MILLISECOND, Nanos, SECOND};
 
 use super::demand::Demand;
-use super::divider::{Divider, RequestCounts, Turn};
+use super::divider::{Divider, NOBODYS_REQUEST, RequestCounts, Turn};
 use super::reserved::Reserved;
-use super::{ARRIVAL, Action, LEASE_LIFE, LEASE_TTL_S, Rate, RequestId, StreamId, Terms};
+use super::whole_key::WholeKey;
+use super::{ARRIVAL, Action, BLANKET_TTL_S, LEASE_LIFE, LEASE_TTL_S, Rate, StreamId, Terms};
 use targets::Target;
 
 /// Rates are charged for so long ahead; less for limits whose burst is small beside their rate,
 /// because what is charged ahead is not there for bursts.
 const STEP_MAX: Nanos = 100 * MILLISECOND;
-/// The least step. A burst that is not above the uses of one such step cannot be divided: streams
-/// are denied.
+/// The least step. A burst that is not above the uses of one such step is not divided.
 const STEP_MIN: Nanos = 10 * MILLISECOND;
 /// Where no stream reports requests, steps are longer, up to this: it is cheaper, and Envoys notice
 /// nothing of it.
@@ -91,10 +95,12 @@ pub(super) struct Leases {
     fill: u64,
     burst: u64,
     reserved: Reserved,
+    /// The count of a small burst, from when streams have the key for themselves.
+    whole: Option<WholeKey>,
     /// Until when rates are charged; `None` before the first time.
     charged_until: Option<Nanos>,
-    /// What was charged beyond the rates, because the key counts whole uses; in tokens times
-    /// nanoseconds per fill interval.
+    /// What was charged beyond the rates, because the key counts whole uses; in the unit of
+    /// [`Self::charged_rate`].
     credit: u128,
     divide_at: Nanos,
     /// When a stream last reported requests, after its first report.
@@ -115,6 +121,7 @@ impl Leases {
             fill: 0,
             burst: 0,
             reserved: Reserved::default(),
+            whole: None,
             charged_until: None,
             credit: 0,
             divide_at: 0,
@@ -136,6 +143,11 @@ impl Leases {
         self.burst.saturating_add(self.reserved.burst())
     }
 
+    /// Whether there is anything to charge the key for.
+    fn is_charged(&self) -> bool {
+        self.fill_taken() > 0 || self.held() > 0 || self.whole.is_some()
+    }
+
     fn step(&self) -> Nanos {
         (self.rate.time_of(self.rate.burst) / 4).clamp(STEP_MIN, STEP_MAX)
     }
@@ -144,6 +156,10 @@ impl Leases {
     /// the other half stays there for other doors.
     fn next_step(&self, now: Nanos) -> Nanos {
         let step = self.step();
+        if self.whole.is_some() {
+            // Other doors find nothing in any case.
+            return IDLE_STEP_MAX;
+        }
         if self.busy_at.is_some_and(|at| now < at.saturating_add(IDLE_AFTER)) {
             return step;
         }
@@ -152,11 +168,34 @@ impl Leases {
         idle_step.max(step)
     }
 
-    /// The bursts that can be held: what flows in a step is charged ahead of it, and in whole uses.
-    /// So a burst of 1 or 2 cannot be divided.
-    fn burst_whole(&self) -> u64 {
+    /// The bursts that can be held beside other doors: what flows in a step is charged ahead of it,
+    /// and in whole uses.
+    fn burst_beside(&self) -> u64 {
         let ahead = self.rate.uses_in(self.step() + LATENESS).saturating_add(2);
-        self.rate.burst.saturating_sub(ahead).min(u64::from(u32::MAX))
+        self.rate.burst.saturating_sub(ahead)
+    }
+
+    /// Whether the burst is too small to be divided between streams and other doors.
+    fn is_small(&self) -> bool {
+        self.burst_beside() == 0
+    }
+
+    /// The bursts that streams can hold.
+    fn burst_whole(&self) -> u64 {
+        let burst = if self.is_small() { self.rate.burst } else { self.burst_beside() };
+        burst.min(u64::from(u32::MAX))
+    }
+
+    /// The rate that is charged, for these tokens per fill interval: uses, and the span in which.
+    fn charged_rate(&self, fill: u64) -> (u64, u128) {
+        match self.whole {
+            Some(_) => (self.rate.amount, self.rate.period.into()),
+            None => (fill, self.fill_nanos()),
+        }
+    }
+
+    fn fill_nanos(&self) -> u128 {
+        u128::from(self.fill_s) * u128::from(SECOND)
     }
 
     /// Charges all rates until a step from now, and renews the hold on the bursts.
@@ -170,9 +209,10 @@ impl Leases {
                 now
             }
         };
+        self.pass(now);
         let until = now.saturating_add(self.next_step(now) + LATENESS);
         self.charged_until = Some(until);
-        if self.fill_taken() == 0 && self.held() == 0 {
+        if !self.is_charged() {
             self.credit = 0;
             return;
         }
@@ -186,9 +226,12 @@ impl Leases {
     /// of a step are added. At the end of the step it must still owe the bursts, and what was
     /// charged beyond the rates: else it forgets a credit that is then not charged.
     fn hold(&self, step: Nanos, charged: Nanos) -> Nanos {
+        if self.whole.is_some() {
+            return self.rate.time_of(self.rate.burst);
+        }
         // Tokens times nanoseconds per fill interval, as the time in which the limit pays them
         // back.
-        let unit = u128::from(self.fill_s) * u128::from(SECOND) * u128::from(self.rate.amount);
+        let unit = self.fill_nanos() * u128::from(self.rate.amount);
         let period = u128::from(self.rate.period);
         let leased = u128::from(charged.min(step)) * u128::from(self.fill_taken()) * period / unit;
         let unleased = step.saturating_sub(Nanos::try_from(leased).unwrap_or(Nanos::MAX));
@@ -211,28 +254,63 @@ impl Leases {
 
     /// Whole uses to charge for a rate over a span, rounded up; the rest is credit.
     fn due(&mut self, fill: u64, span: Nanos) -> u64 {
-        let unit = u128::from(self.fill_s) * u128::from(SECOND);
-        let used = u128::from(fill) * u128::from(span);
+        let (uses, unit) = self.charged_rate(fill);
+        let used = u128::from(uses) * u128::from(span);
         let uses = used.saturating_sub(self.credit).div_ceil(unit);
         self.credit = (self.credit + uses * unit).saturating_sub(used);
         u64::try_from(uses).unwrap_or(u64::MAX)
+    }
+
+    /// What streams have used of a key that they have for themselves, up to now.
+    fn pass(&mut self, now: Nanos) {
+        let taken = u128::from(self.fill_taken()) * u128::from(self.rate.period);
+        let leased = (taken, self.fill_nanos() * u128::from(self.rate.amount));
+        let held = self.held();
+        if let Some(whole) = &mut self.whole {
+            whole.pass(&self.rate, leased, held, now);
+        }
+    }
+
+    /// Buys as much of a burst as there is, up to `most`.
+    fn buy(&mut self, most: u64, turn: &mut Turn<'_>) -> u64 {
+        // Leases are for counts that answer at once; an answer that comes later stays counted.
+        let mut ask = |most| {
+            let granted = turn.bank.take_up_to(turn.key, most, NOBODYS_REQUEST, turn.now);
+            granted.map_or(0, |granted| granted.min(most))
+        };
+        if !self.is_small() {
+            return ask(most);
+        }
+        if self.whole.is_none() {
+            let taken = ask(self.rate.burst);
+            self.whole = Some(WholeKey::new(&self.rate, taken, turn.mono()));
+            self.hold_whole(turn);
+        }
+        self.whole.as_mut().map_or(0, |whole| whole.take_up_to(&self.rate, most))
+    }
+
+    /// Makes other doors find nothing, until rates are charged again.
+    fn hold_whole(&mut self, turn: &mut Turn<'_>) {
+        let now = turn.mono();
+        self.credit = 0;
+        let until = now.saturating_add(self.next_step(now) + LATENESS);
+        self.charged_until = Some(until);
+        let uses = self.due(0, until - now);
+        turn.bank.record(turn.key, uses, now.saturating_add(self.hold(0, 0)), turn.now);
     }
 
     /// Gives a stream a rate and as much of a burst as it can buy, and tells it. What it had and
     /// has no longer is reserved.
     fn assign(&mut self, stream: StreamId, target: Target, turn: &mut Turn<'_>) {
         let now = turn.mono();
-        let Some(lease) = self.seats.get_mut(&stream) else { return };
+        self.pass(now);
+        let Some(lease) = self.seats.get(&stream) else { return };
         let kept = if lease.may_lapse(now) { 0 } else { lease.burst.min(target.burst) };
         let bought = match target.burst - kept {
-            0 => 0,
-            // Leases are for counts that answer at once; an answer that comes later stays counted.
-            most if target.fill > 0 => turn
-                .bank
-                .take_up_to(turn.key, most, RequestId(0), turn.now)
-                .map_or(0, |granted| granted.min(most)),
+            most @ 1.. if target.fill > 0 => self.buy(most, turn),
             _ => 0,
         };
+        let Some(lease) = self.seats.get_mut(&stream) else { return };
         let burst = kept + bought;
         let fill = if burst > 0 { target.fill } else { 0 };
         let burst = if fill > 0 { burst } else { 0 };
@@ -253,11 +331,13 @@ impl Leases {
         }
         lease.fresh &= fill == 0;
         turn.send(stream, self.action(fill, burst));
-        let rest = self.charged_until.map_or(0, |until| until.saturating_sub(now));
-        match self.due(raised, rest) {
-            0 => {}
-            uses => turn.bank.record(turn.key, uses, now, turn.now),
+        if self.whole.is_some() {
+            // The whole rate is charged already.
+            return;
         }
+        let rest = self.charged_until.map_or(0, |until| until.saturating_sub(now));
+        let uses = self.due(raised, rest);
+        turn.bank.record(turn.key, uses, now, turn.now);
     }
 
     fn action(&self, fill: u64, burst: u64) -> Action {
@@ -323,7 +403,9 @@ impl Divider for Leases {
             self.seats.insert(stream, lease);
             if now >= self.opens_at {
                 self.charge(turn);
-                self.divide(CHANGE_PERCENT, turn);
+                self.welcome(stream, turn);
+            } else if counts.is_first {
+                turn.send(stream, Action::DenyAll { ttl_s: BLANKET_TTL_S });
             }
             return;
         };
@@ -356,14 +438,20 @@ impl Divider for Leases {
         }
         self.renew(turn);
         match self.charged_until {
-            Some(until) if self.fill_taken() > 0 || self.held() > 0 => until - LATENESS,
+            Some(until) if self.is_charged() => until - LATENESS,
             _ => self.divide_at,
         }
     }
 
     fn change(&mut self, terms: &Terms, turn: &mut Turn<'_>) -> bool {
         let Terms::Leases(rate) = terms else { return false };
-        self.rate = *rate;
+        let was_small = self.is_small();
+        let old = std::mem::replace(&mut self.rate, *rate);
+        if was_small || self.is_small() {
+            // What was taken of one small burst says nothing of another.
+            self.rate = old;
+            return false;
+        }
         let whole = rate.uses_in(self.fill_s.saturating_mul(SECOND));
         if !(FILL_TOKENS_MIN / 2..=u64::from(u32::MAX)).contains(&whole) {
             self.restart(fill_interval_s(rate));
@@ -377,6 +465,10 @@ impl Divider for Leases {
 
     fn streams(&self) -> Vec<StreamId> {
         self.seats.keys().copied().collect()
+    }
+
+    fn seats(&self) -> usize {
+        self.seats.len()
     }
 
     fn is_done(&self) -> bool {

@@ -9,6 +9,9 @@
 //!   admitting too much costs: a log cannot redate a use, and taking back its newest would take
 //!   back another's.
 //!
+//! All streams of a bucket buy together. Each has its max-min fair part of the whole limit at most,
+//! and where there is less than one use for each, those buy first that have waited longest.
+//!
 //! Other algorithms (`gcra` in a remote store, `average`, `jarl`) forget as time goes by: they may
 //! admit what they forget within [`SLICE_LIFE`] too much.
 //!
@@ -22,7 +25,8 @@ use tidegate_core::time::{Nanos, SECOND};
 
 use super::demand::Demand;
 use super::divider::{Divider, RequestCounts, Turn};
-use super::{ARRIVAL, Action, RequestId, SlicePlan, StreamId, Terms};
+use super::fair;
+use super::{ARRIVAL, Action, BLANKET_TTL_S, RequestId, SlicePlan, StreamId, Terms};
 
 /// For how long a slice may be used once it has arrived: until the next has, in any case.
 const SLICE_TTL_S: u64 = 2;
@@ -51,7 +55,8 @@ const FIRST_PART: u64 = 100;
 struct Seat {
     demand: Demand,
     first: u64,
-    next_at: Nanos,
+    /// When it was last given something.
+    given_at: Nanos,
     /// The question to the bank that is not answered yet.
     asked: Option<Asked>,
     denied_at: Option<Nanos>,
@@ -95,6 +100,8 @@ impl Held {
 pub(super) struct Slices {
     plan: SlicePlan,
     opens_at: Nanos,
+    /// When all streams buy next.
+    buy_at: Nanos,
     seats: BTreeMap<StreamId, Seat>,
     /// Uses to write down again, and when.
     echoes: Vec<(Nanos, u64)>,
@@ -120,7 +127,7 @@ impl Seat {
         Self {
             demand: Demand::new(now),
             first: requests,
-            next_at: now,
+            given_at: 0,
             asked: None,
             denied_at: None,
             held: None,
@@ -180,32 +187,33 @@ impl Seat {
 
 impl Slices {
     pub(super) fn new(plan: SlicePlan, opens_at: Nanos) -> Self {
-        Self { plan, opens_at, seats: BTreeMap::new(), echoes: Vec::new() }
+        Self { plan, opens_at, buy_at: opens_at, seats: BTreeMap::new(), echoes: Vec::new() }
     }
 
-    /// How many uses others hold, if a stream may look for one to hold.
-    fn held_by_others(&self, stream: StreamId) -> u64 {
-        let looks = |seat: &Seat| seat.held.is_none() && seat.wanted(&self.plan) == 0;
-        match self.seats.get(&stream).is_some_and(looks) {
-            true => self.seats.values().map(Seat::holds).sum(),
-            false => 0,
+    /// Buys the next slices of all streams.
+    fn buy_all(&mut self, turn: &mut Turn<'_>) {
+        let seats = self.seats.iter().filter(|(_, seat)| seat.asked.is_none());
+        let mut wants: Vec<(Nanos, StreamId, u64)> =
+            seats.map(|(stream, seat)| (seat.given_at, *stream, seat.wanted(&self.plan))).collect();
+        wants.sort_unstable();
+        let wanted: Vec<u64> = wants.iter().map(|(.., wanted)| *wanted).collect();
+        let shares = fair::shares(&wanted, self.plan.capacity());
+        let mut held = self.seats.values().map(Seat::holds).sum();
+        for ((_, stream, wanted), share) in wants.into_iter().zip(shares) {
+            self.buy(stream, wanted.min(share.max(1)), &mut held, turn);
         }
     }
 
-    /// Buys the next slice of a stream, or prolongs what it holds.
-    fn buy(&mut self, stream: StreamId, turn: &mut Turn<'_>) {
+    /// Buys the next slice of a stream. One that wants nothing may hold a use, beside so many that
+    /// are held already.
+    fn buy(&mut self, stream: StreamId, mut wanted: u64, held: &mut u64, turn: &mut Turn<'_>) {
         let now = turn.mono();
-        let held = self.held_by_others(stream);
         let Some(seat) = self.seats.get_mut(&stream).filter(|seat| seat.asked.is_none()) else {
             return;
         };
-        // The phase is kept, but not what was missed.
-        let next_at = seat.next_at.saturating_add(INTERVAL);
-        seat.next_at = if next_at > now { next_at } else { now.saturating_add(INTERVAL) };
         let window_left = self.plan.window_left(turn.now);
         let window_end = now.saturating_add(window_left);
         seat.enter(turn.now.unix.saturating_add(window_left));
-        let mut wanted = seat.wanted(&self.plan);
         let holds = wanted == 0;
         let has_time = window_left >= life(holds);
         if holds && has_time && seat.may_hold(&self.plan, now) {
@@ -213,7 +221,8 @@ impl Slices {
                 held.sent = now;
                 return turn.send(stream, slice(1, HELD_TTL_S));
             }
-            wanted = u64::from(now >= seat.look_at && held < self.plan.held_max());
+            wanted = u64::from(now >= seat.look_at && *held < self.plan.held_max());
+            *held += wanted;
             seat.look_at = now.saturating_add(LOOK_AGAIN);
         }
         seat.let_go(&self.plan);
@@ -249,7 +258,7 @@ impl Slices {
             }
             return;
         }
-        seat.denied_at = None;
+        (seat.denied_at, seat.given_at) = (None, now);
         let refundable = self.plan.refundable();
         if holds {
             seat.held = Some(Held { taken: now, sent: now });
@@ -281,18 +290,25 @@ impl Divider for Slices {
     fn report(&mut self, stream: StreamId, counts: RequestCounts, turn: &mut Turn<'_>) {
         let now = turn.mono();
         let Some(seat) = self.seats.get_mut(&stream) else {
-            let mut seat = Seat::new(counts.requests(), now);
-            seat.next_at = now.max(self.opens_at);
+            let seat = Seat::new(counts.requests(), now);
+            if self.seats.is_empty() {
+                self.buy_at = self.opens_at.max(now.saturating_add(INTERVAL));
+            }
+            let even = self.plan.capacity() / (self.seats.len() as u64 + 1);
+            let wanted = seat.wanted(&self.plan).min(even.max(1));
             self.seats.insert(stream, seat);
             if now >= self.opens_at {
-                self.buy(stream, turn);
+                self.buy(stream, wanted, &mut 0, turn);
+            } else if counts.is_first {
+                turn.send(stream, Action::DenyAll { ttl_s: BLANKET_TTL_S });
             }
             return;
         };
         seat.demand.note(counts.requests(), now);
         seat.enter(turn.now.unix.saturating_add(self.plan.window_left(turn.now)));
         seat.reported = seat.reported.saturating_add(counts.allowed);
-        match seat.unused(now) {
+        // A report that waited may have been sent before what seems to have ended.
+        match if turn.after_stall { 0 } else { seat.unused(now) } {
             0 => {}
             uses => turn.bank.refund(turn.key, uses, turn.now),
         }
@@ -316,15 +332,15 @@ impl Divider for Slices {
             }
             !silent
         });
-        let due = self.seats.iter().filter(|(_, seat)| seat.next_at <= now && seat.asked.is_none());
-        let due: Vec<StreamId> = due.map(|(stream, _)| *stream).collect();
-        for stream in due {
-            self.buy(stream, turn);
+        if now >= self.buy_at {
+            // The phase is kept, but not what was missed.
+            let next = self.buy_at.saturating_add(INTERVAL);
+            self.buy_at = if next > now { next } else { now.saturating_add(INTERVAL) };
+            self.buy_all(turn);
         }
-        let next = self.seats.values().filter(|seat| seat.asked.is_none()).map(|seat| seat.next_at);
         let echo = self.echoes.iter().map(|(due, _)| *due);
         // At least this often, for rules that have changed.
-        next.chain(echo).chain([now + INTERVAL]).min().unwrap_or(now)
+        echo.chain([self.buy_at, now + INTERVAL]).min().unwrap_or(now)
     }
 
     fn granted(&mut self, stream: StreamId, request: RequestId, uses: u64, turn: &mut Turn<'_>) {
@@ -346,6 +362,10 @@ impl Divider for Slices {
 
     fn streams(&self) -> Vec<StreamId> {
         self.seats.keys().copied().collect()
+    }
+
+    fn seats(&self) -> usize {
+        self.seats.len()
     }
 
     fn is_done(&self) -> bool {

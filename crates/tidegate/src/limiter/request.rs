@@ -101,15 +101,13 @@ impl<'a> Key<'a> {
     /// limit may be smaller than what is owed.
     #[inline(always)]
     pub(super) fn check_cost(&self) -> Result<(), InvalidRequest> {
-        use KeyOp::{Peek, Record, Refuse, Take, TakeOrLeave, TakeOrRecord, TakeUpTo};
+        use KeyOp::{Peek, Refuse, Take, TakeOrLeave, TakeOrRecord, TakeUpTo};
         match self.op {
             Peek(0) if matches!(self.limits, LimitSource::Given(_)) => Ok(()),
             Peek(0) | Take(0) | TakeUpTo(0) | TakeOrRecord(0) | Refuse(0) => {
                 Err(InvalidRequest::CostZero)
             }
-            TakeOrLeave(WaitAttempt { cost: 0, .. }) | Record { cost: 0, .. } => {
-                Err(InvalidRequest::CostZero)
-            }
+            TakeOrLeave(WaitAttempt { cost: 0, .. }) => Err(InvalidRequest::CostZero),
             _ => Ok(()),
         }
     }
@@ -146,7 +144,7 @@ pub enum KeyOp {
     /// Uses that have already happened. They are counted whole and never refused, however many
     /// they are; the verdict is the one of an allowed take, with the delay until the next use.
     Record {
-        /// How many uses happened.
+        /// How many uses happened; 0 if a `gcra` key shall only be as new at `at` and no earlier.
         cost: u64,
         /// When they happened, on the monotonic clock; ahead of now for uses that were delayed.
         at: Nanos,

@@ -80,6 +80,15 @@ impl Leases {
         wants.iter().zip(fills).map(target).collect()
     }
 
+    /// Gives a newcomer what is free, up to an even share. The next division lowers what others
+    /// have beyond theirs.
+    pub(super) fn welcome(&mut self, stream: StreamId, turn: &mut Turn<'_>) {
+        let streams = (self.seats.len() as u64).max(1);
+        let even = |whole: u64| (whole / streams).max(1).min(whole);
+        let target = Target { fill: even(self.fill_budget()), burst: even(self.burst_budget()) };
+        self.raise(stream, target, target.fill, turn);
+    }
+
     fn lack(&self, stream: StreamId, target: Target) -> u64 {
         self.seats.get(&stream).map_or(0, |lease| target.fill.saturating_sub(lease.fill))
     }

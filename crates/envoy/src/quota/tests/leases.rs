@@ -88,6 +88,32 @@ fn a_newcomer_has_a_trickle_at_once_and_its_share_soon() {
     check(&simulation);
 }
 
+/// Other doors find nothing then, so nothing is kept back for them but a twentieth of the rate.
+#[test]
+fn a_small_burst_is_leased_whole() {
+    for (amount, period, burst) in
+        [(1, SECOND, 1), (2, SECOND, 2), (60, SECOND, 1), (1, MINUTE, 1), (1_000, SECOND, 20)]
+    {
+        let limit = gcra(amount, period, burst);
+        let mut simulation = Simulation::new(limit, SECOND, 4);
+        (0..3).for_each(|_| simulation.happen(Event::Join { load: 2_000_000 }));
+        simulation.happen(Event::Others { load: 1_000 });
+        simulation.run(120 * SECOND);
+        simulation.run(120 * SECOND);
+        let whole = limit.amount * (120 * SECOND) / limit.period;
+        let used = simulation.used(None, 120 * SECOND);
+        // An Envoy admits at most one use in a step of the simulation.
+        assert!(used * 10 >= whole * 8, "{used} of {whole} under {limit}");
+        check(&simulation);
+        // When the Envoys are gone, others have it.
+        (0..3).for_each(|envoy| simulation.happen(Event::Load { envoy, load: 0 }));
+        simulation.run(90 * SECOND);
+        simulation.run(120 * SECOND);
+        assert!(simulation.used(None, 120 * SECOND) * 2 >= whole.min(120), "{limit}");
+        check(&simulation);
+    }
+}
+
 #[test]
 fn slow_limits_are_divided_too() {
     let mut simulation = Simulation::new(gcra(30, MINUTE, 30), SECOND, 4);
@@ -105,6 +131,12 @@ fn any_limit() -> impl Strategy<Value = Limit> {
         Just(gcra(100, MINUTE, 100)),
         Just(gcra(5, SECOND, 40)),
         Just(gcra(50, SECOND, 5)),
+        Just(gcra(1_000, SECOND, 20)),
+        (1_u64..100, 1_u64..4, 1_u64..5).prop_map(|(amount, period_s, burst)| gcra(
+            amount,
+            period_s * SECOND,
+            burst
+        )),
         (1_u64..200, 1_u64..20, 1_u64..200).prop_map(|(amount, period_s, burst)| gcra(
             amount,
             period_s * SECOND,

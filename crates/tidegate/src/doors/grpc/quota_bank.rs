@@ -74,7 +74,7 @@ impl Bank for LimiterBank<'_> {
     }
 
     fn record(&mut self, key: &[u8], uses: u64, at: Nanos, now: Now) {
-        if uses > 0 {
+        if uses > 0 || at > now.mono {
             self.ask_and_forget(key, KeyOp::Record { cost: uses, at, late: 0 }, now);
         }
     }
