@@ -38,9 +38,9 @@ const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 const PREFACE_BYTES: usize = 24;
 /// The most calls of one connection at a time.
 const CALLS_MAX: u32 = 1_000;
-/// The most calls of one connection that are cancelled before the server has seen them. An Envoy has
-/// one connection for many clients, and cancels the calls of all that leave in one write. Where it
-/// sends more, the connection ends with all calls on it, which Envoy then lets pass.
+/// The most calls of one connection that are cancelled before the server has seen them. An Envoy
+/// has one connection for many clients, and cancels the calls of all that leave in one write. Where
+/// it sends more, the connection ends with all calls on it, which Envoy then lets pass.
 const CANCELLED_MAX: usize = 4_000;
 /// The most bytes of a call's headers.
 const HEADER_BYTES_MAX: u32 = 64 << 10;
