@@ -180,7 +180,7 @@ bench: setup-bench ## Measure the limiter, the doors and the stores beside their
 	$(TIDEGATE_BENCH) jarl --seconds 1 --count 4000 --peer plain --peer abrupt --rounds 150
 	$(TIDEGATE_BENCH) jarl --seconds 1 --count 4000 --peer plain --exact --rounds 150
 	$(TIDEGATE_BENCH) grpc --seconds 1 --peer tonic --peer limitador --rounds 15
-	$(TIDEGATE_BENCH) grpc --seconds 1 --streams 1 --peer tonic --peer limitador --rounds 15
+	$(TIDEGATE_BENCH) grpc --seconds 1 --streams 1 --peer tonic --peer limitador --rounds 9
 	$(TIDEGATE_BENCH) http --count 4000 --peer hyper --peer nginx --rounds 75
 	$(TIDEGATE_BENCH) http --count 4000 --pipeline 16 --peer hyper --peer nginx --rounds 75
 	$(TIDEGATE_BENCH) proxy --seconds 1 --count 4000 --peer nginx --peer unlimited --rounds 150

@@ -1,4 +1,4 @@
-//! `gcra` against a bucket of tokens, `average` against its seed's own formula.
+//! `gcra` against a bucket of tokens, `average` against the formula of its document.
 
 use proptest::prelude::*;
 use tidegate_core::{Algorithm, Nanos};
@@ -48,7 +48,7 @@ proptest! {
     }
 
     #[test]
-    fn average_is_the_seeds_formula(
+    fn average_is_its_documents_formula(
         amount in 1..30_u64,
         period in periods(),
         strict in any::<bool>(),

@@ -1,7 +1,8 @@
-//! The law against its seeds' own figures and against slow, obvious models.
+//! The law against the figures of the protocols' documents, and against slow, obvious models.
 
 mod buckets;
 mod common;
+mod documents;
 mod encoding;
 mod extremes;
 mod grammar;
@@ -11,5 +12,4 @@ mod late;
 mod logs;
 mod promises;
 mod rules;
-mod seeds;
 mod windows;

@@ -47,7 +47,7 @@ pub struct File {
     /// closed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub proxy: Vec<proxy::Config>,
-    /// Envoy's rate limit service over gRPC. Absent: closed.
+    /// Envoy's rate limit and quota services over gRPC. Absent: closed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grpc: Option<grpc::Config>,
     /// The Redis protocol over TCP and Unix sockets. Absent: closed.

@@ -53,8 +53,8 @@ pub struct Config {
     #[serde(deserialize_with = "settings::connections")]
     #[schemars(range(min = 1, max = CONNECTIONS_MAX))]
     pub max_connections: u32,
-    /// The most connections from one address. Absent: a tenth of max_connections, at least 64, and
-    /// loopback is exempt.
+    /// The most connections from one source: an IPv4 address, or an IPv6 /64. Absent: a tenth of
+    /// max_connections, at least 64, and loopback is exempt.
     #[serde(deserialize_with = "settings::per_source", skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = CONNECTIONS_MAX))]
     pub max_connections_per_source: Option<u32>,
@@ -95,7 +95,7 @@ pub fn check_loopback(address: SocketAddr) -> Result<(), String> {
     }
     let port = address.port();
     Err(format!(
-        "[admin] cannot listen at {address}: whoever reaches it may change every rule and count\n\
+        "[admin] cannot listen at {address}: every client that reaches it is an admin\n\
          write \"127.0.0.1:{port}\" or \"[::1]:{port}\"; from elsewhere, tunnel to it (ssh -L)"
     ))
 }

@@ -139,8 +139,8 @@ pub struct Config {
     #[serde(default = "number::<20_000>", deserialize_with = "settings::connections")]
     #[schemars(range(min = 1, max = CONNECTIONS_MAX))]
     pub max_connections: u32,
-    /// The most connections from one address. Absent: a tenth of max_connections, at least 64, and
-    /// loopback and trusted_proxies are exempt.
+    /// The most connections from one source: an IPv4 address, or an IPv6 /64. Absent: a tenth of
+    /// max_connections, at least 64, and loopback and trusted_proxies are exempt.
     #[serde(
         default,
         deserialize_with = "settings::per_source",

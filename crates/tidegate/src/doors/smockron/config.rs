@@ -41,7 +41,7 @@ const LOG_BYTES_MIN: u64 = 64 * 1024;
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Where gatekeepers report the requests that they let pass: "tcp://127.0.0.1:10004".
+    /// Where gatekeepers report requests: "tcp://127.0.0.1:10004".
     pub accounting: ZmqEndpoint,
     /// Where gatekeepers learn until when a client must wait: "tcp://127.0.0.1:10005".
     pub control: ZmqEndpoint,

@@ -47,8 +47,8 @@ pub struct Config {
     #[serde(deserialize_with = "settings::connections")]
     #[schemars(range(min = 1, max = CONNECTIONS_MAX))]
     pub max_connections: u32,
-    /// The most connections from one address. Absent: a tenth of max_connections, at least 64, and
-    /// loopback and Unix sockets are exempt.
+    /// The most connections from one source: an IPv4 address, or an IPv6 /64. Absent: a tenth of
+    /// max_connections, at least 64, and loopback and Unix sockets are exempt.
     #[serde(deserialize_with = "settings::per_source", skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = CONNECTIONS_MAX))]
     pub max_connections_per_source: Option<u32>,

@@ -15,7 +15,7 @@ fn free_port(ip: &str) -> u16 {
     taken.local_addr().expect("an address").port()
 }
 
-/// Starts a program of the seed's flags; another port is tried if somebody was faster.
+/// Starts a program with the flags of the document; another port is tried if somebody was faster.
 fn started(ip: &str, mut program: impl FnMut(&str) -> Command) -> Program {
     for _ in 0..20 {
         let port = free_port(ip).to_string();

@@ -1,4 +1,4 @@
-//! The figures that the seeds and their protocol pages give.
+//! The figures that the protocols' documents give.
 
 use tidegate_core::time::{MILLISECOND, SECOND};
 use tidegate_core::{Algorithm, Nanos, Now, Op};
