@@ -70,6 +70,11 @@ pub trait DoorConfig: Any + fmt::Debug {
         None
     }
 
+    /// Whether its clients must show who they are.
+    fn authenticates(&self) -> bool {
+        self.tls().is_some_and(|tls| tls.client_ca.is_some())
+    }
+
     /// Puts in force what can change while the door is open, beside its allow list.
     fn renew(&self, _gate: &Gate) {}
 

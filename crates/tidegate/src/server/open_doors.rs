@@ -275,7 +275,7 @@ async fn close(doors: &mut [OpenDoor], grace: Duration, draining: &mut JoinSet<(
 }
 
 fn warn_if_open_to_all(config: &dyn DoorConfig) {
-    if config.beyond_loopback() && config.allow().is_open() {
+    if config.beyond_loopback() && config.allow().is_open() && !config.authenticates() {
         let door = config.door().name();
         tracing::warn!(
             door,

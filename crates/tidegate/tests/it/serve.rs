@@ -5,6 +5,7 @@ use std::net::{TcpListener, UdpSocket};
 
 use rustix::process::Signal;
 
+use crate::papers::Papers;
 use crate::program::{DOORS, Program, command, tidegate};
 
 #[test]
@@ -103,18 +104,33 @@ fn finds_the_file_in_its_folder() {
 }
 
 #[test]
-fn a_door_open_to_the_world_is_told_loudly() {
-    let warning = |config: &str| {
-        let mut program = Program::serve(config);
-        program.signal(Signal::TERM);
-        program.wait_for_line(|line| line.contains("beyond loopback") || line.contains("stopping"))
+fn a_door_that_lets_the_world_in_warns_before_it_is_ready() {
+    let papers = Papers::new();
+    papers.sign("gate", "localhost");
+    let shown = |name: &str| papers.path(name).display().to_string();
+    let tls = |more: &str| {
+        let (cert, key) = (shown("gate.pem"), shown("gate.key"));
+        format!("tls = {{ cert = '{cert}', key = '{key}'{more} }}\n")
     };
-    // The warning comes before `ready`, so look at what was said until then.
-    let mut program = Program::start("[text]\nlisten = '0.0.0.0:0'\n");
-    let line = program.wait_for_line(|line| line.contains("beyond loopback") || line == "ready");
-    assert!(line.contains("set `allow` in [text]"), "{line}");
-    let quiet = warning("[text]\nlisten = '0.0.0.0:0'\nallow = ['127.0.0.0/8']\n");
-    assert!(quiet.contains("stopping"), "{quiet}");
+    let (encrypted, mutual) = (tls(""), tls(&format!(", client_ca = '{}'", shown("ca.pem"))));
+    let doors = [
+        ("text", "", true),
+        ("text", "allow = ['127.0.0.0/8']\n", false),
+        ("http", encrypted.as_str(), true),
+        ("http", mutual.as_str(), false),
+        ("resp", "", true),
+        ("resp", encrypted.as_str(), true),
+        ("resp", mutual.as_str(), false),
+        ("resp", "password = 'env:PATH'\n", false),
+        ("resp", "users = { web = 'env:PATH' }\n", false),
+    ];
+    for (door, settings, warns) in doors {
+        let mut program = Program::start(&format!("[{door}]\nlisten = '0.0.0.0:0'\n{settings}"));
+        let told = |line: &str| line.contains("beyond loopback") || line == "ready";
+        let line = program.wait_for_line(told);
+        assert_eq!(line != "ready", warns, "[{door}] {settings}: {line}");
+        assert!(!warns || line.contains(&format!("set `allow` in [{door}]")), "{line}");
+    }
 }
 
 #[test]

@@ -73,6 +73,11 @@ impl DoorConfig for Config {
         self.wrong_files()
     }
 
+    fn authenticates(&self) -> bool {
+        let by_password = self.password.is_some() || !self.users.is_empty();
+        by_password || self.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some())
+    }
+
     fn renew(&self, gate: &Gate) {
         // Passwords that cannot be read leave the old ones in force; the check has told of them.
         if let Ok(settings) = self.settings() {
