@@ -78,7 +78,9 @@ impl RateLimitQuotaService for QuotaStreams {
                 if !message.domain.is_empty() {
                     domain = std::mem::take(&mut message.domain);
                 }
-                open.quotas.report(open.id, &domain, message).await;
+                if !open.quotas.report(open.id, &domain, message).await {
+                    return;
+                }
                 tokio::select! {
                     () = unread.is_short() => {}
                     () = shutdown.wait() => return,

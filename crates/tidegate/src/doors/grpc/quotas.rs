@@ -73,25 +73,25 @@ impl Quotas {
     /// The one of the process. What drives it ends with the process.
     pub(super) fn of(gate: &Gate) -> Arc<Self> {
         gate.shared.part(|| {
-            let now = gate.clock().now();
-            let quotas = Arc::new(Self {
-                limiter: gate.limiter.handle(Door::Grpc),
-                clock: gate.clock().clone(),
-                inner: Mutex::new(Inner {
-                    division: Division::new(now),
-                    streams: HashMap::new(),
-                    next: 0,
-                    ids: BucketIds::default(),
-                    untold: HashMap::new(),
-                    untold_since: None,
-                    said: None,
-                    grants: LateGrants::default(),
-                }),
-                changed: Notify::new(),
-            });
+            let limiter = gate.limiter.handle(Door::Grpc);
+            let quotas = Arc::new(Self::new(limiter, gate.clock().clone()));
             tokio::spawn(quotas.clone().run());
             quotas
         })
+    }
+
+    fn new(limiter: LimiterHandle, clock: Clock) -> Self {
+        let inner = Inner {
+            division: Division::new(clock.now()),
+            streams: HashMap::new(),
+            next: 0,
+            ids: BucketIds::default(),
+            untold: HashMap::new(),
+            untold_since: None,
+            said: None,
+            grants: LateGrants::default(),
+        };
+        Self { limiter, clock, inner: Mutex::new(inner), changed: Notify::new() }
     }
 
     /// A stream has begun.
@@ -112,34 +112,39 @@ impl Quotas {
         inner.end(stream);
     }
 
-    /// A stream reports.
+    /// A stream reports. False if the server has ended the stream, because its client does not read
+    /// its answers: the rest of the report is not read then.
     pub(super) async fn report(
         &self,
         stream: StreamId,
         domain: &str,
         reports: RateLimitQuotaUsageReports,
-    ) {
+    ) -> bool {
         let mut usages = reports.bucket_quota_usages.into_iter();
         while usages.len() > 0 {
-            self.report_some(stream, domain, usages.by_ref().take(TURNS_MAX));
+            if !self.report_some(stream, domain, usages.by_ref().take(TURNS_MAX)) {
+                return false;
+            }
             if usages.len() > 0 {
                 tokio::task::yield_now().await;
             }
         }
         self.tell(&mut self.inner.lock());
         self.changed.notify_one();
+        true
     }
 
+    /// Takes in some buckets of a report. False if the stream has ended.
     fn report_some(
         &self,
         stream: StreamId,
         domain: &str,
         usages: impl Iterator<Item = BucketQuotaUsage>,
-    ) {
+    ) -> bool {
         let now = self.clock.now();
         let mut inner = self.inner.lock();
         if !inner.streams.contains_key(&stream) {
-            return;
+            return false;
         }
         let mut key = Vec::new();
         for mut usage in usages {
@@ -156,6 +161,7 @@ impl Quotas {
             write_key(&mut key, domain, entries);
             self.report_bucket(&mut inner, stream, (&key, id), &usage, now);
         }
+        true
     }
 
     fn report_bucket(
@@ -353,5 +359,61 @@ async fn sleep_until(due: Option<Nanos>, clock: &Clock) {
             tokio::time::sleep(Duration::from_nanos(span)).await;
         }
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Range;
+
+    use tidegate_core::rules::RuleSet;
+
+    use super::*;
+    use crate::doors::grpc::quota_answers::AnswerReceiver;
+    use crate::doors::io::held_bytes::{ConnectionBytes, HeldBytes};
+    use crate::limiter::Limiter;
+    use crate::metrics::Metrics;
+    use crate::stores::memory;
+
+    fn quotas() -> Quotas {
+        let (clock, rules) = (Clock::manual(Now { mono: 0, unix: 0 }), RuleSet::default());
+        let metrics = Arc::new(Metrics::new());
+        let limiter = Limiter::new(clock.clone(), metrics, rules, memory::Settings::default());
+        Quotas::new(limiter.handle(Door::Grpc), clock)
+    }
+
+    fn open(quotas: &Quotas) -> (StreamId, AnswerReceiver) {
+        let pot = Arc::new(HeldBytes::default());
+        let call = ConnectionBytes::new(&pot).begin(0).expect("room");
+        let (answers, receiver) = Answers::new(call);
+        (quotas.open(answers).expect("room"), receiver)
+    }
+
+    /// A report of buckets with these numbers.
+    fn report(numbers: Range<usize>) -> RateLimitQuotaUsageReports {
+        let usage = |number: usize| {
+            let entry = ("user".to_owned(), number.to_string().into());
+            let bucket_id = Some(BucketId { bucket: [entry].into_iter().collect() });
+            BucketQuotaUsage { bucket_id, ..Default::default() }
+        };
+        let bucket_quota_usages = numbers.map(usage).collect();
+        RateLimitQuotaUsageReports { bucket_quota_usages, ..Default::default() }
+    }
+
+    #[tokio::test]
+    async fn a_report_ends_with_its_stream() {
+        const MANY: usize = 2 * TURNS_MAX;
+        let quotas = quotas();
+        let (id, answers) = open(&quotas);
+        assert!(quotas.report(id, "web", report(0..MANY)).await);
+        drop(answers);
+        // The client that would read this answer is gone, which ends the stream.
+        assert!(quotas.report(id, "web", report(MANY..MANY + 1)).await);
+        assert!(!quotas.report(id, "web", report(0..MANY)).await);
+        // A stream may end between two parts of its report.
+        let (id, _answers) = open(&quotas);
+        let whole = quotas.report(id, "web", report(0..MANY));
+        let end = async { quotas.close(id) };
+        assert!(!tokio::join!(biased; whole, end).0);
     }
 }
