@@ -176,11 +176,12 @@ class Asking(unittest.TestCase):
             self.assertEqual(client._kept(), [connection])
 
     def test_a_child_waits_for_no_lock_and_no_place_of_its_parent(self):
-        with stub(None, ALLOWED) as url:
+        asked = []
+        with stub(None, ALLOWED, asked=asked) as url:
             with Client(url, timeout=PATIENCE, max_connections=1) as client:
                 with ThreadPoolExecutor() as threads:
                     first = threads.submit(client.check, "x")
-                    until(lambda: any(connection.sock for connection in list(client._busy)))
+                    until(lambda: asked)
                     with client._lock:
                         self.in_child(lambda: client.check("x").error is None)
                     client.close()
