@@ -10,12 +10,22 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::histogram::Histogram;
+use tidegate_core::Nanos;
 use tonic::{Code, Status};
 
+use crate::clock::Clock;
 use crate::doors::Gate;
 use crate::doors::io::held_bytes::HeldBytes;
 use crate::doors::io::limits::AllDoors;
 use crate::metrics::{Door, Metrics};
+
+/// One call in this many is timed. A power of two.
+const TIME_ONE_IN: Nanos = 64;
+/// The bounds of the times that are told, in seconds. Envoy waits for 20 ms if it is not told
+/// otherwise.
+const CALL_SECONDS: [f64; 11] =
+    [1e-6, 1e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 5e-3, 1e-2, 1.5e-2, 2e-2, 1e-1];
 
 /// A method that calls are counted by.
 pub(super) struct Method {
@@ -91,6 +101,8 @@ pub(super) struct CallCounts {
     metrics: Arc<Metrics>,
     pub(super) held: Arc<HeldBytes>,
     answered: [[AtomicU64; CODES.len()]; METHODS.len()],
+    /// Of the rate limit service, from the decoded message to the whole answer.
+    call_seconds: Histogram,
 }
 
 impl CallCounts {
@@ -102,6 +114,7 @@ impl CallCounts {
                 metrics: gate.metrics.clone(),
                 held: Arc::default(),
                 answered: Default::default(),
+                call_seconds: Histogram::new(CALL_SECONDS),
             });
             gate.metrics.register(Box::new(GrpcSeries(counts.clone(), doors)));
             counts
@@ -115,6 +128,15 @@ impl CallCounts {
         self.answered[method][code as usize].fetch_add(1, Relaxed);
         if let Some(status) = status {
             self.unreadable(&status);
+        }
+    }
+
+    /// Records how long one call in [`TIME_ONE_IN`] took that has begun at `begun`.
+    pub(super) fn time(&self, begun: Nanos, clock: &Clock) {
+        // The low bits of a nanosecond clock are random enough to choose by.
+        if begun & (TIME_ONE_IN - 1) == 0 {
+            let spent = clock.now().mono.saturating_sub(begun);
+            self.call_seconds.observe(spent as f64 / 1e9);
         }
     }
 
@@ -168,6 +190,10 @@ impl Collector for GrpcSeries {
                 }
             }
         }
+        let help = "Time from a decoded rate limit call to its whole answer, sampled";
+        let kind = counts.call_seconds.metric_type();
+        let seconds = encoder.encode_descriptor("grpc_call_seconds", help, None, kind)?;
+        counts.call_seconds.encode(seconds)?;
         let gauges = [
             ("grpc_connections", "Connected gRPC clients", doors.connections(Door::Grpc)),
             (

@@ -1,6 +1,8 @@
 //! The services of the door: rate limits, quotas, health and reflection. The rate limit service is
 //! here whole: it hands each call to `doors/envoy`, and what was decided back to the client.
 
+use std::sync::Arc;
+
 use tidegate_envoy::proto::FILE_DESCRIPTOR_SET;
 use tidegate_envoy::proto::quota::rate_limit_quota_service_server::{
     self, RateLimitQuotaServiceServer,
@@ -15,7 +17,9 @@ use tonic_health::ServingStatus;
 use tonic_health::pb::health_server;
 use tonic_health::server::{HealthReporter, health_reporter};
 
+use super::call_counts::CallCounts;
 use super::quota_service::QuotaStreams;
+use crate::clock::Clock;
 use crate::doors::Gate;
 use crate::doors::envoy::rate_limit::RateLimits;
 use crate::metrics::Door;
@@ -29,7 +33,7 @@ pub(super) const MESSAGE_BYTES_MAX: usize = 4 << 20;
 pub(super) async fn services(gate: &Gate) -> (Routes, HealthReporter) {
     let (reporter, health) = health_reporter();
     set_status(&reporter, ServingStatus::Serving).await;
-    let rate_limits = RateLimitServiceServer::new(RateLimits::new(gate, Door::Grpc))
+    let rate_limits = RateLimitServiceServer::new(TimedRateLimits::new(gate))
         .max_decoding_message_size(MESSAGE_BYTES_MAX);
     let quotas = RateLimitQuotaServiceServer::new(QuotaStreams::new(gate))
         .max_decoding_message_size(MESSAGE_BYTES_MAX);
@@ -56,12 +60,29 @@ pub(super) async fn set_status(reporter: &HealthReporter, status: ServingStatus)
     }
 }
 
+/// The rate limit service. Some calls are timed, from the decoded message to the whole answer.
+struct TimedRateLimits {
+    limits: RateLimits,
+    clock: Clock,
+    counts: Arc<CallCounts>,
+}
+
+impl TimedRateLimits {
+    fn new(gate: &Gate) -> Self {
+        let (clock, counts) = (gate.clock().clone(), CallCounts::of(gate));
+        Self { limits: RateLimits::new(gate, Door::Grpc), clock, counts }
+    }
+}
+
 #[tonic::async_trait]
-impl RateLimitService for RateLimits {
+impl RateLimitService for TimedRateLimits {
     async fn should_rate_limit(
         &self,
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
-        self.decide(request.get_ref()).await.map(Response::new).map_err(|error| error.status)
+        let begun = self.clock.now().mono;
+        let decided = self.limits.decide(request.get_ref()).await;
+        self.counts.time(begun, &self.clock);
+        decided.map(Response::new).map_err(|error| error.status)
     }
 }

@@ -33,3 +33,20 @@ fn calls_are_counted_by_method_and_code() {
         assert!(page.lines().any(|told| told == line), "no {line} in {page}");
     }
 }
+
+/// About one call in 64 is timed.
+#[test]
+fn some_calls_are_timed() {
+    let program = Program::serve(DOORS);
+    let mut client = Client::new(&program);
+    let is_timed = (0..50).any(|_| {
+        for _ in 0..100 {
+            let _ = client.call(call("d", &["k=v"]));
+        }
+        let page = metrics(&program);
+        let count =
+            page.lines().find_map(|line| line.strip_prefix("tidegate_grpc_call_seconds_count "));
+        count.expect("the series is there") != "0"
+    });
+    assert!(is_timed, "none of 5,000 calls was timed");
+}
