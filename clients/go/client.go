@@ -193,8 +193,8 @@ func (c *Client) Check(ctx context.Context, key string, options ...Option) (Resu
 	return c.decide(ctx, q)
 }
 
-// Wait takes a use of a key as soon as it may be had, after maxWait at most. It leaves the
-// server's line when ctx is over.
+// Wait waits for at most maxWait until a use of a key is allowed, and takes it. It leaves the
+// server's line when ctx is over. A negative maxWait is an *InvalidRequest.
 func (c *Client) Wait(
 	ctx context.Context, key string, maxWait time.Duration, options ...Option,
 ) (Result, error) {
@@ -290,6 +290,9 @@ func (c *Client) decide(ctx context.Context, q *question) (Result, error) {
 		if err := examine(key); err != nil {
 			return Result{}, err
 		}
+	}
+	if q.maxWait < 0 {
+		return Result{}, &InvalidRequest{Reason: "max_wait", Detail: "the wait is negative"}
 	}
 	path := "/v1/check"
 	if q.MaxWaitMs != nil {

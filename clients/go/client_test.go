@@ -141,6 +141,22 @@ func TestWrongRequestsAreTold(t *testing.T) {
 	}
 }
 
+func TestANegativeWaitIsWrong(t *testing.T) {
+	client := patient(t)
+	taken, err := client.Check(background, "login past", Cost(3))
+	must(t, taken, err)
+	for _, past := range []time.Duration{-time.Second, -1, math.MinInt64} {
+		_, err := client.Wait(background, "login past", past)
+		_, err2 := client.Hold(background, "jobs past", time.Second, MaxWait(past))
+		for _, err := range []error{err, err2} {
+			invalid := (*InvalidRequest)(nil)
+			if !errors.As(err, &invalid) || invalid.Reason != "max_wait" {
+				t.Fatal(past, err)
+			}
+		}
+	}
+}
+
 func TestWhoWaitsGoesWhenTheUseBeforeEnds(t *testing.T) {
 	client := patient(t)
 	first, err := client.Hold(background, "jobs wait", time.Hour)
