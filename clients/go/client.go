@@ -229,13 +229,17 @@ func (c *Client) Hold(
 }
 
 // Release gives the use back: false if there is none, or none any more. It has a time of its own
-// and works after the context of Hold is over. A use that could not be released lapses.
+// and works after the context of Hold is over. If it fails, it can be repeated; otherwise the use
+// lapses.
 func (u *Use) Release() (bool, error) {
-	id := u.ID
-	if u.ID = ""; id == "" {
+	if u.ID == "" {
 		return false, nil
 	}
-	return u.client.Release(context.Background(), id)
+	released, err := u.client.Release(context.Background(), u.ID)
+	if err == nil {
+		u.ID = ""
+	}
+	return released, err
 }
 
 // Release gives a held use back by its Result.ID: false if it had ended or lapsed. It waits for no

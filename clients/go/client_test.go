@@ -351,6 +351,26 @@ func TestAReleaseIsTriedTwice(t *testing.T) {
 	}
 }
 
+func TestAUseWhoseReleaseFailedCanBeReleasedAgain(t *testing.T) {
+	server, asked := stubOf(t, held, "\r\n", "\r\n", goneBack)
+	client := made(t, Config{Server: server, Timeout: patience})
+	use, err := client.Hold(background, "x", time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if released, err := use.Release(); released || err == nil {
+		t.Fatal(released, err)
+	}
+	for _, expected := range []bool{true, false} {
+		if released, err := use.Release(); released != expected || err != nil {
+			t.Fatal(released, err)
+		}
+	}
+	if len(asked) != 4 {
+		t.Fatal(len(asked))
+	}
+}
+
 func TestAReleaseWaitsForNoPlaceAndHasASecond(t *testing.T) {
 	server, asked := stubOf(t, "", goneBack)
 	client := made(t, Config{Server: server, Timeout: patience, MaxConnections: 1})

@@ -6,7 +6,7 @@ import unittest
 import unittest.mock
 
 import anyio
-from stub import ALLOWED, BROKEN, GONE, GONE_BACK, PATIENCE, USELESS, stub, waiting
+from stub import ALLOWED, BROKEN, GONE, GONE_BACK, HELD, PATIENCE, USELESS, stub, waiting
 from tidegate import InvalidKey, InvalidRequest, ServerError, TimedOut, Unavailable, Unreachable
 from tidegate.aio import AsyncClient
 
@@ -140,6 +140,17 @@ class Failing(unittest.IsolatedAsyncioTestCase):
             async with AsyncClient(url, timeout=PATIENCE) as client:
                 self.assertTrue(await client.release("0"))
         self.assertEqual(len(asked), 2)
+
+    async def test_a_use_whose_release_failed_can_be_released_again(self):
+        asked = []
+        with stub(HELD, b"", b"", GONE_BACK, asked=asked) as url:
+            async with AsyncClient(url, timeout=PATIENCE) as client:
+                async with client.hold("x", hold_for=1) as use:
+                    with self.assertRaises(Unreachable):
+                        await use.release()
+                    self.assertTrue(await use.release())
+                    self.assertFalse(await use.release())
+        self.assertEqual(len(asked), 4)
 
     async def test_a_release_waits_for_no_place(self):
         asked = []

@@ -13,6 +13,7 @@ from stub import (
     BROKEN,
     GONE,
     GONE_BACK,
+    HELD,
     PATIENCE,
     USELESS,
     stub,
@@ -242,6 +243,16 @@ class Failing(unittest.TestCase):
         self.assertEqual(len(asked), 2)
         with stub(b"", asked=asked) as url, self.assertRaises(Unreachable):
             Client(url, timeout=PATIENCE).release("0")
+        self.assertEqual(len(asked), 4)
+
+    def test_a_use_whose_release_failed_can_be_released_again(self):
+        asked = []
+        with stub(HELD, b"", b"", GONE_BACK, asked=asked) as url:
+            with Client(url, timeout=PATIENCE).hold("x", hold_for=1) as use:
+                with self.assertRaises(Unreachable):
+                    use.release()
+                self.assertTrue(use.release())
+                self.assertFalse(use.release())
         self.assertEqual(len(asked), 4)
 
     def test_a_release_waits_for_no_place_and_has_a_second(self):

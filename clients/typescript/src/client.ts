@@ -260,11 +260,12 @@ export class Use {
     this.#id = result.use;
   }
 
-  /** Gives the use back now; `false` if there is none. Rejects with `Unavailable`. */
+  /** Gives the use back now; `false` if there is none. If it rejects, it can be repeated. */
   async release(): Promise<boolean> {
-    const id = this.#id;
+    if (this.#id === null) return false;
+    const isReleased = await this.#client.release(this.#id);
     this.#id = null;
-    return id !== null && (await this.#client.release(id));
+    return isReleased;
   }
 
   /** Gives the use back at the end of a block. If it cannot, the use lapses by itself. */

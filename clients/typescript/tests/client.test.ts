@@ -22,6 +22,7 @@ import {
   BROKEN,
   GONE,
   GONE_BACK,
+  HELD,
   PATIENCE_MS,
   USELESS,
   stub,
@@ -231,6 +232,16 @@ test("a release is tried twice", async () => {
   const other = new Client({ server: broken.url, timeoutMs: PATIENCE_MS });
   await assert.rejects(other.release("0"), Unreachable);
   assert.equal(broken.asked(), 2);
+});
+
+test("a use whose release failed can be released again", async () => {
+  await using server = await stub([HELD, "", "", GONE_BACK]);
+  const client = new Client({ server: server.url, timeoutMs: PATIENCE_MS });
+  const use = await client.hold("x", { holdMs: 1 });
+  await assert.rejects(use.release(), Unreachable);
+  assert.equal(await use.release(), true);
+  assert.equal(await use.release(), false);
+  assert.equal(server.asked(), 4);
 });
 
 test("a release waits for no place and has a second", async () => {

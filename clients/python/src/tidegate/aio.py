@@ -230,6 +230,9 @@ class AsyncUse:
         self.allowed = result.allowed
 
     async def release(self) -> bool:
-        """Gives the use back now; `False` if there is none. Raises `Unavailable`."""
-        use, self._id = self._id, None
-        return use is not None and await self._client.release(use)
+        """Gives the use back now; `False` if there is none. If it raises, it can be repeated."""
+        if self._id is None:
+            return False
+        is_released = await self._client.release(self._id)
+        self._id = None
+        return is_released

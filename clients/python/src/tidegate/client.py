@@ -279,9 +279,12 @@ class Use:
         self.allowed = result.allowed
 
     def release(self) -> bool:
-        """Gives the use back now; `False` if there is none. Raises `Unavailable`."""
-        use, self._id = self._id, None
-        return use is not None and self._client.release(use)
+        """Gives the use back now; `False` if there is none. If it raises, it can be repeated."""
+        if self._id is None:
+            return False
+        is_released = self._client.release(self._id)
+        self._id = None
+        return is_released
 
     def __enter__(self) -> Use:
         return self
