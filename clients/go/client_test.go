@@ -2,6 +2,8 @@ package tidegate
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"math"
 	"os"
@@ -246,6 +248,25 @@ func TestWhatTheServerDecidesWithoutItsStoreIsDegraded(t *testing.T) {
 	result, err := client.Check(background, "login degraded")
 	if !must(t, result, err).Allowed || !result.Degraded || result.Limits[0].Remaining != nil {
 		t.Fatalf("%+v", result)
+	}
+}
+
+func TestAServerWithAnAuthorityOfItsOwnIsAskedWithACertificate(t *testing.T) {
+	papers := os.Getenv("TIDEGATE_PAPERS")
+	authority, err := os.ReadFile(papers + "/ca.pem")
+	caller, err2 := tls.LoadX509KeyPair(papers+"/caller.pem", papers+"/caller.key")
+	if err != nil || err2 != nil {
+		t.Fatal(err, err2)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(authority)
+	trusting := &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{caller}}
+	for _, config := range []*tls.Config{trusting, nil} {
+		settings := Config{Server: os.Getenv("TIDEGATE_TLS"), Timeout: patience, TLS: config}
+		result, err := made(t, settings).Check(background, "login tls")
+		if err != nil || (result.Err == nil) != (config != nil) {
+			t.Fatalf("%+v %v", result, err)
+		}
 	}
 }
 

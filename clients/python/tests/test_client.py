@@ -152,6 +152,15 @@ class Asking(unittest.TestCase):
         self.assertEqual((result.allowed, result.degraded, result.error), (True, True, None))
         self.assertEqual((result.limits[0].degraded, result.limits[0].remaining), (True, None))
 
+    def test_a_server_with_an_authority_of_its_own_is_asked_with_a_certificate(self):
+        papers = os.environ["TIDEGATE_PAPERS"]
+        context = ssl.create_default_context(cafile=f"{papers}/ca.pem")
+        context.load_cert_chain(f"{papers}/caller.pem", f"{papers}/caller.key")
+        for ssl_context, error in ((context, type(None)), (None, Unreachable)):
+            options = {"timeout": PATIENCE, "ssl_context": ssl_context}
+            with Client(os.environ["TIDEGATE_TLS"], **options) as client:
+                self.assertIsInstance(client.check("login tls").error, error)
+
     def test_a_fork_has_connections_of_its_own(self):
         self.assertTrue(self.client.check("login fork").allowed)
         self.in_child(lambda: self.client.check("login fork").limits[0].remaining == 1)

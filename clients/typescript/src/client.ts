@@ -41,6 +41,8 @@ export interface ClientOptions {
   maxConnections?: number | undefined;
   /** How many requests wait at once: 1024 unless set. */
   maxWaiting?: number | undefined;
+  /** For https: other authorities (`ca`), or a client certificate (`cert` and `key`). */
+  tls?: https.AgentOptions | undefined;
 }
 
 export interface Asked {
@@ -89,8 +91,9 @@ export class Client {
     }
     this.#allows = onError === "allow";
     const maxConnections = options.maxConnections ?? 64;
-    const { Agent } = this.#base.startsWith("https:") ? https : http;
-    this.#agent = new Agent({ keepAlive: true, maxFreeSockets: maxConnections });
+    const kept = { keepAlive: true, maxFreeSockets: maxConnections };
+    const isTls = this.#base.startsWith("https:");
+    this.#agent = isTls ? new https.Agent({ ...options.tls, ...kept }) : new http.Agent(kept);
     this.#places = new Places(maxConnections);
     this.#waitingPlaces = new Places(options.maxWaiting ?? 1024);
   }

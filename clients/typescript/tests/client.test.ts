@@ -2,6 +2,7 @@
 
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
+import { readFile } from "node:fs/promises";
 import { test } from "node:test";
 import { promisify } from "node:util";
 
@@ -160,6 +161,15 @@ test("what the server decides without its store is degraded", async () => {
   const result = await without.check("login degraded");
   assert.deepEqual([result.allowed, result.degraded, result.error], [true, true, null]);
   assert.deepEqual([result.limits[0]?.degraded, result.limits[0]?.remaining], [true, null]);
+});
+
+test("a server with an authority of its own is asked with a certificate", async () => {
+  const read = (name: string) => readFile(`${process.env.TIDEGATE_PAPERS}/${name}`);
+  const [ca, cert, key] = await Promise.all(["ca.pem", "caller.pem", "caller.key"].map(read));
+  const options = { server: process.env.TIDEGATE_TLS, timeoutMs: PATIENCE_MS };
+  const trusting = new Client({ ...options, tls: { ca, cert, key } });
+  assert.equal((await trusting.check("login tls")).error, null);
+  assert.ok((await new Client(options).check("login tls")).error instanceof Unreachable);
 });
 
 type Kind = new (...all: never[]) => Error;
