@@ -1,5 +1,6 @@
 """The client for threads, against the real server and against servers that misbehave."""
 
+import gc
 import http.client
 import os
 import signal
@@ -263,6 +264,13 @@ class Failing(unittest.TestCase):
                 self.assertTrue(use.release())
                 self.assertFalse(use.release())
         self.assertEqual(len(asked), 4)
+
+    def test_an_answer_leaves_no_garbage(self):
+        with stub(ALLOWED, closes=False) as url, Client(url, timeout=PATIENCE) as client:
+            client.check("x")
+            gc.collect()
+            client.check("x")
+            self.assertEqual(gc.collect(), 0)
 
     def test_a_release_waits_for_no_place_and_has_a_second(self):
         asked = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import http.client
 import io
 import os
@@ -305,13 +306,14 @@ def _left(deadline: float) -> float:
 
 def _read_until(connection: http.client.HTTPConnection, deadline: float) -> None:
     """Bounds the whole answer of this connection, where a socket bounds each read alone."""
+    response_class: Any = functools.partial(_BoundedResponse, deadline=deadline)
+    connection.response_class = response_class
 
-    class Bounded(http.client.HTTPResponse):
-        def __init__(self, sock: socket.socket, *args: Any, **more: Any) -> None:
-            super().__init__(sock, *args, **more)
-            self.fp = io.BufferedReader(_DeadlineReader(self.fp.detach(), sock, deadline))
 
-    connection.response_class = Bounded
+class _BoundedResponse(http.client.HTTPResponse):
+    def __init__(self, sock: socket.socket, *args: Any, deadline: float, **more: Any) -> None:
+        super().__init__(sock, *args, **more)
+        self.fp = io.BufferedReader(_DeadlineReader(self.fp.detach(), sock, deadline))
 
 
 class _DeadlineReader(io.RawIOBase):
