@@ -152,6 +152,20 @@ class Failing(unittest.IsolatedAsyncioTestCase):
                     self.assertFalse(await use.release())
         self.assertEqual(len(asked), 4)
 
+    async def test_a_check_that_begins_while_the_client_is_closed_has_no_answer(self):
+        client = AsyncClient(timeout=PATIENCE)
+        pool = client._pool
+
+        async def pool_and_close(number):
+            made = await pool(number)
+            await client.aclose()
+            return made
+
+        with unittest.mock.patch.object(client, "_pool", pool_and_close):
+            self.assertIsInstance((await client.check("x")).error, Unreachable)
+            with self.assertRaises(Unreachable):
+                await client.release("0")
+
     async def test_a_release_waits_for_no_place(self):
         asked = []
         with stub(None, GONE_BACK, asked=asked) as url:
@@ -174,7 +188,17 @@ class Failing(unittest.IsolatedAsyncioTestCase):
                     self.assertTrue(all(result.error is None for result in results))
 
 
-class Loops(unittest.TestCase):
+class Loops(unittest.IsolatedAsyncioTestCase):
+    async def test_pools_that_could_not_be_made_are_made_the_next_time(self):
+        client = AsyncClient(timeout=PATIENCE)
+        with unittest.mock.patch.object(client, "_made", side_effect=MemoryError):
+            with self.assertRaises(MemoryError):
+                await client.check("login half")
+        self.assertIsNone((await client.check("login half")).error)
+        await client.aclose()
+
+
+class SeveralLoops(unittest.TestCase):
     def test_a_client_serves_one_loop_after_another(self):
         client = AsyncClient(timeout=PATIENCE)
         for remaining in (2, 1):

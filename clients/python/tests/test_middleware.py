@@ -214,7 +214,7 @@ class Ending(unittest.IsolatedAsyncioTestCase):
             await client.check("login ending")
             await middleware({"type": "lifespan"}, None, send)
             self.assertEqual(sent, ["lifespan.shutdown.complete"])
-            self.assertEqual(client._pools == [], given is None)
+            self.assertEqual(client._loop_and_pools == (None, []), given is None)
             await client.aclose()
 
 
