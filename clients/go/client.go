@@ -77,8 +77,8 @@ func New(config Config) (*Client, error) {
 	if timeout == 0 {
 		text := firstOf(os.Getenv("TIDEGATE_TIMEOUT_MS"), "100")
 		ms, err := strconv.ParseInt(text, 10, 32)
-		if err != nil {
-			return nil, fmt.Errorf("tidegate: TIDEGATE_TIMEOUT_MS: %q is no number", text)
+		if err != nil || ms <= 0 {
+			return nil, fmt.Errorf("tidegate: TIDEGATE_TIMEOUT_MS: %q is not a number above 0", text)
 		}
 		timeout = time.Duration(ms) * time.Millisecond
 	}

@@ -418,6 +418,16 @@ func TestAReleaseWaitsForNoPlaceAndHasASecond(t *testing.T) {
 	}
 }
 
+func TestAWrongTimeoutOfTheEnvironmentIsNamed(t *testing.T) {
+	for _, wrong := range []string{"soon", "0", "-1"} {
+		t.Setenv("TIDEGATE_TIMEOUT_MS", wrong)
+		_, err := New(Config{})
+		if err == nil || !strings.Contains(err.Error(), "TIDEGATE_TIMEOUT_MS: \""+wrong+"\"") {
+			t.Error(wrong, err)
+		}
+	}
+}
+
 func TestSettingsAreExamined(t *testing.T) {
 	for _, config := range []Config{
 		{Server: "127.0.0.1:8080"}, {Server: "ftp://127.0.0.1"}, {Server: "http://a:b@c"}, {Timeout: -1},

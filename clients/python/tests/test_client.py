@@ -369,6 +369,13 @@ class Failing(unittest.TestCase):
         with stub(b"HTTP/1.1 200 OK\r\n", drips=True) as url:
             self.assertIsInstance(Client(url).check("x").error, TimedOut)
 
+    def test_a_wrong_timeout_of_the_environment_is_named(self):
+        for wrong in ("soon", "0", "-1", "nan", "inf"):
+            environment = unittest.mock.patch.dict(os.environ, TIDEGATE_TIMEOUT_MS=wrong)
+            with self.subTest(wrong=wrong), environment:
+                with self.assertRaisesRegex(ValueError, f"TIDEGATE_TIMEOUT_MS: '{wrong}' is not"):
+                    Client()
+
     def test_settings_are_examined(self):
         for options in (
             {"server": "127.0.0.1:8080"},

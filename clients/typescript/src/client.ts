@@ -83,7 +83,9 @@ export class Client {
     this.#base = baseUrl(server);
     this.#timeoutMs = options.timeoutMs ?? Number(env.TIDEGATE_TIMEOUT_MS || 100);
     if (!(this.#timeoutMs > 0 && this.#timeoutMs <= TIMER_MS_MAX)) {
-      throw new RangeError("timeoutMs: it must be above 0 milliseconds");
+      const isGiven = options.timeoutMs !== undefined;
+      const name = isGiven ? "timeoutMs" : `TIDEGATE_TIMEOUT_MS: "${env.TIDEGATE_TIMEOUT_MS}"`;
+      throw new RangeError(`${name}: it must be above 0 milliseconds`);
     }
     const onError = options.onError ?? "allow";
     if (onError !== "allow" && onError !== "deny") {

@@ -304,6 +304,14 @@ test("a wait has the time of an answer to find a place", async () => {
   await assert.rejects(first, { name: "AbortError" });
 });
 
+test("a wrong timeout of the environment is named", (context) => {
+  context.after(() => delete process.env.TIDEGATE_TIMEOUT_MS);
+  for (const wrong of ["soon", "0", "-1"]) {
+    process.env.TIDEGATE_TIMEOUT_MS = wrong;
+    assert.throws(() => new Client(), { message: new RegExp(`TIDEGATE_TIMEOUT_MS: "${wrong}"`) });
+  }
+});
+
 test("settings are examined", () => {
   for (const server of ["127.0.0.1:8080", "ftp://127.0.0.1", "http://a:b@c"]) {
     assert.throws(() => new Client({ server }), TypeError);

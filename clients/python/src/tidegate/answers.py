@@ -105,7 +105,7 @@ class Settings:
         if url.scheme not in ("http", "https") or not url.hostname or url.query or url.username:
             raise ValueError(f"server: {server!r} is no URL such as http://127.0.0.1:8080")
         if timeout is None:
-            timeout = float(os.environ.get("TIDEGATE_TIMEOUT_MS") or 100) / 1000
+            timeout = _timeout_of_environment()
         if not 0 < timeout < math.inf:
             raise ValueError("timeout: it must be above 0 seconds")
         if on_error not in ("allow", "deny"):
@@ -127,6 +127,17 @@ class Settings:
         """The result where there was no answer."""
         allowed = self.on_error == "allow"
         return Result(allowed, 0.0 if allowed else None, degraded=True, error=error)
+
+
+def _timeout_of_environment() -> float:
+    text = os.environ.get("TIDEGATE_TIMEOUT_MS") or "100"
+    try:
+        ms = float(text)
+    except ValueError:
+        ms = math.nan
+    if not 0 < ms < math.inf:
+        raise ValueError(f"TIDEGATE_TIMEOUT_MS: {text!r} is not a number above 0")
+    return ms / 1000
 
 
 def check_body(
