@@ -71,7 +71,7 @@ func New(config Config) (*Client, error) {
 	base, err := url.Parse(server)
 	if err != nil || base.Scheme != "http" && base.Scheme != "https" || base.Hostname() == "" ||
 		base.RawQuery != "" || base.User != nil {
-		return nil, fmt.Errorf("tidegate: %q is no URL such as http://127.0.0.1:8080", server)
+		return nil, fmt.Errorf("tidegate: %q is not a URL such as http://127.0.0.1:8080", server)
 	}
 	timeout := config.Timeout
 	if timeout == 0 {
@@ -163,7 +163,7 @@ func Peek() Option {
 	return func(q *question) { q.Peek = true }
 }
 
-// MaxWait lets Hold wait until the use may be had, which a single key can.
+// MaxWait lets Hold wait until the use is allowed; only with a single key.
 func MaxWait(longest time.Duration) Option {
 	return func(q *question) { q.wait(longest) }
 }
@@ -268,7 +268,7 @@ func (c *Client) release(ctx context.Context, id string) (bool, error) {
 		return false, nil
 	}
 	if err == nil {
-		err = &Unavailable{Kind: ServerError, Err: errors.New("the server answered something else")}
+		err = &Unavailable{Kind: ServerError, Err: errors.New("the server sent an unexpected answer")}
 	}
 	return false, err
 }

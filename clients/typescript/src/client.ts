@@ -64,7 +64,7 @@ export interface WaitOptions extends Asked {
 export interface HoldOptions extends Asked {
   /** After this time a use lapses that was not released. */
   holdMs: number;
-  /** Waits until the use may be had, which one key alone can. */
+  /** Waits until the use is allowed; only with a single key. */
   maxWaitMs?: number;
 }
 
@@ -106,7 +106,7 @@ export class Client {
     return this.#decide("/v1/check", { keys: listed(key), cost, peek }, 0, signal);
   }
 
-  /** Takes a use as soon as it may be had, after `maxWaitMs` at most. */
+  /** Waits for at most `maxWaitMs` until a use is allowed, and takes it. */
   async wait(key: string, options: WaitOptions): Promise<Result> {
     const { cost = 1, maxWaitMs, signal } = options;
     return this.#decide("/v1/wait", waiting(key, cost, maxWaitMs), maxWaitMs, signal);
@@ -164,7 +164,7 @@ export class Client {
       if (error instanceof InvalidRequest && error.reason === "unknown_use") return false;
       throw error;
     }
-    throw new ServerError("the server answered something else");
+    throw new ServerError("the server sent an unexpected answer");
   }
 
   /** What `onError` decides. */
@@ -341,7 +341,7 @@ function baseUrl(server: string): string {
   const url = URL.canParse(server) ? new URL(server) : null;
   const isHttp = url?.protocol === "http:" || url?.protocol === "https:";
   if (url === null || !isHttp || url.username !== "" || url.search !== "") {
-    throw new TypeError(`server: "${server}" is no URL such as http://127.0.0.1:8080`);
+    throw new TypeError(`server: "${server}" is not a URL such as http://127.0.0.1:8080`);
   }
   return (url.origin + url.pathname).replace(/\/+$/, "");
 }
@@ -352,7 +352,7 @@ function listed(key: string | readonly string[]): readonly string[] {
 
 function only(keys: readonly string[]): string {
   const [key] = keys;
-  if (key === undefined || keys.length > 1) throw new TypeError("one key alone can wait");
+  if (key === undefined || keys.length > 1) throw new TypeError("only a single key can wait");
   return key;
 }
 

@@ -68,7 +68,7 @@ class AsyncClient:
         return await self._decide("/v1/check", check_body(keys, cost, peek))
 
     async def wait(self, key: str, *, max_wait: float, cost: int = 1) -> Result:
-        """Takes a use as soon as it may be had, after `max_wait` seconds at most."""
+        """Waits for at most `max_wait` seconds until a use is allowed, and takes it."""
         return await self._decide("/v1/wait", wait_body(key, cost, max_wait), max_wait)
 
     @asynccontextmanager
@@ -77,14 +77,14 @@ class AsyncClient:
     ) -> AsyncIterator[AsyncUse]:
         """Takes a use in flight and releases it at the end of the block.
 
-        It lapses after `hold_for` seconds. With `max_wait` it waits until the use may be had,
-        which one key alone can.
+        It lapses after `hold_for` seconds. With `max_wait` it waits until the use is allowed; only
+        with a single key.
         """
         if max_wait is None:
             result = await self._decide("/v1/check", check_body(keys, cost, hold_for=hold_for))
         else:
             if len(keys) != 1:
-                raise ValueError("one key alone can wait")
+                raise ValueError("only a single key can wait")
             body = wait_body(keys[0], cost, max_wait, hold_for)
             result = await self._decide("/v1/wait", body, max_wait)
         use = AsyncUse(self, result)
@@ -118,7 +118,7 @@ class AsyncClient:
             if error.reason == "unknown_use":
                 return False
             raise
-        raise ServerError("the server answered something else")
+        raise ServerError("the server sent an unexpected answer")
 
     async def aclose(self) -> None:
         """Closes all connections."""
@@ -184,7 +184,6 @@ class AsyncClient:
         is_first = last is not loop
         if is_first:
             # Connections belong to a loop. Those of one that has ended are closed with it.
-            self._loop = loop
             within = self._settings.timeout
             pools = [self._made(size, within) for size in self._sizes]
             pools.append(self._made(None, self._settings.release_timeout))

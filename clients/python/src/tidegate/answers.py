@@ -103,7 +103,7 @@ class Settings:
         server = server or os.environ.get("TIDEGATE_SERVER") or "http://127.0.0.1:8080"
         url = urllib.parse.urlsplit(server)
         if url.scheme not in ("http", "https") or not url.hostname or url.query or url.username:
-            raise ValueError(f"server: {server!r} is no URL such as http://127.0.0.1:8080")
+            raise ValueError(f"server: {server!r} is not a URL such as http://127.0.0.1:8080")
         if timeout is None:
             timeout = _timeout_of_environment()
         if not 0 < timeout < math.inf:
@@ -187,7 +187,7 @@ def _examine(key: str) -> None:
     except UnicodeEncodeError:
         raise InvalidKey("the key is not Unicode: it has half a surrogate pair") from None
     if length > KEY_BYTES_MAX:
-        raise InvalidKey(f"the key has {length} bytes, of {KEY_BYTES_MAX}")
+        raise InvalidKey(f"the key has {length} bytes; at most {KEY_BYTES_MAX} are allowed")
 
 
 def _ms(seconds: float, name: str) -> int:
@@ -213,7 +213,7 @@ def read_answer(status: int, headers: dict[str, str], body: bytes) -> Result:
         try:
             return _result(told, headers)
         except (KeyError, TypeError, AttributeError, OverflowError):
-            raise ServerError("the answer lacks what an answer has") from None
+            raise ServerError("the answer lacks a required field") from None
     reason = told.get("reason")
     if not isinstance(reason, str) or told.get("status") != status:
         # A balancer answers like this while the server is replaced, which is no mistake of the

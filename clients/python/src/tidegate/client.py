@@ -98,7 +98,7 @@ class Client:
         return self._decide("/v1/check", check_body(keys, cost, peek))
 
     def wait(self, key: str, *, max_wait: float, cost: int = 1) -> Result:
-        """Takes a use as soon as it may be had, after `max_wait` seconds at most."""
+        """Waits for at most `max_wait` seconds until a use is allowed, and takes it."""
         return self._decide("/v1/wait", wait_body(key, cost, max_wait), max_wait)
 
     def hold(
@@ -106,13 +106,13 @@ class Client:
     ) -> Use:
         """Takes a use in flight; `with` releases it. It lapses after `hold_for` seconds.
 
-        With `max_wait` it waits until the use may be had, which one key alone can.
+        With `max_wait` it waits until the use is allowed; only with a single key.
         """
         if max_wait is None:
             result = self._decide("/v1/check", check_body(keys, cost, hold_for=hold_for))
         else:
             if len(keys) != 1:
-                raise ValueError("one key alone can wait")
+                raise ValueError("only a single key can wait")
             body = wait_body(keys[0], cost, max_wait, hold_for)
             result = self._decide("/v1/wait", body, max_wait)
         return Use(self, result)
@@ -138,7 +138,7 @@ class Client:
             if error.reason == "unknown_use":
                 return False
             raise
-        raise ServerError("the server answered something else")
+        raise ServerError("the server sent an unexpected answer")
 
     def close(self) -> None:
         """Closes all connections; requests that wait leave their line."""
