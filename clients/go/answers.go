@@ -103,7 +103,8 @@ func unavailable(err error) error {
 
 func examine(key string) error {
 	if len(key) > keyBytesMax {
-		return &InvalidKey{fmt.Sprintf("the key has %d bytes, of %d", len(key), keyBytesMax)}
+		text := "the key has %d bytes; at most %d are allowed"
+		return &InvalidKey{fmt.Sprintf(text, len(key), keyBytesMax)}
 	}
 	if !utf8.ValidString(key) {
 		return &InvalidKey{"the key is not UTF-8"}

@@ -71,14 +71,14 @@ func New(config Config) (*Client, error) {
 	base, err := url.Parse(server)
 	if err != nil || base.Scheme != "http" && base.Scheme != "https" || base.Hostname() == "" ||
 		base.RawQuery != "" || base.User != nil {
-		return nil, fmt.Errorf("tidegate: %q is no URL such as http://127.0.0.1:8080", server)
+		return nil, fmt.Errorf("tidegate: %q is not a URL such as http://127.0.0.1:8080", server)
 	}
 	timeout := config.Timeout
 	if timeout == 0 {
 		text := firstOf(os.Getenv("TIDEGATE_TIMEOUT_MS"), "100")
 		ms, err := strconv.ParseInt(text, 10, 32)
-		if err != nil {
-			return nil, fmt.Errorf("tidegate: TIDEGATE_TIMEOUT_MS: %q is no number", text)
+		if err != nil || ms <= 0 {
+			return nil, fmt.Errorf("tidegate: TIDEGATE_TIMEOUT_MS: %q is not a number above 0", text)
 		}
 		timeout = time.Duration(ms) * time.Millisecond
 	}
@@ -163,7 +163,7 @@ func Peek() Option {
 	return func(q *question) { q.Peek = true }
 }
 
-// MaxWait lets Hold wait until the use may be had, which a single key can.
+// MaxWait lets Hold wait until the use is allowed; only with a single key.
 func MaxWait(longest time.Duration) Option {
 	return func(q *question) { q.wait(longest) }
 }
@@ -193,8 +193,8 @@ func (c *Client) Check(ctx context.Context, key string, options ...Option) (Resu
 	return c.decide(ctx, q)
 }
 
-// Wait takes a use of a key as soon as it may be had, after maxWait at most. It leaves the
-// server's line when ctx is over.
+// Wait waits for at most maxWait until a use of a key is allowed, and takes it. It leaves the
+// server's line when ctx is over. A negative maxWait is an *InvalidRequest.
 func (c *Client) Wait(
 	ctx context.Context, key string, maxWait time.Duration, options ...Option,
 ) (Result, error) {
@@ -229,13 +229,17 @@ func (c *Client) Hold(
 }
 
 // Release gives the use back: false if there is none, or none any more. It has a time of its own
-// and works after the context of Hold is over. A use that could not be released lapses.
+// and works after the context of Hold is over. If it fails, it can be repeated; otherwise the use
+// lapses.
 func (u *Use) Release() (bool, error) {
-	id := u.ID
-	if u.ID = ""; id == "" {
+	if u.ID == "" {
 		return false, nil
 	}
-	return u.client.Release(context.Background(), id)
+	released, err := u.client.Release(context.Background(), u.ID)
+	if err == nil {
+		u.ID = ""
+	}
+	return released, err
 }
 
 // Release gives a held use back by its Result.ID: false if it had ended or lapsed. It waits for no
@@ -264,7 +268,7 @@ func (c *Client) release(ctx context.Context, id string) (bool, error) {
 		return false, nil
 	}
 	if err == nil {
-		err = &Unavailable{Kind: ServerError, Err: errors.New("the server answered something else")}
+		err = &Unavailable{Kind: ServerError, Err: errors.New("the server sent an unexpected answer")}
 	}
 	return false, err
 }
@@ -290,6 +294,9 @@ func (c *Client) decide(ctx context.Context, q *question) (Result, error) {
 		if err := examine(key); err != nil {
 			return Result{}, err
 		}
+	}
+	if q.maxWait < 0 {
+		return Result{}, &InvalidRequest{Reason: "max_wait", Detail: "the wait is negative"}
 	}
 	path := "/v1/check"
 	if q.MaxWaitMs != nil {

@@ -2,6 +2,8 @@ package tidegate
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"math"
 	"os"
@@ -141,6 +143,22 @@ func TestWrongRequestsAreTold(t *testing.T) {
 	}
 }
 
+func TestANegativeWaitIsWrong(t *testing.T) {
+	client := patient(t)
+	taken, err := client.Check(background, "login past", Cost(3))
+	must(t, taken, err)
+	for _, past := range []time.Duration{-time.Second, -1, math.MinInt64} {
+		_, err := client.Wait(background, "login past", past)
+		_, err2 := client.Hold(background, "jobs past", time.Second, MaxWait(past))
+		for _, err := range []error{err, err2} {
+			invalid := (*InvalidRequest)(nil)
+			if !errors.As(err, &invalid) || invalid.Reason != "max_wait" {
+				t.Fatal(past, err)
+			}
+		}
+	}
+}
+
 func TestWhoWaitsGoesWhenTheUseBeforeEnds(t *testing.T) {
 	client := patient(t)
 	first, err := client.Hold(background, "jobs wait", time.Hour)
@@ -230,6 +248,25 @@ func TestWhatTheServerDecidesWithoutItsStoreIsDegraded(t *testing.T) {
 	result, err := client.Check(background, "login degraded")
 	if !must(t, result, err).Allowed || !result.Degraded || result.Limits[0].Remaining != nil {
 		t.Fatalf("%+v", result)
+	}
+}
+
+func TestAServerWithAnAuthorityOfItsOwnIsAskedWithACertificate(t *testing.T) {
+	papers := os.Getenv("TIDEGATE_PAPERS")
+	authority, err := os.ReadFile(papers + "/ca.pem")
+	caller, err2 := tls.LoadX509KeyPair(papers+"/caller.pem", papers+"/caller.key")
+	if err != nil || err2 != nil {
+		t.Fatal(err, err2)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(authority)
+	trusting := &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{caller}}
+	for _, config := range []*tls.Config{trusting, nil} {
+		settings := Config{Server: os.Getenv("TIDEGATE_TLS"), Timeout: patience, TLS: config}
+		result, err := made(t, settings).Check(background, "login tls")
+		if err != nil || (result.Err == nil) != (config != nil) {
+			t.Fatalf("%+v %v", result, err)
+		}
 	}
 }
 
@@ -335,6 +372,26 @@ func TestAReleaseIsTriedTwice(t *testing.T) {
 	}
 }
 
+func TestAUseWhoseReleaseFailedCanBeReleasedAgain(t *testing.T) {
+	server, asked := stubOf(t, held, "\r\n", "\r\n", goneBack)
+	client := made(t, Config{Server: server, Timeout: patience})
+	use, err := client.Hold(background, "x", time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if released, err := use.Release(); released || err == nil {
+		t.Fatal(released, err)
+	}
+	for _, expected := range []bool{true, false} {
+		if released, err := use.Release(); released != expected || err != nil {
+			t.Fatal(released, err)
+		}
+	}
+	if len(asked) != 4 {
+		t.Fatal(len(asked))
+	}
+}
+
 func TestAReleaseWaitsForNoPlaceAndHasASecond(t *testing.T) {
 	server, asked := stubOf(t, "", goneBack)
 	client := made(t, Config{Server: server, Timeout: patience, MaxConnections: 1})
@@ -357,6 +414,16 @@ func TestAReleaseWaitsForNoPlaceAndHasASecond(t *testing.T) {
 	} {
 		if within := made(t, Config{Timeout: timeout}).releaseTimeout(); within != expected {
 			t.Fatal(timeout, within)
+		}
+	}
+}
+
+func TestAWrongTimeoutOfTheEnvironmentIsNamed(t *testing.T) {
+	for _, wrong := range []string{"soon", "0", "-1"} {
+		t.Setenv("TIDEGATE_TIMEOUT_MS", wrong)
+		_, err := New(Config{})
+		if err == nil || !strings.Contains(err.Error(), "TIDEGATE_TIMEOUT_MS: \""+wrong+"\"") {
+			t.Error(wrong, err)
 		}
 	}
 }

@@ -58,7 +58,7 @@ func ClientNetworkKey(
 	name string, ipv6Bits int, trustedProxies ...string,
 ) func(*http.Request) []string {
 	if ipv6Bits < 1 || ipv6Bits > 128 {
-		panic(fmt.Sprintf("tidegate: %d is no length of an IPv6 prefix", ipv6Bits))
+		panic(fmt.Sprintf("tidegate: %d is not the length of an IPv6 prefix", ipv6Bits))
 	}
 	var trusted []netip.Prefix
 	for _, text := range trustedProxies {
@@ -66,7 +66,7 @@ func ClientNetworkKey(
 		if err != nil {
 			address, err := netip.ParseAddr(text)
 			if err != nil {
-				panic(fmt.Sprintf("tidegate: %q is no network such as 10.0.0.0/8", text))
+				panic(fmt.Sprintf("tidegate: %q is not a network such as 10.0.0.0/8", text))
 			}
 			network = netip.PrefixFrom(address, address.BitLen())
 		}

@@ -35,7 +35,7 @@ func (c *Client) Middleware(
 		case errors.As(err, &invalidKey):
 			// Let through, it would have no limit at all.
 			answerProblem(w, http.StatusBadRequest, "key",
-				"the request is too long or too odd to be counted", nil)
+				"the key of this request is too long or is not valid text", nil)
 			return
 		case errors.As(err, &invalid):
 			// What is wrong is how the middleware was set up: as though there were no server.

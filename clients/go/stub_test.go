@@ -85,6 +85,12 @@ func said(body, status, headers string) string {
 
 var allowed = said(`{"allowed":true,"delay_ms":0,"refused_by":null,"limits":[]}`, "200 OK", "")
 
+// held is the answer to a hold, which ends its connection.
+var held = said(
+	`{"allowed":true,"delay_ms":0,"refused_by":null,"limits":[],"use":"7"}`, "200 OK",
+	"Connection: close\r\n",
+)
+
 // goneBack is the answer to a release.
 var goneBack = said("", "204 No Content", "")
 

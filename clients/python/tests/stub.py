@@ -75,7 +75,11 @@ def answer(body, status="200 OK", headers=""):
     return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n{headers}\r\n".encode() + body
 
 
-ALLOWED = answer('{"allowed":true,"delay_ms":0,"refused_by":null,"limits":[]}')
+ALLOWED_BODY = '{"allowed":true,"delay_ms":0,"refused_by":null,"limits":[]}'
+ALLOWED = answer(ALLOWED_BODY)
+
+#: The answer to a hold, which ends its connection.
+HELD = answer(ALLOWED_BODY[:-1] + ',"use":"7"}', headers="Connection: close\r\n")
 
 #: The answer to a release.
 GONE_BACK = answer("", "204 No Content")

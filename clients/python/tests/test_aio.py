@@ -6,7 +6,7 @@ import unittest
 import unittest.mock
 
 import anyio
-from stub import ALLOWED, BROKEN, GONE, GONE_BACK, PATIENCE, USELESS, stub, waiting
+from stub import ALLOWED, BROKEN, GONE, GONE_BACK, HELD, PATIENCE, USELESS, stub, waiting
 from tidegate import InvalidKey, InvalidRequest, ServerError, TimedOut, Unavailable, Unreachable
 from tidegate.aio import AsyncClient
 
@@ -141,6 +141,31 @@ class Failing(unittest.IsolatedAsyncioTestCase):
                 self.assertTrue(await client.release("0"))
         self.assertEqual(len(asked), 2)
 
+    async def test_a_use_whose_release_failed_can_be_released_again(self):
+        asked = []
+        with stub(HELD, b"", b"", GONE_BACK, asked=asked) as url:
+            async with AsyncClient(url, timeout=PATIENCE) as client:
+                async with client.hold("x", hold_for=1) as use:
+                    with self.assertRaises(Unreachable):
+                        await use.release()
+                    self.assertTrue(await use.release())
+                    self.assertFalse(await use.release())
+        self.assertEqual(len(asked), 4)
+
+    async def test_a_check_that_begins_while_the_client_is_closed_has_no_answer(self):
+        client = AsyncClient(timeout=PATIENCE)
+        pool = client._pool
+
+        async def pool_and_close(number):
+            made = await pool(number)
+            await client.aclose()
+            return made
+
+        with unittest.mock.patch.object(client, "_pool", pool_and_close):
+            self.assertIsInstance((await client.check("x")).error, Unreachable)
+            with self.assertRaises(Unreachable):
+                await client.release("0")
+
     async def test_a_release_waits_for_no_place(self):
         asked = []
         with stub(None, GONE_BACK, asked=asked) as url:
@@ -163,7 +188,17 @@ class Failing(unittest.IsolatedAsyncioTestCase):
                     self.assertTrue(all(result.error is None for result in results))
 
 
-class Loops(unittest.TestCase):
+class Loops(unittest.IsolatedAsyncioTestCase):
+    async def test_pools_that_could_not_be_made_are_made_the_next_time(self):
+        client = AsyncClient(timeout=PATIENCE)
+        with unittest.mock.patch.object(client, "_made", side_effect=MemoryError):
+            with self.assertRaises(MemoryError):
+                await client.check("login half")
+        self.assertIsNone((await client.check("login half")).error)
+        await client.aclose()
+
+
+class SeveralLoops(unittest.TestCase):
     def test_a_client_serves_one_loop_after_another(self):
         client = AsyncClient(timeout=PATIENCE)
         for remaining in (2, 1):

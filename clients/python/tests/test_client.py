@@ -1,5 +1,6 @@
 """The client for threads, against the real server and against servers that misbehave."""
 
+import gc
 import http.client
 import os
 import signal
@@ -13,6 +14,7 @@ from stub import (
     BROKEN,
     GONE,
     GONE_BACK,
+    HELD,
     PATIENCE,
     USELESS,
     stub,
@@ -151,6 +153,15 @@ class Asking(unittest.TestCase):
         self.assertEqual((result.allowed, result.degraded, result.error), (True, True, None))
         self.assertEqual((result.limits[0].degraded, result.limits[0].remaining), (True, None))
 
+    def test_a_server_with_an_authority_of_its_own_is_asked_with_a_certificate(self):
+        papers = os.environ["TIDEGATE_PAPERS"]
+        context = ssl.create_default_context(cafile=f"{papers}/ca.pem")
+        context.load_cert_chain(f"{papers}/caller.pem", f"{papers}/caller.key")
+        for ssl_context, error in ((context, type(None)), (None, Unreachable)):
+            options = {"timeout": PATIENCE, "ssl_context": ssl_context}
+            with Client(os.environ["TIDEGATE_TLS"], **options) as client:
+                self.assertIsInstance(client.check("login tls").error, error)
+
     def test_a_fork_has_connections_of_its_own(self):
         self.assertTrue(self.client.check("login fork").allowed)
         self.in_child(lambda: self.client.check("login fork").limits[0].remaining == 1)
@@ -244,6 +255,23 @@ class Failing(unittest.TestCase):
         with stub(b"", asked=asked) as url, self.assertRaises(Unreachable):
             Client(url, timeout=PATIENCE).release("0")
         self.assertEqual(len(asked), 4)
+
+    def test_a_use_whose_release_failed_can_be_released_again(self):
+        asked = []
+        with stub(HELD, b"", b"", GONE_BACK, asked=asked) as url:
+            with Client(url, timeout=PATIENCE).hold("x", hold_for=1) as use:
+                with self.assertRaises(Unreachable):
+                    use.release()
+                self.assertTrue(use.release())
+                self.assertFalse(use.release())
+        self.assertEqual(len(asked), 4)
+
+    def test_an_answer_leaves_no_garbage(self):
+        with stub(ALLOWED, closes=False) as url, Client(url, timeout=PATIENCE) as client:
+            client.check("x")
+            gc.collect()
+            client.check("x")
+            self.assertEqual(gc.collect(), 0)
 
     def test_a_release_waits_for_no_place_and_has_a_second(self):
         asked = []
@@ -341,6 +369,13 @@ class Failing(unittest.TestCase):
         # Bytes that go on coming, none of them late by itself.
         with stub(b"HTTP/1.1 200 OK\r\n", drips=True) as url:
             self.assertIsInstance(Client(url).check("x").error, TimedOut)
+
+    def test_a_wrong_timeout_of_the_environment_is_named(self):
+        for wrong in ("soon", "0", "-1", "nan", "inf"):
+            environment = unittest.mock.patch.dict(os.environ, TIDEGATE_TIMEOUT_MS=wrong)
+            with self.subTest(wrong=wrong), environment:
+                with self.assertRaisesRegex(ValueError, f"TIDEGATE_TIMEOUT_MS: '{wrong}' is not"):
+                    Client()
 
     def test_settings_are_examined(self):
         for options in (

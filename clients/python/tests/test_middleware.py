@@ -18,7 +18,7 @@ from django.test.utils import override_settings
 from django.urls import path
 from fastapi import FastAPI
 from starlette.requests import Request
-from stub import GONE, PATIENCE, answer, stub
+from stub import ALLOWED_BODY, GONE, PATIENCE, answer, stub
 from tidegate import Client, TimedOut, asgi
 from tidegate.aio import AsyncClient
 from tidegate.asgi import TidegateMiddleware
@@ -180,6 +180,25 @@ class Watching(unittest.TestCase):
         self.assertEqual(told, [failing, "Tidegate answers again", failing])
 
 
+class Raw(unittest.IsolatedAsyncioTestCase):
+    async def test_an_application_may_leave_out_its_headers(self):
+        async def app(scope, receive, send):
+            await send({"type": "http.response.start", "status": 204})
+            await send({"type": "http.response.body"})
+
+        async def send(message):
+            sent.append(message)
+
+        sent = []
+        scope = {"type": "http", "headers": []}
+        with stub(answer(ALLOWED_BODY, headers='RateLimit: "a";r=4;t=30\r\n')) as url:
+            async with AsyncClient(url, timeout=PATIENCE) as client:
+                middleware = TidegateMiddleware(app, key=lambda _: "x", client=client)
+                await middleware(scope, None, send)
+        self.assertEqual(sent[0]["headers"], [(b"ratelimit", b'"a";r=4;t=30')])
+        self.assertEqual(len(sent), 2)
+
+
 class Ending(unittest.IsolatedAsyncioTestCase):
     async def test_a_client_of_its_own_is_closed_with_the_application(self):
         async def app(scope, receive, send):
@@ -195,7 +214,7 @@ class Ending(unittest.IsolatedAsyncioTestCase):
             await client.check("login ending")
             await middleware({"type": "lifespan"}, None, send)
             self.assertEqual(sent, ["lifespan.shutdown.complete"])
-            self.assertEqual(client._pools == [], given is None)
+            self.assertEqual(client._loop_and_pools == (None, []), given is None)
             await client.aclose()
 
 

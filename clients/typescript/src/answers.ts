@@ -95,7 +95,7 @@ export function examine(key: string): void {
   }
   const length = Buffer.byteLength(key);
   if (length > KEY_BYTES_MAX) {
-    throw new InvalidKey(`the key has ${length} bytes, of ${KEY_BYTES_MAX}`);
+    throw new InvalidKey(`the key has ${length} bytes; at most ${KEY_BYTES_MAX} are allowed`);
   }
 }
 
@@ -138,7 +138,7 @@ function result(told: Json, headers: IncomingHttpHeaders): Result {
 }
 
 function limit(told: Json | null): Limit {
-  if (told === null) throw new ServerError("the answer lacks what an answer has");
+  if (told === null) throw new ServerError("the answer lacks a required field");
   return {
     key: text(told.key) ?? "",
     rule: text(told.rule) ?? "",

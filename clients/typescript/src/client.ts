@@ -41,6 +41,8 @@ export interface ClientOptions {
   maxConnections?: number | undefined;
   /** How many requests wait at once: 1024 unless set. */
   maxWaiting?: number | undefined;
+  /** For https: other authorities (`ca`), or a client certificate (`cert` and `key`). */
+  tls?: https.AgentOptions | undefined;
 }
 
 export interface Asked {
@@ -62,7 +64,7 @@ export interface WaitOptions extends Asked {
 export interface HoldOptions extends Asked {
   /** After this time a use lapses that was not released. */
   holdMs: number;
-  /** Waits until the use may be had, which one key alone can. */
+  /** Waits until the use is allowed; only with a single key. */
   maxWaitMs?: number;
 }
 
@@ -81,7 +83,9 @@ export class Client {
     this.#base = baseUrl(server);
     this.#timeoutMs = options.timeoutMs ?? Number(env.TIDEGATE_TIMEOUT_MS || 100);
     if (!(this.#timeoutMs > 0 && this.#timeoutMs <= TIMER_MS_MAX)) {
-      throw new RangeError("timeoutMs: it must be above 0 milliseconds");
+      const isGiven = options.timeoutMs !== undefined;
+      const name = isGiven ? "timeoutMs" : `TIDEGATE_TIMEOUT_MS: "${env.TIDEGATE_TIMEOUT_MS}"`;
+      throw new RangeError(`${name}: it must be above 0 milliseconds`);
     }
     const onError = options.onError ?? "allow";
     if (onError !== "allow" && onError !== "deny") {
@@ -89,8 +93,9 @@ export class Client {
     }
     this.#allows = onError === "allow";
     const maxConnections = options.maxConnections ?? 64;
-    const { Agent } = this.#base.startsWith("https:") ? https : http;
-    this.#agent = new Agent({ keepAlive: true, maxFreeSockets: maxConnections });
+    const kept = { keepAlive: true, maxFreeSockets: maxConnections };
+    const isTls = this.#base.startsWith("https:");
+    this.#agent = isTls ? new https.Agent({ ...options.tls, ...kept }) : new http.Agent(kept);
     this.#places = new Places(maxConnections);
     this.#waitingPlaces = new Places(options.maxWaiting ?? 1024);
   }
@@ -101,7 +106,7 @@ export class Client {
     return this.#decide("/v1/check", { keys: listed(key), cost, peek }, 0, signal);
   }
 
-  /** Takes a use as soon as it may be had, after `maxWaitMs` at most. */
+  /** Waits for at most `maxWaitMs` until a use is allowed, and takes it. */
   async wait(key: string, options: WaitOptions): Promise<Result> {
     const { cost = 1, maxWaitMs, signal } = options;
     return this.#decide("/v1/wait", waiting(key, cost, maxWaitMs), maxWaitMs, signal);
@@ -159,7 +164,7 @@ export class Client {
       if (error instanceof InvalidRequest && error.reason === "unknown_use") return false;
       throw error;
     }
-    throw new ServerError("the server answered something else");
+    throw new ServerError("the server sent an unexpected answer");
   }
 
   /** What `onError` decides. */
@@ -260,11 +265,12 @@ export class Use {
     this.#id = result.use;
   }
 
-  /** Gives the use back now; `false` if there is none. Rejects with `Unavailable`. */
+  /** Gives the use back now; `false` if there is none. If it rejects, it can be repeated. */
   async release(): Promise<boolean> {
-    const id = this.#id;
+    if (this.#id === null) return false;
+    const isReleased = await this.#client.release(this.#id);
     this.#id = null;
-    return id !== null && (await this.#client.release(id));
+    return isReleased;
   }
 
   /** Gives the use back at the end of a block. If it cannot, the use lapses by itself. */
@@ -335,7 +341,7 @@ function baseUrl(server: string): string {
   const url = URL.canParse(server) ? new URL(server) : null;
   const isHttp = url?.protocol === "http:" || url?.protocol === "https:";
   if (url === null || !isHttp || url.username !== "" || url.search !== "") {
-    throw new TypeError(`server: "${server}" is no URL such as http://127.0.0.1:8080`);
+    throw new TypeError(`server: "${server}" is not a URL such as http://127.0.0.1:8080`);
   }
   return (url.origin + url.pathname).replace(/\/+$/, "");
 }
@@ -346,7 +352,7 @@ function listed(key: string | readonly string[]): readonly string[] {
 
 function only(keys: readonly string[]): string {
   const [key] = keys;
-  if (key === undefined || keys.length > 1) throw new TypeError("one key alone can wait");
+  if (key === undefined || keys.length > 1) throw new TypeError("only a single key can wait");
   return key;
 }
 

@@ -53,7 +53,7 @@ export function limit(options: LimitOptions): RequestHandler {
     } catch (error) {
       if (error instanceof InvalidKey) {
         // Let through, it would have no limit at all.
-        const detail = "the request is too long or too odd to be counted";
+        const detail = "the key of this request is too long or is not valid text";
         answer(response, 400, "Bad Request", { detail, reason: "key" });
         return false;
       }

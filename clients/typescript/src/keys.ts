@@ -30,7 +30,7 @@ export function networks(trustedProxies: readonly string[]): BlockList {
   const list = new BlockList();
   for (const text of trustedProxies) {
     const [, address = "", bits] = /^([^/]+)(?:\/(\d{1,3}))?$/.exec(text) ?? [];
-    if (isIP(address) === 0) throw new TypeError(`"${text}" is no network such as 10.0.0.0/8`);
+    if (isIP(address) === 0) throw new TypeError(`"${text}" is not a network such as 10.0.0.0/8`);
     const family = isIP(address) === 6 ? "ipv6" : "ipv4";
     const prefix = Number(bits ?? (family === "ipv6" ? 128 : 32));
     list.addSubnet(address, prefix, family);

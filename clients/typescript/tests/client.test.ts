@@ -2,6 +2,7 @@
 
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
+import { readFile } from "node:fs/promises";
 import { test } from "node:test";
 import { promisify } from "node:util";
 
@@ -22,6 +23,7 @@ import {
   BROKEN,
   GONE,
   GONE_BACK,
+  HELD,
   PATIENCE_MS,
   USELESS,
   stub,
@@ -161,6 +163,15 @@ test("what the server decides without its store is degraded", async () => {
   assert.deepEqual([result.limits[0]?.degraded, result.limits[0]?.remaining], [true, null]);
 });
 
+test("a server with an authority of its own is asked with a certificate", async () => {
+  const read = (name: string) => readFile(`${process.env.TIDEGATE_PAPERS}/${name}`);
+  const [ca, cert, key] = await Promise.all(["ca.pem", "caller.pem", "caller.key"].map(read));
+  const options = { server: process.env.TIDEGATE_TLS, timeoutMs: PATIENCE_MS };
+  const trusting = new Client({ ...options, tls: { ca, cert, key } });
+  assert.equal((await trusting.check("login tls")).error, null);
+  assert.ok((await new Client(options).check("login tls")).error instanceof Unreachable);
+});
+
 type Kind = new (...all: never[]) => Error;
 
 async function decides(server: string, kind: Kind, timeoutMs?: number): Promise<void> {
@@ -233,6 +244,16 @@ test("a release is tried twice", async () => {
   assert.equal(broken.asked(), 2);
 });
 
+test("a use whose release failed can be released again", async () => {
+  await using server = await stub([HELD, "", "", GONE_BACK]);
+  const client = new Client({ server: server.url, timeoutMs: PATIENCE_MS });
+  const use = await client.hold("x", { holdMs: 1 });
+  await assert.rejects(use.release(), Unreachable);
+  assert.equal(await use.release(), true);
+  assert.equal(await use.release(), false);
+  assert.equal(server.asked(), 4);
+});
+
 test("a release waits for no place and has a second", async () => {
   await using server = await stub([null, GONE_BACK]);
   const options = { timeoutMs: PATIENCE_MS, maxConnections: 1 };
@@ -281,6 +302,14 @@ test("a wait has the time of an answer to find a place", async () => {
   assert.match(`${(await narrow.wait("x", { maxWaitMs: HOUR_MS })).error}`, /in use/);
   stop.abort();
   await assert.rejects(first, { name: "AbortError" });
+});
+
+test("a wrong timeout of the environment is named", (context) => {
+  context.after(() => delete process.env.TIDEGATE_TIMEOUT_MS);
+  for (const wrong of ["soon", "0", "-1"]) {
+    process.env.TIDEGATE_TIMEOUT_MS = wrong;
+    assert.throws(() => new Client(), { message: new RegExp(`TIDEGATE_TIMEOUT_MS: "${wrong}"`) });
+  }
 });
 
 test("settings are examined", () => {

@@ -65,6 +65,13 @@ export function answer(body: string, status = "200 OK", headers = ""): string {
 
 export const ALLOWED = answer('{"allowed":true,"delay_ms":0,"refused_by":null,"limits":[]}');
 
+/** The answer to a hold, which ends its connection. */
+export const HELD = answer(
+  '{"allowed":true,"delay_ms":0,"refused_by":null,"limits":[],"use":"7"}',
+  "200 OK",
+  "Connection: close\r\n",
+);
+
 /** The answer to a release. */
 export const GONE_BACK = answer("", "204 No Content");
 

@@ -34,11 +34,15 @@ from .answers import (
 # The places of an AsyncClient's pools.
 _CHECKS, _WAITS, _RELEASES = range(3)
 
+_LoopAndPools = tuple[Optional[asyncio.AbstractEventLoop], list[httpx.AsyncClient]]
 _Trace = Callable[[str, object], Awaitable[None]]
 
 
 class AsyncClient:
-    """As `tidegate.Client`, for asyncio. A task that is cancelled closes its connection."""
+    """As `tidegate.Client`, for asyncio. A task that is cancelled closes its connection.
+
+    A client serves one event loop at a time: make one for each loop that runs beside others.
+    """
 
     def __init__(
         self,
@@ -55,16 +59,16 @@ class AsyncClient:
             ssl_context = ssl.create_default_context()
         self._ssl = ssl_context
         self._sizes = sizes(max_connections, max_waiting)
-        self._loop: Optional[asyncio.AbstractEventLoop] = None
-        # For checks, waits and releases, which do not take places from one another.
-        self._pools: list[httpx.AsyncClient] = []
+        # The loop that asks, and its pools: for checks, waits and releases, which do not take
+        # places from one another.
+        self._loop_and_pools: _LoopAndPools = (None, [])
 
     async def check(self, *keys: str, cost: int = 1, peek: bool = False) -> Result:
         """Takes a use of one key, or of several: all or nothing. `peek` only looks."""
         return await self._decide("/v1/check", check_body(keys, cost, peek))
 
     async def wait(self, key: str, *, max_wait: float, cost: int = 1) -> Result:
-        """Takes a use as soon as it may be had, after `max_wait` seconds at most."""
+        """Waits for at most `max_wait` seconds until a use is allowed, and takes it."""
         return await self._decide("/v1/wait", wait_body(key, cost, max_wait), max_wait)
 
     @asynccontextmanager
@@ -73,14 +77,14 @@ class AsyncClient:
     ) -> AsyncIterator[AsyncUse]:
         """Takes a use in flight and releases it at the end of the block.
 
-        It lapses after `hold_for` seconds. With `max_wait` it waits until the use may be had,
-        which one key alone can.
+        It lapses after `hold_for` seconds. With `max_wait` it waits until the use is allowed; only
+        with a single key.
         """
         if max_wait is None:
             result = await self._decide("/v1/check", check_body(keys, cost, hold_for=hold_for))
         else:
             if len(keys) != 1:
-                raise ValueError("one key alone can wait")
+                raise ValueError("only a single key can wait")
             body = wait_body(keys[0], cost, max_wait, hold_for)
             result = await self._decide("/v1/wait", body, max_wait)
         use = AsyncUse(self, result)
@@ -114,11 +118,11 @@ class AsyncClient:
             if error.reason == "unknown_use":
                 return False
             raise
-        raise ServerError("the server answered something else")
+        raise ServerError("the server sent an unexpected answer")
 
     async def aclose(self) -> None:
         """Closes all connections."""
-        pools, self._pools, self._loop = self._pools, [], None
+        (_, pools), self._loop_and_pools = self._loop_and_pools, (None, [])
         for client in pools:
             await client.aclose()
 
@@ -149,6 +153,11 @@ class AsyncClient:
             raise TimedOut(f"no answer in {within:g} s") from error
         except httpx.HTTPError as error:
             raise Unreachable(str(error) or type(error).__name__) from error
+        except RuntimeError as error:
+            # httpx raises this if aclose() came between.
+            if not client.is_closed:
+                raise
+            raise Unreachable("the client is closed") from error
 
     async def _send(
         self, client: httpx.AsyncClient, method: str, path: str, body: bytes
@@ -171,14 +180,15 @@ class AsyncClient:
 
     async def _pool(self, number: int) -> httpx.AsyncClient:
         loop = asyncio.get_running_loop()
-        is_first = self._loop is not loop
+        last, pools = self._loop_and_pools
+        is_first = last is not loop
         if is_first:
             # Connections belong to a loop. Those of one that has ended are closed with it.
-            self._loop = loop
             within = self._settings.timeout
-            self._pools = [self._made(size, within) for size in self._sizes]
-            self._pools.append(self._made(None, self._settings.release_timeout))
-        client = self._pools[number]
+            pools = [self._made(size, within) for size in self._sizes]
+            pools.append(self._made(None, self._settings.release_timeout))
+            self._loop_and_pools = loop, pools
+        client = pools[number]
         if is_first:
             # Loads what httpx uses of anyio, not in the time of the first answer.
             await anyio.lowlevel.checkpoint()
@@ -230,6 +240,9 @@ class AsyncUse:
         self.allowed = result.allowed
 
     async def release(self) -> bool:
-        """Gives the use back now; `False` if there is none. Raises `Unavailable`."""
-        use, self._id = self._id, None
-        return use is not None and await self._client.release(use)
+        """Gives the use back now; `False` if there is none. If it raises, it can be repeated."""
+        if self._id is None:
+            return False
+        is_released = await self._client.release(self._id)
+        self._id = None
+        return is_released

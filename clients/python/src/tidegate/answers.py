@@ -103,9 +103,9 @@ class Settings:
         server = server or os.environ.get("TIDEGATE_SERVER") or "http://127.0.0.1:8080"
         url = urllib.parse.urlsplit(server)
         if url.scheme not in ("http", "https") or not url.hostname or url.query or url.username:
-            raise ValueError(f"server: {server!r} is no URL such as http://127.0.0.1:8080")
+            raise ValueError(f"server: {server!r} is not a URL such as http://127.0.0.1:8080")
         if timeout is None:
-            timeout = float(os.environ.get("TIDEGATE_TIMEOUT_MS") or 100) / 1000
+            timeout = _timeout_of_environment()
         if not 0 < timeout < math.inf:
             raise ValueError("timeout: it must be above 0 seconds")
         if on_error not in ("allow", "deny"):
@@ -127,6 +127,17 @@ class Settings:
         """The result where there was no answer."""
         allowed = self.on_error == "allow"
         return Result(allowed, 0.0 if allowed else None, degraded=True, error=error)
+
+
+def _timeout_of_environment() -> float:
+    text = os.environ.get("TIDEGATE_TIMEOUT_MS") or "100"
+    try:
+        ms = float(text)
+    except ValueError:
+        ms = math.nan
+    if not 0 < ms < math.inf:
+        raise ValueError(f"TIDEGATE_TIMEOUT_MS: {text!r} is not a number above 0")
+    return ms / 1000
 
 
 def check_body(
@@ -176,7 +187,7 @@ def _examine(key: str) -> None:
     except UnicodeEncodeError:
         raise InvalidKey("the key is not Unicode: it has half a surrogate pair") from None
     if length > KEY_BYTES_MAX:
-        raise InvalidKey(f"the key has {length} bytes, of {KEY_BYTES_MAX}")
+        raise InvalidKey(f"the key has {length} bytes; at most {KEY_BYTES_MAX} are allowed")
 
 
 def _ms(seconds: float, name: str) -> int:
@@ -202,7 +213,7 @@ def read_answer(status: int, headers: dict[str, str], body: bytes) -> Result:
         try:
             return _result(told, headers)
         except (KeyError, TypeError, AttributeError, OverflowError):
-            raise ServerError("the answer lacks what an answer has") from None
+            raise ServerError("the answer lacks a required field") from None
     reason = told.get("reason")
     if not isinstance(reason, str) or told.get("status") != status:
         # A balancer answers like this while the server is replaced, which is no mistake of the

@@ -77,6 +77,8 @@ class TidegateMiddleware:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
+                # An application may leave them out.
+                message.setdefault("headers", [])
                 headers = MutableHeaders(scope=message)
                 for name, value in result.headers.items():
                     headers.setdefault(name, value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import http.client
 import io
 import os
@@ -97,7 +98,7 @@ class Client:
         return self._decide("/v1/check", check_body(keys, cost, peek))
 
     def wait(self, key: str, *, max_wait: float, cost: int = 1) -> Result:
-        """Takes a use as soon as it may be had, after `max_wait` seconds at most."""
+        """Waits for at most `max_wait` seconds until a use is allowed, and takes it."""
         return self._decide("/v1/wait", wait_body(key, cost, max_wait), max_wait)
 
     def hold(
@@ -105,13 +106,13 @@ class Client:
     ) -> Use:
         """Takes a use in flight; `with` releases it. It lapses after `hold_for` seconds.
 
-        With `max_wait` it waits until the use may be had, which one key alone can.
+        With `max_wait` it waits until the use is allowed; only with a single key.
         """
         if max_wait is None:
             result = self._decide("/v1/check", check_body(keys, cost, hold_for=hold_for))
         else:
             if len(keys) != 1:
-                raise ValueError("one key alone can wait")
+                raise ValueError("only a single key can wait")
             body = wait_body(keys[0], cost, max_wait, hold_for)
             result = self._decide("/v1/wait", body, max_wait)
         return Use(self, result)
@@ -137,7 +138,7 @@ class Client:
             if error.reason == "unknown_use":
                 return False
             raise
-        raise ServerError("the server answered something else")
+        raise ServerError("the server sent an unexpected answer")
 
     def close(self) -> None:
         """Closes all connections; requests that wait leave their line."""
@@ -279,9 +280,12 @@ class Use:
         self.allowed = result.allowed
 
     def release(self) -> bool:
-        """Gives the use back now; `False` if there is none. Raises `Unavailable`."""
-        use, self._id = self._id, None
-        return use is not None and self._client.release(use)
+        """Gives the use back now; `False` if there is none. If it raises, it can be repeated."""
+        if self._id is None:
+            return False
+        is_released = self._client.release(self._id)
+        self._id = None
+        return is_released
 
     def __enter__(self) -> Use:
         return self
@@ -302,13 +306,14 @@ def _left(deadline: float) -> float:
 
 def _read_until(connection: http.client.HTTPConnection, deadline: float) -> None:
     """Bounds the whole answer of this connection, where a socket bounds each read alone."""
+    response_class: Any = functools.partial(_BoundedResponse, deadline=deadline)
+    connection.response_class = response_class
 
-    class Bounded(http.client.HTTPResponse):
-        def __init__(self, sock: socket.socket, *args: Any, **more: Any) -> None:
-            super().__init__(sock, *args, **more)
-            self.fp = io.BufferedReader(_DeadlineReader(self.fp.detach(), sock, deadline))
 
-    connection.response_class = Bounded
+class _BoundedResponse(http.client.HTTPResponse):
+    def __init__(self, sock: socket.socket, *args: Any, deadline: float, **more: Any) -> None:
+        super().__init__(sock, *args, **more)
+        self.fp = io.BufferedReader(_DeadlineReader(self.fp.detach(), sock, deadline))
 
 
 class _DeadlineReader(io.RawIOBase):

@@ -46,7 +46,7 @@ def refusal(result: Result) -> Optional[Refusal]:
 
 def bad_key() -> Refusal:
     """For a request whose key cannot be sent. Let through, it would have no limit at all."""
-    detail = "the request is too long or too odd to be counted"
+    detail = "the key of this request is too long or is not valid text"
     return _problem(400, "Bad Request", "key", detail, {})
 
 

@@ -50,7 +50,7 @@ pub(super) fn outcome(verdict: &VerdictJson) -> String {
         Some(delay) if verdict.allowed => text.push_str(&format!(", after {}", seconds(delay))),
         Some(delay) => text.push_str(&format!(", try again in {}", seconds(delay))),
         None if denied => {}
-        None => text.push_str(", for an unknown time"),
+        None => text.push_str(", it is not known for how long"),
     }
     if verdict.degraded {
         text.push_str(", decided without the store");

@@ -56,8 +56,8 @@ pub(super) struct ExecArgs {
     /// The command to run once the use is taken.
     #[arg(required = true, last = true, value_name = "CMD")]
     command: Vec<std::ffi::OsString>,
-    /// For keys that limit uses in flight: the use ends after this long, if it is not given back
-    /// when the command ends.
+    /// For keys that limit uses in flight: the longest time that the use is held. It is given back
+    /// earlier when the command ends.
     #[arg(long, value_name = "SPAN", default_value = "1h")]
     hold: Span,
     #[command(flatten)]

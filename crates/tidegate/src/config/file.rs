@@ -63,7 +63,7 @@ pub struct File {
     pub store: remote::settings::Settings,
     /// Bounds on what is kept in memory.
     pub memory: MemoryTable,
-    /// Keeps counts over a restart. Absent: nothing is written.
+    /// Keeps counts across a restart. Absent: nothing is written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<SnapshotTable>,
     /// The process as a whole.

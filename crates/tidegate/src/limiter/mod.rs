@@ -179,7 +179,7 @@ impl Limiter {
         Count { rule: slot.rule, name, hash: slot.hash }
     }
 
-    /// Changes the bounds of the table; `false` if it takes a restart to make it larger.
+    /// Changes the bounds of the table; `false` if `max_keys` stays until a restart.
     pub fn resize(&self, memory: memory::Settings) -> bool {
         self.memory().resize(memory)
     }

@@ -109,14 +109,15 @@ impl MemoryUse {
 }
 
 impl Records {
-    /// Changes the bounds; `false` if that needs a larger table than was reserved.
+    /// Changes the bounds; `false` if `max_records` stays, because the table was reserved for
+    /// fewer.
     pub fn resize(&self, settings: Settings) -> bool {
-        if settings.max_records > self.reserved_records {
-            return false;
-        }
-        self.max_records.store(settings.max_records, Relaxed);
         self.memory.budget.set_max_bytes(settings.max_bytes);
-        true
+        let fits = settings.max_records <= self.reserved_records;
+        if fits {
+            self.max_records.store(settings.max_records, Relaxed);
+        }
+        fits
     }
 
     /// Looks at `budget` more cells and forgets what has expired. Returns how many records that

@@ -30,7 +30,7 @@ use self::upkeep::Upkeep;
 use self::xds::XdsFeed;
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::config::file::ServerTable;
+use crate::config::file::{MemoryTable, ServerTable};
 use crate::doors::grpc::{XdsResources, XdsUpdate};
 use crate::doors::{DoorConfig as _, Gate};
 use crate::limiter::Limiter;
@@ -239,11 +239,7 @@ impl Server {
         let mut rules = Difference::default();
         let commit = || {
             logs.set_format(file.server.log_format);
-            let memory = &file.memory;
-            let resized = gate.limiter.resize(memory.settings());
-            if !(resized && gate.records.resize(memory.records())) {
-                tracing::warn!("the new [memory] needs a restart; old bounds stay until then");
-            }
+            resize(gate, &file.memory);
             if file.store != *store {
                 tracing::warn!("the new [store] needs a restart; the old one stays until then");
             }
@@ -348,5 +344,18 @@ impl Server {
         self.shutdown.set();
         self.gate.limiter.close().await;
         self.upkeep.finish().await;
+    }
+}
+
+/// Applies each bound by itself. The tables were reserved at the start, and cannot become larger.
+fn resize(gate: &Gate, memory: &MemoryTable) {
+    let keys = gate.limiter.resize(memory.settings());
+    let records = gate.records.resize(memory.records());
+    for (name, fits) in [("max_keys", keys), ("max_records", records)] {
+        if !fits {
+            tracing::warn!(
+                "the new {name} of [memory] needs a restart; the old one stays until then"
+            );
+        }
     }
 }

@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
 
 use crate::http::Reply;
+use crate::papers::Papers;
 use crate::peers::{go, node_alone, node_modules, python_alone};
 use crate::program::Program;
 use crate::remote::absent_store;
@@ -48,12 +49,21 @@ fn run(command: &mut Command) -> String {
     stdout
 }
 
-/// Runs a package's own tests: they ask one server with its counts, and one whose store is away.
+/// Runs a package's own tests: they ask one server with its counts, one whose store is away, and
+/// one that asks for a client's certificate.
 #[track_caller]
 fn run_tests(mut command: Command) {
     let asked = serve("");
     let degraded = serve(&absent_store("redis://127.0.0.1:2", "1ms"));
     command.env("TIDEGATE_SERVER", asked.url()).env("TIDEGATE_DEGRADED", degraded.url());
+    let papers = Papers::new();
+    let [cert, key, ca] = ["gate.pem", "gate.key", "ca.pem"].map(|name| papers.path(name));
+    papers.sign("gate", "127.0.0.1");
+    papers.sign("caller", "caller.example");
+    let tls = format!("[http]\ntls = {{ cert = {cert:?}, key = {key:?}, client_ca = {ca:?} }}");
+    let closed = Program::serve(&CONFIG.replace(":8080", ":0").replace("[http]", &tls));
+    command.env("TIDEGATE_TLS", closed.url().replace("http:", "https:"));
+    command.env("TIDEGATE_PAPERS", ca.parent().expect("a folder"));
     run(command.env_remove("TIDEGATE_TIMEOUT_MS"));
 }
 

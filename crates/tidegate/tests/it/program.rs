@@ -166,7 +166,7 @@ impl Program {
     }
 
     /// Reads lines of standard error until one passes, and returns it.
-    pub(crate) fn wait_for_line(&mut self, passes: impl Fn(&str) -> bool) -> String {
+    pub(crate) fn wait_for_line(&mut self, mut passes: impl FnMut(&str) -> bool) -> String {
         let mut said = Vec::new();
         loop {
             match self.stderr.recv_timeout(PATIENCE) {

@@ -4,7 +4,9 @@ use std::os::unix::fs::symlink;
 
 use rustix::fs::{CWD, mkfifoat};
 use rustix::process::Signal;
+use serde_json::json;
 
+use crate::http::send_to;
 use crate::papers::Papers;
 use crate::program::{DOORS, Program, command, tidegate};
 
@@ -186,6 +188,37 @@ fn an_allow_list_takes_effect_on_an_open_door() {
     assert_eq!(program.listening().len(), 3, "no door was opened anew");
     let out = tidegate(["request", "ping", "--text", &text, "--timeout", "300ms"]);
     assert_eq!(out.status.code(), Some(1));
+}
+
+/// Takes from a record, which is made and stays: 503 if there is no room for it.
+fn consume(program: &Program, record: &str) -> u16 {
+    let body = json!({"key": record, "quota": 9, "ttl_ms": 3_600_000}).to_string();
+    let headers = "Host: localhost\r\nContent-Type: application/json\r\n";
+    send_to(program.address("http"), "POST", "/v1/records/consume", headers, &body).status
+}
+
+#[test]
+fn each_bound_of_memory_changes_by_itself() {
+    let memory = |bounds: &str| format!("[memory]\n{bounds}\n{DOORS}");
+    let mut program = Program::serve(&memory("max_keys = 5000\nmax_records = 10"));
+    assert_eq!(consume(&program, "first"), 200);
+    for (bounds, stay, status) in [
+        ("max_keys = 6000\nmax_records = 1", &["max_keys"][..], 503),
+        ("max_keys = 6000\nmax_records = 10", &["max_keys"], 200),
+        ("max_keys = 6000\nmax_records = 11\nmax_bytes = 1", &["max_keys", "max_records"], 503),
+        ("max_keys = 5000\nmax_records = 10", &[], 200),
+    ] {
+        program.write_config(&memory(bounds));
+        let mut told = Vec::new();
+        program.wait_for_line(|line| {
+            let new = line.split_once("the new ").map_or("", |(_, new)| new);
+            let told_of = new.split_once(" of [memory] needs a restart");
+            told.extend(told_of.map(|(name, _)| name.to_owned()));
+            reloaded(line)
+        });
+        assert_eq!(told, stay, "{bounds}");
+        assert_eq!(consume(&program, bounds), status, "{bounds}");
+    }
 }
 
 #[test]

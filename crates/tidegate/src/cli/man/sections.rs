@@ -167,7 +167,7 @@ pub(super) const PAGES: [Page; 21] = [
         files: &[],
         examples: &[(
             "tidegate request 'over_limit login ip=192.0.2.7'",
-            "Asks the text door. The reply begins with Y if the key is over its limit.",
+            "Asks the text door. The reply begins with `ok Y` if the key is over its limit.",
         )],
     },
     Page {

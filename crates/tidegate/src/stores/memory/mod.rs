@@ -120,14 +120,14 @@ impl Memory {
         }
     }
 
-    /// Changes the bounds; `false` if that needs a larger table than was reserved.
+    /// Changes the bounds; `false` if `max_keys` stays, because the table was reserved for fewer.
     pub(crate) fn resize(&self, settings: Settings) -> bool {
-        if settings.max_keys > self.reserved_keys {
-            return false;
-        }
-        self.max_keys.store(settings.max_keys, Relaxed);
         self.budget.set_max_bytes(settings.max_bytes);
-        true
+        let fits = settings.max_keys <= self.reserved_keys;
+        if fits {
+            self.max_keys.store(settings.max_keys, Relaxed);
+        }
+        fits
     }
 
     /// The bytes that this store shares with the records.

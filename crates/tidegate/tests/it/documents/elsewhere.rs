@@ -105,7 +105,7 @@ const IN_FILES: [(&str, &str); 3] = [
         r#"ThrottrClient::connect("127.0.0.1:9000", ValueSize::Bits16).await?"#,
         "crates/client/src/throttr/mod.rs",
     ),
-    ("Gatekeeper", "crates/client/examples/gatekeeper_axum.rs"),
+    (r#"gatekeeper.decide("api", b"198.51.100.7")"#, "crates/client/src/gatekeeper/mod.rs"),
 ];
 
 /// Whether this is a command, and not merely a program's name.
