@@ -56,13 +56,17 @@ type InvalidKey struct{ Detail string }
 
 func (e *InvalidKey) Error() string { return "tidegate: " + e.Detail }
 
-// InvalidRequest says that the server rejected the request. Reason and Detail say why.
+// InvalidRequest says that the server rejected the request, or that the client did not send it: then
+// Status is 0. Reason and Detail say why.
 type InvalidRequest struct {
 	Status         int
 	Reason, Detail string
 }
 
 func (e *InvalidRequest) Error() string {
+	if e.Status == 0 {
+		return fmt.Sprintf("tidegate: %s: %s", e.Reason, e.Detail)
+	}
 	return fmt.Sprintf("tidegate: %d %s: %s", e.Status, e.Reason, e.Detail)
 }
 

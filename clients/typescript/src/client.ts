@@ -289,7 +289,7 @@ interface Answer {
   body: string;
 }
 
-/** Bounds how many requests are under way, and with them the connections. */
+/** Bounds how many requests are in progress, and with them the connections. */
 class Places {
   readonly #line = new Set<() => void>();
   #free: number;

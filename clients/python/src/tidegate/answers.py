@@ -164,7 +164,7 @@ def wait_body(key: str, cost: int, max_wait: float, hold_for: Optional[float] = 
 
 
 def sizes(max_connections: int, max_waiting: int) -> tuple[int, int]:
-    """How many requests may be under way, and how many may wait; raises `ValueError`.
+    """How many requests may be in progress, and how many may wait; raises `ValueError`.
 
     With none every request would be decided by `on_error`.
     """
