@@ -159,6 +159,12 @@ impl CallCounts {
         Status::unavailable("too many calls are not over")
     }
 
+    /// The answer to a quota stream whose first report names no domain.
+    pub(super) fn no_domain(&self) -> Status {
+        self.metrics.bad_input(Door::Grpc, "no_domain");
+        Status::unknown("rate limit domain must not be empty")
+    }
+
     /// The answer to a call whose message does not come.
     pub(super) fn too_slow(&self) -> Status {
         self.metrics.bad_input(Door::Grpc, "message_slow");

@@ -228,12 +228,15 @@ impl GrpcServer {
         async move {
             let response = match begun {
                 None => counts.overload().into_http(),
-                Some((answer, held)) => answer.await?.map(|body| {
-                    Body::new(body.map_frame(move |frame| {
-                        let _until_taken = &held;
-                        frame
-                    }))
-                }),
+                Some((answer, held)) => {
+                    let open = OpenCall::begin(&answering.0);
+                    answer.await?.map(|body| {
+                        Body::new(body.map_frame(move |frame| {
+                            let _until_taken = (&held, &open);
+                            frame
+                        }))
+                    })
+                }
             };
             counts.answered(number, response.headers());
             if let Some(was_closing) = health {
@@ -252,12 +255,14 @@ impl GrpcServer {
                 std::future::pending::<()>().await;
             }
         };
-        tokio::select! {
+        let end = tokio::select! {
             () = slow => End::NoPreface,
             () = sleep(jittered(self.times.age_max, self.clock.now().mono)) => End::Age,
             () = calls.idle_for(self.times.idle_max) => End::Idle,
-            () = self.acceptor.shutdown.wait() => End::Shutdown,
-        }
+            () = self.acceptor.shutdown.wait() => return End::Shutdown,
+        };
+        // A client that has not begun to speak HTTP/2 has no calls that could be answered.
+        if calls.read.load(Relaxed) < PREFACE_BYTES { End::NoPreface } else { end }
     }
 }
 
@@ -295,7 +300,9 @@ struct Calls {
     /// Bytes that were read.
     read: AtomicUsize,
     answering: AtomicUsize,
-    /// When the last one was answered, on the monotonic clock.
+    /// Calls whose answers have not ended, or are not taken: those of streams, too.
+    open: AtomicUsize,
+    /// When the last one was answered or ended, on the monotonic clock.
     answered_at: AtomicU64,
     health: HealthAsker,
 }
@@ -303,35 +310,37 @@ struct Calls {
 impl Calls {
     fn new(clock: &Clock, health: &Arc<HealthAskers>) -> Self {
         let answered_at = AtomicU64::new(clock.now().mono);
-        let (read, answering) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let [read, answering, open] = [0; 3].map(AtomicUsize::new);
         let health = HealthAsker::new(health);
-        Self { clock: clock.clone(), read, answering, answered_at, health }
+        Self { clock: clock.clone(), read, answering, open, answered_at, health }
     }
 
-    /// How long it has been since the last call.
-    fn idle(&self) -> Duration {
-        if self.answering.load(Relaxed) > 0 {
-            return Duration::ZERO;
-        }
-        let since = self.clock.now().mono.saturating_sub(self.answered_at.load(Relaxed));
-        Duration::from_nanos(since)
-    }
-
-    /// Waits until there was no call for so long.
+    /// Waits until there was no open call for so long.
     async fn idle_for(&self, most: Option<Duration>) {
-        let Some(most) = most else { return std::future::pending().await };
-        loop {
-            match most.checked_sub(self.idle()) {
-                None | Some(Duration::ZERO) => return,
-                Some(left) => sleep(left).await,
-            }
+        match most {
+            Some(most) => self.without(&self.open, most).await,
+            None => std::future::pending().await,
         }
     }
 
     /// Waits until the last call was answered a moment ago. Streams are not waited for.
     async fn rests(&self) {
         sleep(REST_AT_END).await;
-        self.idle_for(Some(REST_AT_END)).await;
+        self.without(&self.answering, REST_AT_END).await;
+    }
+
+    /// Waits until for so long there was none of these calls.
+    async fn without(&self, these: &AtomicUsize, span: Duration) {
+        loop {
+            let since = match these.load(Relaxed) {
+                0 => self.clock.now().mono.saturating_sub(self.answered_at.load(Relaxed)),
+                _ => 0,
+            };
+            match span.checked_sub(Duration::from_nanos(since)) {
+                None | Some(Duration::ZERO) => return,
+                Some(left) => sleep(left).await,
+            }
+        }
     }
 }
 
@@ -349,6 +358,23 @@ impl Drop for Answering {
     fn drop(&mut self) {
         self.0.answered_at.store(self.0.clock.now().mono, Relaxed);
         self.0.answering.fetch_sub(1, Relaxed);
+    }
+}
+
+/// A call whose answer has not ended, or is not taken.
+struct OpenCall(Arc<Calls>);
+
+impl OpenCall {
+    fn begin(calls: &Arc<Calls>) -> Self {
+        calls.open.fetch_add(1, Relaxed);
+        Self(calls.clone())
+    }
+}
+
+impl Drop for OpenCall {
+    fn drop(&mut self) {
+        self.0.answered_at.store(self.0.clock.now().mono, Relaxed);
+        self.0.open.fetch_sub(1, Relaxed);
     }
 }
 
@@ -398,5 +424,31 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for CountingStream<T> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_core::Now;
+    use tidegate_core::time::{HOUR, SECOND};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_is_idle_only_without_streams() {
+        let clock = Clock::manual(Now { mono: HOUR, unix: HOUR });
+        let calls = Arc::new(Calls::new(&clock, &Arc::default()));
+        let is_idle = || async {
+            let idle = calls.idle_for(Some(Duration::from_secs(1)));
+            timeout(Duration::from_secs(60), idle).await.is_ok()
+        };
+        let stream = OpenCall::begin(&calls);
+        clock.advance(HOUR);
+        assert!(!is_idle().await, "the stream is open");
+        calls.rests().await;
+        drop(stream);
+        assert!(!is_idle().await, "the stream was open a moment ago");
+        clock.advance(SECOND);
+        assert!(is_idle().await);
     }
 }

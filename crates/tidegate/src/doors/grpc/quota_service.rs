@@ -6,12 +6,13 @@ use std::sync::Arc;
 use tidegate_envoy::proto::quota::rate_limit_quota_service_server::RateLimitQuotaService;
 use tidegate_envoy::proto::quota::{RateLimitQuotaResponse, RateLimitQuotaUsageReports};
 use tidegate_envoy::quota::StreamId;
+use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt as _};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::call_counts::CallCounts;
-use super::quota_answers::{Answer, Answers};
+use super::quota_answers::{Answer, Answers, Unread};
 use super::quotas::Quotas;
 use crate::doors::Gate;
 use crate::doors::io::held_bytes::CallBytes;
@@ -60,34 +61,59 @@ impl RateLimitQuotaService for QuotaStreams {
         let opened = self.quotas.open(answers);
         let id = opened.map_err(|why| Status::resource_exhausted(why.to_string()))?;
         let open = OpenStream { quotas: self.quotas.clone(), id };
-        let (shutdown, counts) = (self.shutdown.clone(), self.counts.clone());
-        let mut reports = request.into_inner();
+        let reader = ReportReader {
+            open,
+            reports: request.into_inner(),
+            unread,
+            shutdown: self.shutdown.clone(),
+            counts: self.counts.clone(),
+        };
+        let (fault, faults) = mpsc::channel(1);
         tokio::spawn(async move {
-            let mut domain = String::new();
-            loop {
-                let message = tokio::select! {
-                    message = reports.message() => message,
-                    () = shutdown.wait() => return,
-                };
-                let mut message = match message {
-                    Ok(Some(message)) => message,
-                    Ok(None) => return,
-                    Err(status) => return counts.unreadable(&status),
-                };
-                // Only the first message must name it; Envoy does so in all.
-                if !message.domain.is_empty() {
-                    domain = std::mem::take(&mut message.domain);
-                }
-                if !open.quotas.report(open.id, &domain, message).await {
-                    return;
-                }
-                tokio::select! {
-                    () = unread.is_short() => {}
-                    () = shutdown.wait() => return,
-                }
+            if let Err(status) = reader.run().await {
+                let _ = fault.try_send(status);
             }
         });
         let told = ReceiverStream::new(messages).map(Answer::taken).map(Ok);
-        Ok(Response::new(Box::pin(told)))
+        Ok(Response::new(Box::pin(told.chain(ReceiverStream::new(faults).map(Err)))))
+    }
+}
+
+/// Reads the reports of one stream.
+struct ReportReader {
+    open: OpenStream,
+    reports: Streaming<RateLimitQuotaUsageReports>,
+    unread: Arc<Unread>,
+    shutdown: Shutdown,
+    counts: Arc<CallCounts>,
+}
+
+impl ReportReader {
+    /// Runs until the client or the server ends the stream. An error is what the client is told.
+    async fn run(mut self) -> Result<(), Status> {
+        let OpenStream { quotas, id } = &self.open;
+        let mut domain = String::new();
+        loop {
+            let message = tokio::select! {
+                message = self.reports.message() => message,
+                () = self.shutdown.wait() => return Ok(()),
+            };
+            let message = message.inspect_err(|status| self.counts.unreadable(status))?;
+            let Some(mut message) = message else { return Ok(()) };
+            // Only the first message must name it; Envoy does so in all.
+            if !message.domain.is_empty() {
+                domain = std::mem::take(&mut message.domain);
+            }
+            if domain.is_empty() {
+                return Err(self.counts.no_domain());
+            }
+            if !quotas.report(*id, &domain, message).await {
+                return Ok(());
+            }
+            tokio::select! {
+                () = self.unread.is_short() => {}
+                () = self.shutdown.wait() => return Ok(()),
+            }
+        }
     }
 }

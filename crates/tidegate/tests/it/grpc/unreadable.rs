@@ -22,7 +22,7 @@ fn message(length: usize, bytes: &[u8]) -> Bytes {
     [&[0], &length[..], bytes].concat().into()
 }
 
-/// Sends a call to its end. Returns its code, if that comes before everything else.
+/// Sends a call to its end. Returns its code.
 fn send(program: &Program, path: &str, message: Bytes) -> Option<Code> {
     let endpoint = Endpoint::from_shared(format!("http://{}", program.address("grpc")));
     let Client { runtime, .. } = Client::new(program);
@@ -35,8 +35,10 @@ fn send(program: &Program, path: &str, message: Bytes) -> Option<Code> {
         let mut channel = endpoint.expect("an address").connect().await.expect("a connection");
         let answer = channel.ready().await.expect("it is open").call(request);
         let (head, body) = answer.await.expect("an answer").into_parts();
-        let _ = body.collect().await;
-        Status::from_header_map(&head.headers).map(|status| status.code())
+        let body = body.collect().await.expect("a whole answer");
+        let status = Status::from_header_map(&head.headers);
+        let status = status.or_else(|| body.trailers().and_then(Status::from_header_map));
+        status.map(|status| status.code())
     })
 }
 
@@ -53,11 +55,14 @@ fn what_cannot_be_read_is_counted_by_its_reason() {
     ] {
         assert_eq!(send(&program, LIMITS, wrong), Some(code));
     }
-    for wrong in [too_long(), domain()] {
-        send(&program, QUOTAS, wrong);
+    let nowhere = || message(0, b"");
+    for (wrong, code) in
+        [(too_long(), Code::OutOfRange), (domain(), Code::Internal), (nowhere(), Code::Unknown)]
+    {
+        assert_eq!(send(&program, QUOTAS, wrong), Some(code));
     }
     let page = metrics(&program);
-    for (reason, times) in [("message_too_long", 2), ("message", 4)] {
+    for (reason, times) in [("message_too_long", 2), ("message", 4), ("no_domain", 1)] {
         let line = format!("tidegate_bad_input_total{{door=\"grpc\",reason=\"{reason}\"}} {times}");
         assert!(page.lines().any(|told| told == line), "no {line} in {page}");
     }

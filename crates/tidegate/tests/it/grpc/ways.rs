@@ -1,5 +1,9 @@
 //! Ways to the service: health, reflection, Unix sockets, the end of the server.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::Duration;
+
 use rustix::process::Signal;
 use tidegate_envoy::proto::ratelimit::rate_limit_response::Code::Ok;
 use tonic::transport::Endpoint;
@@ -78,4 +82,16 @@ fn the_end_waits_for_no_idle_client() {
     assert_eq!(client.ask(call("d", &["k=v"])), (Ok, vec![(Ok, 0)]));
     program.signal(Signal::TERM);
     assert!(program.exit_status().success());
+}
+
+/// The bound on handshakes holds for connections of any age.
+#[test]
+fn a_client_that_does_not_begin_is_closed_as_idle() {
+    let program = Program::serve("[grpc]\nlisten = '127.0.0.1:0'\nidle_timeout = '200ms'\n");
+    for begun in [&b""[..], b"PRI * HTTP/2.0\r\n"] {
+        let mut client = TcpStream::connect(program.address("grpc")).expect("the door is open");
+        client.set_read_timeout(Some(Duration::from_secs(30))).expect("a socket");
+        client.write_all(begun).expect("it is read");
+        client.read_to_end(&mut Vec::new()).expect("the server closes the connection");
+    }
 }
