@@ -192,7 +192,7 @@ impl<H: Handler> EventLoop<H> {
             let Some(slot) = self.again.pop_front() else { break };
             self.read_clock();
             self.with(slot, |connection, shared| match std::mem::take(&mut connection.again) {
-                true => connection.go_on(shared, 0),
+                true => connection.go_on(shared),
                 false => Next::Wait,
             });
         }
@@ -231,7 +231,9 @@ impl<H: Handler> EventLoop<H> {
         let Some(connection) = self.connections.at(slot) else { return };
         match next {
             Next::Wait if connection.has_ended() => {
-                connection.end(&self.shared);
+                if connection.is_cut_short() {
+                    self.shared.bad_input("cut_short");
+                }
                 return self.close(slot);
             }
             Next::Wait => {}

@@ -106,7 +106,7 @@ fn handler(
 }
 
 fn context(now: Now) -> Context {
-    Context { now, id: ConnectionId { slot: 0, generation: 0 }, fresh_bytes: 0 }
+    Context { now, id: ConnectionId { slot: 0, generation: 0 } }
 }
 
 #[cfg(test)]
