@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use tidegate_core::Nanos;
 use tidegate_core::time::SECOND;
 
+use super::byte_queue::{self, ByteQueue};
 use super::epoll::Interest;
 use super::handler::{ConnectionId, Context, Handler, Progress, SlowReader};
 use super::limits::ConnectionAdmission;
@@ -20,16 +21,19 @@ use super::stream::{ClientStream, Read};
 pub(super) const COPY_BYTES_MAX: usize = 4 << 10;
 /// Replies of one connection in one turn, about; then it is the turn of the others.
 const TURN_BYTES_MAX: usize = 512 << 10;
-/// The most bytes that one write tries to send.
-const WRITE_BYTES_MAX: usize = 256 << 10;
+/// The most bytes that one write tries to send: more than a turn makes, so that less and less waits
+/// for a client that reads.
+const WRITE_BYTES_MAX: usize = 1 << 20;
+/// While so many bytes of replies wait, no request is executed whose reply is longer than itself.
+const UNWRITTEN_BYTES_MAX: usize = 8 << 20;
+/// Then requests wait until fewer bytes of replies do.
+const UNWRITTEN_BYTES_LOW: usize = 4 << 20;
 /// A request of which nothing has come for so long does not keep its connection from being idle.
 const REQUEST_STALL_MAX: Nanos = 5 * SECOND;
 /// How long a TLS handshake may take, from its first byte on.
 const HANDSHAKE_MAX: Nanos = 5 * SECOND;
 /// A client keeps for so long, in silence, room that others need.
 const ROOM_STALL_MAX: Nanos = SECOND;
-/// Buffers larger than this are given back when they are empty.
-const KEEP_BYTES_MAX: usize = 4 << 10;
 
 /// What a connection wants next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,18 +78,21 @@ pub(super) struct Connection<H: Handler> {
     /// When the client began its handshake.
     handshake_at: Option<Nanos>,
     /// Read and not taken.
-    input: Vec<u8>,
-    /// To be written, from `sent` on.
-    pending: Vec<u8>,
-    sent: usize,
+    input: ByteQueue,
+    /// To be written.
+    unwritten: ByteQueue,
     /// To be written when the replies are.
     pub(super) pushed: Vec<u8>,
     /// The handler waits for an answer.
     pub(super) is_pending: bool,
     /// That answer is of no use once the client has closed its sending side.
     is_waiting: bool,
+    /// So many replies wait to be written that requests wait, too.
+    is_full: bool,
     /// The handler wants no more input.
     pub(super) is_closing: bool,
+    /// The client sends no more.
+    has_ended: bool,
     /// Bytes that were thrown away, while it lingers.
     discarded: usize,
     /// When something was last read or written.
@@ -111,13 +118,14 @@ impl<H: Handler> Connection<H> {
             session: None,
             is_lingering: false,
             handshake_at: None,
-            input: Vec::new(),
-            pending: Vec::new(),
-            sent: 0,
+            input: ByteQueue::default(),
+            unwritten: ByteQueue::default(),
             pushed: Vec::new(),
             is_pending: false,
             is_waiting: false,
+            is_full: false,
             is_closing: false,
+            has_ended: false,
             discarded: 0,
             active_at: now,
             admission,
@@ -142,14 +150,15 @@ impl<H: Handler> Connection<H> {
         let drained = self.is_drained();
         let mut interest = Interest::empty();
         interest.set(Interest::OUT, !drained);
-        let reads = !self.is_pending && !self.is_closing && (drained || H::POLICY.reads_on);
-        interest.set(Interest::IN, reads || self.is_waiting);
+        let has_stopped = self.is_pending && !self.is_waiting || self.is_closing;
+        let may_read = drained || H::POLICY.reads_on;
+        interest.set(Interest::IN, !has_stopped && !self.has_ended && may_read);
         interest
     }
 
     #[inline]
     fn is_drained(&self) -> bool {
-        self.sent == self.pending.len() && self.stream.is_flushed()
+        self.unwritten.is_empty() && self.stream.is_flushed()
     }
 
     /// The socket is ready for what it is watched for.
@@ -174,18 +183,21 @@ impl<H: Handler> Connection<H> {
         if self.is_lingering {
             return self.discard(shared);
         }
-        let is_full = !H::POLICY.reads_on && !self.is_drained();
+        let must_write = !H::POLICY.reads_on && !self.is_drained();
         let is_held = self.is_pending && !self.is_waiting;
-        if is_held || self.is_closing || self.again || is_full {
+        if is_held || self.is_closing || self.has_ended || self.again || must_write {
             return Next::Wait;
         }
-        let in_place = self.input.len() > COPY_BYTES_MAX || self.is_waiting;
+        let is_kept = self.is_waiting || self.is_full;
+        let in_place = self.input.len() > COPY_BYTES_MAX || is_kept;
         let kept = self.input.len();
         let Shared { scratch, ciphertext, .. } = shared;
         let read = if in_place {
-            self.input.resize(kept + scratch.len() - COPY_BYTES_MAX, 0);
-            let read = self.stream.read(&mut self.input[kept..], ciphertext);
-            self.input.truncate(if let Read::Bytes(bytes) = read { kept + bytes } else { kept });
+            let input = self.input.back();
+            let end = input.len();
+            input.resize(end + scratch.len() - COPY_BYTES_MAX, 0);
+            let read = self.stream.read(&mut input[end..], ciphertext);
+            input.truncate(if let Read::Bytes(bytes) = read { end + bytes } else { end });
             read
         } else {
             self.stream.read(&mut scratch[kept..], ciphertext)
@@ -194,37 +206,40 @@ impl<H: Handler> Connection<H> {
             Read::Bytes(bytes) => bytes,
             Read::Nothing if self.session.is_none() => return self.shake_hands(shared.now.mono),
             Read::Nothing => return Next::Wait,
-            // A wait is of no use to a client that sends no more.
-            Read::End if self.is_waiting => return Next::Close,
-            Read::End => return self.end(shared),
+            Read::End => {
+                self.has_ended = true;
+                return Next::Wait;
+            }
             Read::Dead => return Next::Close,
             Read::NotTls => {
                 shared.bad_input("tls");
                 return Next::Close;
             }
         };
-        if self.session.is_none() {
+        let Some(session) = &mut self.session else {
             // The first request came with the end of the handshake: it is taken after opening.
             if !in_place {
-                self.input.extend_from_slice(&shared.scratch[kept..kept + bytes]);
+                self.input.back().extend_from_slice(&shared.scratch[kept..kept + bytes]);
             }
             return self.shake_hands(shared.now.mono);
-        }
-        if self.is_waiting {
-            // It is read so that the client's end is seen, and is executed after the wait.
+        };
+        shared.handler.on_read(session, bytes);
+        if is_kept {
+            // It is executed later. It is read all the same: the client may read no reply before it
+            // has sent everything, and its end must be seen.
             self.active_at = shared.now.mono;
             return if self.trim_buffers(shared) { Next::Wait } else { Next::CloseSlow };
         }
         if in_place {
-            return self.go_on(shared, bytes);
+            return self.go_on(shared);
         }
-        shared.scratch[..kept].copy_from_slice(&self.input);
+        shared.scratch[..kept].copy_from_slice(self.input.waiting());
         self.input.clear();
         // Taken out so that both it and the rest can be used.
         let scratch = std::mem::take(&mut shared.scratch);
-        let (taken, next) = self.work(shared, &scratch[..kept + bytes], bytes);
+        let (taken, next) = self.work(shared, &scratch[..kept + bytes]);
         if !self.is_closing {
-            self.input.extend_from_slice(&scratch[taken..kept + bytes]);
+            self.input.back().extend_from_slice(&scratch[taken..kept + bytes]);
         }
         shared.scratch = scratch;
         if self.trim_buffers(shared) { next } else { Next::CloseSlow }
@@ -238,10 +253,10 @@ impl<H: Handler> Connection<H> {
 
     /// Tells the handler that the client is there.
     pub(super) fn open(&mut self, shared: &mut Shared<H>) -> Next {
-        let context = Context { now: shared.now, id: self.id, fresh_bytes: 0 };
+        let context = Context { now: shared.now, id: self.id };
         let Shared { handler, output, .. } = shared;
         let mut output = output.lend();
-        let (session, progress) = match handler.on_open(self.peer, &mut output, &context) {
+        let (mut session, progress) = match handler.on_open(self.peer, &mut output, &context) {
             Ok(opened) => opened,
             Err(reason) => {
                 drop(output);
@@ -249,31 +264,31 @@ impl<H: Handler> Connection<H> {
                 return Next::Close;
             }
         };
+        // Bytes may have come with the handshake.
+        if !self.input.is_empty() {
+            handler.on_read(&mut session, self.input.len());
+        }
         self.session = Some(session);
         self.set_progress(progress);
         let sent = self.send(&mut output, handler);
         drop(output);
         match self.after(sent, progress) {
-            // Bytes may have come with the handshake.
             Some(Next::Wait) if progress == Progress::More && !self.input.is_empty() => {
-                self.go_on(shared, self.input.len())
+                self.go_on(shared)
             }
             Some(next) => next,
-            None => self.go_on(shared, self.input.len()),
+            None => self.go_on(shared),
         }
     }
 
     /// Goes on with what was read before.
-    pub(super) fn go_on(&mut self, shared: &mut Shared<H>, fresh_bytes: usize) -> Next {
+    pub(super) fn go_on(&mut self, shared: &mut Shared<H>) -> Next {
         let mut input = std::mem::take(&mut self.input);
-        let (taken, next) = self.work(shared, &input, fresh_bytes);
+        let (taken, next) = self.work(shared, input.waiting());
         if self.is_closing {
             input.clear();
         } else {
-            input.drain(..taken);
-        }
-        if input.len() <= COPY_BYTES_MAX {
-            input.shrink_to(COPY_BYTES_MAX);
+            input.take(taken);
         }
         self.input = input;
         if self.trim_buffers(shared) { next } else { Next::CloseSlow }
@@ -281,9 +296,9 @@ impl<H: Handler> Connection<H> {
 
     /// Hands `input` to the handler and writes its output, as far as both go. Returns how much was
     /// taken.
-    fn work(&mut self, shared: &mut Shared<H>, input: &[u8], fresh_bytes: usize) -> (usize, Next) {
+    fn work(&mut self, shared: &mut Shared<H>, input: &[u8]) -> (usize, Next) {
         self.active_at = shared.now.mono;
-        let mut context = Context { now: shared.now, id: self.id, fresh_bytes };
+        let context = Context { now: shared.now, id: self.id };
         let Shared { handler, output, .. } = shared;
         let mut output = output.lend();
         let (mut taken, mut written) = (0, 0);
@@ -291,15 +306,17 @@ impl<H: Handler> Connection<H> {
             let Some(session) = &mut self.session else { break Next::Wait };
             let (bytes, progress) =
                 handler.on_bytes(session, &input[taken..], &mut output, &context);
-            context.fresh_bytes = 0;
             taken += bytes;
             written += output.len();
             self.set_progress(progress);
             let sent = self.send(&mut output, handler);
+            // Otherwise executing more makes what is kept for the client no longer.
+            self.is_full = written > taken && self.unwritten.len() > UNWRITTEN_BYTES_MAX;
             match self.after(sent, progress) {
                 Some(Next::Wait) if progress == Progress::More && self.is_drained() => {
                     break self.send_pushed(handler);
                 }
+                Some(Next::Again) | None if self.is_full => break Next::Wait,
                 Some(next) => break next,
                 None if written > TURN_BYTES_MAX => break Next::Again,
                 None => {}
@@ -337,9 +354,7 @@ impl<H: Handler> Connection<H> {
             return Sent::All;
         }
         let Some(bytes) = self.stream.write(output, self.is_closing) else { return Sent::Dead };
-        if bytes < output.len() {
-            self.pending.extend_from_slice(&output[bytes..]);
-        }
+        self.unwritten.back().extend_from_slice(&output[bytes..]);
         output.clear();
         let all = self.is_drained();
         if let Some(session) = &mut self.session {
@@ -354,29 +369,14 @@ impl<H: Handler> Connection<H> {
 
     /// Keeps `output` behind what waits already, unless that is more than the handler allows.
     fn keep(&mut self, output: &mut Vec<u8>, handler: &mut H) -> Sent {
-        self.drop_sent();
-        self.pending.extend_from_slice(output);
-        output.clear();
-        let unread = self.pending.len() - self.sent;
-        let fits = match &mut self.session {
-            Some(session) => handler.on_kept(session, unread, room(&self.pending)),
-            None => true,
-        };
-        if fits { Sent::Part } else { Sent::TooMuch }
+        self.unwritten.back().append(output);
+        if self.tell_kept(handler) { Sent::Part } else { Sent::TooMuch }
     }
 
-    /// Drops the bytes that were written, once they are most, or the buffer would grow for ever;
-    /// and its room, or a client that reads nearly all would keep that of its longest pipeline.
-    fn drop_sent(&mut self) {
-        let unread = self.pending.len() - self.sent;
-        let is_roomy = self.pending.capacity() / 4 > unread.max(KEEP_BYTES_MAX);
-        if is_roomy || self.sent > self.pending.len() / 2 {
-            self.pending.drain(..self.sent);
-            self.sent = 0;
-        }
-        if is_roomy {
-            self.pending.shrink_to(2 * unread);
-        }
+    /// Tells the handler how much waits to be written. `false` if that is too much.
+    fn tell_kept(&mut self, handler: &mut H) -> bool {
+        let Some(session) = &mut self.session else { return true };
+        handler.on_kept(session, self.unwritten.len(), self.unwritten.room())
     }
 
     /// The socket may take more of what is to be written.
@@ -384,41 +384,38 @@ impl<H: Handler> Connection<H> {
         if self.is_drained() {
             return Next::Wait;
         }
-        let end = self.pending.len().min(self.sent + WRITE_BYTES_MAX);
-        let last = self.is_closing && end == self.pending.len();
-        let Some(bytes) = self.stream.write(&self.pending[self.sent..end], last) else {
+        let end = self.unwritten.len().min(WRITE_BYTES_MAX);
+        let last = self.is_closing && end == self.unwritten.len();
+        let Some(bytes) = self.stream.write(&self.unwritten.waiting()[..end], last) else {
             return Next::Close;
         };
-        self.sent += bytes;
+        self.unwritten.take(bytes);
         self.active_at = shared.now.mono;
         let drained = self.is_drained();
         if let Some(session) = &mut self.session {
             shared.handler.on_written(session, bytes, drained);
         }
-        if H::POLICY.reads_on && !drained {
-            self.drop_sent();
-        }
-        if H::POLICY.reads_on
-            && let Some(session) = &mut self.session
-        {
+        if H::POLICY.reads_on {
             // Less waits than before, so that it cannot be too much.
-            let unread = self.pending.len() - self.sent;
-            shared.handler.on_kept(session, unread, room(&self.pending));
+            self.tell_kept(&mut shared.handler);
         }
-        if !drained {
-            self.trim_buffers(shared);
-            return Next::Wait;
-        }
-        self.pending.clear();
-        self.sent = 0;
-        if self.is_closing {
+        let was_full = self.is_full;
+        self.is_full = was_full && self.unwritten.len() >= UNWRITTEN_BYTES_LOW;
+        if drained && self.is_closing {
             Next::Linger
-        } else if self.is_pending || self.session.is_none() {
-            Next::Wait
-        } else {
+        } else if (drained || was_full && !self.is_full) && self.may_go_on() {
             // What was read meanwhile may hold whole requests, and something may be pushed.
-            self.go_on(shared, 0)
+            self.go_on(shared)
+        } else {
+            self.trim_buffers(shared);
+            Next::Wait
         }
+    }
+
+    /// Whether the handler may be asked for more.
+    fn may_go_on(&self) -> bool {
+        let has_stopped = self.is_pending || self.is_closing || self.is_full || self.again;
+        self.session.is_some() && !has_stopped
     }
 
     /// All replies are written: now what was pushed may go.
@@ -451,36 +448,36 @@ impl<H: Handler> Connection<H> {
     /// The answer that it is pending for has come. One that is pending for nothing goes on.
     pub(super) fn answered(&mut self, answer: H::Answer, shared: &mut Shared<H>) -> Next {
         let (Some(session), true) = (&mut self.session, self.is_pending) else { return Next::Wait };
-        if self.sent == self.pending.len() {
-            self.pending.clear();
-            self.sent = 0;
-        }
-        let progress = shared.handler.on_answer(session, answer, &mut self.pending, shared.now);
+        let output = self.unwritten.back();
+        let progress = shared.handler.on_answer(session, answer, output, shared.now);
         self.set_progress(progress);
         self.active_at = shared.now.mono;
-        match (self.is_drained(), progress) {
-            (false, _) => self.writable(shared),
-            (true, Progress::Close) => Next::Linger,
-            (true, Progress::Pending | Progress::Waiting) => Next::Wait,
-            (true, Progress::More | Progress::Flush | Progress::Yield) => self.go_on(shared, 0),
-        }
-    }
-
-    /// The client sends no more. Replies that wait are written before the connection is closed.
-    pub(super) fn end(&mut self, shared: &Shared<H>) -> Next {
-        if !self.input.is_empty() {
-            shared.bad_input("cut_short");
-        }
         if self.is_drained() {
-            return Next::Close;
+            return match progress {
+                Progress::Close => Next::Linger,
+                Progress::Pending | Progress::Waiting => Next::Wait,
+                Progress::More | Progress::Flush | Progress::Yield => self.go_on(shared),
+            };
         }
-        self.is_closing = true;
-        Next::Wait
+        match self.writable(shared) {
+            // The next requests wait for no reply, unless the policy says so.
+            Next::Wait if H::POLICY.reads_on && !self.is_drained() && self.may_go_on() => {
+                self.go_on(shared)
+            }
+            next => next,
+        }
     }
 
-    /// Whether the client has ended its side without closing its socket, and has all its replies.
+    /// Whether the client sends no more and has all its replies. A wait is of no use to it then.
     pub(super) fn has_ended(&self) -> bool {
-        self.stream.has_ended() && !self.is_lingering && self.is_done()
+        let has_ended = self.has_ended || self.stream.has_ended();
+        let waits_in_vain = self.is_waiting && self.is_drained();
+        has_ended && !self.is_lingering && (waits_in_vain || self.is_done())
+    }
+
+    /// Whether the last thing that the client sent is no whole request.
+    pub(super) fn is_cut_short(&self) -> bool {
+        !self.is_waiting && !self.input.is_empty()
     }
 
     /// Leaves the handler and tells the client that nothing more will come; `false` if it cannot
@@ -488,7 +485,7 @@ impl<H: Handler> Connection<H> {
     pub(super) fn linger(&mut self, shared: &mut Shared<H>) -> bool {
         self.leave(shared);
         self.is_lingering = true;
-        (self.input, self.pushed) = (Vec::new(), Vec::new());
+        (self.input, self.pushed) = (ByteQueue::default(), Vec::new());
         self.stream.finish()
     }
 
@@ -576,21 +573,15 @@ impl<H: Handler> Connection<H> {
     /// Gives large buffers back that are empty, and tells the handler what the others take. `false`
     /// if that is too much.
     fn trim_buffers(&mut self, shared: &mut Shared<H>) -> bool {
-        for buffer in [&mut self.input, &mut self.pending, &mut self.pushed] {
-            if buffer.is_empty() && buffer.capacity() > KEEP_BYTES_MAX {
-                *buffer = Vec::new();
-            }
-        }
+        self.input.trim();
+        self.unwritten.trim();
+        byte_queue::trim(&mut self.pushed);
         let Some(session) = &mut self.session else { return true };
-        let buffers = [&self.input, &self.pending, &self.pushed];
-        let allocated = buffers.iter().map(|buffer| buffer.capacity()).sum();
-        let used = buffers.iter().map(|buffer| buffer.len()).sum::<usize>() - self.sent;
+        let Self { input, unwritten, pushed, .. } = self;
+        let allocated = input.capacity() + unwritten.capacity() + pushed.capacity();
+        let used = input.len() + unwritten.len() + pushed.len();
         shared.handler.on_buffers(session, allocated, used);
-        shared.handler.on_kept(session, used, buffers.into_iter().map(room).sum())
+        let room = input.room() + unwritten.room() + byte_queue::room(pushed);
+        shared.handler.on_kept(session, used, room)
     }
-}
-
-/// What a buffer takes. One that is kept when it is empty counts by what is in it.
-fn room(buffer: &Vec<u8>) -> usize {
-    if buffer.capacity() > KEEP_BYTES_MAX { buffer.capacity() } else { buffer.len() }
 }

@@ -48,8 +48,10 @@ const ACCEPTS_MAX: usize = 64;
 const LATE_ACCEPTS_MAX: usize = 4096;
 /// How long to wait before accepting again when that failed, say for want of file descriptors.
 pub(crate) const ACCEPT_PAUSE: Nanos = 50 * MILLISECOND;
-/// Messages that are handled in one turn, by the work that they are.
-const MESSAGE_WORK_MAX: usize = 4096;
+/// What of the inbox is handled in one turn, by the work that it is.
+const INBOX_WORK_MAX: usize = 4096;
+/// The work of an answer: its connection may go on with many requests.
+const ANSWER_WORK: usize = 16;
 /// Connections that were pushed something and are served in one turn.
 const FLUSHED_MAX: usize = 256;
 /// When a lingering connection is looked at for the first time: most clients have left by then.
@@ -192,7 +194,7 @@ impl<H: Handler> EventLoop<H> {
             let Some(slot) = self.again.pop_front() else { break };
             self.read_clock();
             self.with(slot, |connection, shared| match std::mem::take(&mut connection.again) {
-                true => connection.go_on(shared, 0),
+                true => connection.go_on(shared),
                 false => Next::Wait,
             });
         }
@@ -231,7 +233,9 @@ impl<H: Handler> EventLoop<H> {
         let Some(connection) = self.connections.at(slot) else { return };
         match next {
             Next::Wait if connection.has_ended() => {
-                connection.end(&self.shared);
+                if connection.is_cut_short() {
+                    self.shared.bad_input("cut_short");
+                }
                 return self.close(slot);
             }
             Next::Wait => {}
@@ -444,6 +448,7 @@ impl<H: Handler> EventLoop<H> {
                     self.open_arrived();
                 }
                 Item::Answer(id, answer) => {
+                    work += ANSWER_WORK;
                     if let Some(connection) = self.connections.same(id) {
                         let next = connection.answered(answer, &mut self.shared);
                         self.follow(id.slot, next);
@@ -456,7 +461,7 @@ impl<H: Handler> EventLoop<H> {
                     }
                 }
             }
-            if work >= MESSAGE_WORK_MAX {
+            if work >= INBOX_WORK_MAX {
                 // The rest in the next turn, after the sockets.
                 self.inbox.wake();
                 return;

@@ -60,6 +60,9 @@ pub(crate) trait Handler: Sized {
     /// not keep the loop from its sockets.
     fn on_message(&mut self, message: Self::Message, pushes: &mut Pushes<'_, Self>) -> usize;
 
+    /// Bytes were read. They are handed over now or later.
+    fn on_read(&mut self, _session: &mut Self::Session, _bytes: usize) {}
+
     /// Bytes were written; `all` says that none is left to be written.
     fn on_written(&mut self, _session: &mut Self::Session, _bytes: usize, _all: bool) {}
 
@@ -126,8 +129,6 @@ pub(crate) struct Context {
     pub(crate) now: Now,
     /// The connection, for an answer that comes later.
     pub(crate) id: ConnectionId,
-    /// Bytes at the end of the input that were just read.
-    pub(crate) fresh_bytes: usize,
 }
 
 /// A client that leaves its replies unread.
@@ -146,8 +147,8 @@ pub(crate) struct Policy {
     /// Whether connections end with the answer that they get when they are opened. Then they take
     /// no place, but for a TLS handshake: what bounds them is how many may linger.
     pub(crate) brief: bool,
-    /// Whether requests are read while replies wait to be written. Then the handler bounds what
-    /// waits, by [`Handler::on_kept`]. Otherwise reading pauses.
+    /// Whether requests are read while replies wait to be written, and executed unless very many
+    /// do. Then the handler bounds what waits, by [`Handler::on_kept`]. Otherwise reading pauses.
     pub(crate) reads_on: bool,
     /// What a client is told that finds no place, before its connection is closed.
     pub(crate) refusal: &'static [u8],

@@ -1,8 +1,8 @@
 //! What the doors have in common on the side of their sockets. It knows no protocol and no door.
 //!
 //! - [`handler`]: what a protocol is to an event loop; [`event_loop`]: one loop
-//! - [`connection`], `stream`, `connection_places`, `shared`, `output`, [`pushes`], `linger`: the
-//!   loop's connections
+//! - [`connection`], `stream`, `byte_queue`, `connection_places`, `shared`, `output`, [`pushes`],
+//!   `linger`: the loop's connections
 //! - [`inbox`]: what other threads leave for a loop; `epoll`: waiting for sockets
 //! - [`listeners`], [`listener`]: the sockets of a door of loops, and how its loops are started
 //! - [`accept`]: the accept loop of doors on tokio
@@ -19,6 +19,7 @@
 
 pub(crate) mod accept;
 pub(crate) mod activity;
+mod byte_queue;
 pub(crate) mod certificates;
 pub(crate) mod client_socket;
 pub(crate) mod client_tls;

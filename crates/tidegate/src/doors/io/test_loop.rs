@@ -109,6 +109,11 @@ impl<H: Handler> TestLoop<H> {
         &self.inbox
     }
 
+    /// Whether something is left in the inbox for the next turn.
+    pub(crate) fn has_left(&self) -> bool {
+        self.inbox.is_woken()
+    }
+
     /// Answers the first connection, as though it were pending.
     pub(crate) fn answer_first(&mut self, answer: H::Answer) {
         let first = ConnectionId { slot: 0, generation: 0 };

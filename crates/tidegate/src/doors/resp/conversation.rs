@@ -106,7 +106,7 @@ fn handler(
 }
 
 fn context(now: Now) -> Context {
-    Context { now, id: ConnectionId { slot: 0, generation: 0 }, fresh_bytes: 0 }
+    Context { now, id: ConnectionId { slot: 0, generation: 0 } }
 }
 
 #[cfg(test)]
@@ -119,6 +119,7 @@ mod tests {
     use super::*;
     use crate::clock::Clock;
     use crate::doors::io::test_loop::TestLoop;
+    use crate::doors::resp::pending::LateReply;
     use crate::metrics::Metrics;
     use crate::stores::memory;
 
@@ -165,6 +166,38 @@ mod tests {
             assert!(state.kept() < 4 * unread + kernel_max, "{} for {unread}", state.kept());
         }
         assert!(state.kept() > 0, "some of it waits");
+    }
+
+    #[test]
+    fn other_clients_have_a_turn_amid_many_answers() {
+        let clock = Clock::manual(NOW);
+        let limiter = limiter(clock.clone());
+        let records = Records::beside(&limiter, 100);
+        let handler = handler(&limiter, records, &Config::default(), NOW).unwrap();
+        let (inbox, metrics) = (handler.parts.inbox.clone(), limiter.metrics().clone());
+        let mut test_loop = TestLoop::new(handler, inbox.clone(), None, (clock, metrics), 10);
+        let _client = test_loop.client();
+        for left in [100, 1_000] {
+            let first = ConnectionId { slot: 0, generation: 0 };
+            (0..left).for_each(|_| inbox.answer(first, LateReply::GoOn));
+            test_loop.turn();
+            assert_eq!(test_loop.has_left(), left == 1_000);
+        }
+        (0..3).for_each(|_| test_loop.turn());
+        assert!(!test_loop.has_left());
+    }
+
+    #[test]
+    fn other_clients_have_a_turn_amid_many_empty_requests() {
+        let limiter = limiter(Clock::manual(NOW));
+        let records = Records::beside(&limiter, 100);
+        let mut client =
+            RespConversation::open(&limiter, records, &Config::default(), NOW).unwrap();
+        let RespConversation { handler, session, out, .. } = &mut client;
+        let input = "\n".repeat(100_000);
+        let (taken, progress) = handler.execute(session, input.as_bytes(), out, &context(NOW));
+        assert_eq!(progress, Progress::Yield);
+        assert!(taken < 10_000, "{taken}");
     }
 
     #[test]

@@ -24,8 +24,8 @@ use crate::waiting::{WaiterLimit, WaitingRequests};
 
 /// With so many bytes of replies, the rest of the input waits until they are written.
 pub(super) const OUTPUT_BYTES_MAX: usize = 128 << 10;
-/// With so many arguments executed, it is the turn of other clients. One read has fewer; a
-/// transaction may have many more.
+/// With so many arguments executed, or empty requests skipped, it is the turn of other clients.
+/// Transactions, and what is sent behind TG.WAIT, may have many more.
 const TURN_ARGUMENTS_MAX: usize = 8 << 10;
 /// The longest part of a client's own words in an error.
 const ECHO_BYTES_MAX: usize = 128;
@@ -189,7 +189,13 @@ impl RespHandler {
                         flow => return (taken, flow.into()),
                     }
                 }
-                (ParsedFront::Empty { bytes }, _) => taken += bytes,
+                (ParsedFront::Empty { bytes }, _) => {
+                    taken += bytes;
+                    executed += 1;
+                    if executed > TURN_ARGUMENTS_MAX {
+                        return (taken, Progress::Yield);
+                    }
+                }
                 (ParsedFront::Broken(error), _) => {
                     self.bad_input("protocol");
                     error.reply(out);

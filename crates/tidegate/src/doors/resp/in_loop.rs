@@ -62,9 +62,6 @@ impl Handler for RespHandler {
         output: &mut Vec<u8>,
         context: &Context,
     ) -> (usize, Progress) {
-        if context.fresh_bytes > 0 {
-            self.counts.has_read(context.fresh_bytes);
-        }
         self.execute(session, input, output, context)
     }
 
@@ -80,6 +77,11 @@ impl Handler for RespHandler {
 
     fn on_message(&mut self, message: Infallible, _: &mut Pushes<'_, Self>) -> usize {
         match message {}
+    }
+
+    #[inline]
+    fn on_read(&mut self, _: &mut Session, bytes: usize) {
+        self.counts.has_read(bytes);
     }
 
     #[inline]

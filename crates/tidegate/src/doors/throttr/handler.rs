@@ -460,10 +460,6 @@ impl Handler for ThrottrHandler {
         output: &mut Vec<u8>,
         context: &Context,
     ) -> (usize, Progress) {
-        if context.fresh_bytes > 0 {
-            session.stats.has_read(context.fresh_bytes);
-            self.counts.add(Figure::Read, context.fresh_bytes as u64);
-        }
         let (taken, pause) = self.execute(session, input, context.now, output);
         let progress = match pause {
             Pause::NeedsInput => Progress::More,
@@ -521,6 +517,12 @@ impl Handler for ThrottrHandler {
         self.counts.add(Figure::Delivered, delivered);
         self.counts.add(Figure::Lost, lost);
         (delivered + lost) as usize
+    }
+
+    #[inline]
+    fn on_read(&mut self, session: &mut Session, bytes: usize) {
+        session.stats.has_read(bytes);
+        self.counts.add(Figure::Read, bytes as u64);
     }
 
     #[inline]

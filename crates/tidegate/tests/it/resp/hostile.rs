@@ -39,6 +39,34 @@ fn a_client_that_never_reads_is_closed() {
     Client::new(&program).ask("PING", "+PONG\r\n");
 }
 
+/// However much longer than requests their replies are, a client that reads has all of them.
+#[test]
+fn a_client_that_reads_is_not_closed_for_long_replies() {
+    let program = Program::serve(DOOR);
+    let mut client = Client::new(&program);
+    let value = "x".repeat(60_000);
+    client.ask(&format!("SET long {value}"), "+OK\r\n");
+    let one = format!("$60000\r\n{value}\r\n");
+    let (count, last) = (2_000, "+PONG\r\n");
+    client.send(("GET long\r\n".repeat(count) + "PING\r\n").as_bytes());
+    client.0.shutdown(Shutdown::Write).expect("half a close");
+    for number in 0..count {
+        assert!(client.read(one.len()) == one.as_bytes(), "reply {number}");
+    }
+    assert_eq!(client.rest(), last.as_bytes());
+
+    // The replies to one transaction, too.
+    let mut client = Client::new(&program);
+    client.send(("MULTI\r\n".to_owned() + &"GET long\r\n".repeat(1_000) + "EXEC\r\n").as_bytes());
+    client.read_until(b"*1000\r\n");
+    for number in 0..1_000 {
+        assert!(client.read(one.len()) == one.as_bytes(), "reply {number}");
+    }
+    client.ask("PING", last);
+    assert_eq!(bad_input(&program, "slow_reader"), 0);
+    assert_eq!(bad_input(&program, "cut_short"), 0);
+}
+
 #[test]
 fn clients_that_take_most_of_the_room_give_way() {
     let program = Program::serve(DOOR);

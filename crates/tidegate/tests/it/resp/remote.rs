@@ -1,8 +1,10 @@
 //! Counts of CL.THROTTLE that lie in a Redis which several programs share.
 
+use std::net::Shutdown;
+
 use tidegate_wire::resp::request::request;
 
-use super::{Client, DOOR};
+use super::{Client, DOOR, bad_input, metric};
 use crate::engines::redis::Server;
 use crate::engines::until;
 use crate::program::Program;
@@ -215,4 +217,32 @@ fn giving_back_waits_for_no_store_that_is_away() {
         let reply = client.read_until(b"+PONG\r\n");
         assert!(reply.starts_with(b"*5\r\n:0\r\n:2\r\n"), "{}", reply.escape_ascii());
     }
+}
+
+/// A reply that comes late stands behind others that are not read yet. What comes behind it is
+/// executed all the same, also if the client has sent its last by then.
+#[test]
+fn a_client_that_half_closes_has_the_replies_behind_a_late_one() {
+    let redis = Server::start(&[]);
+    let program = program(&redis, "1m");
+    let mut client = Client::new(&program);
+    ask(&mut client, "CL.THROTTLE late 9 1 86400", [0, 10, 9, -1, 86_400]);
+    redis.halt();
+    let message = "x".repeat(60_000);
+    let mut sent = format!("*2\r\n$4\r\nECHO\r\n$60000\r\n{message}\r\n").repeat(200);
+    sent += "CL.THROTTLE late 9 1 86400\r\nPING\r\n";
+    client.send(sent.as_bytes());
+    client.0.shutdown(Shutdown::Write).expect("half a close");
+    // The store was asked.
+    until(|| metric(&program, "tidegate_resp_commands_total{command=\"cl.throttle\"}") == 2);
+    redis.go_on();
+    // The answer has come before the first reply is read.
+    until(|| metric(&program, "tidegate_resp_commands_total{command=\"ping\"}") == 1);
+    let message = format!("$60000\r\n{message}\r\n");
+    for number in 0..200 {
+        assert!(client.read(message.len()) == message.as_bytes(), "reply {number}");
+    }
+    let last = numbers([0, 10, 8, -1, 2 * 86_400]) + "+PONG\r\n";
+    compare(&client.rest(), &last);
+    assert_eq!(bad_input(&program, "cut_short"), 0);
 }

@@ -12,6 +12,7 @@ use super::{Client, bad_input, metric};
 use crate::engines::redis::Server;
 use crate::engines::until;
 use crate::http::send_to;
+use crate::papers::{Papers, connect};
 use crate::program::{PATIENCE, Program};
 use crate::remote::store;
 use crate::text;
@@ -447,6 +448,50 @@ fn what_is_sent_behind_a_wait_is_answered_after_it() {
     assert_eq!(ask(&mut client, "TG.RESET page:w"), ":1");
     assert_eq!(brief(&reply(&mut waiting)), (1, Some(2)));
     assert_eq!(waiting.read(7 * count), "+PONG\r\n".repeat(count).as_bytes());
+    let read = metric(&program, "tidegate_resp_bytes_total{direction=\"read\"}");
+    assert!(read > 6 * count as u64, "{read}");
+}
+
+/// The end of TLS may come in one read with requests, and no end of the connection behind it.
+#[test]
+fn a_client_that_ends_tls_leaves_the_line() {
+    let papers = Papers::new();
+    papers.sign("gate", "gate.example");
+    let file = |name: &str| papers.path(name).display().to_string();
+    let tls = format!("tls = {{ cert = '{}', key = '{}' }}\n", file("gate.pem"), file("gate.key"));
+    let doors = DOORS.replacen("[text]", &(tls + "[text]"), 1);
+    let program = Program::serve(&[RULES, &doors].concat());
+    for behind in ["", "PING\r\n"] {
+        let mut client = connect(papers.client(None), program.address("resp"));
+        client.write_all(b"TG.CHECK page:a 3\r\nTG.WAIT page:a\r\n").expect("the door takes it");
+        until_waiting(&program, 1);
+        client.conn.writer().write_all(behind.as_bytes()).expect("room");
+        client.conn.send_close_notify();
+        client.conn.write_tls(&mut client.sock).expect("the door takes it");
+        until_waiting(&program, 0);
+        let mut reset = connect(papers.client(None), program.address("resp"));
+        reset.write_all(b"TG.RESET page:a\r\n").expect("the door takes it");
+        let mut reply = [0; 4];
+        reset.read_exact(&mut reply).expect("a reply");
+        assert_eq!(&reply, b":1\r\n");
+    }
+}
+
+/// A wait is of no use to a client that sends no more. Earlier replies are.
+#[test]
+fn a_client_that_half_closes_behind_a_wait_has_its_earlier_replies() {
+    let program = program();
+    let mut client = Client::new(&program);
+    let message = "x".repeat(60_000);
+    let echo = format!("*2\r\n$4\r\nECHO\r\n$60000\r\n{message}\r\n").repeat(200);
+    client.send((echo + "TG.CHECK page:a 3\r\nTG.WAIT page:a\r\n").as_bytes());
+    until_waiting(&program, 1);
+    client.0.shutdown(Shutdown::Write).expect("half of it closes");
+    let one = format!("$60000\r\n{message}\r\n");
+    assert!((0..200).all(|_| client.read(one.len()) == one.as_bytes()));
+    assert_eq!(brief(&reply(&mut client)), (1, Some(0)));
+    assert_eq!(client.rest(), b"");
+    until_waiting(&program, 0);
 }
 
 #[test]
