@@ -55,14 +55,22 @@ impl ReportPieces {
             return self.next();
         };
         let come = self.begun.len().min(left);
-        let cut = match whole_fields(&self.begun[..come]) {
-            _ if come == left && left <= PIECE_BYTES => left,
-            _ if left <= PIECE_BYTES => return None,
-            // One field, or no field at all.
-            0 if come == left => left,
-            0 if come > MESSAGE_BYTES_MAX => return Some(self.rest()),
-            0 => return None,
-            fields => fields,
+        let cut = if left <= PIECE_BYTES {
+            // Short enough to wait for all of it. Its fields are not looked at: a client that sends
+            // a byte at a time would have them looked at for each.
+            if come < left {
+                return None;
+            }
+            left
+        } else {
+            // Whole fields are cut off as they come, so they are looked at once.
+            match whole_fields(&self.begun[..come]) {
+                // One field, or no field at all.
+                0 if come == left => left,
+                0 if come > MESSAGE_BYTES_MAX => return Some(self.rest()),
+                0 => return None,
+                fields => fields,
+            }
         };
         self.has_seen_one = true;
         self.left = Some(left - cut).filter(|left| *left > 0);
@@ -102,6 +110,8 @@ fn whole_fields(bytes: &[u8]) -> usize {
 
 /// How many bytes the first field takes, though not all of them may be there.
 fn field_bytes(bytes: &[u8]) -> Option<usize> {
+    #[cfg(test)]
+    tests::SCANNED.set(tests::SCANNED.get() + 1);
     let (tag, head) = varint(bytes)?;
     let body = &bytes[head..];
     let body = match tag & 7 {
@@ -131,12 +141,19 @@ fn varint(bytes: &[u8]) -> Option<(u64, usize)> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use proptest::prelude::*;
     use prost::Message as _;
     use tidegate_envoy::proto::quota::rate_limit_quota_usage_reports::BucketQuotaUsage;
     use tidegate_envoy::proto::quota::{BucketId, RateLimitQuotaUsageReports};
 
     use super::*;
+
+    thread_local! {
+        /// How many fields were looked at.
+        pub(super) static SCANNED: Cell<usize> = const { Cell::new(0) };
+    }
 
     fn usage(number: usize, bytes: usize) -> BucketQuotaUsage {
         let value = format!("{number}{}", "v".repeat(bytes)).into();
@@ -213,6 +230,21 @@ mod tests {
         assert_eq!(pieces.rest()[..], [0, 0, 0, 0, 9, 7]);
         pieces.add(&[0, 0]);
         assert_eq!((pieces.next(), &pieces.rest()[..]), (None, &[0, 0][..]));
+    }
+
+    /// The client chooses the size of what it sends at a time.
+    #[test]
+    fn each_field_is_looked_at_about_once_however_small_the_portions_are() {
+        for (fields, portion) in [(32_000, 1), (32_000, 7), (100_000, 1), (100_000, 9_000)] {
+            let bytes = [0x08, 0x01].repeat(fields);
+            let before = SCANNED.get();
+            let out = pieces(&framed(&bytes), portion);
+            let whole: usize = out.iter().map(|piece| piece.len() - PREFIX_BYTES).sum();
+            assert_eq!(whole, bytes.len());
+            let scanned = SCANNED.get() - before;
+            let portions = bytes.len() / portion;
+            assert!(scanned <= 2 * fields + 3 * portions, "{scanned} of {fields} by {portion}");
+        }
     }
 
     proptest! {
