@@ -14,7 +14,7 @@ use super::divider::{Divider, RequestCounts, Requests, Turn};
 use super::leases::Leases;
 use super::slices::Slices;
 use super::{
-    Action, Assignment, BLANKET_TTL_S, BUCKETS_PER_STREAM_MAX, Bank, KEYS_MAX, LEASE_LIFE,
+    Action, Assignment, BLANKET_TTL_S, BUCKETS_PER_STREAM_MAX, Bank, Grant, KEYS_MAX, LEASE_LIFE,
     OWN_SEATS, RequestId, SEATS_PER_CALL, SHARED_SEATS_MAX, STREAMS_MAX, StreamId, TURNS_MAX,
     Terms,
 };
@@ -285,19 +285,19 @@ impl Division {
         self.streams.is_empty() && self.buckets.is_empty()
     }
 
-    /// The bank answers a question: so many uses were taken. What was taken for a stream that is
+    /// The bank answers a question with these uses. What was taken for a stream that is
     /// gone stays counted: its window may be over, and giving back into another would be too much.
     pub fn granted(
         &mut self,
         request: RequestId,
-        uses: u64,
+        grant: Grant,
         now: Now,
         bank: &mut dyn Bank,
         out: &mut Vec<Assignment>,
     ) {
         let Some((key, stream)) = self.requests.answer(request) else { return };
         self.turn(&key, now, bank, out, |bucket, turn| {
-            bucket.divider.granted(stream, request, uses, turn);
+            bucket.divider.granted(stream, request, grant, turn);
             bucket.due = bucket.due.min(turn.mono());
         });
     }

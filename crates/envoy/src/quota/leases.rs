@@ -276,7 +276,7 @@ impl Leases {
         // Leases are for counts that answer at once; an answer that comes later stays counted.
         let mut ask = |most| {
             let granted = turn.bank.take_up_to(turn.key, most, NOBODYS_REQUEST, turn.now);
-            granted.map_or(0, |granted| granted.min(most))
+            granted.map_or(0, |granted| granted.uses.min(most))
         };
         if !self.is_small() {
             return ask(most);

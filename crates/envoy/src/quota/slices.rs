@@ -26,7 +26,7 @@ use tidegate_core::time::{Nanos, SECOND};
 use super::demand::Demand;
 use super::divider::{Divider, RequestCounts, Turn};
 use super::fair;
-use super::{ARRIVAL, Action, BLANKET_TTL_S, RequestId, SlicePlan, StreamId, Terms};
+use super::{ARRIVAL, Action, BLANKET_TTL_S, Grant, RequestId, SlicePlan, StreamId, Terms};
 
 /// For how long a slice may be used once it has arrived: until the next has, in any case.
 const SLICE_TTL_S: u64 = 2;
@@ -87,6 +87,7 @@ struct Held {
     taken: Nanos,
     /// When it was last prolonged.
     sent: Nanos,
+    is_counted: bool,
 }
 
 impl Held {
@@ -158,7 +159,7 @@ impl Seat {
 
     /// Prolongs no more what it holds: that ends as every slice does.
     fn let_go(&mut self, plan: &SlicePlan) {
-        if let Some(held) = self.held.take().filter(|_| plan.refundable()) {
+        if let Some(held) = self.held.take().filter(|held| held.is_counted && plan.refundable()) {
             self.recent.push_back((held.sent + HELD_LIFE - SLICE_LIFE, 1));
         }
     }
@@ -227,10 +228,13 @@ impl Slices {
         }
         seat.let_go(&self.plan);
         let Some(request) = turn.requests.number().filter(|_| has_time && wanted > 0) else {
-            return self.give(stream, 0, window_end, holds, turn);
+            return self.give(stream, Grant::counted(0), window_end, holds, turn);
         };
         match turn.bank.take_up_to(turn.key, wanted, request, turn.now) {
-            Some(uses) => self.give(stream, uses.min(wanted), window_end, holds, turn),
+            Some(grant) => {
+                let grant = Grant { uses: grant.uses.min(wanted), ..grant };
+                self.give(stream, grant, window_end, holds, turn);
+            }
             None => {
                 seat.asked = Some(Asked { request, window_end, holds });
                 turn.requests.keep(request, turn.key, stream);
@@ -238,11 +242,12 @@ impl Slices {
         }
     }
 
-    /// Gives a stream a slice that was taken from the window that ends at `window_end`.
+    /// Gives a stream a slice that was taken from the window that ends at `window_end`. Of uses that
+    /// were not counted nothing is given back or written down a second time.
     fn give(
         &mut self,
         stream: StreamId,
-        uses: u64,
+        Grant { uses, is_counted }: Grant,
         window_end: Nanos,
         holds: bool,
         turn: &mut Turn<'_>,
@@ -261,11 +266,11 @@ impl Slices {
         (seat.denied_at, seat.given_at) = (None, now);
         let refundable = self.plan.refundable();
         if holds {
-            seat.held = Some(Held { taken: now, sent: now });
-        } else if refundable {
+            seat.held = Some(Held { taken: now, sent: now, is_counted });
+        } else if refundable && is_counted {
             seat.recent.push_back((now, uses));
         }
-        if self.plan.remembers_uses() || holds && !refundable {
+        if is_counted && (self.plan.remembers_uses() || holds && !refundable) {
             let hold = if holds { self.plan.hold_max() } else { 0 };
             self.echoes.push((now.saturating_add(hold).saturating_add(life(holds)), uses));
         }
@@ -343,13 +348,13 @@ impl Divider for Slices {
         echo.chain([self.buy_at, now + INTERVAL]).min().unwrap_or(now)
     }
 
-    fn granted(&mut self, stream: StreamId, request: RequestId, uses: u64, turn: &mut Turn<'_>) {
+    fn granted(&mut self, stream: StreamId, request: RequestId, grant: Grant, turn: &mut Turn<'_>) {
         let asked = self
             .seats
             .get_mut(&stream)
             .and_then(|seat| seat.asked.take_if(|asked| asked.request == request));
         if let Some(Asked { window_end, holds, .. }) = asked {
-            self.give(stream, uses, window_end, holds, turn);
+            self.give(stream, grant, window_end, holds, turn);
         }
     }
 

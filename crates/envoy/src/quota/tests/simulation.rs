@@ -7,7 +7,7 @@ use tidegate_core::time::{MILLISECOND, Nanos, Now, SECOND};
 use tidegate_core::{JointOutcome, Limit, Op, State, algorithms};
 
 use super::envoy::{Envoy, Sent};
-use crate::quota::{Action, Assignment, Bank, Division, Report, RequestId, StreamId, Terms};
+use crate::quota::{Action, Assignment, Bank, Division, Grant, Report, RequestId, StreamId, Terms};
 
 pub(super) const STEP: Nanos = 10 * MILLISECOND;
 const KEY: &[u8] = b"web user=a";
@@ -30,8 +30,8 @@ impl Count {
 }
 
 impl Bank for Count {
-    fn take_up_to(&mut self, _: &[u8], most: u64, _: RequestId, now: Now) -> Option<u64> {
-        Some(self.ask(Op::TakeUpTo(most), now))
+    fn take_up_to(&mut self, _: &[u8], most: u64, _: RequestId, now: Now) -> Option<Grant> {
+        Some(Grant::counted(self.ask(Op::TakeUpTo(most), now)))
     }
 
     fn record(&mut self, _: &[u8], cost: u64, at: Nanos, now: Now) {

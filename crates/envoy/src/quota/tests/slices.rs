@@ -9,8 +9,8 @@ use tidegate_core::{Algorithm, Limit, State};
 use super::leases::cases;
 use super::simulation::{Count, Event, Simulation};
 use crate::quota::{
-    Action, Assignment, BUCKETS_PER_STREAM_MAX, Bank, Division, Report, RequestId, STREAMS_MAX,
-    StreamId, Terms, TooManyStreams,
+    Action, Assignment, BUCKETS_PER_STREAM_MAX, Bank, Division, Grant, Report, RequestId,
+    STREAMS_MAX, StreamId, Terms, TooManyStreams,
 };
 
 fn limit(algorithm: Algorithm, amount: u64, period_s: u64) -> Limit {
@@ -147,7 +147,7 @@ fn quiet_streams_leave_most_to_others_and_give_back_what_they_hold() {
     simulation.run(40 * SECOND);
     let left = |simulation: &mut Simulation| {
         let mut bank = Count { limit, state: simulation.bank.state.clone() };
-        bank.take_up_to(b"", 8, RequestId(0), simulation.now).expect("an answer")
+        bank.take_up_to(b"", 8, RequestId(0), simulation.now).expect("an answer").uses
     };
     let used = simulation.used(None, 50 * SECOND);
     let (held, most) = (8 - used - left(&mut simulation), limit.amount / 2);
@@ -161,17 +161,23 @@ fn quiet_streams_leave_most_to_others_and_give_back_what_they_hold() {
 #[derive(Default)]
 struct Remote {
     asked: Vec<(RequestId, u64)>,
+    recorded: u64,
+    refunded: u64,
 }
 
 impl Bank for Remote {
-    fn take_up_to(&mut self, _: &[u8], most: u64, request: RequestId, _: Now) -> Option<u64> {
+    fn take_up_to(&mut self, _: &[u8], most: u64, request: RequestId, _: Now) -> Option<Grant> {
         self.asked.push((request, most));
         None
     }
 
-    fn record(&mut self, _: &[u8], _: u64, _: Nanos, _: Now) {}
+    fn record(&mut self, _: &[u8], uses: u64, _: Nanos, _: Now) {
+        self.recorded += uses;
+    }
 
-    fn refund(&mut self, _: &[u8], _: u64, _: Now) {}
+    fn refund(&mut self, _: &[u8], uses: u64, _: Now) {
+        self.refunded += uses;
+    }
 }
 
 const STREAM: StreamId = StreamId(1);
@@ -196,7 +202,7 @@ fn a_grant_may_come_later_once_and_for_its_own_window() {
     division.report(STREAM, REPORT, &terms, now, &mut bank, &mut out);
     let (request, _) = bank.asked.pop().expect("a question");
     assert_eq!(actions(&mut out), []);
-    division.granted(request, 7, now.after(SECOND), &mut bank, &mut out);
+    division.granted(request, Grant::counted(7), now.after(SECOND), &mut bank, &mut out);
     let slice = Action::TokenBucket {
         max_tokens: 7,
         tokens_per_fill: 1,
@@ -204,12 +210,51 @@ fn a_grant_may_come_later_once_and_for_its_own_window() {
         ttl_s: 2,
     };
     assert_eq!(actions(&mut out), [Action::DenyAll { ttl_s: 2 }, slice]);
-    division.granted(request, 7, now.after(SECOND), &mut bank, &mut out);
+    division.granted(request, Grant::counted(7), now.after(SECOND), &mut bank, &mut out);
     assert_eq!(actions(&mut out), [], "answered before");
     division.tick(|_| terms.clone(), now.after(2 * SECOND), &mut bank, &mut out);
     let (request, _) = bank.asked.pop().expect("another question");
-    division.granted(request, 7, now.after(9 * SECOND), &mut bank, &mut out);
+    division.granted(request, Grant::counted(7), now.after(9 * SECOND), &mut bank, &mut out);
     assert_eq!(actions(&mut out), [Action::DenyAll { ttl_s: 4 }], "its window is over");
+}
+
+/// What a rule lets pass while its store is away is not in the store's count.
+#[test]
+fn what_was_not_counted_is_given_and_never_given_back() {
+    for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingLog] {
+        // A bucket that is busy, and one that is quiet and holds a use.
+        for (requests, is_counted) in [(9, true), (9, false), (0, true), (0, false)] {
+            let terms = Terms::of(&[limit(algorithm, 1_000, 100)], false, true);
+            let (mut division, mut now) = running();
+            let (mut bank, mut out) = (Remote::default(), Vec::new());
+            let mut given = 0;
+            for second in 0..20 {
+                if second % 5 == 0 {
+                    let report = Report { allowed: 0, denied: requests, ..REPORT };
+                    division.report(STREAM, report, &terms, now, &mut bank, &mut out);
+                }
+                division.tick(|_| terms.clone(), now, &mut bank, &mut out);
+                for (request, uses) in std::mem::take(&mut bank.asked) {
+                    let grant = Grant { uses, is_counted };
+                    division.granted(request, grant, now, &mut bank, &mut out);
+                }
+                let slices = actions(&mut out).into_iter();
+                given += slices.filter(|it| matches!(it, Action::TokenBucket { .. })).count();
+                now = now.after(SECOND);
+            }
+            // It leaves, and has used nothing.
+            let mut zero = || {
+                let report = Report { allowed: 0, denied: 0, ..REPORT };
+                division.report(STREAM, report, &terms, now, &mut bank, &mut Vec::new());
+                division.tick(|_| terms.clone(), now, &mut bank, &mut Vec::new());
+                now = now.after(5 * SECOND);
+            };
+            (0..12).for_each(|_| zero());
+            assert!(given > 5, "{given} to {requests} requests under {algorithm:?}");
+            let corrected = bank.recorded + bank.refunded > 0;
+            assert_eq!(corrected, is_counted, "{requests} requests under {algorithm:?}");
+        }
+    }
 }
 
 #[test]
@@ -238,7 +283,10 @@ fn a_stream_that_reports_too_much_does_not_bury_the_key() {
             division.report(STREAM, report, &terms, now, &mut bank, &mut Vec::new());
         }
         let later = now.after(2 * SECOND);
-        assert!(bank.take_up_to(b"", 1, RequestId(0), later) == Some(1), "shadow: {shadow}");
+        assert!(
+            bank.take_up_to(b"", 1, RequestId(0), later) == Some(Grant::counted(1)),
+            "shadow: {shadow}"
+        );
     }
 }
 

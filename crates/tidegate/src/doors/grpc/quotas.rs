@@ -298,9 +298,9 @@ impl Quotas {
         let mut inner = self.inner.lock();
         let mut out = Vec::new();
         let Inner { division, grants, .. } = &mut *inner;
-        for (request, uses) in grants.take() {
+        for (request, grant) in grants.take() {
             let mut bank = LimiterBank::new(&self.limiter, grants);
-            division.granted(request, uses, now, &mut bank, &mut out);
+            division.granted(request, grant, now, &mut bank, &mut out);
         }
         let mut bank = LimiterBank::new(&self.limiter, grants);
         let present = self.limiter.limiter().rules();

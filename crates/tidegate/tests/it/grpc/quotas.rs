@@ -1,5 +1,7 @@
 //! The quota service: what streams are assigned, and when.
 
+use std::collections::BTreeMap;
+
 use tidegate_envoy::proto::quota::rate_limit_quota_response::BucketAction;
 use tidegate_envoy::proto::quota::rate_limit_quota_response::bucket_action::BucketAction as Action;
 use tidegate_envoy::proto::quota::rate_limit_quota_service_client::RateLimitQuotaServiceClient;
@@ -15,7 +17,9 @@ use tonic::transport::Endpoint;
 
 use super::DOORS;
 use super::series::metrics;
+use crate::engines::redis::Server;
 use crate::program::Program;
+use crate::remote::store;
 
 const RULES: &str = "
 [[rule]]
@@ -146,6 +150,40 @@ fn a_limit_is_divided_among_streams_and_taken_from_its_key() {
     // The first one has been told to do with less by then.
     let fits = (0..20).any(|_| rate(&bucket(&mut first)) + rate(&other) <= 57);
     assert!(fits, "both together are within the limit");
+}
+
+#[test]
+fn while_the_store_is_away_each_rule_decides() {
+    let rule = |policy: &str| {
+        format!(
+            "[[rule]]
+            name = '{policy}'
+            match = 'web user={policy}'
+            limit = '8 per 1d'
+            on_store_error = '{policy}'\n"
+        )
+    };
+    let policies = ["allow", "deny", "local"];
+    let mut redis = Server::start(&[]);
+    let rules = policies.map(rule).concat();
+    let mut program = Program::serve(&[DOORS, &*rules, &*store(&redis.url(), "1m")].concat());
+    redis.kill();
+    program.wait_for_line(|line| line.contains("the store is away"));
+    let mut stream = Stream::open(&program);
+    let mut tokens: BTreeMap<String, u32> = BTreeMap::new();
+    while tokens.get("allow").is_none_or(|tokens| *tokens <= 16) {
+        policies.iter().for_each(|policy| stream.report(policy, 5));
+        for action in stream.next().expect("an answer") {
+            let id = action.bucket_id.clone().unwrap_or_default().bucket;
+            if let Strategy::TokenBucket(bucket) = strategy_of(&action) {
+                let user = String::from_utf8_lossy(&id["user"]).into_owned();
+                *tokens.entry(user).or_default() += bucket.max_tokens;
+            }
+        }
+    }
+    assert_eq!(tokens.get("deny"), None);
+    // Five have passed before there was an assignment.
+    assert!((1..=3).contains(&tokens["local"]), "this node counts: {tokens:?}");
 }
 
 /// Envoy reports such a bucket, and rejects what it is assigned.
