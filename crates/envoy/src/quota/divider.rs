@@ -105,6 +105,9 @@ pub(super) trait Divider {
     /// A bank answers a question of this stream.
     fn granted(&mut self, _: StreamId, _: RequestId, _: Grant, _: &mut Turn<'_>) {}
 
+    /// The server ends: writes down now what is to be written down later.
+    fn settle(&mut self, _: &mut Turn<'_>) {}
+
     /// Takes over other terms; false if they need another divider.
     fn change(&mut self, terms: &Terms, turn: &mut Turn<'_>) -> bool;
 

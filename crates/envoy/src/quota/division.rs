@@ -89,12 +89,13 @@ impl Bucket {
             let divided = |terms: &Terms| matches!(terms, Terms::Leases(_) | Terms::Slices(_));
             // What was granted under the old terms may be used until it ends.
             let ended = turn.mono().saturating_add(LEASE_LIFE);
-            let must_wait = divided(&self.terms) && divided(terms);
+            let opens_at = if divided(&self.terms) { ended } else { opens_at };
+            let must_wait = divided(terms) && turn.mono() < opens_at;
             let streams = self.divider.streams();
-            self.divider = divider_for(terms, if must_wait { ended } else { opens_at });
+            self.divider = divider_for(terms, opens_at);
             for stream in streams {
                 if must_wait {
-                    // What it has is of the old terms.
+                    // What it has is of the old terms, and the new ones grant nothing yet.
                     turn.send(stream, Action::DenyAll { ttl_s: BLANKET_TTL_S });
                 }
                 let counts = RequestCounts { allowed: 0, denied: 0, is_first: false };

@@ -452,6 +452,10 @@ impl Divider for Leases {
             self.rate = old;
             return false;
         }
+        if rate.count != old.count {
+            // Nothing of the leases is in the other count yet.
+            (self.charged_until, self.credit) = (None, 0);
+        }
         let whole = rate.uses_in(self.fill_s.saturating_mul(SECOND));
         if !(FILL_TOKENS_MIN / 2..=u64::from(u32::MAX)).contains(&whole) {
             self.restart(fill_interval_s(rate));

@@ -105,7 +105,7 @@ pub(super) struct Slices {
     buy_at: Nanos,
     seats: BTreeMap<StreamId, Seat>,
     /// Uses to write down again, and when.
-    echoes: Vec<(Nanos, u64)>,
+    late_records: Vec<(Nanos, u64)>,
 }
 
 /// A bucket with so many uses that is not refilled. The same again prolongs it.
@@ -173,6 +173,14 @@ impl Seat {
         }
     }
 
+    /// Forgets what was granted, and is asked for, under another rule: it may have another count,
+    /// and nothing of it can be given back to this one.
+    fn start_over(&mut self) {
+        (self.asked, self.held, self.look_at) = (None, None, 0);
+        self.recent.clear();
+        (self.settled, self.reported) = (0, 0);
+    }
+
     /// Uses that were granted in this window, and surely not used. The newest slices do not count:
     /// they may be in use, or have been since the report was sent.
     fn unused(&mut self, now: Nanos) -> u64 {
@@ -188,7 +196,7 @@ impl Seat {
 
 impl Slices {
     pub(super) fn new(plan: SlicePlan, opens_at: Nanos) -> Self {
-        Self { plan, opens_at, buy_at: opens_at, seats: BTreeMap::new(), echoes: Vec::new() }
+        Self { plan, opens_at, buy_at: opens_at, seats: BTreeMap::new(), late_records: Vec::new() }
     }
 
     /// Buys the next slices of all streams.
@@ -272,21 +280,21 @@ impl Slices {
         }
         if is_counted && (self.plan.remembers_uses() || holds && !refundable) {
             let hold = if holds { self.plan.hold_max() } else { 0 };
-            self.echoes.push((now.saturating_add(hold).saturating_add(life(holds)), uses));
+            self.late_records.push((now.saturating_add(hold).saturating_add(life(holds)), uses));
         }
         let ttl_s = if holds { HELD_TTL_S } else { SLICE_TTL_S };
         turn.send(stream, Action::DenyAll { ttl_s });
         turn.send(stream, slice(tokens, ttl_s));
     }
 
-    /// Writes down again what was given in slices that have ended by now.
-    fn echo(&mut self, turn: &mut Turn<'_>) {
+    /// Writes down again what was given in slices that end until then.
+    fn record_late(&mut self, until: Nanos, turn: &mut Turn<'_>) {
         let now = turn.mono();
-        self.echoes.retain(|(due, uses)| {
-            if *due <= now {
+        self.late_records.retain(|(due, uses)| {
+            if *due <= until {
                 turn.bank.record(turn.key, *uses, now, turn.now);
             }
-            *due > now
+            *due > until
         });
     }
 }
@@ -329,7 +337,7 @@ impl Divider for Slices {
 
     fn tick(&mut self, turn: &mut Turn<'_>) -> Nanos {
         let now = turn.mono();
-        self.echo(turn);
+        self.record_late(now, turn);
         self.seats.retain(|stream, seat| {
             let silent = seat.demand.is_silent(now);
             if silent {
@@ -343,9 +351,9 @@ impl Divider for Slices {
             self.buy_at = if next > now { next } else { now.saturating_add(INTERVAL) };
             self.buy_all(turn);
         }
-        let echo = self.echoes.iter().map(|(due, _)| *due);
+        let late = self.late_records.iter().map(|(due, _)| *due);
         // At least this often, for rules that have changed.
-        echo.chain([self.buy_at, now + INTERVAL]).min().unwrap_or(now)
+        late.chain([self.buy_at, now + INTERVAL]).min().unwrap_or(now)
     }
 
     fn granted(&mut self, stream: StreamId, request: RequestId, grant: Grant, turn: &mut Turn<'_>) {
@@ -358,10 +366,14 @@ impl Divider for Slices {
         }
     }
 
+    fn settle(&mut self, turn: &mut Turn<'_>) {
+        self.record_late(Nanos::MAX, turn);
+    }
+
     fn change(&mut self, terms: &Terms, _: &mut Turn<'_>) -> bool {
         let Terms::Slices(plan) = terms else { return false };
         self.plan = plan.clone();
-        self.seats.values_mut().for_each(|seat| seat.held = None);
+        self.seats.values_mut().for_each(Seat::start_over);
         true
     }
 
@@ -374,6 +386,6 @@ impl Divider for Slices {
     }
 
     fn is_done(&self) -> bool {
-        self.seats.is_empty() && self.echoes.is_empty()
+        self.seats.is_empty() && self.late_records.is_empty()
     }
 }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use tidegate_core::rules::Rule;
 use tidegate_core::time::{MILLISECOND, Nanos, Now, SECOND};
 use tidegate_core::{JointOutcome, Limit, Op, State, algorithms};
 
@@ -76,6 +77,8 @@ pub(super) enum Event {
         unix_s: u64,
     },
     Limit(Limit),
+    /// Another rule is for the key, and has a count of its own.
+    Rule(Limit),
 }
 
 pub(super) struct Simulation {
@@ -86,6 +89,8 @@ pub(super) struct Simulation {
     pub(super) envoys: Vec<Envoy>,
     last_stream: u64,
     reports: Vec<Sent>,
+    /// The rule of the key.
+    rule: u64,
     /// Requests per 1000 s through another door, and how many of one are owed.
     others: (u64, u64),
     /// When uses were admitted, and how many, by Envoys (by number) and by others.
@@ -107,6 +112,7 @@ impl Simulation {
             envoys: Vec::new(),
             last_stream: 0,
             reports: Vec::new(),
+            rule: 0,
             others: (0, 0),
             admitted: Vec::new(),
             limits: vec![(0, limit)],
@@ -148,6 +154,12 @@ impl Simulation {
             Event::Clock { unix_s } => self.now.unix = unix_s * SECOND,
             Event::Limit(limit) => {
                 self.bank.limit = limit;
+                self.limits.push((now, limit));
+                self.division.rules_changed();
+            }
+            Event::Rule(limit) => {
+                self.rule += 1;
+                self.bank = Count { limit, state: State::None };
                 self.limits.push((now, limit));
                 self.division.rules_changed();
             }
@@ -193,7 +205,8 @@ impl Simulation {
             return;
         }
         let mut out = Vec::new();
-        let terms = Terms::of(&[self.bank.limit], false, false);
+        let rule = Rule::new(&format!("rule {}", self.rule), "*", vec![self.bank.limit]);
+        let terms = Terms::of_rule(&rule, false);
         // A stream keeps the order of its reports: they are in the order of sending here.
         let mut waiting = Vec::new();
         for sent in std::mem::take(&mut self.reports) {

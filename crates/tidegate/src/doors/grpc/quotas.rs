@@ -251,7 +251,7 @@ impl Quotas {
         let limiter = self.limiter.limiter();
         let rules = limiter.rules();
         match rules.find(key).map(|position| &rules.rules()[position]) {
-            Some(rule) => Terms::of(&rule.limits, rule.shadow, limiter.counts_remotely(rule)),
+            Some(rule) => Terms::of_rule(rule, limiter.counts_remotely(rule)),
             None => Terms::of(&[], false, false),
         }
     }
