@@ -303,6 +303,15 @@ impl Division {
         });
     }
 
+    /// The server ends. What was given and is to be counted when it has been used is counted now:
+    /// no server after this one knows of it.
+    pub fn settle(&mut self, now: Now, bank: &mut dyn Bank) {
+        let keys: Vec<Arc<[u8]>> = self.buckets.keys().cloned().collect();
+        for key in keys {
+            self.turn(&key, now, bank, &mut Vec::new(), |bucket, turn| bucket.divider.settle(turn));
+        }
+    }
+
     /// Lets a bucket act, and forgets the seats that it gave up.
     fn turn(
         &mut self,

@@ -180,6 +180,7 @@ impl Simulation {
             Event::Restart if (0..count).any(|envoy| self.was_stopped(envoy)) => {}
             Event::Restart => {
                 (0..count).for_each(|envoy| self.close(envoy));
+                self.division.settle(self.now, &mut self.bank);
                 self.division = Division::new(self.now);
                 self.next = now;
             }

@@ -125,6 +125,20 @@ proptest! {
         let over = excess(&play(limit, seed, &events), busiest_span);
         prop_assert_eq!(over, 0);
     }
+
+    // What Envoys use after the server has ended counts from when it ended.
+    #[test]
+    fn a_restart_shortens_the_period_of_a_log_by_what_envoys_held(
+        (amount, period_s) in (1_u64..300, 9_u64..40),
+        seed: u64,
+        events in prop::collection::vec(
+            (1_u64..800, prop_oneof![4 => any_event(), 1 => Just(Event::Restart)]), 1..25),
+    ) {
+        let limit = limit(Algorithm::SlidingLog, amount, period_s);
+        let simulation = play(limit, seed, &events);
+        let most = busiest_span(&simulation.admitted, limit.period - HELD_LIFE);
+        prop_assert!(most <= amount, "{most} of {amount}");
+    }
 }
 
 #[test]
@@ -474,6 +488,21 @@ fn leases_are_charged_to_the_count_of_another_rule_at_once() {
     division.tick(|_| terms_of("second"), now, &mut bank, &mut out);
     let left = bank.take_up_to(b"", 60, RequestId(0), now).expect("an answer").uses;
     assert!(left + u64::from(max_tokens) <= 60, "{left} beside {max_tokens}");
+}
+
+#[test]
+fn what_is_to_be_written_down_later_is_written_down_at_the_end() {
+    let terms = Terms::of(&[limit(Algorithm::SlidingLog, 100, 60)], false, true);
+    let (mut division, now) = running();
+    let (mut bank, mut out) = (Remote::default(), Vec::new());
+    division.report(STREAM, REPORT, &terms, now, &mut bank, &mut out);
+    let (request, _) = bank.asked.pop().expect("a question");
+    division.granted(request, Grant::counted(7), now, &mut bank, &mut out);
+    division.settle(now, &mut bank);
+    assert_eq!(bank.recorded, 7);
+    // And once.
+    division.tick(|_| terms.clone(), now.after(4 * SECOND), &mut bank, &mut out);
+    assert_eq!(bank.recorded, 7);
 }
 
 /// The buckets of one count would each lease all of it.

@@ -112,6 +112,12 @@ impl Quotas {
         inner.end(stream);
     }
 
+    /// The door is closed, and nothing may be remembered after it.
+    pub(super) fn settle(&self) {
+        let Inner { division, grants, .. } = &mut *self.inner.lock();
+        division.settle(self.clock.now(), &mut LimiterBank::new(&self.limiter, grants));
+    }
+
     /// A stream reports. False if the server has ended the stream, because its client does not read
     /// its answers: the rest of the report is not read then.
     pub(super) async fn report(
