@@ -67,6 +67,7 @@ impl RateLimitQuotaService for QuotaStreams {
             loop {
                 let message = tokio::select! {
                     message = reports.message() => message,
+                    () = unread.has_ended() => return,
                     () = shutdown.wait() => return,
                 };
                 let mut message = match message {

@@ -211,3 +211,30 @@ fn streams_end_when_the_door_closes() {
     while stream.next().is_some() {}
     assert!(program.exit_status().success());
 }
+
+/// Other connections have their own.
+#[test]
+fn a_connection_has_a_bounded_number_of_streams() {
+    const MOST: usize = 32;
+    let program = program();
+    let runtime = Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let endpoint = Endpoint::from_shared(format!("http://{}", program.address("grpc")));
+        let greedy = endpoint.expect("an address").connect().await.expect("a connection");
+        let mut open = Vec::new();
+        for number in 0..=MOST {
+            let (reports, sent) = channel::<RateLimitQuotaUsageReports>(1);
+            let mut client = RateLimitQuotaServiceClient::new(greedy.clone());
+            let opened = client.stream_rate_limit_quotas(ReceiverStream::new(sent)).await;
+            let refused = opened.as_ref().err().map(tonic::Status::code);
+            assert_eq!(refused, (number == MOST).then_some(tonic::Code::ResourceExhausted));
+            open.push((reports, opened));
+        }
+    });
+    let mut other = Stream::open(&program);
+    other.report("free", 0);
+    assert_eq!(other.strategy(), Strategy::BlanketRule(BlanketRule::AllowAll.into()));
+    let line = "tidegate_bad_input_total{door=\"grpc\",reason=\"too_many_streams\"} 1";
+    let page = metrics(&program);
+    assert!(page.lines().any(|told| told == line), "no {line} in {page}");
+}
