@@ -28,7 +28,7 @@ pub const LOG_STAMPS_MAX: u64 = 1_000_000;
 pub const JARL_STAMPS_MAX: u64 = 10_000_000;
 
 /// One limit of a rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Limit {
     /// Uses per period, or uses in flight; 1 to [`AMOUNT_MAX`]. 0 only for `deny`, and for the
     /// part of a replica for which nothing is left, see [`ReplicaShare`]; that is a fixed window
@@ -41,7 +41,7 @@ pub struct Limit {
 }
 
 /// How uses are counted, with what only that algorithm needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Algorithm {
     /// Token bucket.
     Gcra {

@@ -24,5 +24,8 @@ pub use packages::{
     ratelimit::config::ratelimit::v3 as config,
 };
 
+/// The longest message of a client, as envoyproxy/ratelimit has it.
+pub const MESSAGE_BYTES_MAX: usize = 4 << 20;
+
 /// All of `proto/` and what it imports as an encoded `FileDescriptorSet`, for gRPC reflection.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));

@@ -42,7 +42,7 @@ use std::sync::Arc;
 use tidegate_core::Nanos;
 use tidegate_core::time::SECOND;
 
-pub use bank::{Bank, RequestId};
+pub use bank::{Bank, Grant, RequestId};
 pub use division::{Division, Report, TooManyStreams};
 pub use terms::{Rate, SLICE_PERIOD_MIN, SlicePlan, Terms};
 

@@ -210,10 +210,11 @@ impl UsesInFlight {
         Ok(())
     }
 
-    /// Ends the oldest of the uses of a key that have no id, up to `cost` of them.
-    pub fn end_oldest(&self, key: &[u8], cost: u64) {
+    /// Ends the oldest of the uses of a key that have no id, up to `cost` of them, but not more
+    /// than a few at a time. Returns how many are left: the caller lets others run and asks again.
+    pub fn end_oldest(&self, key: &[u8], cost: u64) -> u64 {
         self.unnamed.lapse(self.handle.now());
-        self.unnamed.end(key, cost);
+        self.unnamed.end(key, cost)
     }
 
     /// Uses without an id lapse this long after they were taken, those that are held now, too.

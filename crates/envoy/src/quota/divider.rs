@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tidegate_core::{Nanos, Now};
 
-use super::{Action, Assignment, Bank, REQUESTS_MAX, RequestId, StreamId, Terms};
+use super::{Action, Assignment, Bank, Grant, REQUESTS_MAX, RequestId, StreamId, Terms};
 
 /// One turn of a bucket: the time, its key, the bank, and where assignments go.
 pub(super) struct Turn<'a> {
@@ -103,7 +103,10 @@ pub(super) trait Divider {
     fn tick(&mut self, turn: &mut Turn<'_>) -> Nanos;
 
     /// A bank answers a question of this stream.
-    fn granted(&mut self, _: StreamId, _: RequestId, _: u64, _: &mut Turn<'_>) {}
+    fn granted(&mut self, _: StreamId, _: RequestId, _: Grant, _: &mut Turn<'_>) {}
+
+    /// The server ends: writes down now what is to be written down later.
+    fn settle(&mut self, _: &mut Turn<'_>) {}
 
     /// Takes over other terms; false if they need another divider.
     fn change(&mut self, terms: &Terms, turn: &mut Turn<'_>) -> bool;

@@ -14,7 +14,7 @@ use super::divider::{Divider, RequestCounts, Requests, Turn};
 use super::leases::Leases;
 use super::slices::Slices;
 use super::{
-    Action, Assignment, BLANKET_TTL_S, BUCKETS_PER_STREAM_MAX, Bank, KEYS_MAX, LEASE_LIFE,
+    Action, Assignment, BLANKET_TTL_S, BUCKETS_PER_STREAM_MAX, Bank, Grant, KEYS_MAX, LEASE_LIFE,
     OWN_SEATS, RequestId, SEATS_PER_CALL, SHARED_SEATS_MAX, STREAMS_MAX, StreamId, TURNS_MAX,
     Terms,
 };
@@ -89,12 +89,13 @@ impl Bucket {
             let divided = |terms: &Terms| matches!(terms, Terms::Leases(_) | Terms::Slices(_));
             // What was granted under the old terms may be used until it ends.
             let ended = turn.mono().saturating_add(LEASE_LIFE);
-            let must_wait = divided(&self.terms) && divided(terms);
+            let opens_at = if divided(&self.terms) { ended } else { opens_at };
+            let must_wait = divided(terms) && turn.mono() < opens_at;
             let streams = self.divider.streams();
-            self.divider = divider_for(terms, if must_wait { ended } else { opens_at });
+            self.divider = divider_for(terms, opens_at);
             for stream in streams {
                 if must_wait {
-                    // What it has is of the old terms.
+                    // What it has is of the old terms, and the new ones grant nothing yet.
                     turn.send(stream, Action::DenyAll { ttl_s: BLANKET_TTL_S });
                 }
                 let counts = RequestCounts { allowed: 0, denied: 0, is_first: false };
@@ -285,21 +286,30 @@ impl Division {
         self.streams.is_empty() && self.buckets.is_empty()
     }
 
-    /// The bank answers a question: so many uses were taken. What was taken for a stream that is
+    /// The bank answers a question with these uses. What was taken for a stream that is
     /// gone stays counted: its window may be over, and giving back into another would be too much.
     pub fn granted(
         &mut self,
         request: RequestId,
-        uses: u64,
+        grant: Grant,
         now: Now,
         bank: &mut dyn Bank,
         out: &mut Vec<Assignment>,
     ) {
         let Some((key, stream)) = self.requests.answer(request) else { return };
         self.turn(&key, now, bank, out, |bucket, turn| {
-            bucket.divider.granted(stream, request, uses, turn);
+            bucket.divider.granted(stream, request, grant, turn);
             bucket.due = bucket.due.min(turn.mono());
         });
+    }
+
+    /// The server ends. What was given and is to be counted when it has been used is counted now:
+    /// no server after this one knows of it.
+    pub fn settle(&mut self, now: Now, bank: &mut dyn Bank) {
+        let keys: Vec<Arc<[u8]>> = self.buckets.keys().cloned().collect();
+        for key in keys {
+            self.turn(&key, now, bank, &mut Vec::new(), |bucket, turn| bucket.divider.settle(turn));
+        }
     }
 
     /// Lets a bucket act, and forgets the seats that it gave up.

@@ -276,7 +276,7 @@ impl Leases {
         // Leases are for counts that answer at once; an answer that comes later stays counted.
         let mut ask = |most| {
             let granted = turn.bank.take_up_to(turn.key, most, NOBODYS_REQUEST, turn.now);
-            granted.map_or(0, |granted| granted.min(most))
+            granted.map_or(0, |granted| granted.uses.min(most))
         };
         if !self.is_small() {
             return ask(most);
@@ -451,6 +451,10 @@ impl Divider for Leases {
             // What was taken of one small burst says nothing of another.
             self.rate = old;
             return false;
+        }
+        if rate.count != old.count {
+            // Nothing of the leases is in the other count yet.
+            (self.charged_until, self.credit) = (None, 0);
         }
         let whole = rate.uses_in(self.fill_s.saturating_mul(SECOND));
         if !(FILL_TOKENS_MIN / 2..=u64::from(u32::MAX)).contains(&whole) {

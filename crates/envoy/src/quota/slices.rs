@@ -26,7 +26,7 @@ use tidegate_core::time::{Nanos, SECOND};
 use super::demand::Demand;
 use super::divider::{Divider, RequestCounts, Turn};
 use super::fair;
-use super::{ARRIVAL, Action, BLANKET_TTL_S, RequestId, SlicePlan, StreamId, Terms};
+use super::{ARRIVAL, Action, BLANKET_TTL_S, Grant, RequestId, SlicePlan, StreamId, Terms};
 
 /// For how long a slice may be used once it has arrived: until the next has, in any case.
 const SLICE_TTL_S: u64 = 2;
@@ -87,6 +87,7 @@ struct Held {
     taken: Nanos,
     /// When it was last prolonged.
     sent: Nanos,
+    is_counted: bool,
 }
 
 impl Held {
@@ -104,7 +105,7 @@ pub(super) struct Slices {
     buy_at: Nanos,
     seats: BTreeMap<StreamId, Seat>,
     /// Uses to write down again, and when.
-    echoes: Vec<(Nanos, u64)>,
+    late_records: Vec<(Nanos, u64)>,
 }
 
 /// A bucket with so many uses that is not refilled. The same again prolongs it.
@@ -158,7 +159,7 @@ impl Seat {
 
     /// Prolongs no more what it holds: that ends as every slice does.
     fn let_go(&mut self, plan: &SlicePlan) {
-        if let Some(held) = self.held.take().filter(|_| plan.refundable()) {
+        if let Some(held) = self.held.take().filter(|held| held.is_counted && plan.refundable()) {
             self.recent.push_back((held.sent + HELD_LIFE - SLICE_LIFE, 1));
         }
     }
@@ -170,6 +171,14 @@ impl Seat {
             self.recent.clear();
             (self.window_end, self.settled, self.reported) = (window_end, 0, 0);
         }
+    }
+
+    /// Forgets what was granted, and is asked for, under another rule: it may have another count,
+    /// and nothing of it can be given back to this one.
+    fn start_over(&mut self) {
+        (self.asked, self.held, self.look_at) = (None, None, 0);
+        self.recent.clear();
+        (self.settled, self.reported) = (0, 0);
     }
 
     /// Uses that were granted in this window, and surely not used. The newest slices do not count:
@@ -187,7 +196,7 @@ impl Seat {
 
 impl Slices {
     pub(super) fn new(plan: SlicePlan, opens_at: Nanos) -> Self {
-        Self { plan, opens_at, buy_at: opens_at, seats: BTreeMap::new(), echoes: Vec::new() }
+        Self { plan, opens_at, buy_at: opens_at, seats: BTreeMap::new(), late_records: Vec::new() }
     }
 
     /// Buys the next slices of all streams.
@@ -227,10 +236,13 @@ impl Slices {
         }
         seat.let_go(&self.plan);
         let Some(request) = turn.requests.number().filter(|_| has_time && wanted > 0) else {
-            return self.give(stream, 0, window_end, holds, turn);
+            return self.give(stream, Grant::counted(0), window_end, holds, turn);
         };
         match turn.bank.take_up_to(turn.key, wanted, request, turn.now) {
-            Some(uses) => self.give(stream, uses.min(wanted), window_end, holds, turn),
+            Some(grant) => {
+                let grant = Grant { uses: grant.uses.min(wanted), ..grant };
+                self.give(stream, grant, window_end, holds, turn);
+            }
             None => {
                 seat.asked = Some(Asked { request, window_end, holds });
                 turn.requests.keep(request, turn.key, stream);
@@ -238,11 +250,12 @@ impl Slices {
         }
     }
 
-    /// Gives a stream a slice that was taken from the window that ends at `window_end`.
+    /// Gives a stream a slice that was taken from the window that ends at `window_end`. Of uses that
+    /// were not counted nothing is given back or written down a second time.
     fn give(
         &mut self,
         stream: StreamId,
-        uses: u64,
+        Grant { uses, is_counted }: Grant,
         window_end: Nanos,
         holds: bool,
         turn: &mut Turn<'_>,
@@ -261,27 +274,27 @@ impl Slices {
         (seat.denied_at, seat.given_at) = (None, now);
         let refundable = self.plan.refundable();
         if holds {
-            seat.held = Some(Held { taken: now, sent: now });
-        } else if refundable {
+            seat.held = Some(Held { taken: now, sent: now, is_counted });
+        } else if refundable && is_counted {
             seat.recent.push_back((now, uses));
         }
-        if self.plan.remembers_uses() || holds && !refundable {
+        if is_counted && (self.plan.remembers_uses() || holds && !refundable) {
             let hold = if holds { self.plan.hold_max() } else { 0 };
-            self.echoes.push((now.saturating_add(hold).saturating_add(life(holds)), uses));
+            self.late_records.push((now.saturating_add(hold).saturating_add(life(holds)), uses));
         }
         let ttl_s = if holds { HELD_TTL_S } else { SLICE_TTL_S };
         turn.send(stream, Action::DenyAll { ttl_s });
         turn.send(stream, slice(tokens, ttl_s));
     }
 
-    /// Writes down again what was given in slices that have ended by now.
-    fn echo(&mut self, turn: &mut Turn<'_>) {
+    /// Writes down again what was given in slices that end until then.
+    fn record_late(&mut self, until: Nanos, turn: &mut Turn<'_>) {
         let now = turn.mono();
-        self.echoes.retain(|(due, uses)| {
-            if *due <= now {
+        self.late_records.retain(|(due, uses)| {
+            if *due <= until {
                 turn.bank.record(turn.key, *uses, now, turn.now);
             }
-            *due > now
+            *due > until
         });
     }
 }
@@ -324,7 +337,7 @@ impl Divider for Slices {
 
     fn tick(&mut self, turn: &mut Turn<'_>) -> Nanos {
         let now = turn.mono();
-        self.echo(turn);
+        self.record_late(now, turn);
         self.seats.retain(|stream, seat| {
             let silent = seat.demand.is_silent(now);
             if silent {
@@ -338,25 +351,29 @@ impl Divider for Slices {
             self.buy_at = if next > now { next } else { now.saturating_add(INTERVAL) };
             self.buy_all(turn);
         }
-        let echo = self.echoes.iter().map(|(due, _)| *due);
+        let late = self.late_records.iter().map(|(due, _)| *due);
         // At least this often, for rules that have changed.
-        echo.chain([self.buy_at, now + INTERVAL]).min().unwrap_or(now)
+        late.chain([self.buy_at, now + INTERVAL]).min().unwrap_or(now)
     }
 
-    fn granted(&mut self, stream: StreamId, request: RequestId, uses: u64, turn: &mut Turn<'_>) {
+    fn granted(&mut self, stream: StreamId, request: RequestId, grant: Grant, turn: &mut Turn<'_>) {
         let asked = self
             .seats
             .get_mut(&stream)
             .and_then(|seat| seat.asked.take_if(|asked| asked.request == request));
         if let Some(Asked { window_end, holds, .. }) = asked {
-            self.give(stream, uses, window_end, holds, turn);
+            self.give(stream, grant, window_end, holds, turn);
         }
+    }
+
+    fn settle(&mut self, turn: &mut Turn<'_>) {
+        self.record_late(Nanos::MAX, turn);
     }
 
     fn change(&mut self, terms: &Terms, _: &mut Turn<'_>) -> bool {
         let Terms::Slices(plan) = terms else { return false };
         self.plan = plan.clone();
-        self.seats.values_mut().for_each(|seat| seat.held = None);
+        self.seats.values_mut().for_each(Seat::start_over);
         true
     }
 
@@ -369,6 +386,6 @@ impl Divider for Slices {
     }
 
     fn is_done(&self) -> bool {
-        self.seats.is_empty() && self.echoes.is_empty()
+        self.seats.is_empty() && self.late_records.is_empty()
     }
 }

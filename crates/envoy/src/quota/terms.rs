@@ -1,5 +1,8 @@
 //! What a bucket's limits mean for its division.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
+use tidegate_core::rules::Rule;
 use tidegate_core::time::{Nanos, Now, SECOND};
 use tidegate_core::{Algorithm, Limit};
 
@@ -29,6 +32,8 @@ pub struct Rate {
     pub period: Nanos,
     /// Uses allowed at once.
     pub burst: u64,
+    /// Which count it is. What was taken from another is not in this one.
+    pub count: u64,
 }
 
 /// What slices must know of the limits that they are bought from.
@@ -42,6 +47,8 @@ pub struct SlicePlan {
     remembers_uses: bool,
     /// The shortest period.
     period: Nanos,
+    /// Which count it is. What was taken from another cannot be given back to this one.
+    count: u64,
 }
 
 /// The shortest period of a limit that slices can obey. A slice lives for 2 s, takes 1 s to arrive,
@@ -51,6 +58,22 @@ pub struct SlicePlan {
 pub const SLICE_PERIOD_MIN: Nanos = 5 * SECOND;
 
 impl Terms {
+    /// The terms of a key under a rule. `remote` if its counts are in a remote store.
+    #[must_use]
+    pub fn of_rule(rule: &Rule, remote: bool) -> Self {
+        // Leases are for a key that no other bucket has: each charges the count whatever the others
+        // do. So the buckets that share a count buy slices from it.
+        let mut terms = Self::of(&rule.limits, rule.shadow, remote || rule.shared);
+        if let Terms::Leases(Rate { count, .. }) | Terms::Slices(SlicePlan { count, .. }) =
+            &mut terms
+        {
+            let mut hasher = DefaultHasher::new();
+            (&rule.name, &rule.limits, rule.shared, remote).hash(&mut hasher);
+            *count = hasher.finish();
+        }
+        terms
+    }
+
     /// The terms of a key with these limits. `remote` if its counts are in a remote store.
     ///
     /// Nothing passes where slices cannot keep the limit: uses in flight, whose end no Envoy
@@ -67,7 +90,7 @@ impl Terms {
                 if !remote =>
             {
                 let &[Limit { amount, period, .. }] = limits else { return Terms::Denied };
-                Terms::Leases(Rate { amount, period, burst: *burst })
+                Terms::Leases(Rate { amount, period, burst: *burst, count: 0 })
             }
             _ if limits.iter().any(|limit| limit.denies() || limit.ends() || short(limit)) => {
                 Terms::Denied
@@ -81,6 +104,7 @@ impl Terms {
                     .collect(),
                 remembers_uses: limits.iter().any(Limit::remembers_uses),
                 period: limits.iter().map(|limit| limit.period).min().unwrap_or(0),
+                count: 0,
             }),
         }
     }

@@ -141,14 +141,19 @@ impl UnnamedUses {
         Ok(register.uses == 1)
     }
 
-    /// Ends the oldest uses of a key, up to `cost` of them.
-    pub(super) fn end(&self, key: &[u8], cost: u64) {
+    /// Ends the oldest uses of a key, up to `cost` of them, but not more than a few at a time.
+    /// Returns how many are left to be ended.
+    pub(super) fn end(&self, key: &[u8], cost: u64) -> u64 {
         let mut left = cost;
-        while left > 0 {
-            let Some(ended) = self.register.lock().pop(key, left) else { return };
+        for _ in 0..LAPSE_BATCH {
+            let Some(ended) = self.register.lock().pop(key, left) else { return 0 };
             left -= ended.cost;
             self.give_back(key, &ended);
+            if left == 0 {
+                break;
+            }
         }
+        left
     }
 
     /// Gives back what is due at `now`.
@@ -337,6 +342,22 @@ mod tests {
         house.uses.end_oldest(KEYS[0], 12);
         assert_eq!((house.uses.len(), house.in_flight(KEYS[0])), (0, 0));
         assert_eq!(house.take(KEYS[1], 1), Ok(true));
+    }
+
+    /// There may be a million, and other calls wait for the thread.
+    #[test]
+    fn many_uses_are_ended_a_few_at_a_time() {
+        let house = House::new(usize::MAX);
+        for _ in 0..2 * LAPSE_BATCH + 1 {
+            house.take(KEYS[0], 1).expect("room");
+        }
+        let mut left = Vec::new();
+        while left.last() != Some(&0) {
+            let cost = left.last().copied().unwrap_or(u64::MAX);
+            left.push(house.uses.end_oldest(KEYS[0], cost));
+            assert!(left.len() <= 3, "{left:?}");
+        }
+        assert_eq!((left.len(), house.uses.len(), house.in_flight(KEYS[0])), (3, 0, 0));
     }
 
     #[derive(Clone, Debug)]

@@ -8,7 +8,7 @@ use tidegate_core::time::{Nanos, Now, SECOND};
 use tidegate_core::{Algorithm, Limit};
 
 use super::leases::cases;
-use crate::quota::{Action, Assignment, Bank, Division, Report, RequestId, StreamId, Terms};
+use crate::quota::{Action, Assignment, Bank, Division, Grant, Report, RequestId, StreamId, Terms};
 
 #[derive(Clone, Copy, Debug)]
 enum Event {
@@ -75,12 +75,12 @@ struct Fickle {
 }
 
 impl Bank for Fickle {
-    fn take_up_to(&mut self, _: &[u8], most: u64, request: RequestId, _: Now) -> Option<u64> {
+    fn take_up_to(&mut self, _: &[u8], most: u64, request: RequestId, _: Now) -> Option<Grant> {
         self.turn += 1;
         match self.turn % 3 {
-            _ if request == RequestId(0) => Some(most / 2),
-            0 => Some(most),
-            1 => Some(0),
+            _ if request == RequestId(0) => Some(Grant::counted(most / 2)),
+            0 => Some(Grant { uses: most, is_counted: self.turn.is_multiple_of(2) }),
+            1 => Some(Grant::counted(0)),
             _ => {
                 self.waiting.push(request);
                 None
@@ -132,7 +132,8 @@ impl World {
             }
             Event::Answer(uses) => {
                 if let Some(request) = bank.waiting.pop() {
-                    division.granted(request, uses, *now, bank, out);
+                    let grant = Grant { uses, is_counted: uses % 2 == 0 };
+                    division.granted(request, grant, *now, bank, out);
                 }
             }
             Event::Pass(span) => {

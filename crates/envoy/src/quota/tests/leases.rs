@@ -211,7 +211,11 @@ proptest! {
         seed: u64,
         events in prop::collection::vec(
             (1_u64..1500, prop_oneof![
-                4 => any_event(), 1 => any_load_of_others(), 1 => any_limit().prop_map(Event::Limit)
+                8 => any_event(),
+                2 => any_load_of_others(),
+                2 => any_limit().prop_map(Event::Limit),
+                1 => any_limit().prop_map(Event::Rule),
+                1 => Just(Event::Rule(gcra(60, SECOND, 60))),
             ]), 1..20),
     ) {
         let over = overshoot(&play(limit, seed, &events));

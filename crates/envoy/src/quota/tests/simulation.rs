@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 
+use tidegate_core::rules::Rule;
 use tidegate_core::time::{MILLISECOND, Nanos, Now, SECOND};
 use tidegate_core::{JointOutcome, Limit, Op, State, algorithms};
 
 use super::envoy::{Envoy, Sent};
-use crate::quota::{Action, Assignment, Bank, Division, Report, RequestId, StreamId, Terms};
+use crate::quota::{Action, Assignment, Bank, Division, Grant, Report, RequestId, StreamId, Terms};
 
 pub(super) const STEP: Nanos = 10 * MILLISECOND;
 const KEY: &[u8] = b"web user=a";
@@ -30,8 +31,8 @@ impl Count {
 }
 
 impl Bank for Count {
-    fn take_up_to(&mut self, _: &[u8], most: u64, _: RequestId, now: Now) -> Option<u64> {
-        Some(self.ask(Op::TakeUpTo(most), now))
+    fn take_up_to(&mut self, _: &[u8], most: u64, _: RequestId, now: Now) -> Option<Grant> {
+        Some(Grant::counted(self.ask(Op::TakeUpTo(most), now)))
     }
 
     fn record(&mut self, _: &[u8], cost: u64, at: Nanos, now: Now) {
@@ -76,6 +77,8 @@ pub(super) enum Event {
         unix_s: u64,
     },
     Limit(Limit),
+    /// Another rule is for the key, and has a count of its own.
+    Rule(Limit),
 }
 
 pub(super) struct Simulation {
@@ -86,6 +89,8 @@ pub(super) struct Simulation {
     pub(super) envoys: Vec<Envoy>,
     last_stream: u64,
     reports: Vec<Sent>,
+    /// The rule of the key.
+    rule: u64,
     /// Requests per 1000 s through another door, and how many of one are owed.
     others: (u64, u64),
     /// When uses were admitted, and how many, by Envoys (by number) and by others.
@@ -107,6 +112,7 @@ impl Simulation {
             envoys: Vec::new(),
             last_stream: 0,
             reports: Vec::new(),
+            rule: 0,
             others: (0, 0),
             admitted: Vec::new(),
             limits: vec![(0, limit)],
@@ -151,6 +157,12 @@ impl Simulation {
                 self.limits.push((now, limit));
                 self.division.rules_changed();
             }
+            Event::Rule(limit) => {
+                self.rule += 1;
+                self.bank = Count { limit, state: State::None };
+                self.limits.push((now, limit));
+                self.division.rules_changed();
+            }
             _ if self.envoys.is_empty() => {}
             Event::Load { envoy, load } => self.envoys[place(envoy)].load = load,
             Event::Close { envoy } | Event::Kill { envoy } | Event::Stop { envoy, .. }
@@ -168,6 +180,7 @@ impl Simulation {
             Event::Restart if (0..count).any(|envoy| self.was_stopped(envoy)) => {}
             Event::Restart => {
                 (0..count).for_each(|envoy| self.close(envoy));
+                self.division.settle(self.now, &mut self.bank);
                 self.division = Division::new(self.now);
                 self.next = now;
             }
@@ -193,7 +206,8 @@ impl Simulation {
             return;
         }
         let mut out = Vec::new();
-        let terms = Terms::of(&[self.bank.limit], false, false);
+        let rule = Rule::new(&format!("rule {}", self.rule), "*", vec![self.bank.limit]);
+        let terms = Terms::of_rule(&rule, false);
         // A stream keeps the order of its reports: they are in the order of sending here.
         let mut waiting = Vec::new();
         for sent in std::mem::take(&mut self.reports) {

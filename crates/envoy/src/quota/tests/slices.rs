@@ -3,41 +3,69 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
+use tidegate_core::rules::Rule;
 use tidegate_core::time::{Nanos, Now, SECOND};
 use tidegate_core::{Algorithm, Limit, State};
 
 use super::leases::cases;
 use super::simulation::{Count, Event, Simulation};
+use crate::quota::slices::HELD_LIFE;
 use crate::quota::{
-    Action, Assignment, BUCKETS_PER_STREAM_MAX, Bank, Division, Report, RequestId, STREAMS_MAX,
-    StreamId, Terms, TooManyStreams,
+    Action, Assignment, BUCKETS_PER_STREAM_MAX, Bank, Division, Grant, Report, RequestId,
+    STREAMS_MAX, StreamId, Terms, TooManyStreams,
 };
 
 fn limit(algorithm: Algorithm, amount: u64, period_s: u64) -> Limit {
     Limit { amount, period: period_s * SECOND, algorithm }
 }
 
+/// What was admitted.
+type Admitted = [(Now, Option<usize>, u64)];
+
 /// The most uses in any window of the wall clock.
-fn busiest_window(simulation: &Simulation, period: Nanos) -> u64 {
+fn busiest_window(admitted: &Admitted, period: Nanos) -> u64 {
     let mut windows: BTreeMap<u64, u64> = BTreeMap::new();
-    for (at, _, uses) in &simulation.admitted {
+    for (at, _, uses) in admitted {
         *windows.entry(at.unix / period).or_default() += uses;
     }
     windows.into_values().max().unwrap_or(0)
 }
 
 /// The most uses in any half-open span of a period.
-fn busiest_span(simulation: &Simulation, period: Nanos) -> u64 {
+fn busiest_span(admitted: &Admitted, period: Nanos) -> u64 {
     let (mut most, mut sum, mut first) = (0, 0, 0);
-    for (at, _, uses) in &simulation.admitted {
+    for (at, _, uses) in admitted {
         sum += uses;
-        while at.mono - simulation.admitted[first].0.mono >= period {
-            sum -= simulation.admitted[first].2;
+        while at.mono - admitted[first].0.mono >= period {
+            sum -= admitted[first].2;
             first += 1;
         }
         most = most.max(sum);
     }
     most
+}
+
+/// The most uses beyond any of the limits that there were. After a change Envoys may use what they
+/// had before, and it is not in the new count.
+fn excess(simulation: &Simulation, busiest: fn(&Admitted, Nanos) -> u64) -> u64 {
+    let (admitted, mut most) = (&simulation.admitted, 0);
+    for (place, (since, limit)) in simulation.limits.iter().enumerate() {
+        let begin = if place == 0 { 0 } else { since + HELD_LIFE + SECOND * 11 / 10 };
+        let end = simulation.limits.get(place + 1).map_or(Nanos::MAX, |(changed, _)| *changed);
+        let first = admitted.partition_point(|(at, ..)| at.mono < begin);
+        let last = admitted.partition_point(|(at, ..)| at.mono < end);
+        let uses = busiest(&admitted[first..last.max(first)], limit.period);
+        most = most.max(uses.saturating_sub(limit.amount));
+    }
+    most
+}
+
+/// Another rule, often with the same limit.
+fn any_rule(algorithm: Algorithm) -> impl Strategy<Value = Event> {
+    let periods = prop_oneof![Just(10_u64), Just(60), 5_u64..40];
+    let amounts = prop_oneof![Just(100_u64), 1_u64..300];
+    (amounts, periods)
+        .prop_map(move |(amount, period_s)| Event::Rule(limit(algorithm, amount, period_s)))
 }
 
 fn any_event() -> impl Strategy<Value = Event> {
@@ -73,23 +101,42 @@ proptest! {
         events in prop::collection::vec(
             (1_u64..800, prop_oneof![
                 8 => any_event(),
+                1 => any_rule(Algorithm::FixedWindow),
                 1 => Just(Event::Restart),
                 1 => (1_u64..9).prop_map(|span_s| Event::Stall { span_s })
             ]), 1..25),
     ) {
         let limit = limit(Algorithm::FixedWindow, amount, period_s);
-        let most = busiest_window(&play(limit, seed, &events), limit.period);
-        prop_assert!(most <= amount, "{most} of {amount}");
+        let over = excess(&play(limit, seed, &events), busiest_window);
+        prop_assert_eq!(over, 0);
     }
 
     #[test]
     fn no_span_of_a_log_holds_too_many(
         (amount, period_s) in (1_u64..300, 5_u64..40),
         seed: u64,
-        events in prop::collection::vec((1_u64..800, any_event()), 1..25),
+        events in prop::collection::vec(
+            (1_u64..800, prop_oneof![
+                8 => any_event(),
+                1 => any_rule(Algorithm::SlidingLog),
+            ]), 1..25),
     ) {
         let limit = limit(Algorithm::SlidingLog, amount, period_s);
-        let most = busiest_span(&play(limit, seed, &events), limit.period);
+        let over = excess(&play(limit, seed, &events), busiest_span);
+        prop_assert_eq!(over, 0);
+    }
+
+    // What Envoys use after the server has ended counts from when it ended.
+    #[test]
+    fn a_restart_shortens_the_period_of_a_log_by_what_envoys_held(
+        (amount, period_s) in (1_u64..300, 9_u64..40),
+        seed: u64,
+        events in prop::collection::vec(
+            (1_u64..800, prop_oneof![4 => any_event(), 1 => Just(Event::Restart)]), 1..25),
+    ) {
+        let limit = limit(Algorithm::SlidingLog, amount, period_s);
+        let simulation = play(limit, seed, &events);
+        let most = busiest_span(&simulation.admitted, limit.period - HELD_LIFE);
         prop_assert!(most <= amount, "{most} of {amount}");
     }
 }
@@ -147,7 +194,7 @@ fn quiet_streams_leave_most_to_others_and_give_back_what_they_hold() {
     simulation.run(40 * SECOND);
     let left = |simulation: &mut Simulation| {
         let mut bank = Count { limit, state: simulation.bank.state.clone() };
-        bank.take_up_to(b"", 8, RequestId(0), simulation.now).expect("an answer")
+        bank.take_up_to(b"", 8, RequestId(0), simulation.now).expect("an answer").uses
     };
     let used = simulation.used(None, 50 * SECOND);
     let (held, most) = (8 - used - left(&mut simulation), limit.amount / 2);
@@ -161,17 +208,23 @@ fn quiet_streams_leave_most_to_others_and_give_back_what_they_hold() {
 #[derive(Default)]
 struct Remote {
     asked: Vec<(RequestId, u64)>,
+    recorded: u64,
+    refunded: u64,
 }
 
 impl Bank for Remote {
-    fn take_up_to(&mut self, _: &[u8], most: u64, request: RequestId, _: Now) -> Option<u64> {
+    fn take_up_to(&mut self, _: &[u8], most: u64, request: RequestId, _: Now) -> Option<Grant> {
         self.asked.push((request, most));
         None
     }
 
-    fn record(&mut self, _: &[u8], _: u64, _: Nanos, _: Now) {}
+    fn record(&mut self, _: &[u8], uses: u64, _: Nanos, _: Now) {
+        self.recorded += uses;
+    }
 
-    fn refund(&mut self, _: &[u8], _: u64, _: Now) {}
+    fn refund(&mut self, _: &[u8], uses: u64, _: Now) {
+        self.refunded += uses;
+    }
 }
 
 const STREAM: StreamId = StreamId(1);
@@ -196,7 +249,7 @@ fn a_grant_may_come_later_once_and_for_its_own_window() {
     division.report(STREAM, REPORT, &terms, now, &mut bank, &mut out);
     let (request, _) = bank.asked.pop().expect("a question");
     assert_eq!(actions(&mut out), []);
-    division.granted(request, 7, now.after(SECOND), &mut bank, &mut out);
+    division.granted(request, Grant::counted(7), now.after(SECOND), &mut bank, &mut out);
     let slice = Action::TokenBucket {
         max_tokens: 7,
         tokens_per_fill: 1,
@@ -204,12 +257,51 @@ fn a_grant_may_come_later_once_and_for_its_own_window() {
         ttl_s: 2,
     };
     assert_eq!(actions(&mut out), [Action::DenyAll { ttl_s: 2 }, slice]);
-    division.granted(request, 7, now.after(SECOND), &mut bank, &mut out);
+    division.granted(request, Grant::counted(7), now.after(SECOND), &mut bank, &mut out);
     assert_eq!(actions(&mut out), [], "answered before");
     division.tick(|_| terms.clone(), now.after(2 * SECOND), &mut bank, &mut out);
     let (request, _) = bank.asked.pop().expect("another question");
-    division.granted(request, 7, now.after(9 * SECOND), &mut bank, &mut out);
+    division.granted(request, Grant::counted(7), now.after(9 * SECOND), &mut bank, &mut out);
     assert_eq!(actions(&mut out), [Action::DenyAll { ttl_s: 4 }], "its window is over");
+}
+
+/// What a rule lets pass while its store is away is not in the store's count.
+#[test]
+fn what_was_not_counted_is_given_and_never_given_back() {
+    for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingLog] {
+        // A bucket that is busy, and one that is quiet and holds a use.
+        for (requests, is_counted) in [(9, true), (9, false), (0, true), (0, false)] {
+            let terms = Terms::of(&[limit(algorithm, 1_000, 100)], false, true);
+            let (mut division, mut now) = running();
+            let (mut bank, mut out) = (Remote::default(), Vec::new());
+            let mut given = 0;
+            for second in 0..20 {
+                if second % 5 == 0 {
+                    let report = Report { allowed: 0, denied: requests, ..REPORT };
+                    division.report(STREAM, report, &terms, now, &mut bank, &mut out);
+                }
+                division.tick(|_| terms.clone(), now, &mut bank, &mut out);
+                for (request, uses) in std::mem::take(&mut bank.asked) {
+                    let grant = Grant { uses, is_counted };
+                    division.granted(request, grant, now, &mut bank, &mut out);
+                }
+                let slices = actions(&mut out).into_iter();
+                given += slices.filter(|it| matches!(it, Action::TokenBucket { .. })).count();
+                now = now.after(SECOND);
+            }
+            // It leaves, and has used nothing.
+            let mut zero = || {
+                let report = Report { allowed: 0, denied: 0, ..REPORT };
+                division.report(STREAM, report, &terms, now, &mut bank, &mut Vec::new());
+                division.tick(|_| terms.clone(), now, &mut bank, &mut Vec::new());
+                now = now.after(5 * SECOND);
+            };
+            (0..12).for_each(|_| zero());
+            assert!(given > 5, "{given} to {requests} requests under {algorithm:?}");
+            let corrected = bank.recorded + bank.refunded > 0;
+            assert_eq!(corrected, is_counted, "{requests} requests under {algorithm:?}");
+        }
+    }
 }
 
 #[test]
@@ -238,7 +330,10 @@ fn a_stream_that_reports_too_much_does_not_bury_the_key() {
             division.report(STREAM, report, &terms, now, &mut bank, &mut Vec::new());
         }
         let later = now.after(2 * SECOND);
-        assert!(bank.take_up_to(b"", 1, RequestId(0), later) == Some(1), "shadow: {shadow}");
+        assert!(
+            bank.take_up_to(b"", 1, RequestId(0), later) == Some(Grant::counted(1)),
+            "shadow: {shadow}"
+        );
     }
 }
 
@@ -322,6 +417,101 @@ fn a_removed_limit_allows_all_and_a_new_one_divides() {
     division.rules_changed();
     division.tick(|_| sliced.clone(), now.after(SECOND), &mut bank, &mut out);
     assert_eq!(bank.asked.len(), 2);
+}
+
+/// Nothing is granted yet, and Envoys must not go on allowing all.
+#[test]
+fn a_new_limit_denies_until_the_server_may_grant() {
+    let limits = [Algorithm::FixedWindow, Algorithm::Gcra { burst: 100 }];
+    for (algorithm, old) in limits.into_iter().zip([Terms::Unlimited, Terms::Shadow]) {
+        let now = Now::default();
+        let mut division = Division::new(now);
+        division.open(STREAM).expect("the first stream");
+        let (mut bank, mut out) = (Remote::default(), Vec::new());
+        division.report(STREAM, REPORT, &old, now, &mut bank, &mut out);
+        assert_eq!(actions(&mut out), [Action::AllowAll { ttl_s: 12 }]);
+        let divided = Terms::of(&[limit(algorithm, 100, 10)], false, false);
+        division.rules_changed();
+        division.tick(|_| divided.clone(), now.after(SECOND), &mut bank, &mut out);
+        assert_eq!(actions(&mut out), [Action::DenyAll { ttl_s: 12 }]);
+    }
+}
+
+/// The windows of both end at the same time, and the second count knows nothing of the first.
+#[test]
+fn nothing_is_given_back_to_the_count_of_another_rule() {
+    let terms_of = |name: &str, period_s| {
+        let limit = limit(Algorithm::FixedWindow, 100, period_s);
+        Terms::of_rule(&Rule::new(name, "*", vec![limit]), true)
+    };
+    let first = terms_of("first", 600);
+    let next = [terms_of("first", 300), terms_of("second", 600)];
+    for (next, is_other) in [(&first, false), (&next[0], true), (&next[1], true)] {
+        let (mut division, mut now) = running();
+        let (mut bank, mut out) = (Remote::default(), Vec::new());
+        let none = Report { allowed: 0, ..REPORT };
+        division.report(STREAM, REPORT, &first, now, &mut bank, &mut out);
+        let (request, uses) = bank.asked.pop().expect("a question");
+        division.granted(request, Grant::counted(uses), now, &mut bank, &mut out);
+        // One that is answered when the rule is another.
+        now = now.after(SECOND);
+        division.tick(|_| first.clone(), now, &mut bank, &mut out);
+        let asked = bank.asked.pop();
+        division.rules_changed();
+        now = now.after(SECOND);
+        division.tick(|_| next.clone(), now, &mut bank, &mut out);
+        if let Some((request, uses)) = asked {
+            division.granted(request, Grant::counted(uses), now, &mut bank, &mut out);
+        }
+        for _ in 0..10 {
+            now = now.after(SECOND);
+            division.tick(|_| next.clone(), now, &mut bank, &mut out);
+        }
+        division.report(STREAM, none, next, now, &mut bank, &mut out);
+        assert_eq!(bank.refunded == 0, is_other, "{} given back", bank.refunded);
+    }
+}
+
+#[test]
+fn leases_are_charged_to_the_count_of_another_rule_at_once() {
+    let limit = limit(Algorithm::Gcra { burst: 60 }, 60, 1);
+    let terms_of = |name: &str| Terms::of_rule(&Rule::new(name, "*", vec![limit]), false);
+    let (mut division, now) = running();
+    let (mut bank, mut out) = (Count { limit, state: State::None }, Vec::new());
+    division.report(STREAM, REPORT, &terms_of("first"), now, &mut bank, &mut out);
+    let Some(Action::TokenBucket { max_tokens, .. }) = actions(&mut out).pop() else {
+        panic!("a lease");
+    };
+    bank.state = State::None;
+    division.rules_changed();
+    let now = now.after(SECOND / 100);
+    division.tick(|_| terms_of("second"), now, &mut bank, &mut out);
+    let left = bank.take_up_to(b"", 60, RequestId(0), now).expect("an answer").uses;
+    assert!(left + u64::from(max_tokens) <= 60, "{left} beside {max_tokens}");
+}
+
+#[test]
+fn what_is_to_be_written_down_later_is_written_down_at_the_end() {
+    let terms = Terms::of(&[limit(Algorithm::SlidingLog, 100, 60)], false, true);
+    let (mut division, now) = running();
+    let (mut bank, mut out) = (Remote::default(), Vec::new());
+    division.report(STREAM, REPORT, &terms, now, &mut bank, &mut out);
+    let (request, _) = bank.asked.pop().expect("a question");
+    division.granted(request, Grant::counted(7), now, &mut bank, &mut out);
+    division.settle(now, &mut bank);
+    assert_eq!(bank.recorded, 7);
+    // And once.
+    division.tick(|_| terms.clone(), now.after(4 * SECOND), &mut bank, &mut out);
+    assert_eq!(bank.recorded, 7);
+}
+
+/// The buckets of one count would each lease all of it.
+#[test]
+fn a_shared_count_is_not_leased() {
+    let mut rule = Rule::new("shared", "*", vec![limit(Algorithm::Gcra { burst: 9 }, 9, 1)]);
+    assert!(matches!(Terms::of_rule(&rule, false), Terms::Leases(_)));
+    rule.shared = true;
+    assert!(matches!(Terms::of_rule(&rule, false), Terms::Slices(_)));
 }
 
 #[test]

@@ -133,7 +133,7 @@ impl RateLimits {
                 Hits::Look => KeyOp::Peek(1),
                 Hits::Take(hits) => KeyOp::TakeOrRecord(hits),
                 Hits::GiveBack(hits) => {
-                    self.end_or_give_back(asked, descriptor, hits, now)?;
+                    self.end_or_give_back(asked, descriptor, hits, now).await?;
                     answers.push(None);
                     continue;
                 }
@@ -192,7 +192,7 @@ impl RateLimits {
     }
 
     /// Ends uses in flight if the key has such a limit; else gives uses back.
-    fn end_or_give_back(
+    async fn end_or_give_back(
         &self,
         asked: &AskedCall<'_>,
         descriptor: &AskedDescriptor<'_>,
@@ -201,8 +201,14 @@ impl RateLimits {
     ) -> Result<(), CallError> {
         let key = limiter_key(asked, descriptor, KeyOp::Peek(1));
         if key.is_some_and(|key| self.limiter.is_in_flight(&key)) {
-            self.uses.end_oldest(asked.key(descriptor), hits);
-            return Ok(());
+            let mut left = hits;
+            loop {
+                left = self.uses.end_oldest(asked.key(descriptor), left);
+                if left == 0 {
+                    return Ok(());
+                }
+                tokio::task::yield_now().await;
+            }
         }
         self.give_back(asked, descriptor, hits, now)
     }

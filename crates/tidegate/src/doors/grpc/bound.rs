@@ -13,6 +13,7 @@ use tonic_health::ServingStatus;
 use super::call_counts::CallCounts;
 use super::config::Config;
 use super::connection::{ConnectionTimes, GrpcServer};
+use super::quotas::Quotas;
 use super::services;
 use crate::doors::envoy::settings::{AnswerSettings, EnvoyState};
 use crate::doors::io::accept::Acceptor;
@@ -110,6 +111,7 @@ impl BoundDoor for BoundGrpc {
             accepting.join_all().await;
             drop(file);
             server.acceptor.limits.wait_until_empty().await;
+            Quotas::of(&gate).settle();
         })])
     }
 }

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use hyper::body::{Body, Frame, Incoming};
+use tidegate_envoy::proto::MESSAGE_BYTES_MAX;
+use tidegate_envoy::report_pieces::ReportPieces;
 use tokio::time::{Sleep, sleep};
 use tonic::Status;
 
 use super::call_counts::{CallCounts, Sends};
-use super::report_pieces::ReportPieces;
-use super::services::MESSAGE_BYTES_MAX;
 use crate::doors::io::held_bytes::CallBytes;
 
 /// How long a client may take for a message, and for the end of a call that has only one.
@@ -97,7 +97,7 @@ impl CallBody {
     fn next_piece(&mut self) -> Option<Bytes> {
         let reports = self.reports.as_mut()?;
         let held = reports.held();
-        let piece = reports.next()?;
+        let piece = reports.next_piece()?;
         self.held.give_back(held - reports.held());
         self.too_slow = None;
         Some(piece)

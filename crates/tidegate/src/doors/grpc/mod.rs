@@ -10,8 +10,9 @@
 //! - [`services`]: which services the door has; `ShouldRateLimit`, on which `doors/envoy` decides
 //! - [`quota_service`]: a stream of the quota service; [`quotas`]: all streams, and the one
 //!   division of the process, which takes uses through [`quota_bank`] and answers by
-//!   [`quota_messages`]; [`report_pieces`], [`bucket_ids`], [`quota_answers`]: what reports, the
-//!   ids in them and unread answers may take
+//!   [`quota_messages`]
+//! - [`stream_places`], [`bucket_ids`], [`quota_answers`]: how many streams there may be, and what
+//!   the ids of buckets and unread answers may take
 //!
 //! Messages and keys are `tidegate_envoy`'s. The door knows neither the store nor other doors.
 
@@ -28,8 +29,8 @@ mod quota_bank;
 mod quota_messages;
 mod quota_service;
 mod quotas;
-mod report_pieces;
 mod services;
+mod stream_places;
 mod xds;
 mod xds_stream;
 

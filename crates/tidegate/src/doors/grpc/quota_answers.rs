@@ -1,14 +1,14 @@
 //! The answers that wait for the client of a quota stream, and the bytes that they hold.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use prost::Message as _;
 use tidegate_envoy::proto::quota::RateLimitQuotaResponse;
 use tidegate_envoy::proto::quota::rate_limit_quota_response::BucketAction;
 use tokio::sync::{Notify, mpsc};
 
-use crate::doors::io::held_bytes::CallBytes;
+use crate::doors::io::held_bytes::{CallBytes, ConnectionId};
 
 /// Messages that wait for one stream. A client that leaves more unread loses its stream.
 const UNREAD_MESSAGES_MAX: usize = 64;
@@ -52,13 +52,22 @@ impl Answer {
 #[derive(Debug, Default)]
 pub(super) struct Unread {
     bytes: AtomicUsize,
+    /// Whether the server has ended the stream.
+    has_ended: AtomicBool,
     changed: Notify,
 }
 
 impl Unread {
-    /// Waits until the client has read most of what there is.
+    /// Waits until the server ends the stream.
+    pub(super) async fn has_ended(&self) {
+        while !self.has_ended.load(Relaxed) {
+            self.changed.notified().await;
+        }
+    }
+
+    /// Waits until the client has read most of what there is, or the server ends the stream.
     pub(super) async fn is_short(&self) {
-        while self.bytes.load(Relaxed) > UNREAD_BYTES_MAX {
+        while self.bytes.load(Relaxed) > UNREAD_BYTES_MAX && !self.has_ended.load(Relaxed) {
             self.changed.notified().await;
         }
     }
@@ -83,6 +92,11 @@ impl Answers {
     pub(super) fn new(held: Arc<CallBytes>) -> (Self, AnswerReceiver) {
         let (messages, receiver) = mpsc::channel(UNREAD_MESSAGES_MAX);
         (Self { messages, unread: Arc::default(), held }, receiver)
+    }
+
+    /// Whose answers they are.
+    pub(super) fn connection(&self) -> ConnectionId {
+        self.held.connection()
     }
 
     pub(super) fn unread(&self) -> Arc<Unread> {
@@ -116,6 +130,13 @@ impl Answers {
         let _bytes = UnreadBytes { bytes, unread, held };
         let sent = self.messages.try_send(Answer { message, _bytes });
         sent.map_err(|_| NotTaken::SlowReader)
+    }
+}
+
+impl Drop for Answers {
+    fn drop(&mut self) {
+        self.unread.has_ended.store(true, Relaxed);
+        self.unread.changed.notify_one();
     }
 }
 

@@ -5,20 +5,20 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tidegate_core::{Nanos, Now};
-use tidegate_envoy::quota::{Bank, RequestId};
+use tidegate_envoy::quota::{Bank, Grant, RequestId};
 use tokio::sync::Notify;
 
-use crate::limiter::{Decision, Key, KeyOp, LimiterHandle, Request};
+use crate::limiter::{Decision, Key, KeyOp, LimiterHandle, Request, Verdict};
 
 /// Grants that a remote store has made since they were last taken.
 #[derive(Default)]
 pub(super) struct LateGrants {
-    shared: Arc<Mutex<Vec<(RequestId, u64)>>>,
+    shared: Arc<Mutex<Vec<(RequestId, Grant)>>>,
     arrived: Arc<Notify>,
 }
 
 impl LateGrants {
-    pub(super) fn take(&self) -> Vec<(RequestId, u64)> {
+    pub(super) fn take(&self) -> Vec<(RequestId, Grant)> {
         std::mem::take(&mut *self.shared.lock())
     }
 
@@ -50,22 +50,26 @@ impl<'a> LimiterBank<'a> {
     }
 }
 
+/// What a verdict lets Envoys use. While the store is away it is what `on_store_error` says: the
+/// store has not counted it, even if this node has.
+fn grant_of(verdict: &Verdict) -> Grant {
+    let uses = if verdict.is_allowed() { verdict.granted } else { 0 };
+    Grant { uses, is_counted: !verdict.degraded }
+}
+
 impl Bank for LimiterBank<'_> {
-    fn take_up_to(&mut self, key: &[u8], most: u64, request: RequestId, now: Now) -> Option<u64> {
+    fn take_up_to(&mut self, key: &[u8], most: u64, request: RequestId, now: Now) -> Option<Grant> {
         if most == 0 {
-            return Some(0);
+            return Some(Grant::counted(0));
         }
         let keys = [Key::new(key, KeyOp::TakeUpTo(most))];
         match self.limiter.decide(&Request::all_or_nothing(&keys), now, None) {
-            Ok(Decision::Ready(verdict)) if verdict.is_allowed() => Some(verdict.granted),
-            Ok(Decision::Ready(_)) | Err(_) => Some(0),
+            Ok(Decision::Ready(verdict)) => Some(grant_of(&verdict)),
+            Err(_) => Some(Grant::counted(0)),
             Ok(Decision::Pending(pending)) => {
                 let (shared, arrived) = (self.grants.shared.clone(), self.grants.arrived.clone());
                 pending.when_answered(move |verdict| {
-                    // What a rule lets pass while its store is away was not counted.
-                    let is_granted = verdict.is_allowed() && !verdict.degraded;
-                    let uses = if is_granted { verdict.granted } else { 0 };
-                    shared.lock().push((request, uses));
+                    shared.lock().push((request, grant_of(verdict)));
                     arrived.notify_one();
                 });
                 None

@@ -96,6 +96,7 @@ impl ReportReader {
         loop {
             let message = tokio::select! {
                 message = self.reports.message() => message,
+                () = self.unread.has_ended() => return Ok(()),
                 () = self.shutdown.wait() => return Ok(()),
             };
             let message = message.inspect_err(|status| self.counts.unreadable(status))?;

@@ -26,6 +26,7 @@ use super::bucket_ids::{BucketIds, ID_BYTES_MAX};
 use super::quota_answers::{Answers, NotTaken};
 use super::quota_bank::{LateGrants, LimiterBank};
 use super::quota_messages::{abandoned, assigned};
+use super::stream_places::{NoPlace, StreamPlaces};
 use crate::clock::Clock;
 use crate::doors::Gate;
 use crate::limiter::LimiterHandle;
@@ -50,6 +51,7 @@ pub(super) struct Quotas {
 struct Inner {
     division: Division,
     streams: HashMap<StreamId, Answers>,
+    places: StreamPlaces,
     next: u64,
     /// The ids of the buckets in which streams have seats.
     ids: BucketIds,
@@ -84,6 +86,7 @@ impl Quotas {
         let inner = Inner {
             division: Division::new(clock.now()),
             streams: HashMap::new(),
+            places: StreamPlaces::default(),
             next: 0,
             ids: BucketIds::default(),
             untold: HashMap::new(),
@@ -95,11 +98,20 @@ impl Quotas {
     }
 
     /// A stream has begun.
-    pub(super) fn open(&self, answers: Answers) -> Result<StreamId, TooManyStreams> {
+    pub(super) fn open(&self, answers: Answers) -> Result<StreamId, NoPlace> {
         let mut inner = self.inner.lock();
+        let connection = answers.connection();
+        let bad_input = || {
+            self.limiter.limiter().metrics().bad_input(Door::Grpc, "too_many_streams");
+        };
+        if let Some(other) = inner.places.room_for(connection).inspect_err(|_| bad_input())? {
+            bad_input();
+            inner.end(other);
+        }
         let id = StreamId(inner.next);
-        inner.division.open(id)?;
+        inner.division.open(id).map_err(|_: TooManyStreams| NoPlace::AtAll)?;
         inner.next += 1;
+        inner.places.open(connection, id);
         inner.ids.open(id);
         inner.streams.insert(id, answers);
         Ok(id)
@@ -110,6 +122,12 @@ impl Quotas {
     pub(super) fn close(&self, stream: StreamId) {
         let mut inner = self.inner.lock();
         inner.end(stream);
+    }
+
+    /// The door is closed, and nothing may be remembered after it.
+    pub(super) fn settle(&self) {
+        let Inner { division, grants, .. } = &mut *self.inner.lock();
+        division.settle(self.clock.now(), &mut LimiterBank::new(&self.limiter, grants));
     }
 
     /// A stream reports. False if the server has ended the stream, because its client does not read
@@ -251,7 +269,7 @@ impl Quotas {
         let limiter = self.limiter.limiter();
         let rules = limiter.rules();
         match rules.find(key).map(|position| &rules.rules()[position]) {
-            Some(rule) => Terms::of(&rule.limits, rule.shadow, limiter.counts_remotely(rule)),
+            Some(rule) => Terms::of_rule(rule, limiter.counts_remotely(rule)),
             None => Terms::of(&[], false, false),
         }
     }
@@ -298,9 +316,9 @@ impl Quotas {
         let mut inner = self.inner.lock();
         let mut out = Vec::new();
         let Inner { division, grants, .. } = &mut *inner;
-        for (request, uses) in grants.take() {
+        for (request, grant) in grants.take() {
             let mut bank = LimiterBank::new(&self.limiter, grants);
-            division.granted(request, uses, now, &mut bank, &mut out);
+            division.granted(request, grant, now, &mut bank, &mut out);
         }
         let mut bank = LimiterBank::new(&self.limiter, grants);
         let present = self.limiter.limiter().rules();
@@ -346,6 +364,7 @@ impl Inner {
     /// A stream is over.
     fn end(&mut self, stream: StreamId) {
         self.streams.remove(&stream);
+        self.places.close(stream);
         self.ids.close(stream);
         self.untold.remove(&stream);
         self.division.close(stream);
@@ -367,6 +386,7 @@ mod tests {
     use std::ops::Range;
 
     use tidegate_core::rules::RuleSet;
+    use tidegate_envoy::quota::STREAMS_MAX;
 
     use super::*;
     use crate::doors::grpc::quota_answers::AnswerReceiver;
@@ -398,6 +418,32 @@ mod tests {
         };
         let bucket_quota_usages = numbers.map(usage).collect();
         RateLimitQuotaUsageReports { bucket_quota_usages, ..Default::default() }
+    }
+
+    #[tokio::test]
+    async fn a_stream_ends_for_a_connection_that_has_fewer() {
+        let quotas = quotas();
+        let pot = Arc::new(HeldBytes::default());
+        let answers =
+            |connection: &Arc<ConnectionBytes>| Answers::new(connection.begin(0).expect("room"));
+        let greedy: Vec<_> =
+            (0..STREAMS_MAX / 32 + 1).map(|_| ConnectionBytes::new(&pot)).collect();
+        let mut open = Vec::new();
+        for connection in
+            greedy.iter().flat_map(|connection| vec![connection; 32]).take(STREAMS_MAX)
+        {
+            let (answers, receiver) = answers(connection);
+            let unread = answers.unread();
+            quotas.open(answers).expect("room");
+            open.push((unread, receiver));
+        }
+        let honest = ConnectionBytes::new(&pot);
+        assert!(quotas.open(answers(&honest).0).is_ok());
+        let ended = open.iter_mut().filter(|(_, receiver)| receiver.is_closed());
+        let ended: Vec<_> = ended.collect();
+        assert_eq!(ended.len(), 1);
+        // The task that reads its reports hears of it.
+        ended[0].0.has_ended().await;
     }
 
     #[tokio::test]

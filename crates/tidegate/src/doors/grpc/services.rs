@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use tidegate_envoy::proto::FILE_DESCRIPTOR_SET;
 use tidegate_envoy::proto::quota::rate_limit_quota_service_server::{
     self, RateLimitQuotaServiceServer,
 };
@@ -11,6 +10,7 @@ use tidegate_envoy::proto::ratelimit::rate_limit_service_server::{
     self, RateLimitService, RateLimitServiceServer,
 };
 use tidegate_envoy::proto::ratelimit::{RateLimitRequest, RateLimitResponse};
+use tidegate_envoy::proto::{FILE_DESCRIPTOR_SET, MESSAGE_BYTES_MAX};
 use tonic::service::Routes;
 use tonic::{Request, Response, Status};
 use tonic_health::ServingStatus;
@@ -26,8 +26,6 @@ use crate::metrics::Door;
 
 /// What is asked after: the whole server, and the name that envoyproxy/ratelimit has.
 const HEALTH_NAMES: [&str; 2] = ["", "ratelimit"];
-/// The longest message of a client, as envoyproxy/ratelimit has it.
-pub(super) const MESSAGE_BYTES_MAX: usize = 4 << 20;
 
 /// All services, and what tells clients whether they are served.
 pub(super) async fn services(gate: &Gate) -> (Routes, HealthReporter) {

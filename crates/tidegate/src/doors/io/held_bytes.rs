@@ -37,6 +37,10 @@ impl HeldBytes {
     }
 }
 
+/// A connection, as long as one of its calls is not over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct ConnectionId(pub(crate) usize);
+
 /// What the calls of one connection hold.
 #[derive(Debug)]
 pub(crate) struct ConnectionBytes {
@@ -100,6 +104,11 @@ pub(crate) struct CallBytes {
 }
 
 impl CallBytes {
+    /// Whose call it is.
+    pub(crate) fn connection(&self) -> ConnectionId {
+        ConnectionId(Arc::as_ptr(&self.connection).addr())
+    }
+
     /// Holds more; `false`, and no more held, if there is no room.
     pub(crate) fn take(&self, bytes: usize) -> bool {
         let fits = self.connection.take(bytes);

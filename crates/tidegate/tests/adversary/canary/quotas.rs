@@ -15,7 +15,6 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::mpsc::{Sender, UnboundedReceiver, channel, unbounded_channel};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::Code;
 
 use super::grpc::{connect, runtime};
 use super::{Canary, Named, Wrong, same};
@@ -74,35 +73,24 @@ fn per_second(bucket: &TokenBucket) -> Result<f64, Wrong> {
 }
 
 impl Stream {
-    /// Opens one. Hostile clients may have as many as there may be; those leave in a while.
+    /// Opens one. However many streams hostile connections have, another connection gets its own.
     fn open(runtime: &Runtime, address: &Address) -> Result<Self, Wrong> {
-        let channel_ = connect(runtime, address)?;
-        let begun = Moment::now();
-        loop {
-            let (reports, sent) = channel(8);
-            let mut client = RateLimitQuotaServiceClient::new(channel_.clone());
-            let opening = client.stream_rate_limit_quotas(ReceiverStream::new(sent));
-            let opened = runtime.block_on(async {
-                tokio::time::timeout(WATCHDOG, opening).await.map_err(|_| "a stream: no answer")
-            })?;
-            let mut told = match opened {
-                Ok(opened) => opened.into_inner(),
-                Err(full) if full.code() == Code::ResourceExhausted && !begun.is_overdue() => {
-                    pause_ms(20);
-                    continue;
+        let (reports, sent) = channel(8);
+        let mut client = RateLimitQuotaServiceClient::new(connect(runtime, address)?);
+        let opening = client.stream_rate_limit_quotas(ReceiverStream::new(sent));
+        let opened = runtime.block_on(async {
+            tokio::time::timeout(WATCHDOG, opening).await.map_err(|_| "a stream: no answer")
+        })?;
+        let mut told = opened.map_err(|error| format!("a stream: {error}"))?.into_inner();
+        let (read, answers) = unbounded_channel();
+        runtime.spawn(async move {
+            while let Some(answer) = told.message().await.transpose() {
+                if read.send(answer).is_err() {
+                    break;
                 }
-                Err(error) => return Err(format!("a stream: {error}")),
-            };
-            let (read, answers) = unbounded_channel();
-            runtime.spawn(async move {
-                while let Some(answer) = told.message().await.transpose() {
-                    if read.send(answer).is_err() {
-                        break;
-                    }
-                }
-            });
-            return Ok(Self { reports, answers, rate: 0.0, asked: HashSet::new() });
-        }
+            }
+        });
+        Ok(Self { reports, answers, rate: 0.0, asked: HashSet::new() })
     }
 
     fn report(&mut self, domain: &str, usages: Vec<BucketQuotaUsage>) -> Result<(), Wrong> {

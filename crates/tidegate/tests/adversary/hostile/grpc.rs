@@ -21,7 +21,7 @@ const PATHS: [&str; 6] =
 /// As many streams as the door allows one connection, and more.
 const STREAMS: u32 = 1_000;
 const TOO_MANY_STREAMS: u32 = 3_000;
-/// Quota streams of one client: a few clients have all that the server allows.
+/// Quota streams of one client: more than it may have.
 const QUOTA_STREAMS: u32 = 400;
 /// Frames of a flood.
 const FLOOD: usize = 5_000;

@@ -1,5 +1,7 @@
 //! The quota service: what streams are assigned, and when.
 
+use std::collections::BTreeMap;
+
 use tidegate_envoy::proto::quota::rate_limit_quota_response::BucketAction;
 use tidegate_envoy::proto::quota::rate_limit_quota_response::bucket_action::BucketAction as Action;
 use tidegate_envoy::proto::quota::rate_limit_quota_service_client::RateLimitQuotaServiceClient;
@@ -15,7 +17,9 @@ use tonic::transport::Endpoint;
 
 use super::DOORS;
 use super::series::metrics;
+use crate::engines::redis::Server;
 use crate::program::Program;
+use crate::remote::store;
 
 const RULES: &str = "
 [[rule]]
@@ -148,6 +152,40 @@ fn a_limit_is_divided_among_streams_and_taken_from_its_key() {
     assert!(fits, "both together are within the limit");
 }
 
+#[test]
+fn while_the_store_is_away_each_rule_decides() {
+    let rule = |policy: &str| {
+        format!(
+            "[[rule]]
+            name = '{policy}'
+            match = 'web user={policy}'
+            limit = '8 per 1d'
+            on_store_error = '{policy}'\n"
+        )
+    };
+    let policies = ["allow", "deny", "local"];
+    let mut redis = Server::start(&[]);
+    let rules = policies.map(rule).concat();
+    let mut program = Program::serve(&[DOORS, &*rules, &*store(&redis.url(), "1m")].concat());
+    redis.kill();
+    program.wait_for_line(|line| line.contains("the store is away"));
+    let mut stream = Stream::open(&program);
+    let mut tokens: BTreeMap<String, u32> = BTreeMap::new();
+    while tokens.get("allow").is_none_or(|tokens| *tokens <= 16) {
+        policies.iter().for_each(|policy| stream.report(policy, 5));
+        for action in stream.next().expect("an answer") {
+            let id = action.bucket_id.clone().unwrap_or_default().bucket;
+            if let Strategy::TokenBucket(bucket) = strategy_of(&action) {
+                let user = String::from_utf8_lossy(&id["user"]).into_owned();
+                *tokens.entry(user).or_default() += bucket.max_tokens;
+            }
+        }
+    }
+    assert_eq!(tokens.get("deny"), None);
+    // Five have passed before there was an assignment.
+    assert!((1..=3).contains(&tokens["local"]), "this node counts: {tokens:?}");
+}
+
 /// Envoy reports such a bucket, and rejects what it is assigned.
 #[test]
 fn a_bucket_without_entries_gets_nothing() {
@@ -172,4 +210,31 @@ fn streams_end_when_the_door_closes() {
     program.signal(rustix::process::Signal::TERM);
     while stream.next().is_some() {}
     assert!(program.exit_status().success());
+}
+
+/// Other connections have their own.
+#[test]
+fn a_connection_has_a_bounded_number_of_streams() {
+    const MOST: usize = 32;
+    let program = program();
+    let runtime = Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let endpoint = Endpoint::from_shared(format!("http://{}", program.address("grpc")));
+        let greedy = endpoint.expect("an address").connect().await.expect("a connection");
+        let mut open = Vec::new();
+        for number in 0..=MOST {
+            let (reports, sent) = channel::<RateLimitQuotaUsageReports>(1);
+            let mut client = RateLimitQuotaServiceClient::new(greedy.clone());
+            let opened = client.stream_rate_limit_quotas(ReceiverStream::new(sent)).await;
+            let refused = opened.as_ref().err().map(tonic::Status::code);
+            assert_eq!(refused, (number == MOST).then_some(tonic::Code::ResourceExhausted));
+            open.push((reports, opened));
+        }
+    });
+    let mut other = Stream::open(&program);
+    other.report("free", 0);
+    assert_eq!(other.strategy(), Strategy::BlanketRule(BlanketRule::AllowAll.into()));
+    let line = "tidegate_bad_input_total{door=\"grpc\",reason=\"too_many_streams\"} 1";
+    let page = metrics(&program);
+    assert!(page.lines().any(|told| told == line), "no {line} in {page}");
 }

@@ -7,7 +7,7 @@
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 
-use super::services::MESSAGE_BYTES_MAX;
+use crate::proto::MESSAGE_BYTES_MAX;
 
 /// What stands before each message: whether it is compressed, and its length.
 const PREFIX_BYTES: usize = 5;
@@ -17,8 +17,10 @@ const PIECE_BYTES: usize = 64 << 10;
 const VARINT_BYTES_MAX: usize = 10;
 
 /// The bytes of a quota stream on their way to the decoder.
-#[derive(Debug, Default)]
-pub(super) struct ReportPieces {
+#[derive(Debug)]
+pub struct ReportPieces {
+    /// The size of pieces.
+    piece_bytes: usize,
     /// What has come and was not handed on.
     begun: BytesMut,
     /// Bytes of the present message that were not handed on, those that have not come included.
@@ -27,23 +29,38 @@ pub(super) struct ReportPieces {
     has_seen_one: bool,
 }
 
+impl Default for ReportPieces {
+    fn default() -> Self {
+        Self::of(PIECE_BYTES)
+    }
+}
+
 impl ReportPieces {
-    pub(super) fn add(&mut self, bytes: &[u8]) {
+    /// Pieces of another size than the usual one.
+    #[must_use]
+    pub fn of(piece_bytes: usize) -> Self {
+        Self { piece_bytes, begun: BytesMut::new(), left: None, has_seen_one: false }
+    }
+
+    /// Takes in what has come.
+    pub fn add(&mut self, bytes: &[u8]) {
         self.begun.extend_from_slice(bytes);
     }
 
     /// How many bytes are held.
-    pub(super) fn held(&self) -> usize {
+    #[must_use]
+    pub fn held(&self) -> usize {
         self.begun.len()
     }
 
     /// Whether the client owes nothing: there was a message, and no other has begun.
-    pub(super) fn is_between(&self) -> bool {
+    #[must_use]
+    pub fn is_between(&self) -> bool {
         self.has_seen_one && self.begun.is_empty() && self.left.is_none()
     }
 
     /// The next piece, as a message of its own; `None` until more bytes come.
-    pub(super) fn next(&mut self) -> Option<Bytes> {
+    pub fn next_piece(&mut self) -> Option<Bytes> {
         let Some(left) = self.left else {
             let length = u32::from_be_bytes(*self.begun.get(1..)?.first_chunk()?);
             if self.begun[0] != 0 {
@@ -52,17 +69,25 @@ impl ReportPieces {
             }
             self.begun.advance(PREFIX_BYTES);
             self.left = Some(usize::try_from(length).unwrap_or(usize::MAX));
-            return self.next();
+            return self.next_piece();
         };
         let come = self.begun.len().min(left);
-        let cut = match whole_fields(&self.begun[..come]) {
-            _ if come == left && left <= PIECE_BYTES => left,
-            _ if left <= PIECE_BYTES => return None,
-            // One field, or no field at all.
-            0 if come == left => left,
-            0 if come > MESSAGE_BYTES_MAX => return Some(self.rest()),
-            0 => return None,
-            fields => fields,
+        let cut = if left <= self.piece_bytes {
+            // Short enough to wait for all of it. Its fields are not looked at: a client that sends
+            // a byte at a time would have them looked at for each.
+            if come < left {
+                return None;
+            }
+            left
+        } else {
+            // Whole fields are cut off as they come, so they are looked at once.
+            match whole_fields(&self.begun[..come], self.piece_bytes) {
+                // One field, or no field at all.
+                0 if come == left => left,
+                0 if come > MESSAGE_BYTES_MAX => return Some(self.rest()),
+                0 => return None,
+                fields => fields,
+            }
         };
         self.has_seen_one = true;
         self.left = Some(left - cut).filter(|left| *left > 0);
@@ -71,7 +96,7 @@ impl ReportPieces {
     }
 
     /// All that there is of a message that is not whole, for the decoder to refuse.
-    pub(super) fn rest(&mut self) -> Bytes {
+    pub fn rest(&mut self) -> Bytes {
         let begun = self.begun.split();
         match self.left.take() {
             Some(left) => message(left, &begun),
@@ -89,10 +114,10 @@ fn message(length: usize, fields: &[u8]) -> Bytes {
 }
 
 /// How many bytes the first whole fields take: all that fit into a piece, or one that is longer.
-fn whole_fields(bytes: &[u8]) -> usize {
+fn whole_fields(bytes: &[u8], piece_bytes: usize) -> usize {
     let mut end = 0;
     while let Some(next) = field_bytes(&bytes[end..]).map(|field| end + field) {
-        if next > bytes.len() || end > 0 && next > PIECE_BYTES {
+        if next > bytes.len() || end > 0 && next > piece_bytes {
             break;
         }
         end = next;
@@ -102,6 +127,8 @@ fn whole_fields(bytes: &[u8]) -> usize {
 
 /// How many bytes the first field takes, though not all of them may be there.
 fn field_bytes(bytes: &[u8]) -> Option<usize> {
+    #[cfg(test)]
+    tests::SCANNED.set(tests::SCANNED.get() + 1);
     let (tag, head) = varint(bytes)?;
     let body = &bytes[head..];
     let body = match tag & 7 {
@@ -131,12 +158,19 @@ fn varint(bytes: &[u8]) -> Option<(u64, usize)> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use proptest::prelude::*;
     use prost::Message as _;
-    use tidegate_envoy::proto::quota::rate_limit_quota_usage_reports::BucketQuotaUsage;
-    use tidegate_envoy::proto::quota::{BucketId, RateLimitQuotaUsageReports};
 
     use super::*;
+    use crate::proto::quota::rate_limit_quota_usage_reports::BucketQuotaUsage;
+    use crate::proto::quota::{BucketId, RateLimitQuotaUsageReports};
+
+    thread_local! {
+        /// How many fields were looked at.
+        pub(super) static SCANNED: Cell<usize> = const { Cell::new(0) };
+    }
 
     fn usage(number: usize, bytes: usize) -> BucketQuotaUsage {
         let value = format!("{number}{}", "v".repeat(bytes)).into();
@@ -155,7 +189,7 @@ mod tests {
         let mut out = Vec::new();
         for portion in said.chunks(portion) {
             pieces.add(portion);
-            out.extend(std::iter::from_fn(|| pieces.next()));
+            out.extend(std::iter::from_fn(|| pieces.next_piece()));
         }
         assert!(pieces.is_between(), "{pieces:?}");
         out
@@ -196,23 +230,38 @@ mod tests {
         // A field that is longer than any message.
         pieces.add(&[prefix(8 << 20), vec![0x12, 0xff, 0xff, 0xff, 0x03]].concat());
         for _ in 0..4 << 20 >> 14 {
-            assert_eq!(pieces.next(), None);
+            assert_eq!(pieces.next_piece(), None);
             pieces.add(&[b'x'; 1 << 14]);
         }
-        assert_eq!(pieces.next().expect("all of it")[..5], prefix(8 << 20));
+        assert_eq!(pieces.next_piece().expect("all of it")[..5], prefix(8 << 20));
         // A tag that there is not.
         let nonsense = vec![0xff; PIECE_BYTES + 9];
         let mut pieces = ReportPieces::default();
         pieces.add(&framed(&nonsense));
-        assert_eq!(pieces.next().expect("all of it")[5..], nonsense);
+        assert_eq!(pieces.next_piece().expect("all of it")[5..], nonsense);
         // A message that is compressed, and one that ends too early.
         pieces.add(&[1, 0, 0, 0, 9, 7]);
-        assert_eq!(pieces.next().expect("all of it")[..], [1, 0, 0, 0, 9, 7]);
+        assert_eq!(pieces.next_piece().expect("all of it")[..], [1, 0, 0, 0, 9, 7]);
         pieces.add(&[0, 0, 0, 0, 9, 7]);
-        assert_eq!((pieces.next(), pieces.is_between()), (None, false));
+        assert_eq!((pieces.next_piece(), pieces.is_between()), (None, false));
         assert_eq!(pieces.rest()[..], [0, 0, 0, 0, 9, 7]);
         pieces.add(&[0, 0]);
-        assert_eq!((pieces.next(), &pieces.rest()[..]), (None, &[0, 0][..]));
+        assert_eq!((pieces.next_piece(), &pieces.rest()[..]), (None, &[0, 0][..]));
+    }
+
+    /// The client chooses the size of what it sends at a time.
+    #[test]
+    fn each_field_is_looked_at_about_once_however_small_the_portions_are() {
+        for (fields, portion) in [(32_000, 1), (32_000, 7), (100_000, 1), (100_000, 9_000)] {
+            let bytes = [0x08, 0x01].repeat(fields);
+            let before = SCANNED.get();
+            let out = pieces(&framed(&bytes), portion);
+            let whole: usize = out.iter().map(|piece| piece.len() - PREFIX_BYTES).sum();
+            assert_eq!(whole, bytes.len());
+            let scanned = SCANNED.get() - before;
+            let portions = bytes.len() / portion;
+            assert!(scanned <= 2 * fields + 3 * portions, "{scanned} of {fields} by {portion}");
+        }
     }
 
     proptest! {
@@ -230,7 +279,7 @@ mod tests {
             let mut told = Vec::new();
             for portion in framed(&said).chunks(portion) {
                 pieces.add(portion);
-                while let Some(piece) = pieces.next() {
+                while let Some(piece) = pieces.next_piece() {
                     told.extend_from_slice(&piece[PREFIX_BYTES..]);
                 }
             }
