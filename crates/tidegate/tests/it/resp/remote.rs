@@ -219,6 +219,52 @@ fn giving_back_waits_for_no_store_that_is_away() {
     }
 }
 
+/// What gives back may stand behind a change that the store never answers.
+#[test]
+fn giving_back_is_answered_while_the_store_is_silent() {
+    let redis = Server::start(&[]);
+    let program = program(&redis, "300ms");
+    let mut taking = Client::new(&program);
+    until(|| {
+        taking.send(b"EXISTS silent\r\n");
+        taking.read_until(b"\r\n") == b":0\r\n"
+    });
+    redis.halt();
+    taking.send(b"CL.THROTTLE silent 9 1 86400\r\n");
+    let mut giving = Client::new(&program);
+    giving.send(b"CL.THROTTLE silent 9 1 86400 -1\r\nDEL silent\r\n");
+    // The store is known to be away after a few of these.
+    let mut others = Client::new(&program);
+    for number in 0..10 {
+        let command = format!("CL.THROTTLE other{number} 1 1 86400");
+        ask(&mut others, &command, [0, 2, 1, -1, 0]);
+    }
+    ask(&mut others, "CL.THROTTLE silent 9 1 86400 -1", [0, 10, 10, -1, 0]);
+    let replies = numbers([0, 10, 10, -1, 0]) + "-ERR the store is away\r\n";
+    compare(&giving.read(replies.len()), &replies);
+    redis.go_on();
+}
+
+/// A store may tell what there is and take no change.
+#[test]
+fn a_bucket_that_a_store_does_not_empty_is_not_taken_for_deleted() {
+    let redis = Server::start(&[]);
+    let program = program(&redis, "1m");
+    let mut client = Client::new(&program);
+    ask(&mut client, "CL.THROTTLE kept 3 1 86400", [0, 4, 3, -1, 86_400]);
+    redis.ask(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    client.ask("DEL kept", "-ERR the store is away\r\n");
+    client.ask("SET kept 1", "+OK\r\n");
+    client.ask("DEL kept", ":1\r\n");
+    redis.ask(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
+    until(|| {
+        client.send(b"EXISTS kept\r\n");
+        client.read_until(b"\r\n") == b":1\r\n"
+    });
+    client.ask("DEL kept", ":1\r\n");
+    client.ask("EXISTS kept", ":0\r\n");
+}
+
 /// A reply that comes late stands behind others that are not read yet. What comes behind it is
 /// executed all the same, also if the client has sent its last by then.
 #[test]

@@ -100,7 +100,7 @@ pub(super) fn del(call: &mut Call<'_>) -> Flow {
                         let left = left_of(&answered.verdict);
                         shared.add(was_there(had_record, left));
                         if let Ok(Some(_)) = left {
-                            empty_later(&limiter, &key, shared);
+                            empty_later(&limiter, &key, had_record, shared);
                         }
                     });
                 });
@@ -192,10 +192,14 @@ impl Drop for SharedCount {
 pub(super) const STORE_AWAY: &[u8] = b"ERR the store is away";
 
 /// Empties a bucket from the thread of a store; `shared` answers when it is done.
-fn empty_later(limiter: &Arc<Limiter>, key: &[u8], shared: Arc<SharedCount>) {
+fn empty_later(limiter: &Arc<Limiter>, key: &[u8], had_record: bool, shared: Arc<SharedCount>) {
     let limiter = limiter.handle(Door::Resp);
     if let Some(pending) = limiter.empty_bucket(key, limiter.now()) {
-        pending.0.forward(move |_| drop(shared));
+        pending.0.forward(move |answered| {
+            if answered.verdict.degraded && !had_record {
+                shared.add(Err(StoreAway));
+            }
+        });
     }
 }
 

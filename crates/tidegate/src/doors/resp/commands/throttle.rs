@@ -382,11 +382,6 @@ impl RespHandler {
                         wanted = wanted.given_back(&verdict);
                         wanted.ask(&self.parts.limiter, key, KeyOp::Peek(0), now)
                     }
-                    Ok(Decision::Pending(pending)) if self.is_store_away() => {
-                        // The store gets it when it is back. The client does not wait for that.
-                        pending.0.forward(drop);
-                        wanted.ask(&self.parts.limiter, key, KeyOp::Peek(0), now)
-                    }
                     Ok(Decision::Pending(pending)) => {
                         let later =
                             ReplyLater::new(&self.parts.inbox, context.id, &mut client.pending);
@@ -403,10 +398,6 @@ impl RespHandler {
         };
         self.answer(&wanted, key, decided, client, out, context);
         if client.pending.is_empty() { Flow::Done } else { Flow::Pending }
-    }
-
-    fn is_store_away(&self) -> bool {
-        self.parts.limiter.limiter().store_away().is_some()
     }
 
     /// Answers one request now, or when its store has answered.
