@@ -296,8 +296,10 @@ impl<'a> Call<'a> {
             return Flow::Done;
         }
         transaction.break_off();
-        let (commands, bytes) = (transaction::COMMANDS_MAX, transaction::BYTES_MAX);
-        self.error(&format!("ERR a transaction has at most {commands} commands of {bytes} bytes"))
+        let (commands, mebibytes) = (transaction::COMMANDS_MAX, transaction::BYTES_MAX >> 20);
+        self.error(&format!(
+            "ERR a transaction has at most {commands} commands and {mebibytes} MiB"
+        ))
     }
 
     /// Answers with an error: its first word, in capitals, and a text.
