@@ -180,7 +180,7 @@ fn a_store_that_is_away_holds_up_no_client() {
     let mut client = Client::new(&program);
     ask(&mut client, "CL.THROTTLE warm 9 1 10", [0, 10, 9, -1, 10]);
     redis.kill();
-    // Where no rule says otherwise everybody may go, uncounted.
+    // Where no rule says otherwise every request is allowed, uncounted.
     for _ in 0..20 {
         ask(&mut client, "CL.THROTTLE other 1 1 86400", [0, 2, 1, -1, 0]);
     }
@@ -189,7 +189,7 @@ fn a_store_that_is_away_holds_up_no_client() {
     ask(&mut client, "CL.THROTTLE allow:a 1 1 86400 2", [0, 7, 5, -1, 0]);
     ask(&mut client, "CL.THROTTLE allow:a 1 1 86400 0", [0, 7, 7, -1, 0]);
     ask(&mut client, "CL.THROTTLE allow:a 1 1 86400 8", [1, 7, 7, -1, 0]);
-    // A rule may say that nobody does.
+    // A rule may refuse all.
     ask(&mut client, "CL.THROTTLE deny:a 1 1 86400", [1, 3, 0, 1, 1]);
     ask(&mut client, "CL.THROTTLE deny:a 1 1 86400 -1", [0, 3, 0, -1, 1]);
     // What only the store knows is an error; plain counters need no store.

@@ -1,5 +1,5 @@
-//! Commands that see a key's record and its ad-hoc bucket: DEL, EXISTS, TTL and their kin. The
-//! counts of rules are not theirs: TG.RESET is for those.
+//! Commands that see a key's record and its ad-hoc bucket: DEL, EXISTS, TTL and their kin. They do
+//! not see counts of rules: TG.RESET does.
 
 use std::sync::Arc;
 
@@ -147,7 +147,7 @@ impl Found {
     }
 }
 
-/// Answers when the last of those who count lets go of it.
+/// The count of one request. It answers when it is dropped: when every key was counted.
 struct SharedCount {
     found: Mutex<Found>,
     later: Option<ReplyLater>,

@@ -46,7 +46,10 @@ pub(super) static COMMANDS: &[RespCommand] = &[
     RespCommand::new("command", -1, introspection::command).with_subcommands(COMMAND),
     // As in redis-cell, the command itself tells how it is used.
     RespCommand::new("cl.throttle", -1, throttle::cl_throttle).with_key().batched(Shape::Cell),
-    RespCommand::new("throttle", -5, throttle::throttle).at_most(6).with_key().batched(Shape::Crab),
+    RespCommand::new("throttle", -5, throttle::throttle)
+        .at_most(6)
+        .with_key()
+        .batched(Shape::Throttlecrab),
     RespCommand::new("incr", 2, counters::incr).with_key(),
     RespCommand::new("incrby", 3, counters::incrby).with_key(),
     RespCommand::new("decr", 2, counters::decr).with_key(),
