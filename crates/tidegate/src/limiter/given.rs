@@ -74,7 +74,10 @@ impl LimiterHandle {
             return Err(StoreAway);
         }
         match self.empty_bucket(key, now) {
-            Some(pending) => pending.0.await.map(drop).map_err(|_| StoreAway),
+            Some(pending) => match pending.0.await {
+                Ok(answered) if !answered.verdict.degraded => Ok(()),
+                _ => Err(StoreAway),
+            },
             None => Ok(()),
         }
     }

@@ -172,12 +172,6 @@ impl Parser {
         ParsedFront::Request { arguments, bytes: bytes_read }
     }
 
-    /// Whether a request has begun and is not whole.
-    #[must_use]
-    pub fn is_amid_request(&self) -> bool {
-        !self.is_done && (self.at > 0 || self.searched > 0)
-    }
-
     #[inline]
     fn reset(&mut self) {
         (self.at, self.searched, self.missing) = (0, 0, 0);

@@ -32,8 +32,8 @@ const UNWRITTEN_BYTES_LOW: usize = 4 << 20;
 const REQUEST_STALL_MAX: Nanos = 5 * SECOND;
 /// How long a TLS handshake may take, from its first byte on.
 const HANDSHAKE_MAX: Nanos = 5 * SECOND;
-/// A client keeps for so long, in silence, room that others need.
-const ROOM_STALL_MAX: Nanos = SECOND;
+/// A silent client for which too much is kept is closed after this time.
+const GIVE_WAY_AFTER: Nanos = SECOND;
 
 /// What a connection wants next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -543,15 +543,14 @@ impl<H: Handler> Connection<H> {
         }
     }
 
-    /// Why it is closed now, if it has been idle or slow for too long. The loop asks for all but
-    /// those that linger.
+    /// Why it is closed now, if it has been idle or slow for too long. It does not linger.
     pub(super) fn overdue(&self, handler: &H, now: Nanos, idle_max: Nanos) -> Option<&'static str> {
         let stalled = now.saturating_sub(self.active_at);
         if self.is_handshaking() && self.handshake_at.is_some_and(|at| now > at + HANDSHAKE_MAX) {
             return Some("handshake_slow");
         }
-        let is_in_the_way = |session| stalled > ROOM_STALL_MAX && handler.lacks_room(session);
-        if self.session.as_ref().is_some_and(is_in_the_way) {
+        let gives_way = |session| stalled > GIVE_WAY_AFTER && handler.keeps_too_much(session);
+        if self.session.as_ref().is_some_and(gives_way) {
             return Some("slow_reader");
         }
         if !self.is_drained() {

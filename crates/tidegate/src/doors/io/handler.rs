@@ -86,9 +86,9 @@ pub(crate) trait Handler: Sized {
         reader.stalled > reader.idle_max
     }
 
-    /// Whether more is kept for a client than the door has room for. The loop asks once a second,
-    /// and closes such a client if nothing comes from it or goes to it.
-    fn lacks_room(&self, _session: &Self::Session) -> bool {
+    /// Whether so much is kept for a client that others lack room. The loop asks once a second, and
+    /// closes such a client if nothing comes from it or goes to it.
+    fn keeps_too_much(&self, _session: &Self::Session) -> bool {
         false
     }
 

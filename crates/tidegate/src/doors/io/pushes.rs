@@ -21,7 +21,7 @@ pub(crate) enum PushOutcome {
 /// The connections of a loop, for what its handler pushes to them.
 pub(crate) struct Pushes<'a, H: Handler> {
     pub(super) connections: &'a mut ConnectionPlaces<H>,
-    /// Those that have something to write.
+    /// The places of connections with something to write.
     pub(super) list: &'a mut VecDeque<u32>,
 }
 

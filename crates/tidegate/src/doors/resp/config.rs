@@ -159,7 +159,7 @@ impl Config {
     }
 }
 
-/// A password. An empty one would let everybody in who gives none.
+/// A password. An empty one would let in clients that give none.
 fn password_of(secret: &Secret) -> Result<String, String> {
     let password = secret.reveal()?;
     if password.is_empty() { Err("the password is empty".to_owned()) } else { Ok(password) }

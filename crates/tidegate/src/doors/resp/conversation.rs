@@ -201,6 +201,20 @@ mod tests {
     }
 
     #[test]
+    fn a_transaction_that_is_too_long_is_refused() {
+        let limiter = limiter(Clock::manual(NOW));
+        let records = Records::beside(&limiter, 100);
+        let mut client =
+            RespConversation::open(&limiter, records, &Config::default(), NOW).unwrap();
+        let mut out = Vec::new();
+        let sent = "MULTI\r\n".to_owned() + &"PING\r\n".repeat(1025) + "EXEC\r\n";
+        assert!(client.say(sent.as_bytes(), NOW, &mut out));
+        let replies = "+OK\r\n".to_owned() + &"+QUEUED\r\n".repeat(1024);
+        let text = "-ERR a transaction has at most 1024 commands and 4 MiB\r\n-EXECABORT ";
+        assert!(out.starts_with((replies + text).as_bytes()), "{}", out.escape_ascii());
+    }
+
+    #[test]
     fn other_clients_have_a_turn_amid_a_long_transaction() {
         let limiter = limiter(Clock::manual(NOW));
         let records = Records::beside(&limiter, 100);

@@ -1,4 +1,4 @@
-//! Who may come in: passwords of users.
+//! The passwords of users, which clients must show to come in.
 
 use std::hint::black_box;
 
@@ -38,7 +38,7 @@ impl Credentials {
         if !self.are_required() {
             return user == DEFAULT_USER;
         }
-        // All are compared, whoever is meant, so that time tells nothing of users either.
+        // Every user is compared, so that the time taken tells nothing of users either.
         self.users.iter().fold(false, |found, known| {
             found | (is_same(user, &known.name) & is_same(password, known.password.as_bytes()))
         })

@@ -106,7 +106,7 @@ impl Handler for RespHandler {
         reader.stalled > reader.idle_max.min(UNREAD_MAX)
     }
 
-    fn lacks_room(&self, session: &Session) -> bool {
+    fn keeps_too_much(&self, session: &Session) -> bool {
         let kept = session.client.kept_bytes;
         kept > KEPT_BYTES_ALWAYS && !self.parts.state.has_room_for(kept)
     }

@@ -101,7 +101,7 @@ impl DoorConfig for Config {
     }
 }
 
-/// A door whose addresses are taken and that answers nobody yet.
+/// A door that has its addresses and answers no client yet.
 struct Bound {
     settings: Settings,
     listeners: Listeners,

@@ -1,7 +1,7 @@
 //! Replies that come later, from a remote store or a line of waiting requests.
 //!
 //! Requests of one connection are answered in order. The connection reads no further request while
-//! replies are missing; those that were decided together may be answered in any order.
+//! replies are missing. Requests that were decided together may be answered in any order.
 //!
 //! A reply is sent by another thread, or made by [`LateWork`]: a future that the loop of the
 //! connection polls and drops with the connection. What such a future takes is answered in the same
@@ -34,7 +34,7 @@ impl PendingReplies {
         self.replies.is_empty()
     }
 
-    /// Adds a reply that is there already, behind those that are missing.
+    /// Adds a reply that is there already, behind missing ones.
     pub(super) fn add(&mut self, reply: Vec<u8>) {
         self.replies.push(Some(reply));
     }

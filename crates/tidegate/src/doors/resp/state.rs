@@ -1,4 +1,4 @@
-//! What the loops share: settings that a reload changes, who is connected, what waits to be read,
+//! What the loops share: settings that a reload changes, the clients, what waits to be read,
 //! and counts.
 //!
 //! None of it is written to by a request, except for what must be kept for a client.
@@ -45,7 +45,7 @@ pub(super) struct RespState {
 }
 
 impl RespState {
-    /// Nobody is connected yet.
+    /// The state of a door without connections.
     pub(super) fn new(started_at: Nanos) -> Arc<Self> {
         Arc::new(Self {
             settings: ArcSwap::default(),

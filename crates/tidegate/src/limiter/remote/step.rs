@@ -362,8 +362,7 @@ impl DeferredPlan {
     fn without_store(&mut self, error: &StoreError) -> Answered {
         self.origin.count_store_error(error);
         if self.plan.slots().iter().all(|target| target.op.gives_back()) {
-            let (verdict, taken) = (self.plan.verdict, Vec::new());
-            return Answered { verdict, rows: Rows::default(), taken };
+            return self.not_given_back();
         }
         let denied = self.plan.slots().iter().position(|target| self.denies(target));
         let (mut verdict, mut rows) = self.decide_locally(denied.is_some());
@@ -383,6 +382,12 @@ impl DeferredPlan {
         self.add_policies(&mut verdict, &mut rows);
         self.count_policies(&verdict);
         Answered { verdict, rows, taken: Vec::new() }
+    }
+
+    /// The answer to a request that gives back, while the store has not done it.
+    fn not_given_back(&self) -> Answered {
+        let verdict = Verdict { degraded: true, ..self.plan.verdict };
+        Answered { verdict, rows: Rows::default(), taken: Vec::new() }
     }
 
     /// Whether a rule refuses where the store cannot be asked.
@@ -553,6 +558,11 @@ impl DeferredStep for DeferredPlan {
                 waiters.freed(&limiter.count_of(&keys[target.key].bytes));
             }
         }
+        self.tell(answered);
+    }
+
+    fn answer_early(&mut self) {
+        let answered = self.not_given_back();
         self.tell(answered);
     }
 

@@ -79,6 +79,13 @@ impl DeferredStep for Use {
         assert_eq!(before, None, "a step is told once");
     }
 
+    fn answer_early(&mut self) {
+        assert!(self.gives_back, "others end");
+        if let Some(number) = self.number.take() {
+            self.fates.lock().insert(number, Fate::Failed);
+        }
+    }
+
     fn end_early(self: Box<Self>, error: StoreError) -> LateSteps {
         let end = |limits: &Arc<[Limit]>| Use {
             limits: vec![limits.clone()],
@@ -431,6 +438,33 @@ fn those_who_give_back_try_until_it_is_done() {
     world.submit(0, &[0], UpdateKind::Take);
     world.settle();
     assert_eq!(world.count(Fate::Refused), 0);
+}
+
+/// A store that is away may stay away for hours.
+#[test]
+fn callers_that_give_back_wait_for_no_store_that_is_away() {
+    for (is_sent, is_late) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut world = World::new(1, "1 in flight");
+        world.submit(0, &[0], UpdateKind::Take);
+        world.settle();
+        world.submit(0, &[0], UpdateKind::GiveBack);
+        if is_sent {
+            world.send(0);
+        }
+        assert_eq!(world.count(Fate::Failed), 0);
+        match is_late {
+            true => assert_eq!(world.nodes[0].expire(NOW.mono + HOUR), is_sent),
+            false => world.nodes[0].give_up(),
+        }
+        assert_eq!(world.count(Fate::Failed), 1, "sent: {is_sent}, late: {is_late}");
+        if is_sent {
+            world.deliver(0, Lost::Request);
+        }
+        world.settle();
+        world.submit(0, &[0], UpdateKind::Take);
+        world.settle();
+        assert_eq!(world.count(Fate::Refused), 0, "it was given back all the same");
+    }
 }
 
 #[test]

@@ -39,6 +39,10 @@ pub(crate) trait DeferredStep: Send {
     /// Ends the step: its last run is in force since `now`, or it failed.
     fn end(self: Box<Self>, outcome: Result<Now, StoreError>);
 
+    /// Answers the caller of a step that gives back: the store keeps silent or is away. The step
+    /// goes on without its caller.
+    fn answer_early(&mut self);
+
     /// Ends the step as failed while a change with its last run is under way. Returns what gives
     /// back what that run took, each with the position of its count, should it turn out to be done.
     fn end_early(self: Box<Self>, error: StoreError) -> LateSteps;
@@ -85,10 +89,10 @@ pub(crate) struct Update {
     pub(crate) deadline: Nanos,
 }
 
-/// How the store treats an update.
+/// How the store treats an update. Its caller is answered by its deadline, one way or the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UpdateKind {
-    /// It is answered by its deadline, one way or the other.
+    /// It ends by its deadline.
     Take,
     /// It gives back uses in flight that this node holds: it sees only those, wakes the requests
     /// that wait for them, and is tried until it is done.

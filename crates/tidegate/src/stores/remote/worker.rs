@@ -18,7 +18,7 @@ use super::Shared;
 use super::breaker::Breaker;
 use super::engine::{Blame, Engine, EngineFault, Swapped, Timed};
 use super::time::StoreTime;
-use super::update::Update;
+use super::update::{StoreError, Update, UpdateKind};
 use super::update_queue::{ChangeInFlight, UpdateQueue};
 
 /// Messages that the loop takes at once.
@@ -191,7 +191,7 @@ impl StoreWorker {
 
     fn on_message(&mut self, message: WorkerMessage) {
         match message {
-            WorkerMessage::Update(update) => self.updates.add(update),
+            WorkerMessage::Update(update) => self.add(update),
             WorkerMessage::Remove(name, reply) => {
                 let engine = self.engine.clone();
                 self.calls.spawn(async move {
@@ -225,6 +225,17 @@ impl StoreWorker {
             }
             WorkerMessage::Close(reply) => self.closing = Some((reply, self.local() + CLOSE_MAX)),
         }
+    }
+
+    fn add(&mut self, mut update: Update) {
+        match update.kind {
+            _ if !self.breaker.is_open() => {}
+            // It was handed in before the store was known to be away.
+            UpdateKind::Take => return update.step.end(Err(StoreError::Away)),
+            // The store gets it when it is back. The caller does not wait for that.
+            UpdateKind::GiveBack | UpdateKind::Refund => update.step.answer_early(),
+        }
+        self.updates.add(update);
     }
 
     /// Sends all changes that can be sent, as long as not too many calls are under way.

@@ -192,7 +192,7 @@ fn memory_kib(program: &Program, figure: &str) -> u64 {
     told.trim().trim_end_matches(" kB").parse().expect("a number")
 }
 
-/// What clients have left unread is given back to the system while nobody asks for anything.
+/// What clients have left unread is given back to the system while the door is idle.
 #[test]
 fn an_idle_door_keeps_no_memory_of_clients_that_have_left() {
     let program = Program::serve(DOOR);

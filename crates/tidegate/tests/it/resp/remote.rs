@@ -180,7 +180,7 @@ fn a_store_that_is_away_holds_up_no_client() {
     let mut client = Client::new(&program);
     ask(&mut client, "CL.THROTTLE warm 9 1 10", [0, 10, 9, -1, 10]);
     redis.kill();
-    // Where no rule says otherwise everybody may go, uncounted.
+    // Where no rule says otherwise every request is allowed, uncounted.
     for _ in 0..20 {
         ask(&mut client, "CL.THROTTLE other 1 1 86400", [0, 2, 1, -1, 0]);
     }
@@ -189,7 +189,7 @@ fn a_store_that_is_away_holds_up_no_client() {
     ask(&mut client, "CL.THROTTLE allow:a 1 1 86400 2", [0, 7, 5, -1, 0]);
     ask(&mut client, "CL.THROTTLE allow:a 1 1 86400 0", [0, 7, 7, -1, 0]);
     ask(&mut client, "CL.THROTTLE allow:a 1 1 86400 8", [1, 7, 7, -1, 0]);
-    // A rule may say that nobody does.
+    // A rule may refuse all.
     ask(&mut client, "CL.THROTTLE deny:a 1 1 86400", [1, 3, 0, 1, 1]);
     ask(&mut client, "CL.THROTTLE deny:a 1 1 86400 -1", [0, 3, 0, -1, 1]);
     // What only the store knows is an error; plain counters need no store.
@@ -217,6 +217,52 @@ fn giving_back_waits_for_no_store_that_is_away() {
         let reply = client.read_until(b"+PONG\r\n");
         assert!(reply.starts_with(b"*5\r\n:0\r\n:2\r\n"), "{}", reply.escape_ascii());
     }
+}
+
+/// What gives back may stand behind a change that the store never answers.
+#[test]
+fn giving_back_is_answered_while_the_store_is_silent() {
+    let redis = Server::start(&[]);
+    let program = program(&redis, "300ms");
+    let mut taking = Client::new(&program);
+    until(|| {
+        taking.send(b"EXISTS silent\r\n");
+        taking.read_until(b"\r\n") == b":0\r\n"
+    });
+    redis.halt();
+    taking.send(b"CL.THROTTLE silent 9 1 86400\r\n");
+    let mut giving = Client::new(&program);
+    giving.send(b"CL.THROTTLE silent 9 1 86400 -1\r\nDEL silent\r\n");
+    // The store is known to be away after a few of these.
+    let mut others = Client::new(&program);
+    for number in 0..10 {
+        let command = format!("CL.THROTTLE other{number} 1 1 86400");
+        ask(&mut others, &command, [0, 2, 1, -1, 0]);
+    }
+    ask(&mut others, "CL.THROTTLE silent 9 1 86400 -1", [0, 10, 10, -1, 0]);
+    let replies = numbers([0, 10, 10, -1, 0]) + "-ERR the store is away\r\n";
+    compare(&giving.read(replies.len()), &replies);
+    redis.go_on();
+}
+
+/// A store may tell what there is and take no change.
+#[test]
+fn a_bucket_that_a_store_does_not_empty_is_not_taken_for_deleted() {
+    let redis = Server::start(&[]);
+    let program = program(&redis, "1m");
+    let mut client = Client::new(&program);
+    ask(&mut client, "CL.THROTTLE kept 3 1 86400", [0, 4, 3, -1, 86_400]);
+    redis.ask(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    client.ask("DEL kept", "-ERR the store is away\r\n");
+    client.ask("SET kept 1", "+OK\r\n");
+    client.ask("DEL kept", ":1\r\n");
+    redis.ask(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
+    until(|| {
+        client.send(b"EXISTS kept\r\n");
+        client.read_until(b"\r\n") == b":1\r\n"
+    });
+    client.ask("DEL kept", ":1\r\n");
+    client.ask("EXISTS kept", ":0\r\n");
 }
 
 /// A reply that comes late stands behind others that are not read yet. What comes behind it is

@@ -1,5 +1,4 @@
-//! How a connection begins and ends: who the client is, which protocol it speaks, and what it is
-//! called.
+//! How a connection begins and ends: the client's user, protocol and name.
 
 use tidegate_core::time::SECOND;
 use tidegate_wire::resp::{ProtocolVersion, number, reply};
@@ -95,7 +94,7 @@ pub(super) fn hello(call: &mut Call<'_>) -> Flow {
     Flow::Done
 }
 
-/// Says who the server is.
+/// Describes the server.
 fn introduce(call: &mut Call<'_>) {
     let (version, id) = (call.version(), call.client.id);
     let out = &mut *call.out;
@@ -173,7 +172,7 @@ pub(super) fn client_info(call: &mut Call<'_>) -> Flow {
     Flow::Done
 }
 
-/// `CLIENT LIST [TYPE type | ID id …]`: of all clients, the one that asks.
+/// `CLIENT LIST [TYPE type | ID id …]`: lists the asking client alone.
 pub(super) fn client_list(call: &mut Call<'_>) -> Flow {
     let is_listed = match call.arguments.len() {
         2 => true,

@@ -1,5 +1,5 @@
-//! Commands that see a key's record and its ad-hoc bucket: DEL, EXISTS, TTL and their kin. The
-//! counts of rules are not theirs: TG.RESET is for those.
+//! Commands that see a key's record and its ad-hoc bucket: DEL, EXISTS, TTL and their kin. They do
+//! not see counts of rules: TG.RESET does.
 
 use std::sync::Arc;
 
@@ -100,7 +100,7 @@ pub(super) fn del(call: &mut Call<'_>) -> Flow {
                         let left = left_of(&answered.verdict);
                         shared.add(was_there(had_record, left));
                         if let Ok(Some(_)) = left {
-                            empty_later(&limiter, &key, shared);
+                            empty_later(&limiter, &key, had_record, shared);
                         }
                     });
                 });
@@ -147,7 +147,7 @@ impl Found {
     }
 }
 
-/// Answers when the last of those who count lets go of it.
+/// The count of one request. It answers when it is dropped: when every key was counted.
 struct SharedCount {
     found: Mutex<Found>,
     later: Option<ReplyLater>,
@@ -192,10 +192,14 @@ impl Drop for SharedCount {
 pub(super) const STORE_AWAY: &[u8] = b"ERR the store is away";
 
 /// Empties a bucket from the thread of a store; `shared` answers when it is done.
-fn empty_later(limiter: &Arc<Limiter>, key: &[u8], shared: Arc<SharedCount>) {
+fn empty_later(limiter: &Arc<Limiter>, key: &[u8], had_record: bool, shared: Arc<SharedCount>) {
     let limiter = limiter.handle(Door::Resp);
     if let Some(pending) = limiter.empty_bucket(key, limiter.now()) {
-        pending.0.forward(move |_| drop(shared));
+        pending.0.forward(move |answered| {
+            if answered.verdict.degraded && !had_record {
+                shared.add(Err(StoreAway));
+            }
+        });
     }
 }
 

@@ -46,7 +46,10 @@ pub(super) static COMMANDS: &[RespCommand] = &[
     RespCommand::new("command", -1, introspection::command).with_subcommands(COMMAND),
     // As in redis-cell, the command itself tells how it is used.
     RespCommand::new("cl.throttle", -1, throttle::cl_throttle).with_key().batched(Shape::Cell),
-    RespCommand::new("throttle", -5, throttle::throttle).at_most(6).with_key().batched(Shape::Crab),
+    RespCommand::new("throttle", -5, throttle::throttle)
+        .at_most(6)
+        .with_key()
+        .batched(Shape::Throttlecrab),
     RespCommand::new("incr", 2, counters::incr).with_key(),
     RespCommand::new("incrby", 3, counters::incrby).with_key(),
     RespCommand::new("decr", 2, counters::decr).with_key(),
@@ -296,8 +299,10 @@ impl<'a> Call<'a> {
             return Flow::Done;
         }
         transaction.break_off();
-        let (commands, bytes) = (transaction::COMMANDS_MAX, transaction::BYTES_MAX);
-        self.error(&format!("ERR a transaction has at most {commands} commands of {bytes} bytes"))
+        let (commands, mebibytes) = (transaction::COMMANDS_MAX, transaction::BYTES_MAX >> 20);
+        self.error(&format!(
+            "ERR a transaction has at most {commands} commands and {mebibytes} MiB"
+        ))
     }
 
     /// Answers with an error: its first word, in capitals, and a text.

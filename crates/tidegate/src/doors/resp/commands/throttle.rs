@@ -34,15 +34,15 @@ pub(super) const OUT_OF_RANGE: &str = "ERR value is not an integer or out of ran
 const ZERO_RATE: &str = "Cell error: Store error: Zero rates are not supported";
 const USAGE: &str = "Cell error: Store error: Usage: cl.throttle <key> <max_burst> \
     <count per period> <period> [<quantity>]";
-const CRAB_INVALID: &str = "ERR invalid rate limit parameters";
+const THROTTLECRAB_INVALID: &str = "ERR invalid rate limit parameters";
 
-/// Whose command it is, and so the form of its parameters and replies.
+/// The program that a command comes from: the form of its parameters and replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::doors::resp) enum Shape {
     /// redis-cell: 0 means allowed.
     Cell,
     /// throttlecrab: 1 means allowed, and the burst is the limit itself.
-    Crab,
+    Throttlecrab,
 }
 
 /// What a request asks for.
@@ -53,8 +53,9 @@ struct Wanted {
     quantity: i64,
     /// A rule has the last word, and can never grant so much.
     is_impossible: bool,
-    /// Nothing was given back, since even so too much would be owed for this long.
-    owes_too_much: Nanos,
+    /// Uses to be given back do not fit, as the bucket would owe more than it may: how long until
+    /// they do, else 0.
+    until_it_fits: Nanos,
 }
 
 /// Why parameters are wrong: the reason that is counted, and the reply.
@@ -80,7 +81,7 @@ impl Shape {
         if !(5..=6).contains(&arguments.len()) {
             return Err(match self {
                 Shape::Cell => Wrong::new("arity", USAGE),
-                Shape::Crab => {
+                Shape::Throttlecrab => {
                     Wrong::new("arity", "ERR wrong number of arguments for 'throttle' command")
                 }
             });
@@ -90,12 +91,12 @@ impl Shape {
         let quantity = if arguments.len() == 6 { number(5)? } else { 1 };
         let burst = match self {
             Shape::Cell => check_cell(burst, count, period, quantity)? + 1,
-            Shape::Crab => check_crab(burst, count, period, quantity)?,
+            Shape::Throttlecrab => check_throttlecrab(burst, count, period, quantity)?,
         };
         let algorithm = Algorithm::Throttle { burst: burst.unsigned_abs() };
         let period = period.unsigned_abs() * SECOND;
         let limit = Limit { amount: count.unsigned_abs(), period, algorithm };
-        Ok(Wanted { shape: self, limit, quantity, is_impossible: false, owes_too_much: 0 })
+        Ok(Wanted { shape: self, limit, quantity, is_impossible: false, until_it_fits: 0 })
     }
 
     #[inline]
@@ -111,7 +112,7 @@ impl Shape {
                 let told = b"Cell error: Store error: Couldn't parse as integer: ";
                 Wrong::new("number", [told.as_slice(), text].concat())
             }
-            Shape::Crab => {
+            Shape::Throttlecrab => {
                 let names = ["max_burst", "count_per_period", "period", "quantity"];
                 let name = names.get(at - 2).unwrap_or(&"quantity");
                 Wrong::number(&format!("ERR invalid {name}"))
@@ -128,7 +129,7 @@ impl Shape {
                 let retry = if allowed { -1 } else { retry };
                 reply::integers(out, [i64::from(!allowed), limit, remaining, retry, reset]);
             }
-            Shape::Crab => {
+            Shape::Throttlecrab => {
                 let retry = if allowed { 0 } else { retry };
                 reply::integers(out, [i64::from(allowed), limit, remaining, reset, retry]);
             }
@@ -147,7 +148,7 @@ fn check_cell(burst: i64, count: i64, period: i64, quantity: i64) -> Result<i64,
     if fits { Ok(burst) } else { Err(Wrong::number(OUT_OF_RANGE)) }
 }
 
-fn check_crab(burst: i64, count: i64, period: i64, quantity: i64) -> Result<i64, Wrong> {
+fn check_throttlecrab(burst: i64, count: i64, period: i64, quantity: i64) -> Result<i64, Wrong> {
     if quantity < 0 {
         return Err(Wrong::number(&format!("ERR negative quantity: {quantity}")));
     }
@@ -155,7 +156,7 @@ fn check_crab(burst: i64, count: i64, period: i64, quantity: i64) -> Result<i64,
         && (1..=NUMBER_MAX).contains(&count)
         && (1..=PERIOD_SECONDS_MAX).contains(&period)
         && quantity <= NUMBER_MAX;
-    if fits { Ok(burst) } else { Err(Wrong::number(CRAB_INVALID)) }
+    if fits { Ok(burst) } else { Err(Wrong::number(THROTTLECRAB_INVALID)) }
 }
 
 /// What is answered, in seconds and uses.
@@ -168,8 +169,8 @@ struct Numbers {
     reset: i64,
 }
 
-/// Whole seconds, rounded up, so that a client that waits as told is let in. -1: never, or nobody
-/// knows.
+/// Whole seconds, rounded up, so that a client that waits as told is let in. -1: never, or it is
+/// not known.
 fn seconds(span: Nanos) -> i64 {
     match span {
         Nanos::MAX => -1,
@@ -197,8 +198,8 @@ impl Wanted {
 
     /// What is wanted, after uses were given back with this verdict.
     fn given_back(self, verdict: &Verdict) -> Self {
-        let owes_too_much = if verdict.degraded { 0 } else { verdict.delay };
-        Self { owes_too_much, ..self }
+        let until_it_fits = if verdict.degraded { 0 } else { verdict.delay };
+        Self { until_it_fits, ..self }
     }
 
     /// Looks at a key, and answers by what is seen. Called by the thread of the store.
@@ -221,9 +222,9 @@ impl Wanted {
             // store gets what is given back when it is there again.
             ..1 if denies => true,
             ..0 if verdict.degraded => true,
-            _ => verdict.is_allowed() && !self.is_impossible && self.owes_too_much == 0,
+            _ => verdict.is_allowed() && !self.is_impossible && self.until_it_fits == 0,
         };
-        let retry = match self.owes_too_much {
+        let retry = match self.until_it_fits {
             _ if self.is_impossible || denies => -1,
             0 => seconds(verdict.delay),
             span => seconds(span),
@@ -382,11 +383,6 @@ impl RespHandler {
                         wanted = wanted.given_back(&verdict);
                         wanted.ask(&self.parts.limiter, key, KeyOp::Peek(0), now)
                     }
-                    Ok(Decision::Pending(pending)) if self.is_store_away() => {
-                        // The store gets it when it is back. The client does not wait for that.
-                        pending.0.forward(drop);
-                        wanted.ask(&self.parts.limiter, key, KeyOp::Peek(0), now)
-                    }
                     Ok(Decision::Pending(pending)) => {
                         let later =
                             ReplyLater::new(&self.parts.inbox, context.id, &mut client.pending);
@@ -403,10 +399,6 @@ impl RespHandler {
         };
         self.answer(&wanted, key, decided, client, out, context);
         if client.pending.is_empty() { Flow::Done } else { Flow::Pending }
-    }
-
-    fn is_store_away(&self) -> bool {
-        self.parts.limiter.limiter().store_away().is_some()
     }
 
     /// Answers one request now, or when its store has answered.
@@ -474,7 +466,7 @@ pub(super) fn cl_throttle(call: &mut Call<'_>) -> Flow {
 
 /// `THROTTLE key max_burst count period [quantity]`
 pub(super) fn throttle(call: &mut Call<'_>) -> Flow {
-    decide(call, Shape::Crab)
+    decide(call, Shape::Throttlecrab)
 }
 
 fn decide(call: &mut Call<'_>, shape: Shape) -> Flow {

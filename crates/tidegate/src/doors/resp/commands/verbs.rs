@@ -176,7 +176,7 @@ impl Answer<'_> {
         self.verdict.is_allowed() && !self.is_impossible
     }
 
-    /// What the limit says that refused, else the one that is nearest its amount.
+    /// The row of the limit that refused, else of the limit with the least left.
     fn shown(&self) -> Option<&LimitRow> {
         let share = |row: &LimitRow| row.verdict.rate / row.limit.amount.max(1) as f64;
         let refuses = |row: &&LimitRow| match self.is_impossible {
@@ -192,8 +192,8 @@ impl Answer<'_> {
         refusing.find(refuses).or_else(nearest)
     }
 
-    /// In how many milliseconds another try can succeed; -1: never; `None`: nobody knows when a use
-    /// in flight ends, or the requests in line have gone.
+    /// In how many milliseconds another try can succeed; -1: never; `None`: it is not known when a
+    /// use in flight ends, or the requests in line have gone.
     fn retry_ms(&self) -> Option<i64> {
         if self.is_allowed() {
             return Some(0);

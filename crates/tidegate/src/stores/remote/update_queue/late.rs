@@ -33,14 +33,20 @@ impl DeferredStep for Settle {
 
     fn end(self: Box<Self>, _: Result<Now, StoreError>) {}
 
+    fn answer_early(&mut self) {}
+
     fn end_early(self: Box<Self>, _: StoreError) -> LateSteps {
         Vec::new()
     }
 }
 
 impl QueuedUpdate {
-    /// Ends its step because its time is up, or the store is away.
+    /// Its time is up, or the store is away: ends its step. One that gives back goes on, and its
+    /// caller is answered.
     pub(super) fn fail(&mut self, error: StoreError) {
+        if self.kind != UpdateKind::Take {
+            return self.step.iter_mut().for_each(|step| step.answer_early());
+        }
         let Some(step) = self.step.take() else { return };
         match self.sent {
             Some(_) => self.late = step.end_early(error),

@@ -144,9 +144,9 @@ impl UpdateQueue {
                 self.ready.push_back(id);
             }
         }
-        match kind {
-            UpdateKind::Take => self.deadlines.push(Reverse((deadline, update))),
-            UpdateKind::GiveBack | UpdateKind::Refund => self.given_back += 1,
+        self.deadlines.push(Reverse((deadline, update)));
+        if kind != UpdateKind::Take {
+            self.given_back += 1;
         }
         let step = Some(step);
         let queued = QueuedUpdate { slots, ids, step, kind, sent: None, late: Vec::new() };
@@ -419,7 +419,8 @@ impl UpdateQueue {
         }
     }
 
-    /// Ends the updates whose time is up. Returns whether the store was silent for one of them.
+    /// Ends the updates whose time is up; of one that gives back, only the caller is answered.
+    /// Returns whether the store was silent for one of them.
     pub(super) fn expire(&mut self, local: Nanos) -> bool {
         let mut silent = false;
         while let Some(&Reverse((deadline, id))) = self.deadlines.peek() {
@@ -429,7 +430,10 @@ impl UpdateQueue {
             self.deadlines.pop();
             let Some(update) = self.updates.get_mut(&id) else { continue };
             let Some(sent) = update.sent else {
-                self.remove(id, Err(StoreError::Contended));
+                match update.kind {
+                    UpdateKind::Take => self.remove(id, Err(StoreError::Contended)),
+                    UpdateKind::GiveBack | UpdateKind::Refund => update.fail(StoreError::Contended),
+                }
                 continue;
             };
             // It has waited for one answer for most of its time: the store is silent.
@@ -441,11 +445,9 @@ impl UpdateQueue {
         silent
     }
 
-    /// The store is away: ends all updates but those that give back.
+    /// The store is away: ends all updates but those that give back. No caller waits any longer.
     pub(super) fn give_up(&mut self) {
-        for update in self.updates.values_mut().filter(|update| update.kind == UpdateKind::Take) {
-            update.fail(StoreError::Away);
-        }
+        self.updates.values_mut().for_each(|update| update.fail(StoreError::Away));
         self.ready.extend(self.cache.wanted());
     }
 
