@@ -52,7 +52,7 @@ pub const STREAMS_MAX: usize = 1_000;
 /// three below is answered report by report, and nothing is remembered of it: `ALLOW_ALL` if it has
 /// no limit, else `DENY_ALL`, because Envoy's default for silence is to allow.
 pub const BUCKETS_PER_STREAM_MAX: usize = 10_000;
-/// So many buckets a stream may have whatever the others have, so that nobody can shut it out.
+/// A stream may have so many buckets whatever the others have: they cannot shut it out.
 pub const OWN_SEATS: usize = 100;
 /// The most seats that all streams have beyond their own, counted once for each stream. When half
 /// of them are taken, a stream has no more of them than an even share.

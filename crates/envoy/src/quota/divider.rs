@@ -20,8 +20,8 @@ pub(super) struct Turn<'a> {
     pub(super) after_stall: bool,
 }
 
-/// The number of questions whose answer nobody waits for.
-pub(super) const NOBODYS_REQUEST: RequestId = RequestId(0);
+/// The number of questions whose answers are not waited for.
+pub(super) const UNAWAITED: RequestId = RequestId(0);
 
 /// The questions to a bank that are not answered yet.
 #[derive(Debug, Default)]
@@ -64,7 +64,7 @@ impl Turn<'_> {
     /// at most: a stream that reports too many must not bury it.
     pub(super) fn count(&mut self, uses: u64) {
         if uses > 0 {
-            self.bank.take_up_to(self.key, uses, NOBODYS_REQUEST, self.now);
+            self.bank.take_up_to(self.key, uses, UNAWAITED, self.now);
         }
     }
 

@@ -19,7 +19,7 @@ use super::{
     Terms,
 };
 
-/// Who calls this much too late stood still.
+/// A server that calls this much too late stood still.
 const STALL: Nanos = 100 * MILLISECOND;
 /// For so long after a stall reports are read that came while it lasted.
 const STALL_REPORTS: Nanos = 5 * SECOND;
@@ -207,7 +207,7 @@ impl Division {
                 turn.count(allowed);
             }
             bucket.divider.report(stream, counts, turn);
-            // Whoever joins may be charged, or renewed, before the bucket's own time.
+            // A stream that joins may be charged, or renewed, before the bucket's own time.
             if joins {
                 bucket.due = bucket.due.min(turn.mono());
             }

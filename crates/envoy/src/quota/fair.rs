@@ -1,7 +1,7 @@
 //! Max-min fairness over whole numbers.
 
-/// Divides `budget` so that nobody has less than another who wants no more, and spreads what
-/// nobody wants evenly. The sum is at most the budget.
+/// Divides `budget` so that no want has less than another that is no larger, and spreads what no
+/// want needs evenly. The sum is at most the budget.
 pub(super) fn shares(wants: &[u64], budget: u64) -> Vec<u64> {
     let mut order: Vec<usize> = (0..wants.len()).collect();
     order.sort_by_key(|&place| wants[place]);

@@ -16,7 +16,7 @@
 //! Envoys and other doors: while streams have seats, the whole rate is charged and the whole burst
 //! is held, so other doors find nothing. See `whole_key.rs`.
 //!
-//! Who shall have how much is in `leases/targets.rs`. Nothing here reads the key's count.
+//! `leases/targets.rs` decides how much each stream shall have. Nothing here reads the key's count.
 
 mod targets;
 
@@ -25,7 +25,7 @@ use std::collections::BTreeMap;
 use tidegate_core::time::{MILLISECOND, Nanos, SECOND};
 
 use super::demand::Demand;
-use super::divider::{Divider, NOBODYS_REQUEST, RequestCounts, Turn};
+use super::divider::{Divider, RequestCounts, Turn, UNAWAITED};
 use super::reserved::Reserved;
 use super::whole_key::WholeKey;
 use super::{ARRIVAL, Action, BLANKET_TTL_S, LEASE_LIFE, LEASE_TTL_S, Rate, StreamId, Terms};
@@ -275,7 +275,7 @@ impl Leases {
     fn buy(&mut self, most: u64, turn: &mut Turn<'_>) -> u64 {
         // Leases are for counts that answer at once; an answer that comes later stays counted.
         let mut ask = |most| {
-            let granted = turn.bank.take_up_to(turn.key, most, NOBODYS_REQUEST, turn.now);
+            let granted = turn.bank.take_up_to(turn.key, most, UNAWAITED, turn.now);
             granted.map_or(0, |granted| granted.uses.min(most))
         };
         if !self.is_small() {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tidegate_core::Nanos;
 
-use super::speech::{Answer, Http2};
+use super::http2::{Answer, Http2};
 use crate::clock;
 use crate::frame::Load;
 use crate::frame::keys::{Choice, Keys};

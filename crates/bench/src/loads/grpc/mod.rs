@@ -1,11 +1,11 @@
 //! `tidegate-bench grpc`: calls of Envoy's rate limit service at the gRPC door, alone or in turns
 //! with a service that answers OK without deciding, or with Limitador.
 //!
-//! - [`speech`]: the calls as bytes
+//! - [`http2`]: the calls as bytes
 //! - [`load`]: connections and their streams
 
+mod http2;
 mod load;
-mod speech;
 
 use std::net::SocketAddr;
 

@@ -1,5 +1,5 @@
-//! Who shall have how much of a bucket, and the steps there: what is too much is lowered at once,
-//! what is too little is raised by what is free.
+//! How much of a bucket each stream shall have, and the steps there: what is too much is lowered at
+//! once, what is too little is raised by what is free.
 
 use super::{DIVISION, Leases, Turn};
 use crate::quota::StreamId;
@@ -55,7 +55,7 @@ impl Leases {
 
     /// What each stream shall have: rates are max-min fair, and bursts follow the rates. Where
     /// there are more streams than bursts or tokens, those that want most share all, and the others
-    /// have nothing: a rate without a burst would be of no use to anybody.
+    /// have nothing: a rate without a burst would be of no use.
     fn targets(&self) -> Vec<(StreamId, Target)> {
         let (budget, bursts) = (self.fill_budget(), self.burst_budget());
         let even = budget / (self.seats.len() as u64).max(1);
@@ -65,7 +65,8 @@ impl Leases {
                 (*stream, wanted, lease.burst > 0)
             })
             .collect();
-        // Who has a lease keeps it before those who want a little more: moving it takes its time.
+        // A stream that has a lease keeps it before those that want a little more: to move it takes
+        // its time.
         let weight = |wanted: u64, has: bool| wanted.saturating_mul(if has { 5 } else { 4 });
         wants.sort_by_key(|(_, wanted, has)| std::cmp::Reverse(weight(*wanted, *has)));
         let served = wants.len().min(usize::try_from(bursts.min(budget)).unwrap_or(usize::MAX));

@@ -1,5 +1,5 @@
 //! Any sequence of calls, over several buckets and rules, with a bank that answers when it likes:
-//! whoever is told something has asked for it, and nothing is remembered for ever.
+//! a stream that is told something has asked for it, and nothing is remembered for ever.
 
 use std::collections::{BTreeMap, BTreeSet};
 

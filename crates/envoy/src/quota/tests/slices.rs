@@ -338,7 +338,7 @@ fn a_stream_that_reports_too_much_does_not_bury_the_key() {
 }
 
 #[test]
-fn whoever_has_no_assignment_is_told_at_once() {
+fn a_stream_without_an_assignment_is_told_at_once() {
     let of = |algorithm| Terms::of(&[limit(algorithm, 100, 10)], false, false);
     let (leases, slices) = (of(Algorithm::Gcra { burst: 100 }), of(Algorithm::FixedWindow));
     let deny = Action::DenyAll { ttl_s: 12 };

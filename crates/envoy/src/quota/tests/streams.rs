@@ -223,7 +223,7 @@ fn a_stream_that_comes_and_goes_gains_nothing_by_it() {
 }
 
 #[test]
-fn who_asks_for_nothing_is_let_go() {
+fn a_stream_that_asks_for_nothing_is_let_go() {
     let mut field = Field::opened(60, 1, 60);
     let (idle, busy) = (field.open(), field.open());
     field.pass_with(&[(idle, 0), (busy, 5_000)], 11);
@@ -282,7 +282,7 @@ fn streams_that_take_all_room_leave_others_their_own() {
     field.division.open(late).expect("few streams");
     assert!((0..OWN_SEATS).all(|bucket| report(&mut field, late, bucket)));
     assert!(!report(&mut field, late, OWN_SEATS));
-    // Whoever leaves makes room at once.
+    // A stream that leaves makes room at once.
     field.division.close(StreamId(1_000));
     assert!(report(&mut field, late, OWN_SEATS));
 }

@@ -172,7 +172,7 @@ impl Statistics {
         self.unknown_domains.retain(|domain| configuration.is_some() && !has(domain));
     }
 
-    /// HitCounts what was decided on a call.
+    /// Counts what was decided on a call.
     pub(super) fn count(
         &self,
         call: &RateLimitRequest,
@@ -202,7 +202,7 @@ impl Statistics {
         }
     }
 
-    /// HitCounts a call that was over its limit and passed, because nothing is refused.
+    /// Counts a call that was over its limit and passed, because nothing is refused.
     pub(super) fn count_global_shadow(&self) {
         self.global_shadow.fetch_add(1, Relaxed);
     }
@@ -211,7 +211,7 @@ impl Statistics {
     fn add(&self, domain: &str, name: &str, counts: &HitCounts) {
         let name = name.get(domain.len() + 1..).filter(|name| name.len() <= NAME_BYTES_MAX);
         let add = |series: &Series| series.add(counts);
-        // How many domains are known is for those to choose who write the files.
+        // The number of domains needs no bound: the files have them.
         let has_room = |names| names < NAMES_MAX;
         self.domains.see(
             domain,
@@ -267,11 +267,11 @@ fn counts(rule: &Rule, hits: u64, verdict: &DescriptorVerdict) -> HitCounts {
 }
 
 /// Divides hits: a part of them may be near the limit, and a part over it.
-fn divided(amount: u64, hits: u64, LimitUsage { before, is_over }: LimitUsage) -> HitCounts {
+fn divided(amount: u64, hits: u64, LimitUsage { used_before, is_over }: LimitUsage) -> HitCounts {
     // As there: a number of 32 bits, rounded down.
     let near_from = (amount as f32 * 0.8).floor() as u64;
-    let after = before.saturating_add(hits);
-    let above = |from: u64, to: u64| to.saturating_sub(from.max(before));
+    let after = used_before.saturating_add(hits);
+    let above = |from: u64, to: u64| to.saturating_sub(from.max(used_before));
     match is_over {
         false => [hits, 0, above(near_from, after), hits, 0, 0],
         // An algorithm without windows refuses also what would fit into one.
@@ -307,13 +307,14 @@ mod tests {
 
     #[test]
     fn hits_of_one_call_are_divided() {
-        for ([before, hits, amount], expected) in FACTS {
-            let is_over = before.saturating_add(hits) > amount;
-            let [_, over, near, within, ..] = divided(amount, hits, LimitUsage { before, is_over });
-            assert_eq!([over, near, within], expected, "{before} {hits} {amount}");
+        for ([used_before, hits, amount], expected) in FACTS {
+            let is_over = used_before.saturating_add(hits) > amount;
+            let [_, over, near, within, ..] =
+                divided(amount, hits, LimitUsage { used_before, is_over });
+            assert_eq!([over, near, within], expected, "{used_before} {hits} {amount}");
         }
         // A token bucket refuses what would fit into a window.
-        let divided = divided(10, 3, LimitUsage { before: 2, is_over: true });
+        let divided = divided(10, 3, LimitUsage { used_before: 2, is_over: true });
         assert_eq!(divided, [3, 3, 0, 0, 0, 0]);
     }
 

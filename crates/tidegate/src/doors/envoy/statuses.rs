@@ -31,7 +31,7 @@ pub(super) struct DescriptorVerdict {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LimitUsage {
     /// How much of it was used.
-    pub(super) before: u64,
+    pub(super) used_before: u64,
     /// Whether more was asked for than was left, refused or not.
     pub(super) is_over: bool,
 }
@@ -92,9 +92,9 @@ impl DescriptorVerdict {
         let counted = Some(match hits {
             // What was taken is among what is used.
             Hits::Take(hits) if over.is_none() => {
-                LimitUsage { before: used - (*hits).min(used), is_over: false }
+                LimitUsage { used_before: used - (*hits).min(used), is_over: false }
             }
-            _ => LimitUsage { before: used, is_over: over.is_some() },
+            _ => LimitUsage { used_before: used, is_over: over.is_some() },
         });
         Self { is_over: is_refused, is_quota, rule: Some(row.rule.clone()), status, counted }
     }

@@ -32,12 +32,12 @@ use crate::doors::Gate;
 use crate::limiter::LimiterHandle;
 use crate::metrics::Door;
 
-/// The task collects what it has to tell for so long, so that many buckets are few messages.
+/// The task collects what it has to send for so long, so that many buckets are few messages.
 const COLLECTING: Nanos = 50 * MILLISECOND;
 /// The least time between two turns of the task unless more is due: no lease needs less.
 const PAUSE: Nanos = 3 * MILLISECOND;
-/// The log says at most this often that buckets are not remembered.
-const SAID_EVERY: Nanos = 60 * SECOND;
+/// The log warns at most this often of buckets that are not remembered.
+const WARNING_PERIOD: Nanos = 60 * SECOND;
 
 /// The quotas of the process.
 pub(super) struct Quotas {
@@ -55,11 +55,11 @@ struct Inner {
     next: u64,
     /// The ids of the buckets in which streams have seats.
     ids: BucketIds,
-    /// What streams have not been told yet, and since when.
-    untold: HashMap<StreamId, Vec<BucketAction>>,
-    untold_since: Option<Nanos>,
-    /// When the log last said that a bucket is not remembered.
-    said: Option<Nanos>,
+    /// What is to be sent to streams, and since when.
+    unsent: HashMap<StreamId, Vec<BucketAction>>,
+    unsent_since: Option<Nanos>,
+    /// When the log last warned of a bucket that is not remembered.
+    last_warned_at: Option<Nanos>,
     /// What a remote store has granted meanwhile.
     grants: LateGrants,
 }
@@ -89,9 +89,9 @@ impl Quotas {
             places: StreamPlaces::default(),
             next: 0,
             ids: BucketIds::default(),
-            untold: HashMap::new(),
-            untold_since: None,
-            said: None,
+            unsent: HashMap::new(),
+            unsent_since: None,
+            last_warned_at: None,
             grants: LateGrants::default(),
         };
         Self { limiter, clock, inner: Mutex::new(inner), changed: Notify::new() }
@@ -147,7 +147,7 @@ impl Quotas {
                 tokio::task::yield_now().await;
             }
         }
-        self.tell(&mut self.inner.lock());
+        self.send(&mut self.inner.lock());
         self.changed.notify_one();
         true
     }
@@ -203,10 +203,10 @@ impl Quotas {
         let report = Report { key, allowed, denied, is_first };
         let has_seat = division.report(stream, report, &self.terms(key), now, &mut bank, &mut out);
         if !has_seat {
-            for told in out {
-                inner.say(stream, assigned(id.clone(), told.action), now.mono);
+            for assignment in out {
+                inner.queue(stream, assigned(id.clone(), assignment.action), now.mono);
             }
-            return self.note(inner, NotKept::NoRoom, now.mono);
+            return self.warn(inner, NotKept::NoRoom, now.mono);
         }
         if !is_known {
             ids.remember(stream, key, &id);
@@ -223,21 +223,21 @@ impl Quotas {
         why: NotKept,
         now: Nanos,
     ) {
-        inner.say(stream, assigned(id, Action::Abandon), now);
-        self.note(inner, why, now);
+        inner.queue(stream, assigned(id, Action::Abandon), now);
+        self.warn(inner, why, now);
     }
 
-    /// Counts a bucket that is not remembered, and says so in the log from time to time.
-    fn note(&self, inner: &mut Inner, why: NotKept, now: Nanos) {
+    /// Counts a bucket that is not remembered, and warns of it in the log from time to time.
+    fn warn(&self, inner: &mut Inner, why: NotKept, now: Nanos) {
         let reason = match why {
             NotKept::TooLong => "bucket_too_long",
             NotKept::NoRoom => "too_many_buckets",
         };
         self.limiter.limiter().metrics().bad_input(Door::Grpc, reason);
-        if inner.said.is_some_and(|said| now < said.saturating_add(SAID_EVERY)) {
+        if inner.last_warned_at.is_some_and(|at| now < at.saturating_add(WARNING_PERIOD)) {
             return;
         }
-        inner.said = Some(now);
+        inner.last_warned_at = Some(now);
         match why {
             NotKept::TooLong => tracing::warn!(
                 "a quota bucket with an id of more than {ID_BYTES_MAX} bytes: Envoys treat its \
@@ -275,9 +275,9 @@ impl Quotas {
     }
 
     /// Sends what was collected, in as few messages as can be. A stream that does not read is over.
-    fn tell(&self, inner: &mut Inner) {
-        inner.untold_since = None;
-        for (stream, actions) in std::mem::take(&mut inner.untold) {
+    fn send(&self, inner: &mut Inner) {
+        inner.unsent_since = None;
+        for (stream, actions) in std::mem::take(&mut inner.unsent) {
             let Some(answers) = inner.streams.get(&stream) else { continue };
             if let Err(why) = answers.send(actions) {
                 let reason = match why {
@@ -329,12 +329,12 @@ impl Quotas {
         let due = division.tick(|key| self.terms(key), now, &mut bank, &mut out);
         let is_idle = division.is_idle();
         inner.collect(out, now.mono);
-        let tell_at = inner.untold_since.map(|since| since.saturating_add(COLLECTING));
-        if tell_at.is_some_and(|at| at <= now.mono) {
-            self.tell(&mut inner);
+        let send_at = inner.unsent_since.map(|since| since.saturating_add(COLLECTING));
+        if send_at.is_some_and(|at| at <= now.mono) {
+            self.send(&mut inner);
             return (!is_idle).then_some(due);
         }
-        match tell_at {
+        match send_at {
             Some(at) => Some(due.min(at)),
             None => (!is_idle).then_some(due),
         }
@@ -350,15 +350,15 @@ impl Inner {
                 false => self.ids.get(stream, &key).cloned(),
             };
             if let Some(id) = id {
-                self.say(stream, assigned(id, action), now);
+                self.queue(stream, assigned(id, action), now);
             }
         }
     }
 
-    /// Keeps what a stream shall be told.
-    fn say(&mut self, stream: StreamId, action: BucketAction, now: Nanos) {
-        self.untold.entry(stream).or_default().push(action);
-        self.untold_since.get_or_insert(now);
+    /// Keeps what is to be sent to a stream.
+    fn queue(&mut self, stream: StreamId, action: BucketAction, now: Nanos) {
+        self.unsent.entry(stream).or_default().push(action);
+        self.unsent_since.get_or_insert(now);
     }
 
     /// A stream is over.
@@ -366,7 +366,7 @@ impl Inner {
         self.streams.remove(&stream);
         self.places.close(stream);
         self.ids.close(stream);
-        self.untold.remove(&stream);
+        self.unsent.remove(&stream);
         self.division.close(stream);
     }
 }
