@@ -138,6 +138,35 @@ on_store_error = 'local'
     assert_eq!(envoy.figure("cluster.app.ratelimit.error"), 0);
 }
 
+/// By the usual `timeout` of a store, so that the answer comes before Envoy's own 20 ms are over. How
+/// long it takes is not looked at: this Envoy is patient.
+#[test]
+fn a_silent_store_makes_no_error_at_envoy() {
+    let rule = "
+[[rule]]
+match = 'web once=*'
+limit = '1000000 per 366d'
+on_store_error = 'deny'
+[store]
+kind = 'redis'
+";
+    let redis = Server::start(&[]);
+    let url = format!("url = '{}'\n", redis.url());
+    let program = Program::serve(&[DOORS, rule, &*url].concat());
+    let app = Upstream::start();
+    let web = listener("web", &[limiter("web", json!({}))], &routes());
+    let envoy = Envoy::start(&config(&[web], &super::clusters(app.address(), &program)));
+    let ask = || envoy.get("web", "/once", "X-User: a\r\n").status;
+    until(|| ask() == 204);
+    redis.halt();
+    for _ in 0..20 {
+        assert_eq!(ask(), 429);
+    }
+    redis.go_on();
+    until(|| ask() == 204);
+    assert_eq!(envoy.figure("cluster.app.ratelimit.error"), 0);
+}
+
 #[test]
 fn envoy_hears_that_the_program_ends_and_asks_another() {
     let ending = "[server]\nshutdown_grace = '60s'\n";

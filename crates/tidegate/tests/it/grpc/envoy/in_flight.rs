@@ -14,13 +14,13 @@ use crate::envoy::Envoy;
 use crate::http::Reply;
 use crate::program::Program;
 
-const AMOUNT: usize = 50;
-const REQUESTS: usize = 250;
+const AMOUNT: usize = 100;
+const REQUESTS: usize = 500;
 const KEY: &str = "web slot=1";
 const RULES: &str = "
 [[rule]]
 match = 'web slot=*'
-limit = '50 in flight'
+limit = '100 in flight'
 ";
 
 fn file(hold: &str) -> String {
