@@ -1,5 +1,5 @@
-//! Any bytes as a report of quotas, in portions and pieces of any size: the pieces are the whole, and
-//! a report that can be read says the same in pieces.
+//! Any bytes as a report of quotas, in portions and pieces of any size: the pieces are the whole,
+//! and a report that can be read says the same in pieces.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

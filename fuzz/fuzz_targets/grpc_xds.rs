@@ -1,4 +1,5 @@
-//! Any bytes as what a management server sends: an error, or a configuration beside that of a folder.
+//! Any bytes as what a management server sends: an error, or a configuration beside that of a
+//! folder.
 #![no_main]
 
 use std::sync::LazyLock;
@@ -12,7 +13,10 @@ use tidegate_envoy::proto::discovery::DiscoveryResponse;
 use tidegate_envoy::xds::{read, type_url};
 
 static FILES: LazyLock<Configuration> = LazyLock::new(|| {
-    let text = "{domain: web, descriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 1}}]}";
+    let text = "
+domain: web
+descriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 1}}]
+";
     load(&[("file", text)], Options::default()).expect("it is right")
 });
 

@@ -250,8 +250,8 @@ impl Slices {
         }
     }
 
-    /// Gives a stream a slice that was taken from the window that ends at `window_end`. Of uses that
-    /// were not counted nothing is given back or written down a second time.
+    /// Gives a stream a slice that was taken from the window that ends at `window_end`. Uses that
+    /// were not counted are neither given back nor written down a second time.
     fn give(
         &mut self,
         stream: StreamId,

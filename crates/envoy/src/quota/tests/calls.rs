@@ -132,7 +132,7 @@ impl World {
             }
             Event::Answer(uses) => {
                 if let Some(request) = bank.waiting.pop() {
-                    let grant = Grant { uses, is_counted: uses % 2 == 0 };
+                    let grant = Grant { uses, is_counted: uses.is_multiple_of(2) };
                     division.granted(request, grant, *now, bank, out);
                 }
             }
