@@ -138,8 +138,8 @@ on_store_error = 'local'
     assert_eq!(envoy.figure("cluster.app.ratelimit.error"), 0);
 }
 
-/// By the usual `timeout` of a store, so that the answer comes before Envoy's own 20 ms are over. How
-/// long it takes is not looked at: this Envoy is patient.
+/// By the usual `timeout` of a store, so that the answer comes before Envoy's own 20 ms are over.
+/// How long it takes is not looked at: this Envoy is patient.
 #[test]
 fn a_silent_store_makes_no_error_at_envoy() {
     let rule = "
