@@ -52,7 +52,7 @@ impl Member {
 
     /// Halts it: it is there, and answers nothing.
     pub(crate) fn halt(&self) {
-        self.process.signal(Signal::STOP);
+        self.process.halt();
     }
 
     /// Lets it go on.

@@ -9,6 +9,7 @@
 pub(crate) mod etcd;
 pub(crate) mod redis;
 
+use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
@@ -44,6 +45,22 @@ pub(crate) fn until(mut so: impl FnMut() -> bool) {
         // A question may be answered in no time: others have their turn before the next.
         thread::yield_now();
     }
+}
+
+/// Waits until none of a process' threads runs any more. It was sent SIGSTOP: on a busy machine a
+/// thread may go on for a moment, and still answer.
+#[track_caller]
+pub(crate) fn until_stopped(pid: u32) {
+    let threads = format!("/proc/{pid}/task");
+    until(|| {
+        let mut threads = fs::read_dir(&threads).expect("the process lives");
+        threads.all(|thread| {
+            let path = thread.expect("a thread").path().join("stat");
+            let line = fs::read_to_string(path).unwrap_or_default();
+            // Its state follows its name, which is in parentheses.
+            line.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+        })
+    });
 }
 
 /// Says when [`PATIENCE`] is over. Ends with whoever started it.
@@ -114,6 +131,13 @@ impl Process {
     pub(crate) fn signal(&self, signal: Signal) {
         let id = Pid::from_child(&self.child);
         kill_process(id, signal).expect("the process can be signalled");
+    }
+
+    /// Stops all of its threads, until it is sent SIGCONT.
+    #[track_caller]
+    pub(crate) fn halt(&self) {
+        self.signal(Signal::STOP);
+        until_stopped(self.child.id());
     }
 
     /// Kills it without any warning, and waits until it is gone.

@@ -61,7 +61,7 @@ impl Server {
 
     /// Halts it: it is there, and answers nothing.
     pub(crate) fn halt(&self) {
-        self.process.signal(Signal::STOP);
+        self.process.halt();
     }
 
     /// Lets it go on.

@@ -12,7 +12,7 @@ use super::{
     service, with,
 };
 use crate::engines::redis::Server;
-use crate::engines::until;
+use crate::engines::{until, until_stopped};
 use crate::envoy::Envoy;
 use crate::program::Program;
 use crate::remote::store;
@@ -44,16 +44,7 @@ fn several(ask: impl Fn() + Sync) {
 /// Stops all threads of the program, and returns when none of them runs any more.
 fn stop(program: &Program) {
     program.signal(Signal::STOP);
-    let threads = format!("/proc/{}/task", program.pid());
-    until(|| {
-        let mut threads = std::fs::read_dir(&threads).expect("the program runs");
-        threads.all(|thread| {
-            let path = thread.expect("a thread").path().join("stat");
-            let line = std::fs::read_to_string(path).unwrap_or_default();
-            // Its state follows its name, which is in parentheses.
-            line.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
-        })
-    });
+    until_stopped(program.pid());
 }
 
 /// Requests that are refused when they come again.
