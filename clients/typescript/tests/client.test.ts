@@ -1,7 +1,8 @@
 /** The client, against the real server and against servers that misbehave. */
 
 import assert from "node:assert/strict";
-import { execFile } from "node:child_process";
+import { execFile, spawn } from "node:child_process";
+import { once } from "node:events";
 import { readFile } from "node:fs/promises";
 import { test } from "node:test";
 import { promisify } from "node:util";
@@ -302,6 +303,50 @@ test("a wait has the time of an answer to find a place", async () => {
   assert.match(`${(await narrow.wait("x", { maxWaitMs: HOUR_MS })).error}`, /in use/);
   stop.abort();
   await assert.rejects(first, { name: "AbortError" });
+});
+
+test("an answer that the loop had no time to read is read", async () => {
+  // In another process, which answers while this one is busy.
+  const script = `
+    const { createServer } = require("node:net");
+    const server = createServer((socket) => {
+      let asked = "";
+      socket.on("data", (chunk) => {
+        asked += chunk;
+        if (!asked.includes("}")) return;
+        asked = "";
+        socket.write(${JSON.stringify(ALLOWED)});
+      });
+      socket.on("error", () => {});
+    });
+    server.listen(0, "127.0.0.1", () => console.log(server.address().port));`;
+  const child = spawn(process.execPath, ["-e", script], { stdio: ["ignore", "pipe", "inherit"] });
+  try {
+    const [line] = await once(child.stdout, "data");
+    const client = new Client({ server: `http://127.0.0.1:${Number(line)}` });
+    // Connects at its leisure.
+    await client.check("x");
+    const asked = [client.check("x"), client.wait("x", { maxWaitMs: 50 })];
+    setImmediate(() => {
+      const until = performance.now() + 1000;
+      while (performance.now() < until);
+    });
+    for (const result of await Promise.all(asked)) assert.equal(result.error, null);
+  } finally {
+    child.kill();
+  }
+});
+
+test("the time of an answer ends in a loop that is never free", async () => {
+  await using silent = await stub(null);
+  let isOver = false;
+  const work = () => {
+    if (!isOver) setImmediate(work);
+  };
+  work();
+  const { error } = await new Client({ server: silent.url }).check("x");
+  isOver = true;
+  assert.ok(error instanceof TimedOut);
 });
 
 test("a wrong timeout of the environment is named", (context) => {
