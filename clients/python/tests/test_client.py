@@ -4,6 +4,7 @@ import gc
 import http.client
 import os
 import signal
+import socket
 import ssl
 import unittest
 import unittest.mock
@@ -23,6 +24,7 @@ from stub import (
 )
 from tidegate import (
     Client,
+    Closed,
     InvalidKey,
     InvalidRequest,
     ServerError,
@@ -32,6 +34,7 @@ from tidegate import (
     client_address,
     make_key,
 )
+from tidegate import client as client_module
 from tidegate.aio import AsyncClient
 from tidegate.keys import networks
 
@@ -128,8 +131,21 @@ class Asking(unittest.TestCase):
             until(lambda: waiting() == 1)
             client.close()
             until(lambda: waiting() == 0)
-            self.assertIsInstance(waits.result().error, Unreachable)
-        self.assertIsInstance(client.check("login left").error, Unreachable)
+            with self.assertRaises(Closed):
+                waits.result()
+        for ask in (
+            lambda: client.check("login left"),
+            lambda: client.wait("login left", max_wait=1),
+            lambda: client.hold("jobs left", hold_for=1),
+            lambda: client.release("0"),
+        ):
+            with self.assertRaisesRegex(Closed, "the client is closed"):
+                ask()
+
+    def test_a_block_whose_client_is_closed_ends(self):
+        with self.client.hold("jobs block", hold_for=0.001) as use:
+            self.assertTrue(use.allowed)
+            self.client.close()
 
     def test_a_use_is_released_once_and_after_an_exception(self):
         with self.assertRaises(ZeroDivisionError):
@@ -196,7 +212,8 @@ class Asking(unittest.TestCase):
                     with client._lock:
                         self.in_child(lambda: client.check("x").error is None)
                     client.close()
-                    self.assertIsInstance(first.result().error, Unreachable)
+                    with self.assertRaises(Closed):
+                        first.result()
 
 
 class Failing(unittest.TestCase):
@@ -349,8 +366,8 @@ class Failing(unittest.TestCase):
         with stub(None, asked=asked) as url:
             self.client = Client(url, timeout=PATIENCE)
             with unittest.mock.patch.object(http.client.HTTPConnection, "connect", connect_slowly):
-                result = self.client.wait("x", max_wait=3000)
-        self.assertIsInstance(result.error, Unreachable)
+                with self.assertRaises(Closed):
+                    self.client.wait("x", max_wait=3000)
         self.assertEqual(asked, [])
 
     def test_connections_are_few_and_stay_open(self):
@@ -369,6 +386,20 @@ class Failing(unittest.TestCase):
         # Bytes that go on coming, none of them late by itself.
         with stub(b"HTTP/1.1 200 OK\r\n", drips=True) as url:
             self.assertIsInstance(Client(url).check("x").error, TimedOut)
+
+    def test_an_answer_that_has_come_is_read_late(self):
+        now = [0.0]
+
+        def read_until_late(connection, deadline):
+            read_until(connection, deadline)
+            until(lambda: connection.sock.recv(1, socket.MSG_PEEK))
+            now[0] += 9 * PATIENCE
+
+        read_until = client_module._read_until
+        clock = unittest.mock.patch("tidegate.client.time.monotonic", lambda: now[0])
+        late = unittest.mock.patch.object(client_module, "_read_until", read_until_late)
+        with stub(ALLOWED) as url, Client(url, timeout=PATIENCE) as client, clock, late:
+            self.assertIsNone(client.check("x").error)
 
     def test_a_wrong_timeout_of_the_environment_is_named(self):
         for wrong in ("soon", "0", "-1", "nan", "inf"):

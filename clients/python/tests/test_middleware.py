@@ -215,7 +215,20 @@ class Ending(unittest.IsolatedAsyncioTestCase):
             await middleware({"type": "lifespan"}, None, send)
             self.assertEqual(sent, ["lifespan.shutdown.complete"])
             self.assertEqual(client._loop_and_pools == (None, []), given is None)
+            # The application may start again, unless it has closed the client itself.
             await client.aclose()
+            served = []
+
+            async def send_of_request(message):
+                served.append(message.get("status"))
+
+            async def answer_in_place(scope, receive, send):
+                await send({"type": "http.response.start", "status": 204})
+
+            middleware._key, middleware._app = lambda _: "login again", answer_in_place
+            await middleware({"type": "http", "headers": []}, None, send_of_request)
+            self.assertEqual(served[0], 204 if given is None else 503)
+            await middleware._client.aclose()
 
 
 class Settings(unittest.TestCase):

@@ -34,6 +34,13 @@ class InvalidRequest(TidegateError):
         self.status, self.reason, self.detail = status, reason, detail
 
 
+class Closed(TidegateError):
+    """The client is closed. What it was asked is not decided, whatever `on_error` says."""
+
+    def __init__(self) -> None:
+        super().__init__("the client is closed")
+
+
 class Unavailable(TidegateError):
     """No usable answer: `Unreachable`, `TimedOut` or `ServerError`."""
 

@@ -37,11 +37,16 @@ def refusal(result: Result) -> Optional[Refusal]:
     if result.allowed:
         return None
     if result.error:
-        detail = "the limits of this resource cannot be checked"
-        return _problem(503, "Service Unavailable", "unavailable", detail, {"Retry-After": "1"})
+        return unchecked()
     detail = "the limit of this resource is reached"
     more = {"refused_by": result.refused_by}
     return _problem(429, "Too Many Requests", "over_limit", detail, dict(result.headers), more)
+
+
+def unchecked() -> Refusal:
+    """For a request that cannot be checked: a failure under "deny", or a closed client."""
+    detail = "the limits of this resource cannot be checked"
+    return _problem(503, "Service Unavailable", "unavailable", detail, {"Retry-After": "1"})
 
 
 def bad_key() -> Refusal:
