@@ -103,8 +103,10 @@ class Asking(unittest.TestCase):
             with self.assertRaises(InvalidRequest) as raised:
                 ask()
             self.assertEqual((raised.exception.status, raised.exception.reason), (400, reason))
-        with self.assertRaises(ValueError):
-            self.client.wait("login wrong", max_wait=-1)
+        self.assertTrue(self.client.wait("nobody knows it", max_wait=1e9).allowed)
+        for wrong in (-1, 1e12, float("nan"), None, "3"):
+            with self.assertRaisesRegex(ValueError, "max_wait: a number of seconds"):
+                self.client.wait("login wrong", max_wait=wrong)
 
     def test_who_waits_goes_when_the_use_before_ends(self):
         with ThreadPoolExecutor() as threads, self.client.hold("jobs wait", hold_for=3600) as first:
@@ -252,6 +254,10 @@ class Failing(unittest.TestCase):
         with stub(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n") as url:
             error = Client(url, timeout=PATIENCE).check("x").error
             self.assertRegex(str(error), "404 is not an answer of Tidegate: check the URL")
+        with Client(os.environ["TIDEGATE_SERVER"] + "/wrong", timeout=PATIENCE) as client:
+            error = client.check("x").error
+            self.assertIsInstance(error, ServerError)
+            self.assertRegex(str(error), r"is this the \[http\] door\?")
 
     def test_a_connection_that_was_closed_while_idle_is_made_again(self):
         with stub(ALLOWED) as url, Client(url, timeout=PATIENCE) as client:
@@ -408,6 +414,11 @@ class Failing(unittest.TestCase):
                 with self.assertRaisesRegex(ValueError, f"TIDEGATE_TIMEOUT_MS: '{wrong}' is not"):
                     Client()
 
+    def test_a_password_is_not_printed(self):
+        with self.assertRaises(ValueError) as raised:
+            Client("http://ann:secret@127.0.0.1")
+        self.assertNotIn("secret", str(raised.exception))
+
     def test_settings_are_examined(self):
         for options in (
             {"server": "127.0.0.1:8080"},
@@ -427,6 +438,10 @@ class Keys(unittest.TestCase):
         self.assertEqual(make_key("api", user="ann", n=1), "api user=ann n=1")
         odd = make_key("a b", **{"x=y": "1=2 3%\n\x7fé"})
         self.assertEqual(odd, "a%20b x%3Dy=1=2%203%25%0A%7Fé")
+
+    def test_a_value_that_is_missing_is_told(self):
+        with self.assertRaisesRegex(TypeError, "user is None"):
+            make_key("api", user=None)
 
     def test_the_client_is_the_last_hop_that_is_not_trusted(self):
         trusted = networks(["192.0.2.0/24", "10.0.0.0/8"])

@@ -178,7 +178,9 @@ export class Client {
     maxWaitMs: number,
     signal: AbortSignal | undefined,
   ): Promise<Result> {
-    for (const key of body.keys ?? [body.key ?? ""]) examine(key);
+    for (const key of body.keys ?? [body.key as string]) examine(key);
+    // JSON would make it null.
+    if (!Number.isFinite(body.cost)) throw new RangeError("cost: a number");
     const places = maxWaitMs > 0 ? this.#waitingPlaces : this.#places;
     const timeoutMs = this.#timeoutMs;
     try {
@@ -385,13 +387,16 @@ function baseUrl(server: string): string {
   const url = URL.canParse(server) ? new URL(server) : null;
   const isHttp = url?.protocol === "http:" || url?.protocol === "https:";
   if (url === null || !isHttp || url.username !== "" || url.search !== "") {
-    throw new TypeError(`server: "${server}" is not a URL such as http://127.0.0.1:8080`);
+    // It may have a password in it.
+    const shown = server.includes("@") ? "a URL with a user" : `"${server}"`;
+    throw new TypeError(`server: ${shown} is not a URL such as http://127.0.0.1:8080`);
   }
   return (url.origin + url.pathname).replace(/\/+$/, "");
 }
 
 function listed(key: string | readonly string[]): readonly string[] {
-  return typeof key === "string" ? [key] : key;
+  // What is not typed may pass anything: `examine` says that it is no key.
+  return Array.isArray(key) ? key : [key as string];
 }
 
 function only(keys: readonly string[]): string {

@@ -94,6 +94,10 @@ test("odd keys arrive as they are", async () => {
 });
 
 test("keys that no server takes are told", async () => {
+  for (const odd of [null, undefined, 5, {}]) {
+    await assert.rejects(client.check(odd as unknown as string), InvalidKey);
+    await assert.rejects(client.hold(odd as unknown as string, { holdMs: 1 }), InvalidKey);
+  }
   for (const key of ["x".repeat(1025), "é".repeat(513), "\ud800", 5 as unknown as string]) {
     await assert.rejects(client.check(["login fine", key]), InvalidKey);
     await assert.rejects(client.wait(key, { maxWaitMs: 0 }), InvalidKey);
@@ -112,6 +116,7 @@ test("wrong requests are told", async () => {
   await assert.rejects(client.check([]), told("field"));
   await assert.rejects(client.check(Array<string>(33).fill("many")), told("too_many_keys"));
   await assert.rejects(client.wait("login wrong", { maxWaitMs: -1 }), RangeError);
+  await assert.rejects(client.check("login wrong", { cost: NaN }), RangeError);
 });
 
 test("who waits goes when the use before ends", async () => {
@@ -217,6 +222,9 @@ test("another server", async () => {
   const client = new Client({ server: server.url, timeoutMs: PATIENCE_MS });
   const { error } = await client.check("x");
   assert.match(`${error}`, /404 is not an answer of Tidegate: check the URL/);
+  const url = `${process.env.TIDEGATE_SERVER}/wrong`;
+  const elsewhere = await new Client({ server: url, timeoutMs: PATIENCE_MS }).check("x");
+  assert.match(`${elsewhere.error}`, /ServerError: .*is this the \[http\] door\?/);
 });
 
 test("a connection that was closed while idle is made again", async () => {
@@ -354,6 +362,17 @@ test("a wrong timeout of the environment is named", (context) => {
   for (const wrong of ["soon", "0", "-1"]) {
     process.env.TIDEGATE_TIMEOUT_MS = wrong;
     assert.throws(() => new Client(), { message: new RegExp(`TIDEGATE_TIMEOUT_MS: "${wrong}"`) });
+  }
+});
+
+test("a password is not printed", () => {
+  const make = () => new Client({ server: "http://ann:secret@127.0.0.1" });
+  assert.throws(make, (error: Error) => !error.message.includes("secret"));
+});
+
+test("a value that is missing is told", () => {
+  for (const user of [null, undefined] as unknown[]) {
+    assert.throws(() => makeKey("api", { user: user as string }), TypeError);
   }
 });
 

@@ -314,6 +314,9 @@ class AsyncUse:
         self.result = result
         self.allowed = result.allowed
 
+    def __repr__(self) -> str:
+        return f"AsyncUse(allowed={self.allowed}, id={self._id!r})"
+
     async def release(self) -> bool:
         """Gives the use back now; `False` if there is none. If it raises, it can be repeated."""
         if self._id is None:

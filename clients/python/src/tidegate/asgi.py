@@ -72,7 +72,7 @@ class TidegateMiddleware:
         except InvalidRequest as error:
             # What is wrong is how the middleware was set up: as though there were no server.
             result = self._client.without_answer(error)
-        self._watch.note(result.error)
+        self._watch.note(result)
         refused = refusal(result)
         if refused is not None:
             return await _respond(refused, scope, receive, send)

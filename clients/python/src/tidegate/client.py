@@ -35,6 +35,8 @@ from .answers import (
 
 # How long a connection may be idle and be used again. The server closes it after 75 s.
 _IDLE_SECONDS_MAX = 60.0
+# The longest timeout that a socket takes is about 24 days.
+_SOCKET_SECONDS_MAX = 2_000_000.0
 # How long the first read may take at least: what has come is read.
 _POLL_SECONDS = 0.001
 # How a connection fails that the server has closed while it was idle, without and with TLS.
@@ -301,6 +303,9 @@ class Use:
         self._id = None
         return is_released
 
+    def __repr__(self) -> str:
+        return f"Use(allowed={self.allowed}, id={self._id!r})"
+
     def __enter__(self) -> Use:
         return self
 
@@ -315,7 +320,7 @@ def _left(deadline: float, at_least: float = 0.0) -> float:
     left = max(deadline - time.monotonic(), at_least)
     if left <= 0:
         raise TimeoutError
-    return left
+    return min(left, _SOCKET_SECONDS_MAX)
 
 
 def _read_until(connection: http.client.HTTPConnection, deadline: float) -> None:
@@ -339,8 +344,8 @@ class _DeadlineReader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> Optional[int]:
-        # The answer may be there, though this thread had to wait for others and is late. Later reads
-        # are bounded, or a server that drips would never end.
+        # The answer may be there, though this thread had to wait for others and is late. Later
+        # reads are bounded, or a server that drips would never end.
         soon = _POLL_SECONDS if self._is_first else 0.0
         self._is_first = False
         self._socket.settimeout(_left(self._deadline, soon))

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Callable, Optional, Union
 
-from .answers import Result, TidegateError, encoded
+from .answers import Result, encoded
 
 Keys = Union[str, Sequence[str], None]
 
@@ -78,7 +78,8 @@ class Watch:
         self._clock = clock
         self._failed_at: Optional[float] = None
 
-    def note(self, error: Optional[TidegateError]) -> None:
+    def note(self, result: Result) -> None:
+        error = result.error
         if error is None and self._failed_at is None:
             return
         # Threads share this without a lock, which a fork could leave locked.
@@ -86,7 +87,8 @@ class Watch:
         if error is not None:
             before, self._failed_at = self._failed_at, now
             if before is None:
-                _log.warning("requests are decided without Tidegate: %s", error)
+                done = "allowed" if result.allowed else "refused"
+                _log.warning("requests are %s without Tidegate: %s", done, error)
         elif self._failed_at is not None and now - self._failed_at >= _BACK_AFTER:
             before, self._failed_at = self._failed_at, None
             if before is not None:
