@@ -42,7 +42,8 @@ VOLUME ["/var/lib/tidegate"]
 # HTTP, gRPC, RESP; administration stays inside of the container, on loopback.
 EXPOSE 8080/tcp 8081/tcp 6380/tcp
 STOPSIGNAL SIGTERM
+# Administration, because an `allow` list of [http] need not contain loopback.
 HEALTHCHECK --interval=10s --timeout=3s --start-period=10s --retries=3 \
-    CMD ["/usr/bin/tidegate", "healthcheck"]
+    CMD ["/usr/bin/tidegate", "healthcheck", "--server", "http://127.0.0.1:8090"]
 ENTRYPOINT ["/usr/bin/tidegate"]
 CMD ["serve", "--config", "/etc/tidegate/tidegate.toml"]

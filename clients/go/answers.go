@@ -157,6 +157,11 @@ func readAnswer(status int, header http.Header, body []byte) (Result, error) {
 		text := "%d is not an answer of Tidegate: check the URL and any proxy"
 		return Result{}, &Unavailable{ServerError, fmt.Errorf(text, status)}
 	}
+	if status == http.StatusNotFound && problem.Reason == "path" {
+		// The server's other listeners, such as [admin], have not the paths of this one.
+		err = errors.New("404 path: check the URL: is this the [http] door?")
+		return Result{}, &Unavailable{ServerError, err}
+	}
 	isWrong := status >= 400 && status < 500
 	if isWrong && status != http.StatusRequestTimeout && status != http.StatusTooManyRequests {
 		return Result{}, &InvalidRequest{status, problem.Reason, problem.Detail}

@@ -71,7 +71,15 @@ func New(config Config) (*Client, error) {
 	base, err := url.Parse(server)
 	if err != nil || base.Scheme != "http" && base.Scheme != "https" || base.Hostname() == "" ||
 		base.RawQuery != "" || base.User != nil {
-		return nil, fmt.Errorf("tidegate: %q is not a URL such as http://127.0.0.1:8080", server)
+		return nil, notAServer(server)
+	}
+	if port := base.Port(); port != "" {
+		if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+			return nil, notAServer(server)
+		}
+	}
+	if config.MaxConnections < 0 || config.MaxWaiting < 0 {
+		return nil, errors.New("tidegate: MaxConnections and MaxWaiting must not be negative")
 	}
 	timeout := config.Timeout
 	if timeout == 0 {
@@ -86,10 +94,10 @@ func New(config Config) (*Client, error) {
 		return nil, errors.New("tidegate: the timeout must be above 0")
 	}
 	connections, waiting := config.MaxConnections, config.MaxWaiting
-	if connections <= 0 {
+	if connections == 0 {
 		connections = 64
 	}
-	if waiting <= 0 {
+	if waiting == 0 {
 		waiting = 1024
 	}
 	transport := &http.Transport{
@@ -117,6 +125,14 @@ func New(config Config) (*Client, error) {
 		places:        make(chan struct{}, connections),
 		waitingPlaces: make(chan struct{}, waiting),
 	}, nil
+}
+
+func notAServer(server string) error {
+	shown := strconv.Quote(server)
+	if strings.Contains(server, "@") {
+		shown = "a URL with a user" // It may have a password in it.
+	}
+	return fmt.Errorf("tidegate: %s is not a URL such as http://127.0.0.1:8080", shown)
 }
 
 func firstOf(texts ...string) string {

@@ -324,6 +324,12 @@ func TestAnotherServer(t *testing.T) {
 	if err != nil || result.Err == nil || !strings.Contains(result.Err.Error(), told) {
 		t.Fatal(result.Err, err)
 	}
+	elsewhere := Config{Server: os.Getenv("TIDEGATE_SERVER") + "/wrong", Timeout: patience}
+	result, err = made(t, elsewhere).Check(background, "x")
+	told = "is this the [http] door?"
+	if err != nil || result.Err == nil || !strings.Contains(result.Err.Error(), told) {
+		t.Fatal(result.Err, err)
+	}
 }
 
 func TestWhoeverAskedAndWentIsNoFailureOfTheServer(t *testing.T) {
@@ -430,10 +436,20 @@ func TestAWrongTimeoutOfTheEnvironmentIsNamed(t *testing.T) {
 
 func TestSettingsAreExamined(t *testing.T) {
 	for _, config := range []Config{
-		{Server: "127.0.0.1:8080"}, {Server: "ftp://127.0.0.1"}, {Server: "http://a:b@c"}, {Timeout: -1},
+		{Server: "127.0.0.1:8080"}, {Server: "ftp://127.0.0.1"}, {Server: "http://a:secret@c"},
+		{Server: "http://127.0.0.1:99999"}, {Timeout: -1}, {MaxConnections: -1}, {MaxWaiting: -1},
 	} {
-		if _, err := New(config); err == nil {
-			t.Errorf("%+v", config)
+		if _, err := New(config); err == nil || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%+v: %v", config, err)
 		}
 	}
+}
+
+func TestAValueThatIsMissingPanics(t *testing.T) {
+	defer func() {
+		if recover() == nil {
+			t.Error("it made a key")
+		}
+	}()
+	MakeKey("api", "user")
 }

@@ -15,8 +15,11 @@ const hopsMax = 64
 // "api user=ann". Behind the domain come names and values, in turns.
 //
 // Spaces, % and control characters are percent-encoded, so that no value can pretend to be
-// another entry.
+// another entry. It panics if a name has no value: all clients would share that key.
 func MakeKey(domain string, entries ...string) string {
+	if len(entries)%2 != 0 {
+		panic(fmt.Sprintf("tidegate: MakeKey: %q has no value", entries[len(entries)-1]))
+	}
 	var out strings.Builder
 	encode(&out, domain, false)
 	for at, text := range entries {

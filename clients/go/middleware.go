@@ -46,7 +46,7 @@ func (c *Client) Middleware(
 			answerUnavailable(w)
 			return
 		}
-		watch.note(result.Err)
+		watch.note(result)
 		header := w.Header()
 		for name, values := range result.Header {
 			header[name] = values
@@ -75,7 +75,8 @@ type watch struct {
 	failedAt  time.Time
 }
 
-func (w *watch) note(err error) {
+func (w *watch) note(result Result) {
+	err := result.Err
 	if err == nil && !w.isFailing.Load() {
 		return
 	}
@@ -86,7 +87,11 @@ func (w *watch) note(err error) {
 	case err != nil:
 		w.failedAt = now
 		if !w.isFailing.Swap(true) {
-			log.Printf("requests are decided without Tidegate: %v", err)
+			done := "allowed"
+			if !result.Allowed {
+				done = "refused"
+			}
+			log.Printf("requests are %s without Tidegate: %v", done, err)
 		}
 	case now.Sub(w.failedAt) >= backAfter:
 		if w.isFailing.Swap(false) {

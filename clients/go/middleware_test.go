@@ -146,7 +146,7 @@ func TestAnswersThatFailNowAndThenDoNotFillTheLog(t *testing.T) {
 	w := watch{now: func() time.Time { return time.Unix(int64(second), 0) }}
 	note := func(err error, lines int) {
 		t.Helper()
-		if w.note(err); strings.Count(told.String(), "\n") != lines {
+		if w.note(Result{Err: err, Allowed: lines < 3}); strings.Count(told.String(), "\n") != lines {
 			t.Fatalf("at %d s, in place of %d lines:\n%s", second, lines, told.String())
 		}
 	}
@@ -164,6 +164,11 @@ func TestAnswersThatFailNowAndThenDoNotFillTheLog(t *testing.T) {
 		note(nil, at[1])
 	}
 	note(late, 3)
+	for _, done := range []string{"allowed", "refused"} {
+		if !strings.Contains(told.String(), "requests are "+done+" without Tidegate: late") {
+			t.Error(told.String())
+		}
+	}
 }
 
 func TestMiddlewareDoesNotWait(t *testing.T) {

@@ -2,12 +2,23 @@
 
 import asyncio
 import os
+import socket
+import time
 import unittest
 import unittest.mock
+from contextlib import asynccontextmanager
 
 import anyio
 from stub import ALLOWED, BROKEN, GONE, GONE_BACK, HELD, PATIENCE, USELESS, stub, waiting
-from tidegate import InvalidKey, InvalidRequest, ServerError, TimedOut, Unavailable, Unreachable
+from tidegate import (
+    Closed,
+    InvalidKey,
+    InvalidRequest,
+    ServerError,
+    TimedOut,
+    Unavailable,
+    Unreachable,
+)
 from tidegate.aio import AsyncClient
 
 
@@ -66,8 +77,17 @@ class Asking(unittest.IsolatedAsyncioTestCase):
         task = asyncio.create_task(self.client.wait("login async-closed", max_wait=3000))
         await until_waiting(1)
         await self.client.aclose()
-        self.assertIsInstance((await task).error, Unreachable)
+        with self.assertRaises(Closed):
+            await task
         await until_waiting(0)
+        for ask in (
+            lambda: self.client.check("login async-closed"),
+            lambda: self.client.wait("login async-closed", max_wait=1),
+            lambda: self.client.hold("jobs async-closed", hold_for=1).__aenter__(),
+            lambda: self.client.release("0"),
+        ):
+            with self.assertRaisesRegex(Closed, "the client is closed"):
+                await ask()
 
     async def test_a_use_is_released_after_an_exception(self):
         with self.assertRaises(ZeroDivisionError):
@@ -152,6 +172,77 @@ class Failing(unittest.IsolatedAsyncioTestCase):
                     self.assertFalse(await use.release())
         self.assertEqual(len(asked), 4)
 
+    async def test_a_block_whose_client_is_closed_ends(self):
+        async with self.client_of_stub(HELD) as client:
+            async with client.hold("x", hold_for=1) as use:
+                self.assertEqual(use.result.use, "7")
+                await client.aclose()
+
+    async def test_a_wait_whose_client_is_closed_while_it_connects_asks_nothing(self):
+        asked = []
+        async with self.client_of_stub(None, asked=asked) as client:
+            connect = anyio.connect_tcp
+
+            async def close_and_connect(*args, **options):
+                await client.aclose()
+                return await connect(*args, **options)
+
+            with unittest.mock.patch.object(anyio, "connect_tcp", close_and_connect):
+                with self.assertRaises(Closed):
+                    await client.wait("x", max_wait=3000)
+        self.assertEqual(asked, [])
+
+    @asynccontextmanager
+    async def client_of_stub(self, *answers, **options):
+        with stub(*answers, **options) as url:
+            async with AsyncClient(url, timeout=PATIENCE) as client:
+                yield client
+
+    async def answered_late(self, ask):
+        """Asks, and blocks the loop while the answer comes."""
+        loop = asyncio.get_running_loop()
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            listener.setblocking(False)
+            async with AsyncClient(f"http://127.0.0.1:{listener.getsockname()[1]}") as client:
+                task = asyncio.create_task(ask(client))
+                connection, _ = await loop.sock_accept(listener)
+                with connection:
+                    request = b""
+                    while b"}" not in request:
+                        request += await loop.sock_recv(connection, 65536)
+                    connection.sendall(ALLOWED)
+                    late = time.monotonic() + 3 * client._settings.timeout
+                    while time.monotonic() < late:
+                        pass
+                    return await task
+
+    async def test_an_answer_that_the_loop_had_no_time_to_read_is_read(self):
+        checked = await self.answered_late(lambda client: client.check("x"))
+        self.assertIsNone(checked.error)
+        waited = await self.answered_late(lambda client: client.wait("x", max_wait=0.05))
+        self.assertIsNone(waited.error)
+
+    async def test_the_time_of_an_answer_ends_in_a_loop_that_is_never_free(self):
+        async def work():
+            while True:
+                await asyncio.sleep(0)
+
+        working = asyncio.create_task(work())
+        with stub(None) as url:
+            async with AsyncClient(url) as client:
+                self.assertIsInstance((await client.check("x")).error, TimedOut)
+        working.cancel()
+
+    async def test_a_wait_has_the_time_of_an_answer_to_find_a_place(self):
+        asked = []
+        with stub(None, asked=asked) as url:
+            async with AsyncClient(url, max_waiting=1) as client:
+                first = asyncio.create_task(client.wait("x", max_wait=3000))
+                await until(lambda: asked)
+                late = await client.wait("x", max_wait=3000)
+                self.assertIsInstance(late.error, TimedOut)
+                first.cancel()
+
     async def test_a_check_that_begins_while_the_client_is_closed_has_no_answer(self):
         client = AsyncClient(timeout=PATIENCE)
         pool = client._pool
@@ -162,8 +253,9 @@ class Failing(unittest.IsolatedAsyncioTestCase):
             return made
 
         with unittest.mock.patch.object(client, "_pool", pool_and_close):
-            self.assertIsInstance((await client.check("x")).error, Unreachable)
-            with self.assertRaises(Unreachable):
+            with self.assertRaises(Closed):
+                await client.check("x")
+            with self.assertRaises(Closed):
                 await client.release("0")
 
     async def test_a_release_waits_for_no_place(self):

@@ -4,6 +4,7 @@ import gc
 import http.client
 import os
 import signal
+import socket
 import ssl
 import unittest
 import unittest.mock
@@ -23,6 +24,7 @@ from stub import (
 )
 from tidegate import (
     Client,
+    Closed,
     InvalidKey,
     InvalidRequest,
     ServerError,
@@ -32,6 +34,7 @@ from tidegate import (
     client_address,
     make_key,
 )
+from tidegate import client as client_module
 from tidegate.aio import AsyncClient
 from tidegate.keys import networks
 
@@ -100,8 +103,10 @@ class Asking(unittest.TestCase):
             with self.assertRaises(InvalidRequest) as raised:
                 ask()
             self.assertEqual((raised.exception.status, raised.exception.reason), (400, reason))
-        with self.assertRaises(ValueError):
-            self.client.wait("login wrong", max_wait=-1)
+        self.assertTrue(self.client.wait("nobody knows it", max_wait=1e9).allowed)
+        for wrong in (-1, 1e12, float("nan"), None, "3"):
+            with self.assertRaisesRegex(ValueError, "max_wait: a number of seconds"):
+                self.client.wait("login wrong", max_wait=wrong)
 
     def test_who_waits_goes_when_the_use_before_ends(self):
         with ThreadPoolExecutor() as threads, self.client.hold("jobs wait", hold_for=3600) as first:
@@ -128,8 +133,21 @@ class Asking(unittest.TestCase):
             until(lambda: waiting() == 1)
             client.close()
             until(lambda: waiting() == 0)
-            self.assertIsInstance(waits.result().error, Unreachable)
-        self.assertIsInstance(client.check("login left").error, Unreachable)
+            with self.assertRaises(Closed):
+                waits.result()
+        for ask in (
+            lambda: client.check("login left"),
+            lambda: client.wait("login left", max_wait=1),
+            lambda: client.hold("jobs left", hold_for=1),
+            lambda: client.release("0"),
+        ):
+            with self.assertRaisesRegex(Closed, "the client is closed"):
+                ask()
+
+    def test_a_block_whose_client_is_closed_ends(self):
+        with self.client.hold("jobs block", hold_for=0.001) as use:
+            self.assertTrue(use.allowed)
+            self.client.close()
 
     def test_a_use_is_released_once_and_after_an_exception(self):
         with self.assertRaises(ZeroDivisionError):
@@ -196,7 +214,8 @@ class Asking(unittest.TestCase):
                     with client._lock:
                         self.in_child(lambda: client.check("x").error is None)
                     client.close()
-                    self.assertIsInstance(first.result().error, Unreachable)
+                    with self.assertRaises(Closed):
+                        first.result()
 
 
 class Failing(unittest.TestCase):
@@ -235,6 +254,10 @@ class Failing(unittest.TestCase):
         with stub(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n") as url:
             error = Client(url, timeout=PATIENCE).check("x").error
             self.assertRegex(str(error), "404 is not an answer of Tidegate: check the URL")
+        with Client(os.environ["TIDEGATE_SERVER"] + "/wrong", timeout=PATIENCE) as client:
+            error = client.check("x").error
+            self.assertIsInstance(error, ServerError)
+            self.assertRegex(str(error), r"is this the \[http\] door\?")
 
     def test_a_connection_that_was_closed_while_idle_is_made_again(self):
         with stub(ALLOWED) as url, Client(url, timeout=PATIENCE) as client:
@@ -349,8 +372,8 @@ class Failing(unittest.TestCase):
         with stub(None, asked=asked) as url:
             self.client = Client(url, timeout=PATIENCE)
             with unittest.mock.patch.object(http.client.HTTPConnection, "connect", connect_slowly):
-                result = self.client.wait("x", max_wait=3000)
-        self.assertIsInstance(result.error, Unreachable)
+                with self.assertRaises(Closed):
+                    self.client.wait("x", max_wait=3000)
         self.assertEqual(asked, [])
 
     def test_connections_are_few_and_stay_open(self):
@@ -370,12 +393,31 @@ class Failing(unittest.TestCase):
         with stub(b"HTTP/1.1 200 OK\r\n", drips=True) as url:
             self.assertIsInstance(Client(url).check("x").error, TimedOut)
 
+    def test_an_answer_that_has_come_is_read_late(self):
+        now = [0.0]
+
+        def read_until_late(connection, deadline):
+            read_until(connection, deadline)
+            until(lambda: connection.sock.recv(1, socket.MSG_PEEK))
+            now[0] += 9 * PATIENCE
+
+        read_until = client_module._read_until
+        clock = unittest.mock.patch("tidegate.client.time.monotonic", lambda: now[0])
+        late = unittest.mock.patch.object(client_module, "_read_until", read_until_late)
+        with stub(ALLOWED) as url, Client(url, timeout=PATIENCE) as client, clock, late:
+            self.assertIsNone(client.check("x").error)
+
     def test_a_wrong_timeout_of_the_environment_is_named(self):
         for wrong in ("soon", "0", "-1", "nan", "inf"):
             environment = unittest.mock.patch.dict(os.environ, TIDEGATE_TIMEOUT_MS=wrong)
             with self.subTest(wrong=wrong), environment:
                 with self.assertRaisesRegex(ValueError, f"TIDEGATE_TIMEOUT_MS: '{wrong}' is not"):
                     Client()
+
+    def test_a_password_is_not_printed(self):
+        with self.assertRaises(ValueError) as raised:
+            Client("http://ann:secret@127.0.0.1")
+        self.assertNotIn("secret", str(raised.exception))
 
     def test_settings_are_examined(self):
         for options in (
@@ -396,6 +438,10 @@ class Keys(unittest.TestCase):
         self.assertEqual(make_key("api", user="ann", n=1), "api user=ann n=1")
         odd = make_key("a b", **{"x=y": "1=2 3%\n\x7fé"})
         self.assertEqual(odd, "a%20b x%3Dy=1=2%203%25%0A%7Fé")
+
+    def test_a_value_that_is_missing_is_told(self):
+        with self.assertRaisesRegex(TypeError, "user is None"):
+            make_key("api", user=None)
 
     def test_the_client_is_the_last_hop_that_is_not_trusted(self):
         trusted = networks(["192.0.2.0/24", "10.0.0.0/8"])

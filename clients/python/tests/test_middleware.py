@@ -19,7 +19,7 @@ from django.urls import path
 from fastapi import FastAPI
 from starlette.requests import Request
 from stub import ALLOWED_BODY, GONE, PATIENCE, answer, stub
-from tidegate import Client, TimedOut, asgi
+from tidegate import Client, Result, TimedOut, asgi
 from tidegate.aio import AsyncClient
 from tidegate.asgi import TidegateMiddleware
 from tidegate.django import TidegateMiddleware as DjangoMiddleware
@@ -163,21 +163,24 @@ class Watching(unittest.TestCase):
     def test_answers_that_fail_now_and_then_do_not_fill_the_log(self):
         logging.getLogger("tidegate").setLevel(logging.WARNING)
         now = 0.0
+        late, fine = Result(True, 0, error=TimedOut("late")), Result(True, 0)
         watch = Watch(lambda: now)
         with self.assertLogs("tidegate") as logs:
             for second in range(100):
                 now = float(second)
-                watch.note(TimedOut("late") if second % 9 == 0 else None)
+                watch.note(late if second % 9 == 0 else fine)
             self.assertEqual(len(logs.records), 1)
             # The last failure was at 99.
             for second, lines in ((108, 1), (109, 2), (110, 2), (200, 2)):
                 now = float(second)
-                watch.note(None)
+                watch.note(fine)
                 self.assertEqual(len(logs.records), lines)
-            watch.note(TimedOut("late"))
+            watch.note(Result(False, None, error=TimedOut("late")))
         told = [record.getMessage() for record in logs.records]
-        failing = "requests are decided without Tidegate: late"
-        self.assertEqual(told, [failing, "Tidegate answers again", failing])
+        failing = "requests are %s without Tidegate: late"
+        self.assertEqual(
+            told, [failing % "allowed", "Tidegate answers again", failing % "refused"]
+        )
 
 
 class Raw(unittest.IsolatedAsyncioTestCase):
@@ -215,7 +218,20 @@ class Ending(unittest.IsolatedAsyncioTestCase):
             await middleware({"type": "lifespan"}, None, send)
             self.assertEqual(sent, ["lifespan.shutdown.complete"])
             self.assertEqual(client._loop_and_pools == (None, []), given is None)
+            # The application may start again, unless it has closed the client itself.
             await client.aclose()
+            served = []
+
+            async def send_of_request(message):
+                served.append(message.get("status"))
+
+            async def answer_in_place(scope, receive, send):
+                await send({"type": "http.response.start", "status": 204})
+
+            middleware._key, middleware._app = lambda _: "login again", answer_in_place
+            await middleware({"type": "http", "headers": []}, None, send_of_request)
+            self.assertEqual(served[0], 204 if given is None else 503)
+            await middleware._client.aclose()
 
 
 class Settings(unittest.TestCase):
@@ -224,6 +240,9 @@ class Settings(unittest.TestCase):
             with self.subTest(wrong=wrong), override_settings(TIDEGATE=wrong):
                 with self.assertRaises(ImproperlyConfigured):
                     DjangoMiddleware(lambda request: HttpResponse())
+        with override_settings(TIDEGATE={"key": str, "sever": "x"}):
+            with self.assertRaisesRegex(ImproperlyConfigured, "has no setting 'sever'"):
+                DjangoMiddleware(lambda request: HttpResponse())
         with override_settings(TIDEGATE={"key": "tidegate.make_key"}):
             self.assertIsInstance(DjangoMiddleware(lambda r: HttpResponse())._client, Client)
 

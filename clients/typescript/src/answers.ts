@@ -113,6 +113,10 @@ export function readAnswer(status: number, headers: IncomingHttpHeaders, body: s
     // caller's.
     throw new ServerError(`${status} is not an answer of Tidegate: check the URL and any proxy`);
   }
+  if (status === 404 && reason === "path") {
+    // The server's other listeners, such as [admin], have not the paths of this one.
+    throw new ServerError("404 path: check the URL: is this the [http] door?");
+  }
   if (status >= 400 && status < 500 && status !== 408 && status !== 429) {
     throw new InvalidRequest(status, reason, text(told.detail) ?? "");
   }

@@ -31,8 +31,8 @@ export interface ClientOptions {
   /** The URL of the HTTP door; else `TIDEGATE_SERVER`, else http://127.0.0.1:8080. */
   server?: string | undefined;
   /**
-   * How long an answer may take; else `TIDEGATE_TIMEOUT_MS`, else 100. A request that waits has
-   * its `maxWaitMs` besides.
+   * How long an answer may take; else `TIDEGATE_TIMEOUT_MS`, else 100. The time that the event
+   * loop computes does not count. A request that waits has its `maxWaitMs` besides.
    */
   timeoutMs?: number | undefined;
   /** What is decided without an answer: `"allow"` unless set. */
@@ -156,7 +156,7 @@ export class Client {
   async #release(use: string): Promise<boolean> {
     const path = `/v1/uses/${encodeURIComponent(use)}`;
     const withinMs = Math.max(this.#timeoutMs, RELEASE_MS_MIN);
-    const answer = await this.#exchange("DELETE", path, null, withinMs, null, undefined);
+    const answer = await this.#exchange("DELETE", path, null, withinMs, 0, null, undefined);
     if (answer.status === 204) return true;
     try {
       readAnswer(answer.status, answer.headers, answer.body);
@@ -178,12 +178,14 @@ export class Client {
     maxWaitMs: number,
     signal: AbortSignal | undefined,
   ): Promise<Result> {
-    for (const key of body.keys ?? [body.key ?? ""]) examine(key);
+    for (const key of body.keys ?? [body.key as string]) examine(key);
+    // JSON would make it null.
+    if (!Number.isFinite(body.cost)) throw new RangeError("cost: a number");
     const places = maxWaitMs > 0 ? this.#waitingPlaces : this.#places;
-    const withinMs = this.#timeoutMs + maxWaitMs;
+    const timeoutMs = this.#timeoutMs;
     try {
       const text = JSON.stringify(body);
-      const answer = await this.#exchange("POST", path, text, withinMs, places, signal);
+      const answer = await this.#exchange("POST", path, text, timeoutMs, maxWaitMs, places, signal);
       return readAnswer(answer.status, answer.headers, answer.body);
     } catch (error) {
       if (error instanceof Unavailable) return this.withoutAnswer(error);
@@ -195,7 +197,8 @@ export class Client {
     method: string,
     path: string,
     body: string | null,
-    withinMs: number,
+    timeoutMs: number,
+    maxWaitMs: number,
     places: Places | null,
     caller: AbortSignal | undefined,
   ): Promise<Answer> {
@@ -203,9 +206,10 @@ export class Client {
     const stop = new AbortController();
     const stopForCaller = () => stop.abort();
     caller?.addEventListener("abort", stopForCaller);
-    const timer = setTimeout(() => stop.abort(), Math.min(withinMs, TIMER_MS_MAX));
+    const left = new FreeTime(timeoutMs, stopForCaller);
     try {
-      await places?.take(stop.signal, this.#timeoutMs);
+      await places?.take(stop.signal);
+      left.add(maxWaitMs);
       try {
         return await this.#send(method, path, body, stop.signal);
       } finally {
@@ -214,11 +218,11 @@ export class Client {
     } catch (error) {
       caller?.throwIfAborted();
       if (error instanceof TidegateError) throw error;
-      if (stop.signal.aborted) throw new TimedOut(`no answer in ${withinMs} ms`);
+      if (stop.signal.aborted) throw new TimedOut(`no answer in ${timeoutMs + maxWaitMs} ms`);
       const { message, code } = error as NodeJS.ErrnoException;
       throw new Unreachable(message || String(code));
     } finally {
-      clearTimeout(timer);
+      left.stop();
       caller?.removeEventListener("abort", stopForCaller);
     }
   }
@@ -289,6 +293,52 @@ interface Answer {
   body: string;
 }
 
+/**
+ * How much time is left in which the event loop is free to read an answer; then `over` is called.
+ *
+ * What the loop computes itself does not count. Otherwise hundreds of checks at once would time out
+ * by the work for the others, while the answers are already there. The time ends in ten steps, each
+ * begun after the one before, because Node runs a timer that is late before it reads what has come.
+ * Each step counts for a tenth at least, so that it ends in a loop that is never free.
+ */
+class FreeTime {
+  readonly #endMs: number;
+  readonly #over: () => void;
+  #leftMs: number;
+  #timer: NodeJS.Timeout | undefined;
+
+  constructor(ms: number, over: () => void) {
+    this.#leftMs = this.#endMs = ms;
+    this.#over = over;
+    this.#step();
+  }
+
+  /** More time. It comes first, and the steps at the end. */
+  add(ms: number): void {
+    this.#leftMs += ms;
+  }
+
+  stop(): void {
+    clearTimeout(this.#timer);
+  }
+
+  #step(): void {
+    if (this.#leftMs <= 0) return this.#over();
+    const ms = Math.max(this.#leftMs - this.#endMs, this.#endMs / 10);
+    const stepMs = Math.min(ms, TIMER_MS_MAX);
+    const before = freeMs();
+    this.#timer = setTimeout(() => {
+      this.#leftMs -= Math.min(stepMs, Math.max(freeMs() - before, stepMs / 10));
+      this.#step();
+    }, stepMs);
+  }
+}
+
+/** For how long the event loop has waited for events until now. */
+function freeMs(): number {
+  return performance.eventLoopUtilization().idle;
+}
+
 /** Bounds how many requests are in progress, and with them the connections. */
 class Places {
   readonly #line = new Set<() => void>();
@@ -301,7 +351,7 @@ class Places {
     this.#free = count;
   }
 
-  async take(signal: AbortSignal, withinMs: number): Promise<void> {
+  async take(signal: AbortSignal): Promise<void> {
     if (this.#free > 0) {
       this.#free -= 1;
       return;
@@ -316,11 +366,7 @@ class Places {
         end();
         resolve();
       };
-      const end = () => {
-        clearTimeout(timer);
-        signal.removeEventListener("abort", leave);
-      };
-      const timer = setTimeout(leave, withinMs);
+      const end = () => signal.removeEventListener("abort", leave);
       signal.addEventListener("abort", leave);
       this.#line.add(go);
     });
@@ -341,13 +387,16 @@ function baseUrl(server: string): string {
   const url = URL.canParse(server) ? new URL(server) : null;
   const isHttp = url?.protocol === "http:" || url?.protocol === "https:";
   if (url === null || !isHttp || url.username !== "" || url.search !== "") {
-    throw new TypeError(`server: "${server}" is not a URL such as http://127.0.0.1:8080`);
+    // It may have a password in it.
+    const shown = server.includes("@") ? "a URL with a user" : `"${server}"`;
+    throw new TypeError(`server: ${shown} is not a URL such as http://127.0.0.1:8080`);
   }
   return (url.origin + url.pathname).replace(/\/+$/, "");
 }
 
 function listed(key: string | readonly string[]): readonly string[] {
-  return typeof key === "string" ? [key] : key;
+  // What is not typed may pass anything: `examine` says that it is no key.
+  return Array.isArray(key) ? key : [key as string];
 }
 
 function only(keys: readonly string[]): string {

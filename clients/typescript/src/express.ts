@@ -61,7 +61,7 @@ export function limit(options: LimitOptions): RequestHandler {
       // What is wrong is how the middleware was set up: as though there were no server.
       result = client.withoutAnswer(error);
     }
-    watch.note(result.error);
+    watch.note(result);
     for (const [name, value] of Object.entries(result.headers)) response.setHeader(name, value);
     if (result.allowed) return true;
     refuse(response, result);

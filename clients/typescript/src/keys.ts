@@ -9,11 +9,13 @@ const HOPS_MAX = 64;
  * A key as the server's own doors make them: `makeKey("api", { user: "ann" })` is `api user=ann`.
  *
  * Spaces, `%` and control characters are percent-encoded, so that no value can pretend to be
- * another entry.
+ * another entry. Throws a `TypeError` for a value that is missing, which clients would share.
  */
 export function makeKey(domain: string, entries: Record<string, string | number> = {}): string {
   const parts = [encoded(domain, /[\x00-\x20\x7f%]/g)];
   for (const [name, value] of Object.entries(entries)) {
+    // What is not typed may pass null or undefined.
+    if (value === null || value === undefined) throw new TypeError(`makeKey: ${name} is ${value}`);
     const text = encoded(String(value), /[\x00-\x20\x7f%]/g);
     parts.push(`${encoded(name, /[\x00-\x20\x7f%=]/g)}=${text}`);
   }

@@ -1,6 +1,6 @@
 /** What middleware logs of answers that fail. Knows no framework. */
 
-import type { TidegateError } from "./answers.js";
+import type { Result } from "./answers.js";
 
 /** How long none may have failed until answers are back. */
 const BACK_AFTER_MS = 10_000;
@@ -17,12 +17,13 @@ export class Watch {
     this.#now = now;
   }
 
-  note(error: TidegateError | null): void {
+  note({ error, allowed }: Pick<Result, "error" | "allowed">): void {
     const before = this.#failedAt;
     if (error !== null) {
       this.#failedAt = this.#now();
       if (before === null) {
-        console.warn(`requests are decided without Tidegate: ${error.message}`);
+        const done = allowed ? "allowed" : "refused";
+        console.warn(`requests are ${done} without Tidegate: ${error.message}`);
       }
     } else if (before !== null && this.#now() - before >= BACK_AFTER_MS) {
       this.#failedAt = null;

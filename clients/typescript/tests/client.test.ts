@@ -1,7 +1,8 @@
 /** The client, against the real server and against servers that misbehave. */
 
 import assert from "node:assert/strict";
-import { execFile } from "node:child_process";
+import { execFile, spawn } from "node:child_process";
+import { once } from "node:events";
 import { readFile } from "node:fs/promises";
 import { test } from "node:test";
 import { promisify } from "node:util";
@@ -93,6 +94,10 @@ test("odd keys arrive as they are", async () => {
 });
 
 test("keys that no server takes are told", async () => {
+  for (const odd of [null, undefined, 5, {}]) {
+    await assert.rejects(client.check(odd as unknown as string), InvalidKey);
+    await assert.rejects(client.hold(odd as unknown as string, { holdMs: 1 }), InvalidKey);
+  }
   for (const key of ["x".repeat(1025), "é".repeat(513), "\ud800", 5 as unknown as string]) {
     await assert.rejects(client.check(["login fine", key]), InvalidKey);
     await assert.rejects(client.wait(key, { maxWaitMs: 0 }), InvalidKey);
@@ -111,6 +116,7 @@ test("wrong requests are told", async () => {
   await assert.rejects(client.check([]), told("field"));
   await assert.rejects(client.check(Array<string>(33).fill("many")), told("too_many_keys"));
   await assert.rejects(client.wait("login wrong", { maxWaitMs: -1 }), RangeError);
+  await assert.rejects(client.check("login wrong", { cost: NaN }), RangeError);
 });
 
 test("who waits goes when the use before ends", async () => {
@@ -216,6 +222,9 @@ test("another server", async () => {
   const client = new Client({ server: server.url, timeoutMs: PATIENCE_MS });
   const { error } = await client.check("x");
   assert.match(`${error}`, /404 is not an answer of Tidegate: check the URL/);
+  const url = `${process.env.TIDEGATE_SERVER}/wrong`;
+  const elsewhere = await new Client({ server: url, timeoutMs: PATIENCE_MS }).check("x");
+  assert.match(`${elsewhere.error}`, /ServerError: .*is this the \[http\] door\?/);
 });
 
 test("a connection that was closed while idle is made again", async () => {
@@ -304,11 +313,66 @@ test("a wait has the time of an answer to find a place", async () => {
   await assert.rejects(first, { name: "AbortError" });
 });
 
+test("an answer that the loop had no time to read is read", async () => {
+  // In another process, which answers while this one is busy.
+  const script = `
+    const { createServer } = require("node:net");
+    const server = createServer((socket) => {
+      let asked = "";
+      socket.on("data", (chunk) => {
+        asked += chunk;
+        if (!asked.includes("}")) return;
+        asked = "";
+        socket.write(${JSON.stringify(ALLOWED)});
+      });
+      socket.on("error", () => {});
+    });
+    server.listen(0, "127.0.0.1", () => console.log(server.address().port));`;
+  const child = spawn(process.execPath, ["-e", script], { stdio: ["ignore", "pipe", "inherit"] });
+  try {
+    const [line] = await once(child.stdout, "data");
+    const client = new Client({ server: `http://127.0.0.1:${Number(line)}` });
+    // Connects at its leisure.
+    await client.check("x");
+    const asked = [client.check("x"), client.wait("x", { maxWaitMs: 50 })];
+    setImmediate(() => {
+      const until = performance.now() + 1000;
+      while (performance.now() < until);
+    });
+    for (const result of await Promise.all(asked)) assert.equal(result.error, null);
+  } finally {
+    child.kill();
+  }
+});
+
+test("the time of an answer ends in a loop that is never free", async () => {
+  await using silent = await stub(null);
+  let isOver = false;
+  const work = () => {
+    if (!isOver) setImmediate(work);
+  };
+  work();
+  const { error } = await new Client({ server: silent.url }).check("x");
+  isOver = true;
+  assert.ok(error instanceof TimedOut);
+});
+
 test("a wrong timeout of the environment is named", (context) => {
   context.after(() => delete process.env.TIDEGATE_TIMEOUT_MS);
   for (const wrong of ["soon", "0", "-1"]) {
     process.env.TIDEGATE_TIMEOUT_MS = wrong;
     assert.throws(() => new Client(), { message: new RegExp(`TIDEGATE_TIMEOUT_MS: "${wrong}"`) });
+  }
+});
+
+test("a password is not printed", () => {
+  const make = () => new Client({ server: "http://ann:secret@127.0.0.1" });
+  assert.throws(make, (error: Error) => !error.message.includes("secret"));
+});
+
+test("a value that is missing is told", () => {
+  for (const user of [null, undefined] as unknown[]) {
+    assert.throws(() => makeKey("api", { user: user as string }), TypeError);
   }
 });
 

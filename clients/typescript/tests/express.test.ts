@@ -116,10 +116,11 @@ test("answers that fail now and then do not fill the log", () => {
   warned.length = 0;
   let now = 0;
   const watch = new Watch(() => now);
-  const late = new TimedOut("late");
+  const fine = { allowed: true, error: null };
+  const late = { allowed: true, error: new TimedOut("late") };
   for (let second = 0; second < 100; second += 1) {
     now = second * 1000;
-    watch.note(second % 9 === 0 ? late : null);
+    watch.note(second % 9 === 0 ? late : fine);
   }
   assert.equal(warned.length, 1);
   // The last failure was at 99 s.
@@ -130,12 +131,12 @@ test("answers that fail now and then do not fill the log", () => {
     [200, 2],
   ] as const) {
     now = second * 1000;
-    watch.note(null);
+    watch.note(fine);
     assert.equal(warned.length, lines);
   }
-  watch.note(late);
-  const failing = "requests are decided without Tidegate: late";
-  assert.deepEqual(warned, [failing, "Tidegate answers again", failing]);
+  watch.note({ ...late, allowed: false });
+  const failing = (done: string) => `requests are ${done} without Tidegate: late`;
+  assert.deepEqual(warned, [failing("allowed"), "Tidegate answers again", failing("refused")]);
 });
 
 test("a client's key may be that of its IPv6 network", () => {

@@ -372,6 +372,10 @@ impl Metrics {
         let sizes = Arc::new(Mutex::new(Sizes::default()));
         let bad_input = Family::<BadInput, Counter>::default();
         let full = Family::<ActionLabel, Counter>::default();
+        for action in ["share", "deny", "allow"] {
+            // rate() does not see the first event of a series that begins with it.
+            let _ = full.get_or_create(&ActionLabel { action });
+        }
         let waiting = Family::<DoorLabel, Gauge>::default();
         let waiting_max = Family::<DoorLabel, Gauge>::default();
         let rule_changes = Family::<ActionLabel, Counter>::default();

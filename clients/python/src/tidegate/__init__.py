@@ -5,6 +5,7 @@
 """
 
 from .answers import (
+    Closed,
     InvalidKey,
     InvalidRequest,
     Limit,
@@ -20,6 +21,7 @@ from .keys import client_address, make_key
 
 __all__ = [
     "Client",
+    "Closed",
     "InvalidKey",
     "InvalidRequest",
     "Limit",

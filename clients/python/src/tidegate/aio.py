@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Awaitable
+import time
+from collections.abc import AsyncIterator, Awaitable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Callable, Optional
+from typing import Any, Callable, NamedTuple, Optional, TypeVar
 
 import anyio.lowlevel
 import httpcore  # noqa: F401 - httpx would load it when the first request comes.
@@ -14,6 +15,7 @@ import httpx
 
 from .answers import (
     ANSWER_BYTES_MAX,
+    Closed,
     InvalidRequest,
     OnError,
     Result,
@@ -34,8 +36,22 @@ from .answers import (
 # The places of an AsyncClient's pools.
 _CHECKS, _WAITS, _RELEASES = range(3)
 
-_LoopAndPools = tuple[Optional[asyncio.AbstractEventLoop], list[httpx.AsyncClient]]
 _Trace = Callable[[str, object], Awaitable[None]]
+_T = TypeVar("_T")
+
+
+class _Pool(NamedTuple):
+    """Connections, and the places for those that use them.
+
+    httpx could bound its connections itself, but the time that it takes then grows with the square
+    of the requests that wait for one.
+    """
+
+    client: httpx.AsyncClient
+    places: Optional[asyncio.Semaphore]
+
+
+_LoopAndPools = tuple[Optional[asyncio.AbstractEventLoop], list[_Pool]]
 
 
 class AsyncClient:
@@ -62,6 +78,7 @@ class AsyncClient:
         # The loop that asks, and its pools: for checks, waits and releases, which do not take
         # places from one another.
         self._loop_and_pools: _LoopAndPools = (None, [])
+        self._closed = False
 
     async def check(self, *keys: str, cost: int = 1, peek: bool = False) -> Result:
         """Takes a use of one key, or of several: all or nothing. `peek` only looks."""
@@ -94,7 +111,7 @@ class AsyncClient:
             try:
                 # Also where whoever cancels the block cancels each wait in it, as anyio does.
                 await asyncio.shield(use.release())
-            except (Unavailable, InvalidRequest):
+            except TidegateError:
                 pass  # It lapses by itself.
 
     async def release(self, use: str) -> bool:
@@ -108,8 +125,8 @@ class AsyncClient:
             return await self._release(use)
 
     async def _release(self, use: str) -> bool:
-        client, within = await self._pool(_RELEASES), self._settings.release_timeout
-        status, headers, body = await self._exchange(client, "DELETE", use_path(use), b"", within)
+        pool, within = await self._pool(_RELEASES), self._settings.release_timeout
+        status, headers, body = await self._exchange(pool, "DELETE", use_path(use), b"", within)
         if status == 204:
             return True
         try:
@@ -121,10 +138,11 @@ class AsyncClient:
         raise ServerError("the server sent an unexpected answer")
 
     async def aclose(self) -> None:
-        """Closes all connections."""
+        """Closes all connections. What is in progress raises `Closed`, as does each later call."""
+        self._closed = True
         (_, pools), self._loop_and_pools = self._loop_and_pools, (None, [])
-        for client in pools:
-            await client.aclose()
+        for pool in pools:
+            await pool.client.aclose()
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -137,79 +155,136 @@ class AsyncClient:
         return self._settings.without_answer(error)
 
     async def _decide(self, path: str, body: bytes, max_wait: Optional[float] = None) -> Result:
-        client = await self._pool(_CHECKS if max_wait is None else _WAITS)
-        within = self._settings.timeout + (max_wait or 0)
+        pool = await self._pool(_CHECKS if max_wait is None else _WAITS)
+        timeout = self._settings.timeout
         try:
-            return read_answer(*await self._exchange(client, "POST", path, body, within))
+            answer = await self._exchange(pool, "POST", path, body, timeout, max_wait or 0)
+            return read_answer(*answer)
         except Unavailable as error:
             return self.without_answer(error)
 
     async def _exchange(
-        self, client: httpx.AsyncClient, method: str, path: str, body: bytes, within: float
+        self,
+        pool: _Pool,
+        method: str,
+        path: str,
+        body: bytes,
+        timeout: float,
+        max_wait: float = 0,
     ) -> tuple[int, dict[str, str], bytes]:
+        left = _FreeTime(timeout)
         try:
-            return await asyncio.wait_for(self._send(client, method, path, body), within)
-        except (asyncio.TimeoutError, httpx.TimeoutException) as error:
-            raise TimedOut(f"no answer in {within:g} s") from error
+            return await left.bound(self._send(pool, method, path, body, left, max_wait))
+        except asyncio.TimeoutError as error:
+            self._examine_closed()
+            raise TimedOut(f"no answer in {timeout + max_wait:g} s") from error
         except httpx.HTTPError as error:
+            self._examine_closed()
             raise Unreachable(str(error) or type(error).__name__) from error
-        except RuntimeError as error:
+        except RuntimeError:
             # httpx raises this if aclose() came between.
-            if not client.is_closed:
-                raise
-            raise Unreachable("the client is closed") from error
+            self._examine_closed()
+            raise
+
+    def _examine_closed(self) -> None:
+        if self._closed:
+            raise Closed
 
     async def _send(
-        self, client: httpx.AsyncClient, method: str, path: str, body: bytes
+        self, pool: _Pool, method: str, path: str, body: bytes, left: _FreeTime, max_wait: float
     ) -> tuple[int, dict[str, str], bytes]:
-        is_new = False
+        is_new, is_sent = False, False
 
         async def trace(event: str, _: object) -> None:
-            nonlocal is_new
+            nonlocal is_new, is_sent
             is_new = is_new or event.startswith("connection.connect_")
+            if event.endswith("send_request_headers.started"):
+                # aclose() finds no connection that is being made.
+                self._examine_closed()
+                if not is_sent:
+                    is_sent = True
+                    left.add(max_wait)
 
-        while True:
-            try:
-                return await _attempt(client, method, path, body, trace)
-            except httpx.TimeoutException:
-                raise
-            except httpx.TransportError:
-                # The server may have closed the connection while it was idle: another will tell.
-                if is_new or client.is_closed:
-                    raise
+        if pool.places is not None:
+            await pool.places.acquire()
+        try:
+            while True:
+                try:
+                    return await _attempt(pool.client, method, path, body, trace)
+                except httpx.TransportError:
+                    # The server may have closed the connection while it was idle: another will
+                    # tell.
+                    if is_new or self._closed:
+                        raise
+        finally:
+            if pool.places is not None:
+                pool.places.release()
 
-    async def _pool(self, number: int) -> httpx.AsyncClient:
+    async def _pool(self, number: int) -> _Pool:
+        self._examine_closed()
         loop = asyncio.get_running_loop()
         last, pools = self._loop_and_pools
         is_first = last is not loop
         if is_first:
             # Connections belong to a loop. Those of one that has ended are closed with it.
-            within = self._settings.timeout
-            pools = [self._made(size, within) for size in self._sizes]
-            pools.append(self._made(None, self._settings.release_timeout))
+            places = [asyncio.Semaphore(size) for size in self._sizes]
+            pools = [_Pool(self._made(), each) for each in [*places, None]]
             self._loop_and_pools = loop, pools
-        client = pools[number]
+        pool = pools[number]
         if is_first:
             # Loads what httpx uses of anyio, not in the time of the first answer.
             await anyio.lowlevel.checkpoint()
-        return client
+        return pool
 
-    def _made(self, max_connections: Optional[int], within: float) -> httpx.AsyncClient:
-        most_kept = self._sizes[0]
-        limits = httpx.Limits(
-            max_connections=max_connections,
-            max_keepalive_connections=min(max_connections or most_kept, most_kept),
-        )
+    def _made(self) -> httpx.AsyncClient:
         return httpx.AsyncClient(
             base_url=self._settings.base_url,
-            # The time of the whole exchange is bounded above; of a connection, here.
-            timeout=httpx.Timeout(None, connect=within, pool=within),
-            limits=limits,
+            # The time of the whole exchange is bounded above.
+            timeout=None,
+            limits=httpx.Limits(
+                max_connections=None, max_keepalive_connections=self._sizes[0]
+            ),
             # Nothing is verified where there is no TLS, and no authorities need be read for it.
             verify=self._ssl if self._ssl is not None else False,
             # No proxy of the environment stands before a limiter.
             trust_env=False,
         )
+
+
+class _FreeTime:
+    """How much time is left in which the event loop is free to read an answer.
+
+    What the loop computes itself does not count. Otherwise hundreds of checks at once would time
+    out by the work for the others, while the answers are already there. The time ends in ten steps,
+    each begun after the one before, so that a loop that something else has blocked still reads what
+    has come. Each step counts for a tenth at least, so that it ends in a loop that is never free.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._left = self._end = seconds
+
+    def add(self, seconds: float) -> None:
+        """More time. It comes first, and the steps at the end."""
+        self._left += seconds
+
+    async def bound(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Does the work, or raises `asyncio.TimeoutError` if it takes longer."""
+        task = asyncio.ensure_future(work)
+        try:
+            while self._left > 0:
+                step = max(self._left - self._end, self._end / 10)
+                began, worked = time.monotonic(), time.thread_time()
+                await asyncio.wait([task], timeout=step)
+                if task.done():
+                    return await task
+                free = time.monotonic() - began - (time.thread_time() - worked)
+                self._left -= min(step, max(free, step / 10))
+            raise asyncio.TimeoutError
+        finally:
+            if not task.done():
+                task.cancel()
+                # It closes its connection.
+                await asyncio.gather(task, return_exceptions=True)
 
 
 async def _attempt(
@@ -238,6 +313,9 @@ class AsyncUse:
         self._id = result.use
         self.result = result
         self.allowed = result.allowed
+
+    def __repr__(self) -> str:
+        return f"AsyncUse(allowed={self.allowed}, id={self._id!r})"
 
     async def release(self) -> bool:
         """Gives the use back now; `False` if there is none. If it raises, it can be repeated."""

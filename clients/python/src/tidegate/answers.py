@@ -13,6 +13,8 @@ from typing import Any, Callable, Literal, Optional
 OnError = Literal["allow", "deny"]
 
 KEY_BYTES_MAX = 1024
+# About 31 years.
+_SECONDS_MAX = 1_000_000_000
 ANSWER_BYTES_MAX = 1 << 20
 # Headers of the server's answer that middleware passes on.
 HANDED_ON = ("RateLimit-Policy", "RateLimit", "Retry-After")
@@ -32,6 +34,13 @@ class InvalidRequest(TidegateError):
     def __init__(self, status: int, reason: str, detail: str) -> None:
         super().__init__(f"{status} {reason}: {detail}")
         self.status, self.reason, self.detail = status, reason, detail
+
+
+class Closed(TidegateError):
+    """The client is closed. What it was asked is not decided, whatever `on_error` says."""
+
+    def __init__(self) -> None:
+        super().__init__("the client is closed")
 
 
 class Unavailable(TidegateError):
@@ -103,7 +112,9 @@ class Settings:
         server = server or os.environ.get("TIDEGATE_SERVER") or "http://127.0.0.1:8080"
         url = urllib.parse.urlsplit(server)
         if url.scheme not in ("http", "https") or not url.hostname or url.query or url.username:
-            raise ValueError(f"server: {server!r} is not a URL such as http://127.0.0.1:8080")
+            # It may have a password in it.
+            shown = "a URL with a user" if "@" in server else repr(server)
+            raise ValueError(f"server: {shown} is not a URL such as http://127.0.0.1:8080")
         if timeout is None:
             timeout = _timeout_of_environment()
         if not 0 < timeout < math.inf:
@@ -191,8 +202,8 @@ def _examine(key: str) -> None:
 
 
 def _ms(seconds: float, name: str) -> int:
-    if not 0 <= seconds < math.inf:
-        raise ValueError(f"{name}: a number of seconds, not {seconds!r}")
+    if not isinstance(seconds, (int, float)) or not 0 <= seconds <= _SECONDS_MAX:
+        raise ValueError(f"{name}: a number of seconds up to {_SECONDS_MAX}, not {seconds!r}")
     return math.ceil(seconds * 1000)
 
 
@@ -219,6 +230,9 @@ def read_answer(status: int, headers: dict[str, str], body: bytes) -> Result:
         # A balancer answers like this while the server is replaced, which is no mistake of the
         # caller's.
         raise ServerError(f"{status} is not an answer of Tidegate: check the URL and any proxy")
+    if status == 404 and reason == "path":
+        # The server's other listeners, such as [admin], have not the paths of this one.
+        raise ServerError("404 path: check the URL: is this the [http] door?")
     if 400 <= status < 500 and status not in (408, 429):
         raise InvalidRequest(status, reason, str(told.get("detail", "")))
     raise ServerError(f"the server answered {status} {reason}")

@@ -11,9 +11,9 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .aio import AsyncClient
-from .answers import InvalidKey, InvalidRequest
+from .answers import Closed, InvalidKey, InvalidRequest
 from .keys import client_address, make_key, networks, prefix
-from .middleware import Keys, Refusal, Watch, bad_key, listed, refusal
+from .middleware import Keys, Refusal, Watch, bad_key, listed, refusal, unchecked
 
 
 def client_key(
@@ -67,10 +67,12 @@ class TidegateMiddleware:
             result = await self._client.check(*keys, cost=self._cost)
         except InvalidKey:
             return await _respond(bad_key(), scope, receive, send)
+        except Closed:
+            return await _respond(unchecked(), scope, receive, send)
         except InvalidRequest as error:
             # What is wrong is how the middleware was set up: as though there were no server.
             result = self._client.without_answer(error)
-        self._watch.note(result.error)
+        self._watch.note(result)
         refused = refusal(result)
         if refused is not None:
             return await _respond(refused, scope, receive, send)
@@ -89,7 +91,9 @@ class TidegateMiddleware:
     def _closing(self, send: Send) -> Send:
         async def send_and_close(message: Message) -> None:
             if message["type"].startswith("lifespan.shutdown."):
-                await self._client.aclose()
+                # The application may start again, as in tests.
+                client, self._client = self._client, AsyncClient()
+                await client.aclose()
             await send(message)
 
         return send_and_close

@@ -15,6 +15,7 @@ from typing import Any, Optional
 
 from .answers import (
     ANSWER_BYTES_MAX,
+    Closed,
     InvalidRequest,
     OnError,
     Result,
@@ -34,6 +35,10 @@ from .answers import (
 
 # How long a connection may be idle and be used again. The server closes it after 75 s.
 _IDLE_SECONDS_MAX = 60.0
+# The longest timeout that a socket takes is about 24 days.
+_SOCKET_SECONDS_MAX = 2_000_000.0
+# How long the first read may take at least: what has come is read.
+_POLL_SECONDS = 0.001
 # How a connection fails that the server has closed while it was idle, without and with TLS.
 _CLOSED = (ConnectionResetError, BrokenPipeError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
 
@@ -125,7 +130,12 @@ class Client:
         try:
             return self._release(use)
         except Unavailable:
+            self._examine_closed()
+        try:
             return self._release(use)
+        except Unavailable:
+            self._examine_closed()
+            raise
 
     def _release(self, use: str) -> bool:
         began, timeout = time.monotonic(), self._settings.release_timeout
@@ -141,7 +151,10 @@ class Client:
         raise ServerError("the server sent an unexpected answer")
 
     def close(self) -> None:
-        """Closes all connections; requests that wait leave their line."""
+        """Closes all connections; requests that wait leave their line.
+
+        What is in progress raises `Closed`, as does each later call.
+        """
         with self._lock:
             self._closed = True
             open_connections = [*self._kept(), *self._busy]
@@ -171,7 +184,12 @@ class Client:
         try:
             return read_answer(*self._ask(path, body, max_wait))
         except Unavailable as error:
+            self._examine_closed()
             return self.without_answer(error)
+
+    def _examine_closed(self) -> None:
+        if self._closed:
+            raise Closed
 
     def _ask(
         self, path: str, body: bytes, max_wait: Optional[float]
@@ -237,15 +255,13 @@ class Client:
     ) -> tuple[int, dict[str, str], bytes]:
         is_kept = False
         with self._lock:
-            if self._closed:
-                raise Unreachable("the client is closed")
+            self._examine_closed()
             self._busy.add(connection)
         try:
             if connection.sock is None:
                 connection.connect()
-                if self._closed:
-                    # close() may have found no socket to wake this thread by.
-                    raise Unreachable("the client is closed")
+                # close() may have found no socket to wake this thread by.
+                self._examine_closed()
             connection.sock.settimeout(_left(deadline))
             headers = {"Content-Type": "application/json"} if body else {}
             connection.request(method, self._settings.prefix + path, body or None, headers)
@@ -287,21 +303,24 @@ class Use:
         self._id = None
         return is_released
 
+    def __repr__(self) -> str:
+        return f"Use(allowed={self.allowed}, id={self._id!r})"
+
     def __enter__(self) -> Use:
         return self
 
     def __exit__(self, *_: object) -> None:
         try:
             self.release()
-        except (Unavailable, InvalidRequest):
+        except TidegateError:
             pass  # It lapses by itself.
 
 
-def _left(deadline: float) -> float:
-    left = deadline - time.monotonic()
+def _left(deadline: float, at_least: float = 0.0) -> float:
+    left = max(deadline - time.monotonic(), at_least)
     if left <= 0:
         raise TimeoutError
-    return left
+    return min(left, _SOCKET_SECONDS_MAX)
 
 
 def _read_until(connection: http.client.HTTPConnection, deadline: float) -> None:
@@ -319,12 +338,17 @@ class _BoundedResponse(http.client.HTTPResponse):
 class _DeadlineReader(io.RawIOBase):
     def __init__(self, raw: io.RawIOBase, sock: socket.socket, deadline: float) -> None:
         self._raw, self._socket, self._deadline = raw, sock, deadline
+        self._is_first = True
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> Optional[int]:
-        self._socket.settimeout(_left(self._deadline))
+        # The answer may be there, though this thread had to wait for others and is late. Later
+        # reads are bounded, or a server that drips would never end.
+        soon = _POLL_SECONDS if self._is_first else 0.0
+        self._is_first = False
+        self._socket.settimeout(_left(self._deadline, soon))
         count: Optional[int] = self._raw.readinto(buffer)
         return count
 

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from inspect import signature
 from typing import Callable
 
 from django.conf import settings
@@ -61,6 +62,9 @@ class TidegateMiddleware:
         self._key: Callable[[HttpRequest], Keys] = key
         self._cost = options.pop("cost", 1)
         self._watch = Watch()
+        unknown = options.keys() - signature(Client).parameters.keys()
+        if unknown:
+            raise ImproperlyConfigured(f"TIDEGATE has no setting {min(map(str, unknown))!r}")
         try:
             self._client = Client(**options)
         except (TypeError, ValueError) as error:
@@ -77,7 +81,7 @@ class TidegateMiddleware:
         except InvalidRequest as error:
             # What is wrong is how the middleware was set up: as though there were no server.
             result = self._client.without_answer(error)
-        self._watch.note(result.error)
+        self._watch.note(result)
         refused = refusal(result)
         if refused is not None:
             return _response(refused)

@@ -18,10 +18,12 @@ def make_key(domain: str, **entries: object) -> str:
     """A key as the server's own doors make them: `make_key("api", user="ann")` is `api user=ann`.
 
     Spaces, `%` and control characters are percent-encoded, so that no value can pretend to be
-    another entry.
+    another entry. Raises `TypeError` for a value of `None`, which clients would share.
     """
     parts = [_encoded(domain, r"[\x00-\x20\x7f%]")]
     for name, value in entries.items():
+        if value is None:
+            raise TypeError(f"make_key: {name} is None")
         name = _encoded(name, r"[\x00-\x20\x7f%=]")
         parts.append(name + "=" + _encoded(str(value), r"[\x00-\x20\x7f%]"))
     return " ".join(parts)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Callable, Optional, Union
 
-from .answers import Result, TidegateError, encoded
+from .answers import Result, encoded
 
 Keys = Union[str, Sequence[str], None]
 
@@ -37,11 +37,16 @@ def refusal(result: Result) -> Optional[Refusal]:
     if result.allowed:
         return None
     if result.error:
-        detail = "the limits of this resource cannot be checked"
-        return _problem(503, "Service Unavailable", "unavailable", detail, {"Retry-After": "1"})
+        return unchecked()
     detail = "the limit of this resource is reached"
     more = {"refused_by": result.refused_by}
     return _problem(429, "Too Many Requests", "over_limit", detail, dict(result.headers), more)
+
+
+def unchecked() -> Refusal:
+    """For a request that cannot be checked: a failure under "deny", or a closed client."""
+    detail = "the limits of this resource cannot be checked"
+    return _problem(503, "Service Unavailable", "unavailable", detail, {"Retry-After": "1"})
 
 
 def bad_key() -> Refusal:
@@ -73,7 +78,8 @@ class Watch:
         self._clock = clock
         self._failed_at: Optional[float] = None
 
-    def note(self, error: Optional[TidegateError]) -> None:
+    def note(self, result: Result) -> None:
+        error = result.error
         if error is None and self._failed_at is None:
             return
         # Threads share this without a lock, which a fork could leave locked.
@@ -81,7 +87,8 @@ class Watch:
         if error is not None:
             before, self._failed_at = self._failed_at, now
             if before is None:
-                _log.warning("requests are decided without Tidegate: %s", error)
+                done = "allowed" if result.allowed else "refused"
+                _log.warning("requests are %s without Tidegate: %s", done, error)
         elif self._failed_at is not None and now - self._failed_at >= _BACK_AFTER:
             before, self._failed_at = self._failed_at, None
             if before is not None:

@@ -26,7 +26,23 @@ fn configurations_that_packages_bring_are_right() {
         std::fs::write(&file, text.replace("/var/lib/tidegate", here)).expect("a file");
         let mut check = command(["config", "check"]);
         run(check.arg(file).env("REDIS_PASSWORD", "a password"));
-        assert!(text.contains("[admin]\nlisten = \"127.0.0.1:"), "{path}: admin is on loopback");
+        // Where the probes and the health check of the image ask.
+        let admin = "[admin]\nlisten = \"127.0.0.1:8090\"";
+        assert!(text.contains(admin), "{path}: admin is on loopback");
+    }
+}
+
+/// Whether all probes and the health check of the image ask administration.
+#[test]
+fn health_is_asked_of_administration() {
+    let ask = r#"["/usr/bin/tidegate", "healthcheck", "--server", "http://127.0.0.1:8090"]"#;
+    for (path, probe, probes) in [
+        ("Dockerfile", "HEALTHCHECK", 1),
+        ("packaging/kubernetes/base/deployment.yaml", "Probe:", 3),
+    ] {
+        let text = std::fs::read_to_string(of_repository(path)).expect("a file");
+        assert_eq!(text.matches(ask).count(), probes, "{path}");
+        assert_eq!(text.matches(probe).count(), probes, "{path}");
     }
 }
 
