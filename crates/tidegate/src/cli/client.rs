@@ -53,13 +53,13 @@ pub(super) struct AdminArgs {
 
 impl ServerArgs {
     pub(super) fn client(&self) -> Result<ApiClient, CliError> {
-        ApiClient::new(&self.server, &self.certificate)
+        ApiClient::new(&self.server, &self.certificate, Listener::Http)
     }
 }
 
 impl AdminArgs {
     pub(super) fn client(&self) -> Result<ApiClient, CliError> {
-        ApiClient::new(&self.admin, &self.certificate)
+        ApiClient::new(&self.admin, &self.certificate, Listener::Admin)
     }
 }
 
@@ -116,10 +116,26 @@ pub(super) struct LimitJson {
     pub(super) degraded: bool,
 }
 
+impl LimitJson {
+    /// Whether it refuses because too many uses are in flight.
+    pub(super) fn is_in_flight(&self) -> bool {
+        self.retry_after_ms.is_none() && self.limit.contains("in flight")
+    }
+}
+
 #[derive(Deserialize)]
 struct ProblemJson {
+    /// Only Tidegate's problems have one.
+    reason: String,
     title: Option<String>,
     detail: Option<String>,
+}
+
+/// Which listener of a server is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Listener {
+    Http,
+    Admin,
 }
 
 /// A server that is asked, over a connection for each question.
@@ -129,6 +145,7 @@ pub(super) struct ApiClient {
     authority: Authority,
     is_https: bool,
     certificate: CertificateArgs,
+    listener: Listener,
     /// What paths begin with.
     base: String,
 }
@@ -155,7 +172,11 @@ impl Question {
 }
 
 impl ApiClient {
-    fn new(server: &str, certificate: &CertificateArgs) -> Result<Self, CliError> {
+    fn new(
+        server: &str,
+        certificate: &CertificateArgs,
+        listener: Listener,
+    ) -> Result<Self, CliError> {
         let server = server.trim_end_matches('/').to_owned();
         let url = server.parse::<Uri>().unwrap_or_default();
         let authority = url.authority().filter(|authority| is_place(authority));
@@ -167,7 +188,8 @@ impl ApiClient {
         };
         let base = url.path().trim_end_matches('/').to_owned();
         let (authority, certificate) = (authority.clone(), certificate.clone());
-        Ok(Self { authority, is_https: scheme == "https", certificate, base, server })
+        let is_https = scheme == "https";
+        Ok(Self { authority, is_https, certificate, listener, base, server })
     }
 
     pub(super) fn check(&self, check: &CheckBody) -> Result<VerdictJson, CliError> {
@@ -207,12 +229,12 @@ impl ApiClient {
                 serde_json::from_str(&raw).map_err(|error| self.odd(&error))?;
             return Ok(VerdictJson { raw, ..verdict });
         }
-        Err(refusal(status, &raw))
+        Err(self.refusal(status, &raw))
     }
 
     fn done(&self, question: Question) -> Result<(), CliError> {
         let (status, body) = self.ask(question)?;
-        if status.is_success() { Ok(()) } else { Err(refusal(status, &body)) }
+        if status.is_success() { Ok(()) } else { Err(self.refusal(status, &body)) }
     }
 
     fn ask(&self, question: Question) -> Result<(StatusCode, String), CliError> {
@@ -271,6 +293,24 @@ impl ApiClient {
         }
     }
 
+    /// Why the server refused, in its own words.
+    fn refusal(&self, status: StatusCode, body: &str) -> CliError {
+        let Ok(problem) = serde_json::from_str::<ProblemJson>(body) else {
+            return self.odd(&format!("it answered {status}"));
+        };
+        let ProblemJson { reason, title, detail } = problem;
+        let mut words = detail.or(title).unwrap_or_else(|| format!("the server answered {status}"));
+        if reason == "path" {
+            let (other, right) = match self.listener {
+                Listener::Http => ("[admin]", "the [http] door with --server"),
+                Listener::Admin => ("[http]", "the [admin] listener with --admin"),
+            };
+            let server = &self.server;
+            words.push_str(&format!("; {server} is perhaps {other} of the server: name {right}"));
+        }
+        if status.is_client_error() { CliError::Usage(words) } else { CliError::Unreachable(words) }
+    }
+
     fn odd(&self, error: &dyn std::fmt::Display) -> CliError {
         let server = &self.server;
         CliError::Unreachable(format!("what answers at {server} is not Tidegate: {error}"))
@@ -309,14 +349,6 @@ fn key_path(key: &str) -> String {
     format!("/v1/keys/{}", percent::encoded(key.as_bytes(), b"-_~"))
 }
 
-/// Why the server refused, in its own words.
-fn refusal(status: StatusCode, body: &str) -> CliError {
-    let problem = serde_json::from_str::<ProblemJson>(body).ok();
-    let words = problem.and_then(|problem| problem.detail.or(problem.title));
-    let words = words.unwrap_or_else(|| format!("the server answered {status}"));
-    if status.is_client_error() { CliError::Usage(words) } else { CliError::Unreachable(words) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -324,7 +356,7 @@ mod tests {
     #[test]
     fn a_server_is_a_place_and_perhaps_a_path() {
         let none = CertificateArgs { client_cert: None, client_key: None };
-        let client = |server: &str| ApiClient::new(server, &none).ok();
+        let client = |server: &str| ApiClient::new(server, &none, Listener::Http).ok();
         for right in ["http://127.0.0.1:8080", "http://[::1]:1/", "http://a", "https://a:1/b/"] {
             assert!(client(right).is_some(), "{right}");
         }
