@@ -53,13 +53,13 @@ pub(super) struct AdminArgs {
 
 impl ServerArgs {
     pub(super) fn client(&self) -> Result<ApiClient, CliError> {
-        ApiClient::new(&self.server, &self.certificate, Listener::Http)
+        ApiClient::new(&self.server, &self.certificate)
     }
 }
 
 impl AdminArgs {
     pub(super) fn client(&self) -> Result<ApiClient, CliError> {
-        ApiClient::new(&self.admin, &self.certificate, Listener::Admin)
+        ApiClient::new(&self.admin, &self.certificate)
     }
 }
 
@@ -126,16 +126,10 @@ impl LimitJson {
 #[derive(Deserialize)]
 struct ProblemJson {
     /// Only Tidegate's problems have one.
-    reason: String,
+    #[serde(rename = "reason")]
+    _reason: String,
     title: Option<String>,
     detail: Option<String>,
-}
-
-/// Which listener of a server is asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Listener {
-    Http,
-    Admin,
 }
 
 /// A server that is asked, over a connection for each question.
@@ -145,7 +139,6 @@ pub(super) struct ApiClient {
     authority: Authority,
     is_https: bool,
     certificate: CertificateArgs,
-    listener: Listener,
     /// What paths begin with.
     base: String,
 }
@@ -172,11 +165,7 @@ impl Question {
 }
 
 impl ApiClient {
-    fn new(
-        server: &str,
-        certificate: &CertificateArgs,
-        listener: Listener,
-    ) -> Result<Self, CliError> {
+    fn new(server: &str, certificate: &CertificateArgs) -> Result<Self, CliError> {
         let server = server.trim_end_matches('/').to_owned();
         let url = server.parse::<Uri>().unwrap_or_default();
         let authority = url.authority().filter(|authority| is_place(authority));
@@ -189,7 +178,7 @@ impl ApiClient {
         let base = url.path().trim_end_matches('/').to_owned();
         let (authority, certificate) = (authority.clone(), certificate.clone());
         let is_https = scheme == "https";
-        Ok(Self { authority, is_https, certificate, listener, base, server })
+        Ok(Self { authority, is_https, certificate, base, server })
     }
 
     pub(super) fn check(&self, check: &CheckBody) -> Result<VerdictJson, CliError> {
@@ -298,16 +287,8 @@ impl ApiClient {
         let Ok(problem) = serde_json::from_str::<ProblemJson>(body) else {
             return self.odd(&format!("it answered {status}"));
         };
-        let ProblemJson { reason, title, detail } = problem;
-        let mut words = detail.or(title).unwrap_or_else(|| format!("the server answered {status}"));
-        if reason == "path" {
-            let (other, right) = match self.listener {
-                Listener::Http => ("[admin]", "the [http] door with --server"),
-                Listener::Admin => ("[http]", "the [admin] listener with --admin"),
-            };
-            let server = &self.server;
-            words.push_str(&format!("; {server} is perhaps {other} of the server: name {right}"));
-        }
+        let words = problem.detail.or(problem.title);
+        let words = words.unwrap_or_else(|| format!("the server answered {status}"));
         if status.is_client_error() { CliError::Usage(words) } else { CliError::Unreachable(words) }
     }
 
@@ -356,7 +337,7 @@ mod tests {
     #[test]
     fn a_server_is_a_place_and_perhaps_a_path() {
         let none = CertificateArgs { client_cert: None, client_key: None };
-        let client = |server: &str| ApiClient::new(server, &none, Listener::Http).ok();
+        let client = |server: &str| ApiClient::new(server, &none).ok();
         for right in ["http://127.0.0.1:8080", "http://[::1]:1/", "http://a", "https://a:1/b/"] {
             assert!(client(right).is_some(), "{right}");
         }

@@ -311,13 +311,15 @@ fn another_program_is_not_taken_for_tidegate() {
 #[test]
 fn the_listener_for_another_command_is_named() {
     let program = server();
-    let checked = tidegate(["check", "--server", &program.admin_url(), "a"]);
-    assert_eq!(code(&checked), 2, "{checked:?}");
-    assert!(stderr(&checked).contains("perhaps [admin]"), "{checked:?}");
-    assert!(stderr(&checked).contains("name the [http] door with --server"), "{checked:?}");
+    for command in ["check", "wait"] {
+        let checked = tidegate([command, "--server", &program.admin_url(), "a"]);
+        assert_eq!(code(&checked), 2, "{checked:?}");
+        assert!(stderr(&checked).contains("this is [admin]"), "{checked:?}");
+        assert!(stderr(&checked).contains("ask the [http] door"), "{checked:?}");
+    }
     let peeked = tidegate(["peek", "--admin", &program.url(), "a"]);
     assert_eq!(code(&peeked), 2, "{peeked:?}");
-    assert!(stderr(&peeked).contains("name the [admin] listener with --admin"), "{peeked:?}");
+    assert!(stderr(&peeked).contains("ask [admin]"), "{peeked:?}");
 }
 
 #[test]
