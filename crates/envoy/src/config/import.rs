@@ -81,8 +81,8 @@ fn write_counting(configuration: &Configuration, out: &mut String) {
 
 const HEAD: &str = "# Rules of envoyproxy/ratelimit. They are ordered: the first match decides.\n";
 
-const COUNTING: &str =
-    "\n# Calls are counted as there: for each descriptor by itself, and refused ones, too.\n";
+const COUNTING: &str = "\n# As in envoyproxy/ratelimit: each descriptor is counted separately, \
+     and refused calls count.\n";
 
 fn write_rule(rule: &NativeRule, out: &mut String) {
     out.push_str("\n[[rule]]\n");

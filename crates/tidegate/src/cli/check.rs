@@ -2,7 +2,7 @@
 
 use super::client::{CheckBody, LimitJson, ServerArgs, VerdictJson};
 use super::output::{print, print_line};
-use super::{CliError, Code, OK, REFUSED};
+use super::{CliError, Code, OK, REFUSED, cost};
 
 /// The arguments of `tidegate check`.
 #[derive(Debug, clap::Args)]
@@ -12,7 +12,7 @@ pub(super) struct CheckArgs {
     keys: Vec<String>,
     /// How many uses to take.
     #[arg(long, value_name = "N", default_value_t = 1)]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(value_parser = cost)]
     cost: u64,
     /// Take nothing, only show the decision.
     #[arg(long)]
@@ -50,6 +50,9 @@ pub(super) fn outcome(verdict: &VerdictJson) -> String {
         Some(delay) if verdict.allowed => text.push_str(&format!(", after {}", seconds(delay))),
         Some(delay) => text.push_str(&format!(", try again in {}", seconds(delay))),
         None if denied => {}
+        None if verdict.limits.iter().any(LimitJson::is_in_flight) => {
+            text.push_str("; it is free when a use in flight ends");
+        }
         None => text.push_str(", it is not known for how long"),
     }
     if verdict.degraded {
@@ -121,6 +124,14 @@ mod tests {
             "retry_after_ms":null,"reset_ms":null}]}"#;
         let text = "refused by ws\n  ws a: deny (ws): nothing passes\n";
         assert_eq!(readable(&verdict(denied)), text);
+        let full = r#"{"allowed":false,"delay_ms":null,"refused_by":"jobs","limits":[{"key":"jobs",
+            "rule":"jobs","limit":"1 in flight","remaining":0,"rate":1.0,
+            "retry_after_ms":null}]}"#;
+        let text = "refused by jobs; it is free when a use in flight ends\n\
+            \x20 jobs: 1 in flight (jobs): rate 1.0, 0 left, full\n";
+        assert_eq!(readable(&verdict(full)), text);
+        let costs = ["0", "-1", "1.5", "", "2"].map(|text| cost(text).ok());
+        assert_eq!(costs, [None, None, None, None, Some(2)]);
     }
 
     #[test]

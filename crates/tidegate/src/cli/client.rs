@@ -116,8 +116,18 @@ pub(super) struct LimitJson {
     pub(super) degraded: bool,
 }
 
+impl LimitJson {
+    /// Whether it refuses because too many uses are in flight.
+    pub(super) fn is_in_flight(&self) -> bool {
+        self.retry_after_ms.is_none() && self.limit.contains("in flight")
+    }
+}
+
 #[derive(Deserialize)]
 struct ProblemJson {
+    /// Only Tidegate's problems have one.
+    #[serde(rename = "reason")]
+    _reason: String,
     title: Option<String>,
     detail: Option<String>,
 }
@@ -167,7 +177,8 @@ impl ApiClient {
         };
         let base = url.path().trim_end_matches('/').to_owned();
         let (authority, certificate) = (authority.clone(), certificate.clone());
-        Ok(Self { authority, is_https: scheme == "https", certificate, base, server })
+        let is_https = scheme == "https";
+        Ok(Self { authority, is_https, certificate, base, server })
     }
 
     pub(super) fn check(&self, check: &CheckBody) -> Result<VerdictJson, CliError> {
@@ -207,12 +218,12 @@ impl ApiClient {
                 serde_json::from_str(&raw).map_err(|error| self.odd(&error))?;
             return Ok(VerdictJson { raw, ..verdict });
         }
-        Err(refusal(status, &raw))
+        Err(self.refusal(status, &raw))
     }
 
     fn done(&self, question: Question) -> Result<(), CliError> {
         let (status, body) = self.ask(question)?;
-        if status.is_success() { Ok(()) } else { Err(refusal(status, &body)) }
+        if status.is_success() { Ok(()) } else { Err(self.refusal(status, &body)) }
     }
 
     fn ask(&self, question: Question) -> Result<(StatusCode, String), CliError> {
@@ -271,6 +282,16 @@ impl ApiClient {
         }
     }
 
+    /// Why the server refused, in its own words.
+    fn refusal(&self, status: StatusCode, body: &str) -> CliError {
+        let Ok(problem) = serde_json::from_str::<ProblemJson>(body) else {
+            return self.odd(&format!("it answered {status}"));
+        };
+        let words = problem.detail.or(problem.title);
+        let words = words.unwrap_or_else(|| format!("the server answered {status}"));
+        if status.is_client_error() { CliError::Usage(words) } else { CliError::Unreachable(words) }
+    }
+
     fn odd(&self, error: &dyn std::fmt::Display) -> CliError {
         let server = &self.server;
         CliError::Unreachable(format!("what answers at {server} is not Tidegate: {error}"))
@@ -307,14 +328,6 @@ fn is_place(authority: &Authority) -> bool {
 fn key_path(key: &str) -> String {
     // Dots are encoded too: a segment of dots alone would be a step to another folder.
     format!("/v1/keys/{}", percent::encoded(key.as_bytes(), b"-_~"))
-}
-
-/// Why the server refused, in its own words.
-fn refusal(status: StatusCode, body: &str) -> CliError {
-    let problem = serde_json::from_str::<ProblemJson>(body).ok();
-    let words = problem.and_then(|problem| problem.detail.or(problem.title));
-    let words = words.unwrap_or_else(|| format!("the server answered {status}"));
-    if status.is_client_error() { CliError::Usage(words) } else { CliError::Unreachable(words) }
 }
 
 #[cfg(test)]

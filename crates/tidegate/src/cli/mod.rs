@@ -81,6 +81,12 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     socket_address(text).ok_or_else(wrong)
 }
 
+/// How many uses to take.
+fn cost(text: &str) -> Result<u64, String> {
+    let cost = text.parse().ok().filter(|cost| *cost >= 1);
+    cost.ok_or_else(|| "write a whole number from 1".to_owned())
+}
+
 /// One rate limiter behind many doors.
 #[derive(Debug, Parser)]
 #[command(name = "tidegate", version, max_term_width = 100)]

@@ -11,7 +11,7 @@ use super::check::outcome;
 use super::child;
 use super::client::{ApiClient, ServerArgs, WaitBody};
 use super::output::warn;
-use super::{CliError, Code, OK, REFUSED};
+use super::{CliError, Code, OK, REFUSED, cost};
 use crate::settings::units::Span;
 
 /// What an unreachable server means.
@@ -27,7 +27,7 @@ enum OnError {
 struct Waiting {
     /// How many uses to take.
     #[arg(long, value_name = "N", default_value_t = 1)]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(value_parser = cost)]
     cost: u64,
     /// Give up after this time, with code 3. Without it, wait for as long as it takes.
     #[arg(long, value_name = "SPAN")]

@@ -43,7 +43,7 @@ pub struct File {
     /// The master of Smockron's gatekeepers, over ZeroMQ. Absent: closed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub smockron: Option<smockron::Config>,
-    /// Reverse proxies that hold requests until a limit allows them, one table each. Absent:
+    /// Reverse proxies that let requests wait until a limit allows them, one table each. Absent:
     /// closed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub proxy: Vec<proxy::Config>,

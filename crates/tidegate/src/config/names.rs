@@ -22,5 +22,5 @@ pub(super) fn doors(last: &str) -> String {
 
 /// Takes every unknown name out of `table`. Reports these names, and those that are missing.
 pub(super) fn check(table: &mut Spanned<DeTable>, problems: &mut Vec<Problem>) {
-    names::check(table, &FILE_SCHEMA, "the file", problems);
+    names::check(table, &FILE_SCHEMA, names::THE_FILE, problems);
 }

@@ -21,11 +21,42 @@ pub(super) fn file(name: &str, text: &str, problems: &mut Vec<Problem>) -> File 
     }
     if !syntax.is_empty() {
         // Recovery guesses the rest of the file; errors in a guess would mislead.
-        problems.extend(syntax.iter().map(|error| from_toml(error, 0..text.len())));
+        problems.extend(syntax_problems(text, &syntax));
         return File::default();
     }
     names::check(&mut document, problems);
     File::read(Tables { tables: by_name(document.into_inner()), problems })
+}
+
+/// What is wrong with a text that is not TOML.
+fn syntax_problems(text: &str, errors: &[toml::de::Error]) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    // Where the table begins that is there for the second time: all of its names are, too.
+    let mut second = None;
+    for error in errors {
+        let problem = from_toml(error, 0..text.len());
+        let marked = text.get(problem.span.clone()).unwrap_or_default();
+        let begins = text[..problem.span.start].rfind("\n[");
+        let is_table = begins.is_some_and(|at| !text[at + 1..problem.span.start].contains('\n'));
+        if error.message() == "duplicate key" && is_table {
+            second = begins;
+            let message = format!("the table \"{marked}\" is there twice");
+            let remedy = "put all of its settings into the first one; \
+                          tables of which there may be several have two brackets, as [[rule]]";
+            problems.push(Problem::new(problem.span, message, remedy));
+        } else if error.message() == "duplicate key" && begins != second {
+            let message = format!("\"{marked}\" is set twice in this table");
+            problems.push(Problem::new(problem.span, message, "keep one of the two lines"));
+        } else if error.message() != "duplicate key"
+            && marked.starts_with(['“', '”', '„', '‘', '’'])
+        {
+            let message = "these are typographic quotes";
+            problems.push(Problem::new(problem.span, message, "write \"...\""));
+        } else if error.message() != "duplicate key" {
+            problems.push(problem);
+        }
+    }
+    problems
 }
 
 /// The place of a setting in `text`, such as `proxy.0.tls.cert`, or of the innermost table around

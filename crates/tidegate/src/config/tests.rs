@@ -7,6 +7,7 @@ use tidegate_core::limit::AlgorithmName;
 use super::*;
 
 mod grpc;
+mod messages;
 mod whole;
 
 /// Doors that every text below may have added, so that it is whole.
@@ -211,7 +212,7 @@ fn everything_wrong_is_told_at_once_and_only_once() {
          [memory]\nmax_keys = 0\nmax_bytes = '4'",
         &[
             "t:2:14: unknown value \"jsn\"; did you mean \"json\"?",
-            "t:3:18: invalid type: integer `5`; expected a string",
+            "t:3:18: a unit of time is missing; write a span with a unit: \"5s\"",
             "t:5:9: a unit of time is missing; \
              write a whole number and a unit, for example `30s`, `10 min` or `250ms`",
             "t:7:12: 0 is too small; write a whole number, 1 or more",
@@ -300,8 +301,7 @@ fn throttr_tables_are_read_and_told_apart() {
             "t:2:14: 12 is not a value size; write the bits: 8, 16, 32 or 64",
             "t:3:8: too long for the path of a socket; write a path of 1 to 107 bytes",
             "t:4:13: 1GiB is too long for a value; write a size from 1 to 16MiB",
-            "t:5:1: unknown name \"port\" in [[throttr]]; known here: allow, idle_timeout, listen, \
-             max_connections, max_connections_per_source, max_value, tls, unix, value_size",
+            "t:5:1: unknown name \"port\" in [[throttr]]; write listen = \"127.0.0.1:1\"",
         ],
     );
 }

@@ -145,7 +145,7 @@ impl Draft {
         if name == DEFAULT_NAME {
             let message = format!("\"{DEFAULT_NAME}\" is the name of the [default] rule");
             problems.push(Problem::new(at, message, "give the rule another name"));
-        } else if name.is_empty() {
+        } else if name.is_empty() && self.table.name.is_some() {
             let remedy = "add a name to the rule: name = \"...\"";
             problems.push(Problem::new(at, "a rule must have a name", remedy));
         } else if name.len() > NAME_BYTES_MAX || name.contains(char::is_control) {
@@ -153,6 +153,12 @@ impl Draft {
                 format!("a name has at most {NAME_BYTES_MAX} bytes and no control characters");
             let remedy = "add a short, readable name to the rule: name = \"...\"";
             problems.push(Problem::new(at, message, remedy));
+        }
+        if let Some(found) = &self.table.r#match
+            && found.get_ref().is_empty()
+        {
+            let remedy = "say which keys it is for: match = \"ws ip=*\"";
+            problems.push(Problem::new(found.span(), "`match` is empty: it names no key", remedy));
         }
         if let Some(found) = &self.table.r#match
             && found.get_ref().len() > 2 * KEY_BYTES_MAX

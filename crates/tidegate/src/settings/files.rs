@@ -18,7 +18,11 @@ pub(crate) const FILE_BYTES_MAX: u64 = 16 << 20;
 pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
     // Opening a FIFO would wait for its writer.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-    if !file.metadata()?.is_file() {
+    let kind = file.metadata()?.file_type();
+    if kind.is_dir() {
+        return Err(io::Error::new(io::ErrorKind::IsADirectory, "it is a folder"));
+    }
+    if !kind.is_file() {
         return Err(io::Error::other("it is not a regular file"));
     }
     let mut bytes = Vec::new();
@@ -57,7 +61,7 @@ mod tests {
         large.set_len(FILE_BYTES_MAX + 1).expect("a length");
         rustix::fs::mkfifoat(rustix::fs::CWD, path("fifo"), 0o600.into()).expect("a FIFO");
         for (name, why) in
-            [("large", "larger than"), ("fifo", "not a regular file"), (".", "not a regular file")]
+            [("large", "larger than"), ("fifo", "not a regular file"), (".", "a folder")]
         {
             let error = read(&path(name)).expect_err(name).to_string();
             assert!(error.contains(why), "{name}: {error}");

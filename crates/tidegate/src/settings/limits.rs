@@ -105,7 +105,8 @@ pub(super) fn compile(
             }
             Err(error) => {
                 let span = within(source, text, &span, error.span);
-                problems.push(Problem::new(span, error.message, error.remedy));
+                let remedy = as_list(text).unwrap_or(error.remedy);
+                problems.push(Problem::new(span, error.message, remedy));
             }
         }
     }
@@ -114,6 +115,13 @@ pub(super) fn compile(
         check_settings(counting, &limits, problems);
     }
     limits
+}
+
+/// The list that is right where one text has several limits.
+fn as_list(text: &str) -> Option<String> {
+    let limits: Vec<&str> = text.split([',', ';']).map(str::trim).collect();
+    let all = limits.len() > 1 && limits.iter().all(|limit| Spec::parse(limit).is_ok());
+    all.then(|| format!("write a list: [\"{}\"]", limits.join("\", \"")))
 }
 
 fn check_settings(counting: &Counting, limits: &[Limit], problems: &mut Vec<Problem>) {

@@ -92,6 +92,11 @@ pub(crate) fn socket_address(text: &str) -> Option<SocketAddr> {
 
 /// The error says what is wrong with an address, and on a second line what would be right.
 fn address(text: &str) -> Result<SocketAddr, String> {
+    let is_number = |port: &&str| !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit());
+    let port = text.rsplit_once(':').map(|(_, port)| port).filter(is_number);
+    if let Some(port) = port.filter(|port| port.parse::<u16>().is_err()) {
+        return Err(format!("port {port} is above 65535\nwrite a port from 1 to 65535"));
+    }
     socket_address(text).ok_or_else(|| {
         let remedy = match text.rsplit_once(':') {
             Some(("" | "*", port)) => {

@@ -6,7 +6,7 @@
 //! - [`files`]: reads files, of which a configuration consists and which it names
 //! - [`listen`], [`units`]: addresses, networks, sizes and spans of time
 //! - [`secret`], [`tls`]: secrets and certificates, which a table names and does not contain;
-//!   [`client_names`]: whose certificates are good
+//!   [`client_names`]: whose certificates are good; [`mask`]: hides secrets in what is shown
 //! - [`rule`], [`limits`]: the table of a rule, and its limits
 //! - [`draft`]: from such tables to rules; [`change`]: one that is changed while the server runs
 //! - [`in_force`]: all rules of one moment
@@ -20,6 +20,7 @@ pub(crate) mod files;
 pub(crate) mod in_force;
 pub mod limits;
 pub mod listen;
+mod mask;
 pub(crate) mod names;
 pub mod problem;
 pub(crate) mod read;

@@ -9,11 +9,14 @@ use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value};
 use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use toml::de::{DeString, DeTable, DeValue};
 
 use super::problem::Problem;
 use super::read;
 use super::rule::{RuleFields, RuleTable};
+
+/// What the table of all tables is called in messages.
+pub(crate) const THE_FILE: &str = "the file";
 
 static RULE_SCHEMA: LazyLock<Value> = LazyLock::new(inline_schema::<RuleTable>);
 static RULE_FIELDS: LazyLock<Value> = LazyLock::new(inline_schema::<RuleFields>);
@@ -26,7 +29,8 @@ pub(crate) fn inline_schema<T: JsonSchema>() -> Value {
 }
 
 /// Takes every name out of `table` that `schema` does not know and reports it, and reports each
-/// name that is missing. `place` is what the table is called in messages.
+/// name that is missing. `place` is what the table is called in messages. A name that is missing
+/// because it is misspelt gets its value, so that the value is checked as well.
 pub(crate) fn check(
     table: &mut Spanned<DeTable>,
     schema: &Value,
@@ -60,19 +64,26 @@ fn walk(
     problems: &mut Vec<Problem>,
 ) {
     let Some((properties, required)) = names(schema) else { return };
-    for name in required.filter(|name| !table.contains_key(*name)) {
-        problems.push(read::missing(span.clone(), name));
-    }
+    let mut missing: Vec<&str> = required.filter(|name| !table.contains_key(*name)).collect();
     let mut unknown = Vec::new();
     for (name, value) in table.iter_mut() {
         let text = name.get_ref().as_ref();
         let Some(schema) = properties.get(text) else {
-            problems.push(unknown_name(name.span(), text, place, properties));
-            unknown.push(name.clone());
+            problems.push(unknown_name(name, value.get_ref(), place, properties));
+            let meant = nearest(text, properties.keys().map(String::as_str));
+            let meant = missing.iter().position(|name| Some(*name) == meant);
+            unknown.push((name.clone(), meant.map(|at| missing.remove(at))));
             continue;
         };
         let span = value.span();
         match value.get_mut() {
+            DeValue::Table(_) if place != THE_FILE && is_list_of_tables(schema) => {
+                let path = format!("{}.{text}", place.trim_matches(['[', ']']));
+                let message = format!("\"{text}\" must be a list of tables");
+                let remedy = format!("write [[{path}]] with two brackets");
+                problems.push(Problem::new(span, message, remedy));
+                unknown.push((name.clone(), None));
+            }
             DeValue::Table(inner) => walk(inner, span, schema, &format!("[{text}]"), problems),
             DeValue::Array(elements) => {
                 let schema = schema.get("items").unwrap_or(&Value::Null);
@@ -86,9 +97,17 @@ fn walk(
             _ => {}
         }
     }
-    for name in unknown {
-        table.remove(&name);
+    problems.extend(missing.into_iter().map(|name| read::missing(span.clone(), name)));
+    for (name, meant) in unknown {
+        let value = table.remove(&name);
+        if let (Some(value), Some(meant)) = (value, meant) {
+            table.insert(Spanned::new(name.span(), meant.to_owned().into()), value);
+        }
     }
+}
+
+fn is_list_of_tables(schema: &Value) -> bool {
+    schema.get("items").is_some_and(|items| names(items).is_some())
 }
 
 /// The names that a table of this schema may have, and those that it must have; `None` if it may
@@ -103,22 +122,62 @@ fn names(schema: &Value) -> Option<(&Map<String, Value>, impl Iterator<Item = &s
 }
 
 fn unknown_name(
-    span: Range<usize>,
-    name: &str,
+    name: &Spanned<DeString>,
+    value: &DeValue,
     place: &str,
     known: &Map<String, Value>,
 ) -> Problem {
+    let (span, name) = (name.span(), name.get_ref().as_ref());
     let message = format!("unknown name \"{name}\" in {place}");
-    Problem::new(span, message, meant(name, known.keys().map(String::as_str)))
+    let remedy = elsewhere(name, value, place, known);
+    let remedy = remedy.unwrap_or_else(|| meant(name, known.keys().map(String::as_str)));
+    Problem::new(span, message, remedy)
+}
+
+/// The remedy for a name that stands in the wrong table, or is a part of another setting.
+fn elsewhere(
+    name: &str,
+    value: &DeValue,
+    place: &str,
+    known: &Map<String, Value>,
+) -> Option<String> {
+    let number = |otherwise| match value {
+        DeValue::Integer(number) => number.as_str().to_owned(),
+        _ => String::from(otherwise),
+    };
+    Some(match name {
+        "burst" if known.contains_key("limit") => {
+            format!("write it in the limit: \"5/min burst {}\"", number("3"))
+        }
+        "port" if known.contains_key("listen") => {
+            format!("write listen = \"127.0.0.1:{}\"", number("8080"))
+        }
+        "address" | "bind" | "host" if known.contains_key("listen") => {
+            "write listen = \"127.0.0.1:8080\"".to_owned()
+        }
+        "listen" if place == THE_FILE => {
+            "it belongs in the table of a door: write it below [http]".to_owned()
+        }
+        _ if place == THE_FILE && in_a_rule(name) => {
+            "it belongs in a rule: write it below [[rule]]".to_owned()
+        }
+        _ => return None,
+    })
 }
 
 /// A remedy that suggests the nearest of the known words, or lists them if none is near.
 pub(crate) fn meant<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> String {
     let known: Vec<&str> = known.collect();
-    let likeness = |name: &str| strsim::jaro_winkler(&word.to_lowercase(), name);
-    let nearest = known.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
-    match nearest {
-        Some(name) if likeness(name) >= 0.75 => format!("did you mean \"{name}\"?"),
-        _ => format!("known here: {}", known.join(", ")),
+    match nearest(word, known.iter().copied()) {
+        Some(name) => format!("did you mean \"{name}\"?"),
+        None => format!("known here: {}", known.join(", ")),
     }
+}
+
+/// The nearest of the known words, if it is near.
+fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let word = word.to_lowercase();
+    let likeness = |name: &'a str| (strsim::jaro_winkler(&word, name), name);
+    let nearest = known.map(likeness).max_by(|(a, _), (b, _)| a.total_cmp(b));
+    nearest.filter(|(likeness, _)| *likeness >= 0.75).map(|(_, name)| name)
 }

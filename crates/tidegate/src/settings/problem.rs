@@ -3,6 +3,7 @@
 //! A problem is shown in two ways: drawn with the line and a caret for people at a terminal, and
 //! as one plain line for logs and for `/readyz`.
 
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -10,6 +11,8 @@ use miette::{
     GraphicalReportHandler, GraphicalTheme, LabeledSpan, MietteDiagnostic, NamedSource, Report,
     ThemeCharacters, ThemeStyles,
 };
+
+use super::mask;
 
 /// One thing that is wrong, at one place.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,7 +53,11 @@ impl Problems {
     /// A file that could not even be read.
     #[must_use]
     pub fn unreadable(file: &str, error: &std::io::Error) -> Self {
-        let remedy = "check the path and its permissions, or write one: tidegate config example";
+        let remedy = match error.kind() {
+            ErrorKind::IsADirectory => "name a file in this folder",
+            ErrorKind::InvalidData => "save it as UTF-8",
+            _ => "check the path and its permissions, or write one: tidegate config example",
+        };
         let problem = Problem::new(0..0, format!("cannot read the file: {error}"), remedy);
         Self { file: file.to_owned(), text: "".into(), list: vec![problem] }
     }
@@ -75,7 +82,7 @@ impl Problems {
         lines.collect::<Vec<_>>().join("\n")
     }
 
-    /// Each problem with its line and a caret, for people.
+    /// Each problem with its line and a caret, for people. Secrets in the lines are hidden.
     #[must_use]
     pub fn drawn(&self, colour: bool) -> String {
         // An empty file has no line to draw.
@@ -85,13 +92,14 @@ impl Problems {
         let styles = if colour { ThemeStyles::ansi() } else { ThemeStyles::none() };
         let theme = GraphicalTheme { characters: ThemeCharacters::ascii(), styles };
         let handler = GraphicalReportHandler::new_themed(theme).with_width(100);
+        let text: Arc<str> = mask::masked(&self.text).into();
         let mut drawing = String::new();
         for problem in &self.list {
             let label = LabeledSpan::new_with_span(None, problem.span.clone());
             let diagnostic = MietteDiagnostic::new(&problem.message)
                 .with_help(&problem.remedy)
                 .with_label(label);
-            let source = NamedSource::new(&self.file, self.text.clone());
+            let source = NamedSource::new(&self.file, text.clone());
             let report = Report::new(diagnostic).with_source_code(source);
             if handler.render_report(&mut drawing, report.as_ref()).is_err() {
                 return self.plain();

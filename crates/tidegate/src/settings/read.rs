@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue, ValueDeserializer};
 
+use super::mask;
 use super::names;
 use super::problem::Problem;
 use super::rule::{MakesRule, RuleTable};
@@ -98,8 +99,8 @@ pub(crate) fn read<T: DeserializeOwned>(
             _ => None,
         };
         let culprit = culprit.cloned();
-        if let Some(name) = culprit.as_ref().filter(|_| error.message() == NO_WORD) {
-            problem = no_word(problem.span, name.get_ref());
+        if let Some(name) = &culprit {
+            problem = of_setting(problem, name.get_ref(), error.message());
         }
         // The check of the names may have reported what is missing.
         if !problems.contains(&problem) {
@@ -135,6 +136,11 @@ pub(crate) fn from_toml(error: &toml::de::Error, otherwise: Range<usize>) -> Pro
     if let Some((wrong, "struct Tls")) = message.split_once(", expected ") {
         return Problem::new(span, wrong, "write { cert = \"cert.pem\", key = \"key.pem\" }");
     }
+    if let Some((wrong, "i64" | "u64" | "u32" | "u16" | "u8" | "usize")) =
+        message.split_once(", expected ")
+    {
+        return Problem::new(span, wrong, "write a whole number: 1_000_000");
+    }
     if let Some((wrong, expected)) = message.split_once(", expected ") {
         return Problem::new(span, wrong, format!("expected {expected}"));
     }
@@ -157,6 +163,24 @@ pub(super) fn missing(span: Range<usize>, name: &str) -> Problem {
 
 /// What toml says where a word in quotes belongs and something else is.
 const NO_WORD: &str = "wanted string or table";
+
+/// The problem as it is for this setting, where there is more to say than toml does.
+fn of_setting(problem: Problem, name: &str, message: &str) -> Problem {
+    if message == NO_WORD {
+        return no_word(problem.span, name);
+    }
+    let is_type = message.starts_with("invalid type: ");
+    if is_type && mask::names_a_secret(name) {
+        // The message would show the value.
+        let remedy = format!("write {name} = {{ anna = \"env:NAME\" }}: a reference for each name");
+        return Problem::new(problem.span, format!("`{name}` must be a table"), remedy);
+    }
+    if message.starts_with("invalid type: sequence") && name == "match" {
+        let remedy = "write one pattern here, and a second [[rule]] for the next";
+        return Problem::new(problem.span, "`match` is one pattern, not a list", remedy);
+    }
+    problem
+}
 
 /// The same in our own words, for the setting `name`.
 fn no_word(span: Range<usize>, name: &str) -> Problem {

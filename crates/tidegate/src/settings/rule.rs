@@ -22,7 +22,8 @@ pub const NAME_BYTES_MAX: usize = 256;
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RuleTable {
-    /// The name in verdicts and metrics, and the rule's identity across reloads. Absent: the match.
+    /// The name in verdicts and metrics, and the rule's identity across reloads. Absent: the text
+    /// of `match`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub name: Option<Spanned<String>>,

@@ -37,13 +37,17 @@ const REMEDY: &str =
 
 impl<'de> Deserialize<'de> for Secret {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        match text.split_once(':') {
-            Some(("env" | "file", place)) if !place.is_empty() => Ok(Self(text)),
-            // What was written is not shown: it may be the secret.
-            _ => Err(de::Error::custom(format!("this is not a reference to a secret\n{REMEDY}"))),
-        }
+        // What was written is not shown: it may be the secret.
+        let wrong = || de::Error::custom(format!("this is not a reference to a secret\n{REMEDY}"));
+        let text = String::deserialize(deserializer).map_err(|_: D::Error| wrong())?;
+        if is_reference(&text) { Ok(Self(text)) } else { Err(wrong()) }
     }
+}
+
+/// Whether the text names a place, and so is no secret itself.
+pub(super) fn is_reference(text: &str) -> bool {
+    let place = text.strip_prefix("env:").or_else(|| text.strip_prefix("file:"));
+    place.is_some_and(|place| !place.is_empty())
 }
 
 #[cfg(test)]
@@ -77,9 +81,11 @@ mod tests {
 
     #[test]
     fn a_secret_in_the_file_is_refused_and_not_shown() {
-        for text in ["hunter2", "env:", "pass:word"] {
-            let error = table(&format!("password = {text:?}")).err().unwrap();
-            assert!(error.contains("env:NAME"), "{error}");
+        for text in ["'hunter2'", "'env:'", "'pass:word'", "12345", "['12345']"] {
+            let text = format!("password = {text}");
+            let error = toml::from_str::<Table>(&text).err().unwrap();
+            assert!(error.message().contains("env:NAME"), "{error}");
+            assert!(!error.message().contains("12345"), "{error}");
         }
     }
 }

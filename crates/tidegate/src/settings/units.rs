@@ -110,7 +110,24 @@ impl fmt::Display for Span {
 
 impl<'de> Deserialize<'de> for Span {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+        struct Text;
+        impl Visitor<'_> for Text {
+            type Value = Span;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+                formatter.write_str("a span with a unit: \"10s\"")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Span, E> {
+                text.parse().map_err(E::custom)
+            }
+
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<Span, E> {
+                let remedy = format!("write a span with a unit: \"{}s\"", number.unsigned_abs());
+                Err(E::custom(format!("a unit of time is missing\n{remedy}")))
+            }
+        }
+        deserializer.deserialize_any(Text)
     }
 }
 

@@ -1,6 +1,6 @@
 //! The commands, against a running server and without one.
 
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::process::{Output, Stdio};
 use std::thread;
@@ -276,6 +276,50 @@ fn a_wait_without_an_end_is_one_request_without_one() {
     assert!(asked.ends_with(r#"{"key":"a","cost":1}"#), "{asked}");
     drop(stream);
     assert_eq!(code(&asking.join().unwrap()), 1);
+}
+
+/// What a command says to a server that answers with this.
+fn told_by(answer: &'static str) -> Output {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let asking = thread::spawn(move || tidegate(["check", "--server", &url, "a"]));
+    let (mut stream, _) = listener.accept().unwrap();
+    let mut byte = [0];
+    while byte != *b"}" {
+        stream.read_exact(&mut byte).unwrap();
+    }
+    stream.write_all(answer.as_bytes()).unwrap();
+    asking.join().unwrap()
+}
+
+#[test]
+fn another_program_is_not_taken_for_tidegate() {
+    for (answer, status) in [
+        ("HTTP/1.1 501 Not Implemented\r\nContent-Length: 0\r\n\r\n", "501 Not Implemented"),
+        (
+            "HTTP/1.1 404 Not Found\r\nContent-Length: 22\r\n\r\n{\"detail\":\"Not Found\"}",
+            "404 Not Found",
+        ),
+    ] {
+        let told = told_by(answer);
+        assert_eq!(code(&told), 1, "{told:?}");
+        assert!(stderr(&told).contains("is not Tidegate: it answered"), "{told:?}");
+        assert!(stderr(&told).contains(status), "{told:?}");
+    }
+}
+
+#[test]
+fn the_listener_for_another_command_is_named() {
+    let program = server();
+    for command in ["check", "wait"] {
+        let checked = tidegate([command, "--server", &program.admin_url(), "a"]);
+        assert_eq!(code(&checked), 2, "{checked:?}");
+        assert!(stderr(&checked).contains("this is [admin]"), "{checked:?}");
+        assert!(stderr(&checked).contains("ask the [http] door"), "{checked:?}");
+    }
+    let peeked = tidegate(["peek", "--admin", &program.url(), "a"]);
+    assert_eq!(code(&peeked), 2, "{peeked:?}");
+    assert!(stderr(&peeked).contains("ask [admin]"), "{peeked:?}");
 }
 
 #[test]

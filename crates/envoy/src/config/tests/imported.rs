@@ -63,7 +63,7 @@ match = "my%20domain old=*"
 limit = "5 per second burst 9"
 algorithm = "gcra"
 
-# Calls are counted as there: for each descriptor by itself, and refused ones, too.
+# As in envoyproxy/ratelimit: each descriptor is counted separately, and refused calls count.
 [grpc.domains."my domain"]
 counting = "envoy"
 "##;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::Router;
+use axum::http::{StatusCode, Uri};
 use axum::routing::get;
 use tokio::sync::Semaphore;
 
@@ -12,9 +13,12 @@ use crate::doors::envoy::page::ErlPages;
 use crate::doors::envoy::settings::EnvoyState;
 use crate::doors::http_server::guard::{guarded, unknown_path};
 use crate::doors::http_server::health;
+use crate::doors::http_server::problem::HttpProblem;
 use crate::limiter::LimiterHandle;
 use crate::metrics::Door;
 
+/// Paths of the HTTP door, for clients that were given the wrong listener.
+const DECISIONS: [&str; 2] = ["/v1/check", "/v1/wait"];
 /// How many scans of the whole table run at once.
 const SCANS_MAX: usize = 2;
 
@@ -54,7 +58,17 @@ pub(super) fn router(gate: &Gate) -> Router {
         .route("/stats", get(rate_limits::statistics))
         .route("/rlconfig", get(rate_limits::configuration))
         .merge(health::router(gate))
-        .fallback(unknown_path)
+        .fallback(other_path)
         .with_state(context);
     guarded(routes, Door::Admin, gate, fence::check)
+}
+
+/// The answer at every other path.
+async fn other_path(uri: Uri) -> HttpProblem {
+    if !DECISIONS.contains(&uri.path()) {
+        return unknown_path().await;
+    }
+    let detail = "this is [admin], which decides nothing: ask the [http] door, by default \
+                  http://127.0.0.1:8080";
+    HttpProblem::new(StatusCode::NOT_FOUND, "path", detail)
 }

@@ -124,7 +124,11 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, HttpProblem> {
         } else if path == "." {
             HttpProblem::bad_request("field", error.to_string())
         } else {
-            HttpProblem::bad_request("field", format!("{path}: {error}"))
+            // A cost is never zero.
+            let number = format!("expected a whole number from {}", u8::from(path == "cost"));
+            let told = error.to_string().replace("expected u64", &number);
+            let told = told.rsplit_once(" at line ").map_or(told.as_str(), |(told, _)| told);
+            HttpProblem::bad_request("field", format!("{path}: {told}"))
         }
     })?;
     json.end().map_err(|error| {

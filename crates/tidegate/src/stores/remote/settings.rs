@@ -129,7 +129,10 @@ impl Settings {
         let known = |url: &str| schemes.iter().any(|scheme| url.starts_with(scheme));
         for url in urls.iter().filter(|url| !known(url)) {
             let message = format!("\"{}\" is not a url of this kind of store", without_login(url));
-            all.extend(wrong("url", &message, &remedy));
+            // With a login in it the url is not shown.
+            let is_place = !url.is_empty() && !url.contains("://") && !url.contains('@');
+            let own = format!("write url = \"{}{url}\"", schemes[0]);
+            all.extend(wrong("url", &message, if is_place { &own } else { &remedy }));
         }
         if self.timeout().is_zero() || self.timeout() > TIMEOUT_MAX {
             let message = format!("{} is too short or too long", Span(self.timeout()));
@@ -223,6 +226,8 @@ mod tests {
             ("kind = 'etcd'\nurl = 'redis://a'", "http://"),
             ("kind = 'redis'\nurl = 'http://me:pass@a'", "redis://"),
             ("kind = 'redis'\nurl = []", "redis://"),
+            ("kind = 'redis'\nurl = '10.0.0.5:6379'", "write url = \"redis://10.0.0.5:6379\""),
+            ("kind = 'redis'\nurl = 'me:pass@a:1'", "redis://127.0.0.1:6379"),
             ("kind = 'redis'", "has no url"),
             ("kind = 'etcd'", "has no url"),
             ("kind = 'redis'\nurl = 'redis://a'\ntimeout = '61s'", "60s"),

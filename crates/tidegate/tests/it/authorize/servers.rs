@@ -49,7 +49,8 @@ fn caddy(tidegate: SocketAddr, application: SocketAddr) -> Server {
         format!(
             "{{\n admin off\n auto_https off\n}}\nhttp://{address} {{\n bind 127.0.0.1\n \
              forward_auth {tidegate} {{\n  uri /v1/authorize/api\n  \
-             header_up Host {{upstream_hostport}}\n }}\n reverse_proxy {application}\n}}\n"
+             header_up Host {{upstream_hostport}}\n  transport http {{\n   dial_timeout 60s\n   \
+             response_header_timeout 60s\n  }}\n }}\n reverse_proxy {application}\n}}\n"
         )
         // The client asks for a name, and the site is for all of them.
         .replace("http://127.0.0.1", "http://")

@@ -41,8 +41,15 @@ async fn fields_that_do_not_fit() {
     refused("{}", "field", "one of \"key\" and \"keys\"").await;
     refused(r#"{"keys":[]}"#, "field", "at least one").await;
     refused(r#"{"key":"a","keys":["b"]}"#, "field", "not both").await;
-    for cost in ["-1", "1.5", "\"1\"", "1e3", "18446744073709551616"] {
-        refused(&format!("{{\"key\":\"ws ip=a\",\"cost\":{cost}}}"), "field", "cost: ").await;
+    for (cost, found) in [
+        ("-1", "invalid value: integer `-1`"),
+        ("1.5", "invalid type: floating point `1.5`"),
+        ("\"1\"", "invalid type: string \"1\""),
+        ("1e3", "invalid type: floating point `1000.0`"),
+        ("18446744073709551616", "invalid type: floating point `1.8446744073709552e+19`"),
+    ] {
+        let told = format!("cost: {found}, expected a whole number from 1");
+        refused(&format!("{{\"key\":\"ws ip=a\",\"cost\":{cost}}}"), "field", &told).await;
     }
     refused(r#"{"key":"a","peek":1}"#, "field", "peek: ").await;
     refused(r#"{"key":"jobs","hold_ms":0}"#, "field", "hold_ms: 1 to").await;
