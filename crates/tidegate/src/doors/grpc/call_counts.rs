@@ -20,8 +20,8 @@ use crate::doors::io::held_bytes::HeldBytes;
 use crate::doors::io::limits::AllDoors;
 use crate::metrics::{Door, Metrics};
 
-/// One call in this many is timed. A power of two.
-const TIME_ONE_IN: Nanos = 64;
+/// Calls are timed that begin at a multiple of so many nanoseconds. A power of two.
+const TIMED_AT: Nanos = 64;
 /// The bounds of the times that are told, in seconds. Envoy waits for 20 ms if it is not told
 /// otherwise.
 const CALL_SECONDS: [f64; 11] =
@@ -131,10 +131,10 @@ impl CallCounts {
         }
     }
 
-    /// Records how long one call in [`TIME_ONE_IN`] took that has begun at `begun`.
+    /// Records how long a call took that has begun at `begun`, if it is one of those that are timed.
     pub(super) fn time(&self, begun: Nanos, clock: &Clock) {
         // The low bits of a nanosecond clock are random enough to choose by.
-        if begun & (TIME_ONE_IN - 1) == 0 {
+        if begun & (TIMED_AT - 1) == 0 {
             let spent = clock.now().mono.saturating_sub(begun);
             self.call_seconds.observe(spent as f64 / 1e9);
         }

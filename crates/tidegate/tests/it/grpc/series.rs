@@ -34,7 +34,7 @@ fn calls_are_counted_by_method_and_code() {
     }
 }
 
-/// About one call in 64 is timed.
+/// The low bits of the clock choose them.
 #[test]
 fn some_calls_are_timed() {
     let program = Program::serve(DOORS);
