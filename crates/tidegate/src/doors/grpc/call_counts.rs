@@ -131,7 +131,7 @@ impl CallCounts {
         }
     }
 
-    /// Records how long a call took that has begun at `begun`, if it is one of those that are timed.
+    /// Records how long a call took that has begun at `begun`, if it is one that is timed.
     pub(super) fn time(&self, begun: Nanos, clock: &Clock) {
         // The low bits of a nanosecond clock are random enough to choose by.
         if begun & (TIMED_AT - 1) == 0 {
